@@ -1,0 +1,49 @@
+//! What the core tells the engine after a commit.
+
+use crate::{RequestId, TokenId};
+
+/// Something that happened to a request. Events of one request come in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A token was committed. Tokens past a stop are never told.
+    Token {
+        /// Whose.
+        request: RequestId,
+        /// Which. A stop token is told too, right before `Finished`.
+        token: TokenId,
+        /// If asked for.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// The request was admitted for the first time.
+    Admitted {
+        /// Whose.
+        request: RequestId,
+        /// Prompt tokens whose KV was found in the prefix cache.
+        cached: u32,
+    },
+    /// The request has ended by itself; nothing more will come. (An abort or `finish` from outside tells nothing.)
+    Finished {
+        /// Whose.
+        request: RequestId,
+        /// Why.
+        reason: FinishReason,
+    },
+}
+
+/// Why a request ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A token of its stop ids was drawn.
+    StopToken(TokenId),
+    /// `max_tokens` is reached, or the context is full.
+    Length,
+}
+
+/// The raw model's log-probabilities (before temperature, penalties and bias) at one position.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenLogprobs {
+    /// Of the token that was drawn.
+    pub chosen: f32,
+    /// The likeliest tokens, likeliest first.
+    pub top: Vec<(TokenId, f32)>,
+}

@@ -1,0 +1,34 @@
+//! Ids as types: what is counted, what is indexed and what is named cannot be mixed up.
+
+/// A token of the model's vocabulary.
+pub type TokenId = u32;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The id as an index.
+            pub fn index(self) -> usize {
+                usize::try_from(self.0).expect("ids fit the address space of a 64-bit platform")
+            }
+        }
+    };
+}
+
+id!(/// A request, as the engine names it. Never used twice.
+    RequestId(u64));
+id!(/// A worker group: one model replica.
+    GroupId(u16));
+id!(/// A place in a worker's persistent batch.
+    SlotId(u32));
+id!(/// A block of KV on a worker group's device.
+    BlockId(u32));
+id!(/// A step of one worker group, counted from 1 within an epoch.
+    StepId(u64));
+
+/// Microseconds since the engine started, on a monotonic clock that the caller reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Micros(pub u64);

@@ -1,0 +1,116 @@
+//! One step, as the core plans it and as its results come back. Plain values: the engine writes them into a frame.
+
+use std::sync::Arc;
+
+use crate::{BlockId, RequestId, Sampling, SlotId, StepId, TokenId};
+
+/// What one step may hold at most: the capacities of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows, and slots of the persistent batch.
+    pub slots: u32,
+    /// Tokens of all rows together.
+    pub tokens: u32,
+    /// Block appends.
+    pub appends: u32,
+    /// Block copies.
+    pub copies: u32,
+    /// Entries of all admitted requests' logit biases.
+    pub biases: u32,
+    /// Entries of all admitted requests' suppressed ids.
+    pub suppressed: u32,
+    /// Tokens of all admitted requests with penalties.
+    pub history: u32,
+}
+
+/// One step of one worker group. Applied by the worker in the order of the fields.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// Counted from 1, without gaps, within a worker's epoch.
+    pub step: StepId,
+    /// Slots whose requests have left.
+    pub drops: Vec<SlotId>,
+    /// Requests that enter a slot. Their block table is empty before `appends`.
+    pub admits: Vec<Admit>,
+    /// Blocks added at the end of slots' tables, in order.
+    pub appends: Vec<Append>,
+    /// Copies of KV between blocks, in order, before any row of this step writes.
+    pub copies: Vec<Copy>,
+    /// What is computed; each slot at most once.
+    pub rows: Vec<Row>,
+    /// The known tokens of all rows, one row after the other.
+    pub tokens: Vec<TokenId>,
+}
+
+/// A request that enters a slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admit {
+    /// The slot.
+    pub slot: SlotId,
+    /// Which request it is (for the engine's own books; the worker never learns it).
+    pub request: RequestId,
+    /// Tokens of the prompt: those after them are output, for the penalties.
+    pub prompt_len: u32,
+    /// Below this number of known tokens, `suppressed` cannot be drawn.
+    pub suppress_until: u32,
+    /// The stop ids, while `min_tokens` is not reached; else empty.
+    pub suppressed: Arc<[TokenId]>,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Prompt and output so far, if the request has penalties; else empty.
+    pub history: Vec<TokenId>,
+}
+
+/// A block added at the end of a slot's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Append {
+    /// Whose table.
+    pub slot: SlotId,
+    /// The block.
+    pub block: BlockId,
+}
+
+/// The first `tokens` tokens of a block, copied to another one (a partial prefix hit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copy {
+    /// Source.
+    pub from: BlockId,
+    /// Target.
+    pub to: BlockId,
+    /// How many tokens' KV.
+    pub tokens: u32,
+}
+
+/// Some tokens of one request in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The slot.
+    pub slot: SlotId,
+    /// Absolute position of the row's first token: how many tokens of the request have KV before it.
+    pub start: u32,
+    /// Tokens of this row, at least 1.
+    pub count: u32,
+    /// Those of them that stand in `Plan::tokens`: `count`, or `count - 1` if the last one is not known yet. That one
+    /// is what the slot's latest sampling row draws (one step ahead).
+    pub known: u32,
+    /// Whether a token is drawn after the row's last token.
+    pub samples: bool,
+}
+
+/// Results of one step, in the order of its rows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepResults {
+    /// Which step.
+    pub step: StepId,
+    /// One entry per row; `None` where the row does not sample.
+    pub rows: Vec<Option<RowResult>>,
+}
+
+/// What one sampling row drew.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowResult {
+    /// The token.
+    pub token: TokenId,
+    /// Its log-probability and the likeliest ones', if the request asked.
+    pub logprobs: Option<Box<crate::TokenLogprobs>>,
+}

@@ -1,0 +1,106 @@
+//! What a request asks for, as the core sees it: tokens in, rules for drawing and for ending.
+
+use std::sync::Arc;
+
+use crate::{Micros, RequestId, TokenId};
+
+/// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// Only the `top_k` likeliest count; 0: all.
+    pub top_k: u32,
+    /// Only the likeliest that together reach `top_p`; 1: all.
+    pub top_p: f32,
+    /// Only those at least `min_p` times as likely as the likeliest; 0: all.
+    pub min_p: f32,
+    /// Divides (or multiplies, where negative) the logits of tokens in prompt and output; 1: off.
+    pub repetition_penalty: f32,
+    /// Taken off once from the logits of tokens in the output; 0: off.
+    pub presence_penalty: f32,
+    /// Taken off per occurrence from the logits of tokens in the output; 0: off.
+    pub frequency_penalty: f32,
+    /// Added to these tokens' logits. Ids are below the vocabulary size, each at most once.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Seeds the counter-based draw, with the token's absolute position.
+    pub seed: u64,
+    /// `Some(k)`: the chosen token's log-probability and those of the `k` likeliest.
+    pub logprobs: Option<u32>,
+}
+
+impl Sampling {
+    /// Greedy, without penalties.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            logprobs: None,
+        }
+    }
+
+    /// Whether the worker must count this request's tokens.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// When a request ends, as far as tokens can tell. Stop strings are found by `text` and arrive as [`crate::Core`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopRule {
+    /// At most so many tokens are generated; at least 1.
+    pub max_tokens: u32,
+    /// Before so many tokens, no token of `stop_ids` is drawn (the worker masks them).
+    pub min_tokens: u32,
+    /// Tokens that end the request: the model's end tokens (unless ignored) and the client's.
+    pub stop_ids: Arc<[TokenId]>,
+}
+
+/// A request as it enters the core.
+#[derive(Debug, Clone)]
+pub struct NewRequest {
+    /// Chosen by the engine; never used before.
+    pub id: RequestId,
+    /// At least one token.
+    pub prompt: Arc<[TokenId]>,
+    /// Tokens generated before, in an earlier life of the engine: they count as output. Empty for a new request.
+    pub generated: Vec<TokenId>,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// When it ends.
+    pub stop: StopRule,
+    /// Requests with different salts share no blocks.
+    pub cache_salt: u64,
+    /// Smaller first.
+    pub priority: i32,
+    /// When it came in.
+    pub arrival: Micros,
+}
+
+/// Why the core does not take a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The queue is at its bound.
+    #[error("{waiting} requests are waiting already; the queue holds {limit}")]
+    QueueFull {
+        /// Requests that wait now.
+        waiting: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// No worker group could ever hold the request, even alone.
+    #[error("the request needs {needed} KV blocks; the model has {blocks}")]
+    NeverFits {
+        /// Blocks that prompt and output need together.
+        needed: usize,
+        /// Blocks that the largest group has.
+        blocks: usize,
+    },
+}

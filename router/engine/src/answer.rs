@@ -1,0 +1,83 @@
+//! What goes into the engine for one request, and what comes out.
+
+use std::sync::Arc;
+
+use pelton_core::{FinishReason, Sampling, StopRule, TokenId, TokenLogprobs};
+
+/// A request for the engine: everything is checked and tokenised already.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// At least one token, each below the vocabulary size; prompt and `max_tokens` fit the context together.
+    pub prompt: Arc<[TokenId]>,
+    /// How tokens are drawn. A missing seed was drawn by the caller.
+    pub sampling: Sampling,
+    /// When it ends.
+    pub stop: StopRule,
+    /// Requests with different salts share no blocks.
+    pub cache_salt: u64,
+    /// Smaller first.
+    pub priority: i32,
+}
+
+/// One message of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// A token. The stop token that ends a request comes too, right before `Finished`.
+    Token {
+        /// Which.
+        token: TokenId,
+        /// If asked for.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// The last message of a request that ended by itself.
+    Finished {
+        /// Why.
+        reason: FinishReason,
+        /// What it took.
+        usage: Usage,
+    },
+    /// The last message of a request that failed.
+    Failed(Failure),
+}
+
+/// Tokens of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// In the prompt.
+    pub prompt: u32,
+    /// Of those, found in the prefix cache when the request was first admitted.
+    pub cached: u32,
+    /// Generated, the stop token included.
+    pub completion: u32,
+}
+
+/// Why the engine does not take a request or cannot end it. The server turns it into a status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The model is not loaded yet, or the engine is draining. 503.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Too many requests wait. 429, with the seconds after which to try again.
+    #[error("{waiting} requests are waiting already; the queue holds {limit}")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// The bound.
+        limit: usize,
+        /// Seconds until a place is likely to be free.
+        retry_after_s: u32,
+    },
+    /// The request could not be served even alone. 400.
+    #[error("the request needs {needed} KV blocks of {block_size} tokens; the server has {blocks}: shorten the prompt or `max_tokens`")]
+    NeverFits {
+        /// Blocks needed.
+        needed: usize,
+        /// Blocks there are.
+        blocks: usize,
+        /// Tokens in a block.
+        block_size: u32,
+    },
+    /// Our fault or the worker's, after all that could be tried. 500.
+    #[error("{0}")]
+    Internal(String),
+}

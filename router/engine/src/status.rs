@@ -1,0 +1,117 @@
+//! What the engine says of itself: its phase, the loaded model, and counters.
+
+/// Where the engine is in its life. Watched by readiness, the start-up display and the API.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Phase {
+    /// Workers start and load.
+    Loading {
+        /// What is being done, in words.
+        stage: String,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all; 0: not known yet.
+        total: u64,
+    },
+    /// Requests are served.
+    Ready,
+    /// The worker died and is being replaced; requests wait and will be replayed.
+    Recovering {
+        /// What happened.
+        reason: String,
+    },
+    /// No new requests; running ones finish.
+    Draining,
+    /// The engine has given up: the process should end.
+    Failed {
+        /// Why, and what to change.
+        reason: String,
+    },
+}
+
+/// Phase, and what is known of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Where the engine is.
+    pub phase: Phase,
+    /// What loading will take; known early.
+    pub budget: Option<BudgetReport>,
+    /// Known once loaded; stays known while recovering.
+    pub model: Option<ModelReport>,
+}
+
+/// What is loaded, as the worker reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelReport {
+    /// "llama", "qwen3" ...
+    pub family: String,
+    /// "bfloat16" ...
+    pub dtype: String,
+    /// "cpu", "cuda:0".
+    pub device: String,
+    /// What the processor or card calls itself.
+    pub device_name: String,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// KV blocks.
+    pub blocks: u32,
+    /// Names the arithmetic.
+    pub numerics_id: String,
+    /// Whether tokens are the same in every batch.
+    pub invariant: bool,
+}
+
+/// Bytes, as planned before loading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BudgetReport {
+    /// Weights, packed.
+    pub weights_bytes: u64,
+    /// Activations of the largest step.
+    pub activation_bytes: u64,
+    /// The KV arena.
+    pub kv_bytes: u64,
+    /// One block of it.
+    pub kv_bytes_per_block: u64,
+    /// Blocks in it.
+    pub blocks: u32,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// The most the worker may take.
+    pub memory_limit_bytes: u64,
+}
+
+/// Counters and gauges, read at any time without disturbing the engine thread.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Stats {
+    /// Requests in a slot.
+    pub running: u64,
+    /// Requests in the queue.
+    pub waiting: u64,
+    /// KV blocks that requests hold.
+    pub blocks_held: u64,
+    /// KV blocks in all.
+    pub blocks: u64,
+    /// Steps committed.
+    pub steps: u64,
+    /// Prompt tokens of admitted requests.
+    pub prompt_tokens: u64,
+    /// Of those, looked up in the prefix cache and found.
+    pub cached_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Requests preempted.
+    pub preemptions: u64,
+    /// Requests that clients left or that were aborted.
+    pub aborted: u64,
+    /// Times a worker was replaced.
+    pub worker_restarts: u64,
+    /// Requests that were replayed after a worker's death.
+    pub replayed: u64,
+    /// Frames and results that failed their check.
+    pub bad_frames: u64,
+}

@@ -1,0 +1,2 @@
+//! The binary `pelton`.
+fn main() {}
