@@ -1,1 +1,15 @@
-//! (to be written)
+//! Text on both sides of the tokens: templates and tokenisation before, detokenisation, stop strings and tool calls after.
+//!
+//! In: a checkpoint's text files, once, when opened; then strings, messages and token ids. Out: the same, converted.
+//! Never here: requests, schedules, sockets, clocks, weights. "Now" is an argument of the template that prints it.
+//! Whatever comes from a client may be malformed: it becomes a value of an error type, never a panic.
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod decoding;
+mod detokenizer;
+mod tokenizer;
+
+pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
+pub use detokenizer::Detokenizer;
+pub use tokenizer::{TextError, Tokenizer};

@@ -1,0 +1,285 @@
+//! What the small files of a checkpoint say: names, limits, special tokens, defaults. Weights are the worker's.
+//!
+//! `config.json` must be there. Of the others (`generation_config.json`, `tokenizer_config.json`,
+//! `special_tokens_map.json`, `tokenizer.json`) each adds what it knows; a missing one adds nothing, a malformed one
+//! is refused by name.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Why a checkpoint folder cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {reason}")]
+pub struct CheckpointError {
+    /// Which file.
+    pub file: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A folder in Hugging Face layout, as far as text is concerned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// ORG/NAME in the hub's cache; the folder's name elsewhere.
+    pub name: String,
+    /// Where it lies.
+    pub dir: PathBuf,
+    /// `LlamaForCausalLM` ...
+    pub architectures: Vec<String>,
+    /// Prompt and output together, if the checkpoint says.
+    pub max_model_len: Option<u32>,
+    /// Rows of the embedding, if the checkpoint says; at least the tokenizer's ids.
+    pub vocab_size: Option<u32>,
+    /// Tokens that end an answer: those of the model, of its generation defaults and of its tokenizer. Ascending.
+    pub eos_ids: Vec<u32>,
+    /// The token that begins a text.
+    pub bos_id: Option<u32>,
+    /// Sampling, where a request says nothing.
+    pub defaults: GenerationDefaults,
+    /// `bos_token`, `eos_token` ... by name, as templates know them.
+    pub special_tokens: Map<String, Value>,
+}
+
+/// What `generation_config.json` recommends. A value that is missing there is `None`: the server's own default holds.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct GenerationDefaults {
+    /// 0: greedy.
+    pub temperature: Option<f32>,
+    /// The most likely so many.
+    pub top_k: Option<i32>,
+    /// The most likely that add up to this.
+    pub top_p: Option<f32>,
+    /// At least so likely, relative to the most likely one.
+    pub min_p: Option<f32>,
+    /// Above 1: tokens that were there already become less likely.
+    pub repetition_penalty: Option<f32>,
+    /// The longest answer.
+    pub max_new_tokens: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+struct GenerationConfig {
+    #[serde(flatten)]
+    defaults: GenerationDefaults,
+    #[serde(default)]
+    eos_token_id: Ids,
+    #[serde(default)]
+    bos_token_id: Ids,
+}
+
+/// `2`, `[2, 32000]` or `null`.
+#[derive(Default, Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    #[default]
+    None,
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Ids {
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let ids: &[u32] = match self {
+            Self::None => &[],
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Many(ids) => ids,
+        };
+        ids.iter().copied()
+    }
+}
+
+/// The part of `tokenizer.json` that names special tokens; the vocabulary is skipped unread.
+#[derive(Default, Deserialize)]
+struct AddedTokens {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+}
+
+impl Checkpoint {
+    /// Reads the files in `dir`.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let config_path = dir.join("config.json");
+        let config: Map<String, Value> = read(&config_path)?.ok_or_else(|| {
+            refuse(
+                &config_path,
+                "not found; a model folder in Hugging Face layout has one",
+            )
+        })?;
+        let generation_path = dir.join("generation_config.json");
+        let generation: GenerationConfig = read(&generation_path)?.unwrap_or_default();
+        let tokenizer_config: Map<String, Value> =
+            read(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
+        let special_map: Map<String, Value> =
+            read(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
+        let added: AddedTokens = read(&dir.join("tokenizer.json"))?.unwrap_or_default();
+
+        // Models that also see or hear keep what concerns text one level down.
+        let text = match config.get("text_config").and_then(Value::as_object) {
+            Some(inner) if !config.contains_key("vocab_size") => inner,
+            _ => &config,
+        };
+        let ids = |key: &str| -> Result<Ids, CheckpointError> {
+            let value = config
+                .get(key)
+                .or_else(|| text.get(key))
+                .cloned()
+                .unwrap_or(Value::Null);
+            serde_json::from_value(value).map_err(|_| {
+                refuse(
+                    &config_path,
+                    &format!("`{key}` is neither an id nor a list of ids"),
+                )
+            })
+        };
+        let special_tokens = special_tokens(&special_map, &tokenizer_config);
+        let id_of = |key: &str| {
+            let content = special_tokens.get(key)?.as_str()?;
+            added
+                .added_tokens
+                .iter()
+                .find(|token| token.content == content)
+                .map(|token| token.id)
+        };
+
+        let eos_ids: BTreeSet<u32> = ids("eos_token_id")?
+            .iter()
+            .chain(generation.eos_token_id.iter())
+            .chain(id_of("eos_token"))
+            .collect();
+        let bos_id = ids("bos_token_id")?
+            .iter()
+            .next()
+            .or(generation.bos_token_id.iter().next())
+            .or(id_of("bos_token"));
+        let architectures = config.get("architectures").and_then(Value::as_array);
+        Ok(Self {
+            name: name_of(dir),
+            dir: dir.to_owned(),
+            architectures: architectures
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            max_model_len: max_model_len(text),
+            vocab_size: number(text.get("vocab_size")),
+            eos_ids: eos_ids.into_iter().collect(),
+            bos_id,
+            defaults: generation.defaults,
+            special_tokens,
+        })
+    }
+}
+
+/// Positions that the model was made for. Stretched by `rope_scaling` where the configuration states the length before
+/// stretching; `llama3` and `longrope` state the length after it.
+fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
+    const KEYS: [&str; 5] = [
+        "max_position_embeddings",
+        "n_positions",
+        "max_sequence_length",
+        "seq_length",
+        "n_ctx",
+    ];
+    let stated: u32 = KEYS.iter().find_map(|key| number(text.get(*key)))?;
+    let rope = text
+        .get("rope_scaling")
+        .or_else(|| text.get("rope_parameters"))
+        .and_then(Value::as_object);
+    let Some(rope) = rope else {
+        return Some(stated);
+    };
+    let kind = rope
+        .get("rope_type")
+        .or_else(|| rope.get("type"))
+        .and_then(Value::as_str);
+    let factor = rope
+        .get("factor")
+        .and_then(Value::as_f64)
+        .filter(|factor| *factor >= 1.0);
+    let before = match kind {
+        Some("linear" | "dynamic") => Some(stated),
+        Some("yarn") => number(rope.get("original_max_position_embeddings")).or(Some(stated)),
+        _ => None,
+    };
+    let (Some(before), Some(factor)) = (before, factor) else {
+        return Some(stated);
+    };
+    let stretched = f64::from(before) * factor;
+    if stretched <= f64::from(u32::MAX) {
+        Some(stretched as u32)
+    } else {
+        Some(stated)
+    }
+}
+
+fn number(value: Option<&Value>) -> Option<u32> {
+    value
+        .and_then(Value::as_u64)
+        .and_then(|number| u32::try_from(number).ok())
+}
+
+/// All `..._token` entries; `tokenizer_config.json` is the younger file and wins.
+fn special_tokens(
+    special_map: &Map<String, Value>,
+    tokenizer_config: &Map<String, Value>,
+) -> Map<String, Value> {
+    let mut tokens = Map::new();
+    for (key, value) in special_map.iter().chain(tokenizer_config) {
+        let content = match value {
+            Value::String(content) => Some(content.as_str()),
+            Value::Object(token) => token.get("content").and_then(Value::as_str),
+            _ => None,
+        };
+        if let Some(content) = content.filter(|_| key.ends_with("_token")) {
+            tokens.insert(key.clone(), content.into());
+        }
+    }
+    tokens
+}
+
+/// `.../models--ORG--NAME/snapshots/REVISION` is ORG/NAME.
+fn name_of(dir: &Path) -> String {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let parts = || {
+        dir.components()
+            .rev()
+            .filter_map(|part| part.as_os_str().to_str())
+    };
+    let of_hub = parts()
+        .skip(2)
+        .take(1)
+        .find_map(|part| part.strip_prefix("models--"))
+        .map(|name| name.replacen("--", "/", 1));
+    of_hub
+        .or_else(|| parts().next().map(str::to_owned))
+        .unwrap_or_else(|| "model".into())
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, CheckpointError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refuse(path, &error.to_string())),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| refuse(path, &error.to_string()))
+}
+
+fn refuse(path: &Path, reason: &str) -> CheckpointError {
+    CheckpointError {
+        file: path.display().to_string(),
+        reason: reason.to_owned(),
+    }
+}

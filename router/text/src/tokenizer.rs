@@ -1,0 +1,155 @@
+//! Text to token ids, and what is known of each id: its bytes, and whether it is special.
+//!
+//! The way in is the `tokenizers` crate's. The way back is ours (`decoding`), because a stream must never show half a
+//! character and must cost the same for the thousandth token as for the first.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::decoding::Decoding;
+use crate::detokenizer::Detokenizer;
+
+/// Why a tokenizer could not be opened or a text could not be tokenised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// The checkpoint's tokenizer cannot be used; the operator has to look at it.
+    #[error("{file}: {reason}")]
+    Tokenizer {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tokenizer refused this text; the client's, since the tokenizer was checked when opened.
+    #[error("the text cannot be tokenised: {0}")]
+    Encode(String),
+}
+
+/// A checkpoint's tokenizer. Cheap to clone: clones share everything.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    model: tokenizers::Tokenizer,
+    decoding: Decoding,
+    special: HashSet<u32>,
+    vocab_size: u32,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` in `dir`.
+    pub fn open(dir: &Path) -> Result<Self, TextError> {
+        let path = dir.join("tokenizer.json");
+        let fault = |reason: String| TextError::Tokenizer {
+            file: path.display().to_string(),
+            reason,
+        };
+        let bytes = std::fs::read(&path).map_err(|error| fault(error.to_string()))?;
+        Self::from_json(&bytes).map_err(|error| match error {
+            TextError::Tokenizer { reason, .. } => fault(reason),
+            other => other,
+        })
+    }
+
+    /// From the text of a `tokenizer.json`.
+    pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
+        let fault = |reason: String| TextError::Tokenizer {
+            file: "tokenizer.json".into(),
+            reason,
+        };
+        let mut model =
+            tokenizers::Tokenizer::from_bytes(json).map_err(|error| fault(error.to_string()))?;
+        // A file may carry the settings of the last training run; a server neither cuts nor pads what it was sent.
+        model
+            .with_truncation(None)
+            .map_err(|error| fault(error.to_string()))?;
+        model.with_padding(None);
+
+        let ids = model
+            .get_vocab(true)
+            .into_values()
+            .max()
+            .map_or(0, |last| u64::from(last) + 1);
+        let vocab_size =
+            u32::try_from(ids).map_err(|_| fault("token ids must be below 2^32 - 1".into()))?;
+        let added = model.get_added_tokens_decoder();
+        let special = added
+            .iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, _)| *id)
+            .collect();
+        let decoding = Decoding::new(&model, vocab_size).map_err(fault)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                model,
+                decoding,
+                special,
+                vocab_size,
+            }),
+        })
+    }
+
+    /// The tokens of `text`. `add_special` puts the tokens around it that the model expects (such as BOS);
+    /// a rendered chat template has its own, so it is encoded without.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.model.encode_fast(text, add_special);
+        Ok(encoding
+            .map_err(|error| TextError::Encode(error.to_string()))?
+            .get_ids()
+            .to_vec())
+    }
+
+    /// The text of `ids`: what a `Detokenizer` shows of them, at once. Ids that do not exist are passed over.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut detokenizer = Detokenizer::new(self.clone(), skip_special);
+        let mut text: String = ids.iter().map(|id| detokenizer.push(*id)).collect();
+        text.push_str(&detokenizer.finish());
+        text
+    }
+
+    /// Ids are below this. There may be holes.
+    pub fn vocab_size(&self) -> u32 {
+        self.inner.vocab_size
+    }
+
+    /// The exact bytes that `id` adds to a text that has begun; perhaps part of a character.
+    /// `None`: no such token, or a decoder under which a token alone has no bytes (CTC and its like).
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.inner.decoding.piece(id).map(|piece| piece.bytes)
+    }
+
+    /// Whether `id` is a control token, left out of text by `skip_special`.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.inner.special.contains(&id)
+    }
+
+    /// The id of a token by its name in the vocabulary, added tokens included.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.model.token_to_id(token)
+    }
+
+    /// The name of a token in the vocabulary; for a byte-level vocabulary that is not its text.
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.inner.model.id_to_token(id)
+    }
+
+    pub(crate) fn decoding(&self) -> &Decoding {
+        &self.inner.decoding
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reference(&self) -> &tokenizers::Tokenizer {
+        &self.inner.model
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.inner.vocab_size)
+            .finish_non_exhaustive()
+    }
+}
