@@ -1,0 +1,75 @@
+# Two commands: `make serve` builds all and serves the demo model; `make test` builds all and passes all tests.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+TOOLS  := .tools
+UV     := $(TOOLS)/bin/uv
+UV_PIN := uv==0.13.9
+PY     := .venv/bin/python
+
+export CARGO_TERM_PROGRESS_WHEN := never
+# The lock files are the truth: no build may change them.
+CARGO := cargo
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: prerequisites
+prerequisites:
+	@bash deploy/prerequisites.sh
+
+$(UV): Makefile | prerequisites
+	@echo "==> uv (from PyPI) into $(TOOLS)"
+	python3 -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(UV_PIN)
+	@touch $@
+
+.PHONY: build
+build: $(UV) ## Everything: the Python environment, both wheels, .venv/bin/pelton
+	@echo "==> Python packages from uv.lock; Rust from Cargo.lock (the first time takes some minutes)"
+	$(UV) sync --locked $(SYNC_FLAGS)
+	@test -x .venv/bin/pelton && echo "==> .venv/bin/pelton is ready"
+
+.PHONY: serve
+serve: build ## Builds, then serves the demo model on 127.0.0.1:8000
+	exec .venv/bin/pelton serve $(ARGS)
+
+.PHONY: chat
+chat: build ## Builds, then a terminal chat with the demo model
+	exec .venv/bin/pelton chat $(ARGS)
+
+.PHONY: lint
+lint: build ## rustfmt, clippy, ruff, mypy: warnings are errors
+	@echo "==> rustfmt"
+	$(CARGO) fmt --all --check
+	@echo "==> clippy"
+	$(CARGO) clippy --locked --release --workspace --all-targets -- -D warnings
+	@echo "==> ruff"
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	@echo "==> mypy"
+	.venv/bin/mypy
+
+.PHONY: test-rust
+test-rust:
+	@echo "==> cargo test"
+	$(CARGO) test --locked --release --workspace
+
+.PHONY: test-python
+test-python: build
+	@echo "==> pytest"
+	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests tests
+
+.PHONY: test
+test: build lint test-rust test-python ## Builds, lints and runs every test
+	@echo "==> all passed"
+
+.PHONY: proto
+proto: build ## Generates the Python side of proto/ again
+	$(PY) proto/generate.py
+
+.PHONY: gpu-check
+gpu-check: ## On a machine with a card: every Triton kernel, a served model, the benchmarks. DRY=1 proves here that it would run
+	$(if $(DRY),$(PY),python3) bench/gpu/check.py $(if $(DRY),--dry,)

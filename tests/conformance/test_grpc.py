@@ -1,0 +1,103 @@
+"""A gRPC client made from the protos, the standard health and reflection services, on the port that HTTP uses too."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_tools import protoc
+from support.load import complete
+from support.server import Server
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleType, ModuleType]:
+    """Messages and stubs, generated from proto/ as a user would."""
+    out = tmp_path_factory.mktemp("stubs")
+    code = protoc.main(
+        ["protoc", f"-I{ROOT / 'proto' / 'pelton' / 'v1'}", f"--python_out={out}", f"--grpc_python_out={out}", "pelton.proto"]
+    )
+    assert code == 0
+    sys.path.insert(0, str(out))
+    try:
+        return importlib.import_module("pelton_pb2"), importlib.import_module("pelton_pb2_grpc")
+    finally:
+        sys.path.remove(str(out))
+
+
+@pytest.fixture
+def channel(server: Server) -> Any:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield channel
+
+
+def test_generate_streams_the_tokens_that_http_gives(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    request = messages.GenerateRequest(
+        token_ids=messages.TokenIds(ids=[40, 41, 42]),
+        sampling=messages.Sampling(max_tokens=20, temperature=0.8, seed=11, ignore_eos=True, logprobs=2),
+    )
+    answer = list(stub.Generate(request, timeout=60))
+    tokens = [token for message in answer for token in message.token_ids]
+    over_http = complete(server, [40, 41, 42], max_tokens=20, temperature=0.8, seed=11)
+    assert tokens == over_http.tokens
+    assert "".join(message.text for message in answer) == over_http.text
+    finish = answer[-1].finish
+    assert (finish.reason, finish.prompt_tokens, finish.completion_tokens) == ("length", 3, 20)
+    logprobs = [entry for message in answer for entry in message.logprobs]
+    assert [entry.token_id for entry in logprobs] == tokens
+    assert all(len(entry.top) == 2 for entry in logprobs)
+
+
+def test_tokenize_and_detokenize_are_inverse(stubs: Any, channel: grpc.Channel) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    text = "a wheel, ein Rad, 水車"
+    ids = stub.Tokenize(messages.TokenizeRequest(text=text)).token_ids
+    assert stub.Detokenize(messages.DetokenizeRequest(token_ids=ids)).text == text
+    assert len(stub.Models(messages.ModelsRequest()).models) == 1
+
+
+def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Channel) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    cases = [
+        (messages.GenerateRequest(), "input", grpc.StatusCode.INVALID_ARGUMENT),
+        (messages.GenerateRequest(text="x", sampling=messages.Sampling(temperature=-1)), "temperature", grpc.StatusCode.INVALID_ARGUMENT),
+        (messages.GenerateRequest(token_ids=messages.TokenIds(ids=[1 << 30])), "token_ids", grpc.StatusCode.INVALID_ARGUMENT),
+        (messages.GenerateRequest(text="x", model="other"), "other", grpc.StatusCode.NOT_FOUND),
+    ]
+    for request, names, status in cases:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Generate(request, timeout=60))
+        assert caught.value.code() == status, caught.value.details()
+        assert names in caught.value.details()
+
+
+def test_a_cancelled_call_frees_its_blocks(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    request = messages.GenerateRequest(text="x", sampling=messages.Sampling(max_tokens=400, ignore_eos=True))
+    call = stub.Generate(request, timeout=60)
+    next(call)
+    call.cancel()
+    server.wait_until("blocks are free", lambda: server.metric("pelton_blocks_held") == 0)
+
+
+def test_health_and_reflection(channel: grpc.Channel) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "pelton.v1.Pelton"):
+        status = health.Check(health_pb2.HealthCheckRequest(service=service)).status
+        assert status == health_pb2.HealthCheckResponse.SERVING
+    services = ProtoReflectionDescriptorDatabase(channel).get_services()
+    assert {"pelton.v1.Pelton", "grpc.health.v1.Health"} <= set(services)

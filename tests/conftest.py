@@ -1,0 +1,46 @@
+"""Fixtures for tests that cross a process border: checkpoints, and servers that are shared by a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from support.checkpoints import VARIANTS, make_checkpoint  # noqa: E402
+from support.server import Server, serving  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one float32 checkpoint per variant, named as the variant."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for variant in VARIANTS:
+        make_checkpoint(root / variant.name, variant)
+    return root
+
+
+@pytest.fixture(scope="session")
+def bf16_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 checkpoint in bfloat16."""
+    variant = next(v for v in VARIANTS if v.name == "qwen3")
+    return make_checkpoint(tmp_path_factory.mktemp("bf16") / "qwen3-bf16", variant, torch.bfloat16)
+
+
+@pytest.fixture(scope="session")
+def server(checkpoints: Path) -> Iterator[Server]:
+    """A server of a small random Llama, for tests of the API's form."""
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def demo() -> Iterator[Server]:
+    """A server of the demo model."""
+    with serving(None) as running:
+        yield running

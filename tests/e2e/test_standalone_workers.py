@@ -1,0 +1,112 @@
+"""A worker may be spawned by the router, or started on its own behind a Unix socket or TCP with TLS: same tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from support.load import Done, prompts, together
+from support.server import Server, free_port, serving
+
+JOBS = [{"prompt": p, "max_tokens": 24, "temperature": 0.7, "seed": i} for i, p in enumerate(prompts(6, seed=21))]
+
+
+@contextlib.contextmanager
+def worker(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-m", "pelton.worker", *flags])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(server: Server) -> list[list[int]]:
+    return [done.tokens for done in together(server, JOBS)]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoints: Path) -> list[list[int]]:
+    """What a spawned worker says."""
+    with serving(checkpoints / "llama-gqa") as server:
+        done: list[Done] = together(server, JOBS)
+        return [d.tokens for d in done]
+
+
+def test_behind_a_unix_socket(checkpoints: Path, tmp_path: Path, expected: list[list[int]]) -> None:
+    socket = tmp_path / "worker.sock"
+    with worker("--listen", f"unix://{socket}") as process:
+        for _router in range(2):  # the worker outlives its first router
+            with serving(checkpoints / "llama-gqa", "--worker", f"unix://{socket}") as server:
+                assert answers(server) == expected
+        assert process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pelton test worker")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return cert_file, key_file
+
+
+def test_over_tcp_with_tls_and_token(
+    checkpoints: Path, tmp_path: Path, certificate: tuple[Path, Path], expected: list[list[int]]
+) -> None:
+    cert, key = certificate
+    token = tmp_path / "token"
+    token.write_text("a secret of some length\n")
+    token.chmod(0o600)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with worker("--listen", address, "--token-file", str(token), "--tls-cert", str(cert), "--tls-key", str(key)):
+        flags = ["--worker", address, "--worker-token-file", str(token), "--worker-ca", str(cert)]
+        with serving(checkpoints / "llama-gqa", *flags) as server:
+            assert answers(server) == expected
+
+
+def test_a_wrong_token_is_refused(checkpoints: Path, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for file, secret in ((right, "the right one"), (wrong, "the wrong one")):
+        file.write_text(secret)
+        file.chmod(0o600)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with worker("--listen", address, "--token-file", str(right), "--tls-cert", str(cert), "--tls-key", str(key)):
+        flags = ["--worker", address, "--worker-token-file", str(wrong), "--worker-ca", str(cert)]
+        server = Server(checkpoints / "llama-gqa", *flags)
+        assert server.process.wait(timeout=60) == 1
+        log = "\n".join(server.log)
+        assert "token" in log
+        assert "the right one" not in log
+        assert "the wrong one" not in log

@@ -1,0 +1,45 @@
+"""A worker that dies, or stops, is replaced; nobody gets an error and no token changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from support.load import prompts, together
+from support.server import Server, serving
+
+STREAMS = 32
+TOKENS = 96
+
+
+def test_32_streams_survive_the_worker(checkpoints: Path) -> None:
+    jobs = [{"prompt": p, "max_tokens": TOKENS} for p in prompts(STREAMS, seed=3)]
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512") as server:
+        undisturbed = [done.tokens for done in together(server, jobs)]
+        for kills in (1, 3):
+            assert disturbed(server, jobs, kills) == undisturbed, f"{kills} kills"
+        assert server.metric("pelton_worker_restarts_total") == 4
+        assert server.get("/readyz").status_code == 200
+
+
+def disturbed(server: Server, jobs: list[dict[str, object]], kills: int) -> list[list[int]]:
+    """Runs the jobs; kills the worker each time that some tokens have come."""
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(together, server, jobs)
+        for _ in range(kills):
+            before = server.metric("pelton_generated_tokens_total")
+            server.wait_until("tokens flow", lambda seen=before: server.metric("pelton_generated_tokens_total") > seen + 200)
+            victim = server.worker_pid()
+            os.kill(victim, signal.SIGKILL)
+            server.wait_until("the loss is seen", lambda dead=victim: dead not in workers(server))
+        return [done.tokens for done in answers.result()]
+
+
+def workers(server: Server) -> list[int]:
+    """The worker's pid, if there is one now."""
+    try:
+        return [server.worker_pid()]
+    except (AssertionError, OSError):
+        return []

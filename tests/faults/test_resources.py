@@ -1,0 +1,74 @@
+"""What a server takes it gives back: memory, descriptors, shared memory, processes, time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.load import prompts, together
+from support.server import Server, children, cpu_seconds, is_alive, open_files, rss_bytes, serving
+
+MIB = 1 << 20
+
+
+def all_pids(server: Server) -> list[int]:
+    return [server.process.pid, *children(server.process.pid)]
+
+
+def leftovers() -> set[str]:
+    """What outlives processes: shared memory and socket folders."""
+    names = {str(path) for path in Path("/dev/shm").iterdir()}
+    for root in {"/tmp", os.environ.get("TMPDIR", "/tmp"), os.environ.get("XDG_RUNTIME_DIR", "/tmp")}:
+        names |= {str(path) for path in Path(root).glob("pelton*")}
+    return names
+
+
+def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
+    with serving(checkpoints / "llama-gqa") as server:
+        together(server, [{"prompt": p, "max_tokens": 8} for p in prompts(4, seed=1)])
+        pids = all_pids(server)
+        # /proc counts in hundredths of a second; schedstat counts what ran in nanoseconds.
+        before = {pid: ran_ns(pid) for pid in pids}
+        time.sleep(5)  # the span that is measured
+        used_ms = sum(ran_ns(pid) - before[pid] for pid in pids) / 1e6
+        assert used_ms <= 10, f"{used_ms:.1f} ms of processor time in 5 idle seconds"
+        assert cpu_seconds(server.process.pid) >= 0
+
+
+def ran_ns(pid: int) -> int:
+    """Nanoseconds that all threads of a process have run."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def test_a_thousand_requests_leave_nothing_behind(checkpoints: Path) -> None:
+    with serving(checkpoints / "llama-gqa", "--kv-memory", "64MiB") as server:
+        load(server, 200)  # arenas, caches and connections reach their size
+        pids = all_pids(server)
+        rss, files = {p: rss_bytes(p) for p in pids}, {p: open_files(p) for p in pids}
+        load(server, 1000)
+        server.wait_until("connections are closed", lambda: {p: open_files(p) for p in pids} == files, 30)
+        grown = sum(rss_bytes(p) for p in pids) - sum(rss.values())
+        assert grown < 24 * MIB, f"resident memory grew by {grown / MIB:.1f} MiB"
+        assert server.metric("pelton_blocks_held") == 0
+        assert server.metric("vllm:num_requests_running") == 0
+
+
+def load(server: Server, count: int) -> None:
+    for start in range(0, count, 40):
+        together(server, [{"prompt": p, "max_tokens": 4} for p in prompts(40, seed=start)])
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_after_the_end(checkpoints: Path, how: signal.Signals) -> None:
+    before = leftovers()
+    with serving(checkpoints / "llama-gqa") as server:
+        together(server, [{"prompt": p, "max_tokens": 4} for p in prompts(4, seed=2)])
+        pids = all_pids(server)
+        assert len(pids) >= 2
+        code = server.stop(how)
+        assert code == (-signal.SIGKILL if how == signal.SIGKILL else 0), "\n".join(server.log)
+        server.wait_until("the worker has ended", lambda: not any(is_alive(pid) for pid in pids))
+    assert leftovers() <= before

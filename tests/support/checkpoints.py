@@ -1,0 +1,134 @@
+"""Small random-weight checkpoints, made on the spot, and what `transformers` says they generate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+END = SPECIALS.index("</s>")
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VOCAB = 512
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One architecture in one shape. `overrides` are fields of its config."""
+
+    name: str
+    family: str
+    overrides: dict[str, Any]
+
+
+VARIANTS = [
+    Variant("llama-gqa", "llama", {"num_attention_heads": 8, "num_key_value_heads": 2}),
+    Variant("llama-tied", "llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    Variant(
+        "llama3-rope",
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    Variant(
+        "llama-linear-rope",
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    ),
+    Variant("qwen3", "qwen3", {"head_dim": 24}),
+    Variant(
+        "qwen3-tied-yarn",
+        "qwen3",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+]
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 144,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 512,
+    "bos_token_id": SPECIALS.index("<s>"),
+    "eos_token_id": END,
+    "tie_word_embeddings": False,
+    # Large weights make logits that differ clearly, so that greedy choices are no coin tosses.
+    "initializer_range": 0.15,
+}
+
+
+def make_tokenizer(folder: Path) -> None:
+    """A byte-level BPE over this file's own text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()] * 4, trainer)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+
+
+def make_checkpoint(folder: Path, variant: Variant, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    """Writes a checkpoint in Hugging Face layout and returns its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    }
+    make_config, make_model = kinds[variant.family]
+    torch.manual_seed(seed)
+    model = make_model(make_config(**{**SHAPE, **variant.overrides})).to(dtype).eval()
+    model.generation_config.eos_token_id = END
+    model.save_pretrained(folder, safe_serialization=True)
+    make_tokenizer(folder)
+    return folder
+
+
+@torch.inference_mode()
+def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
+    """The oracle: `count` greedy tokens after `prompt`, stop tokens ignored."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    known = list(prompt)
+    past = None
+    step = torch.tensor([known])
+    for _ in range(count):
+        out = model(input_ids=step, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        known.append(int(out.logits[0, -1].argmax()))
+        step = torch.tensor([[known[-1]]])
+    return known[len(prompt) :]

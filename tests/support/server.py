@@ -1,0 +1,173 @@
+"""A real `pelton serve` process for a test: started on a free port, watched, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PELTON = Path(sys.executable).with_name("pelton")
+READY_WITHIN_S = 120.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def children(pid: int) -> list[int]:
+    """All living descendants of a process."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        parent = todo.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                kids = [int(kid) for kid in (task / "children").read_text().split()]
+                found += kids
+                todo += kids
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident set of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files(pid: int) -> int:
+    """File descriptors that a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+class Server:
+    """A running server. `url` is its root, `model_name` what it serves."""
+
+    def __init__(self, model: Path | str | None, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [str(PELTON), "serve", "--port", str(self.port)]
+        command += [str(model)] if model is not None else []
+        self.log: list[str] = []
+        self.process = subprocess.Popen(
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line.rstrip())
+
+    @functools.cached_property
+    def model_name(self) -> str:
+        """The name of the served model."""
+        return str(self.get("/v1/models").json()["data"][0]["id"])
+
+    def get(self, path: str, **kwargs: Any) -> httpx.Response:
+        """One GET."""
+        return httpx.get(self.url + path, timeout=60, **kwargs)
+
+    def post(self, path: str, body: Any, **kwargs: Any) -> httpx.Response:
+        """One POST with a JSON body."""
+        return httpx.post(self.url + path, json=body, timeout=300, **kwargs)
+
+    def wait_ready(self) -> Server:
+        """Returns once `/readyz` says 200; fails with the log if the process ends before."""
+        give_up = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < give_up:
+            if self.process.poll() is not None:
+                raise AssertionError("the server ended while starting:\n" + "\n".join(self.log))
+            with contextlib.suppress(httpx.TransportError):
+                if self.get("/readyz").status_code == 200:
+                    return self
+            time.sleep(0.02)
+        raise AssertionError("the server was not ready in time:\n" + "\n".join(self.log))
+
+    def wait_until(self, what: str, holds: Any, within_s: float = 60.0) -> None:
+        """Polls until `holds()` is true."""
+        give_up = time.monotonic() + within_s
+        while not holds():
+            assert time.monotonic() < give_up, f"{what}: not within {within_s} s\n" + "\n".join(self.log[-40:])
+            time.sleep(0.02)
+
+    def worker_pid(self) -> int:
+        """The worker process."""
+        workers = [
+            pid
+            for pid in children(self.process.pid)
+            if b"pelton.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(workers) == 1, workers
+        return workers[0]
+
+    def metric(self, name: str) -> float:
+        """The sum of one metric's series."""
+        text = self.get("/metrics").text
+        values = [float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)]
+        assert values, f"no metric {name} in:\n{text}"
+        return sum(values)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ends the server and returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=10)
+        return code
+
+
+@contextlib.contextmanager
+def serving(model: Path | str | None, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A ready server for a `with` block."""
+    server = Server(model, *flags, env=env)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop(signal.SIGKILL)
+
+
+def sse(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON events of a stream, which must end with `[DONE]`."""
+    is_done = False
+    for line in response.iter_lines():
+        if not line.startswith("data: "):
+            continue
+        if line == "data: [DONE]":
+            is_done = True
+            continue
+        yield json.loads(line.removeprefix("data: "))
+    assert is_done, "the stream ended without [DONE]"
