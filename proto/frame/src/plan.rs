@@ -1,0 +1,352 @@
+//! A plan as borrowed records: how it is signed, and what must be true of it. Both sides run the same check: the router
+//! before it publishes (what fails there is our bug), the worker before it hands anything out.
+
+use std::ops::RangeInclusive;
+
+use crate::{
+    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, ROW_SAMPLES, Region, Row,
+    checksum::{Checksum, halves, whole},
+};
+
+/// Regions of the plan part in their order, without the header.
+pub(crate) const PLAN_REGIONS: [Region; 9] = [
+    Region::Drops,
+    Region::Admits,
+    Region::Biases,
+    Region::Suppressed,
+    Region::History,
+    Region::Appends,
+    Region::Copies,
+    Region::Rows,
+    Region::Tokens,
+];
+
+/// One step's plan. Applied in the order: drops, admits, appends, copies, rows.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PlanView<'a> {
+    /// Counted from 1 within an epoch, without gaps.
+    pub step: u64,
+    /// Slots whose requests have left.
+    pub drops: &'a [u32],
+    /// Requests that enter a slot.
+    pub admits: &'a [Admit],
+    /// Logit biases of all admits.
+    pub biases: &'a [Bias],
+    /// Suppressed ids of all admits.
+    pub suppressed: &'a [u32],
+    /// Prompt and output of all admits with penalties.
+    pub history: &'a [u32],
+    /// Blocks added to tables.
+    pub appends: &'a [Append],
+    /// Copies between blocks.
+    pub copies: &'a [Copy],
+    /// What is computed.
+    pub rows: &'a [Row],
+    /// The known tokens of all rows.
+    pub tokens: &'a [u32],
+}
+
+/// What the ids of a plan may be, as far as the checking side knows. `ANY` where it knows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// KV blocks of the worker.
+    pub blocks: u32,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Positions are below this.
+    pub positions: u32,
+}
+
+impl Bounds {
+    /// No bound.
+    pub const ANY: Self = Self {
+        blocks: u32::MAX,
+        block_size: u32::MAX,
+        vocab: u32::MAX,
+        positions: u32::MAX,
+    };
+}
+
+impl<'a> PlanView<'a> {
+    /// The words of each region, in the order of `PLAN_REGIONS`.
+    pub(crate) fn parts(&self) -> [&'a [u32]; 9] {
+        [
+            self.drops,
+            bytemuck::cast_slice(self.admits),
+            bytemuck::cast_slice(self.biases),
+            self.suppressed,
+            self.history,
+            bytemuck::cast_slice(self.appends),
+            bytemuck::cast_slice(self.copies),
+            bytemuck::cast_slice(self.rows),
+            self.tokens,
+        ]
+    }
+
+    /// The signed header of this plan.
+    pub(crate) fn header(&self, epoch: u32, top: bool) -> FrameHeader {
+        let (step_lo, step_hi) = halves(self.step);
+        let count =
+            |len: usize| u32::try_from(len).expect("counts were checked against capacities");
+        let mut header = FrameHeader {
+            step_lo,
+            step_hi,
+            epoch,
+            drops: count(self.drops.len()),
+            admits: count(self.admits.len()),
+            appends: count(self.appends.len()),
+            copies: count(self.copies.len()),
+            biases: count(self.biases.len()),
+            suppressed: count(self.suppressed.len()),
+            history: count(self.history.len()),
+            rows: count(self.rows.len()),
+            tokens: count(self.tokens.len()),
+            top: u32::from(top),
+            ..FrameHeader::default()
+        };
+        (header.checksum_lo, header.checksum_hi) = halves(plan_checksum(&header, self.parts()));
+        header
+    }
+
+    /// Whether everything fits, stays inside its bounds, and offsets are what they count.
+    pub(crate) fn check(&self, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
+        self.check_counts(layout)?;
+        let slots = below(layout.capacities().slots);
+        let mut at = Cursor {
+            step: self.step,
+            region: Region::Drops,
+            index: 0,
+        };
+        for (index, slot) in self.drops.iter().enumerate() {
+            (at.region, at.index) = (Region::Drops, index);
+            at.within("slot", *slot, &slots)?;
+        }
+        self.check_admits(&mut at, layout, bounds)?;
+        for (index, append) in self.appends.iter().enumerate() {
+            (at.region, at.index) = (Region::Appends, index);
+            at.within("slot", append.slot, &slots)?;
+            at.within("block", append.block, &below(bounds.blocks))?;
+        }
+        for (index, copy) in self.copies.iter().enumerate() {
+            (at.region, at.index) = (Region::Copies, index);
+            at.within("from", copy.from, &below(bounds.blocks))?;
+            at.within("to", copy.to, &below(bounds.blocks))?;
+            at.within("tokens", copy.tokens, &(0..=bounds.block_size))?;
+        }
+        self.check_rows(&mut at, layout, bounds)
+    }
+
+    fn check_counts(&self, layout: &Layout) -> Result<(), FrameError> {
+        for (region, words) in PLAN_REGIONS.into_iter().zip(self.parts()) {
+            let place = layout.place(region);
+            let got = (words.len() / place.words) as u64;
+            if got > u64::from(place.capacity) {
+                return Err(FrameError::TooMany {
+                    step: self.step,
+                    region,
+                    got,
+                    capacity: place.capacity,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_admits(
+        &self,
+        at: &mut Cursor,
+        layout: &Layout,
+        bounds: &Bounds,
+    ) -> Result<(), FrameError> {
+        let mut taken = vec![false; layout.capacities().slots as usize];
+        for (index, admit) in self.admits.iter().enumerate() {
+            (at.region, at.index) = (Region::Admits, index);
+            at.vacant("slot", admit.slot, &mut taken)?;
+            at.within(
+                "top_logprobs",
+                admit.top_logprobs,
+                &(0..=layout.capacities().top_logprobs),
+            )?;
+            at.part(
+                "bias_offset + bias_count",
+                admit.bias_offset,
+                admit.bias_count,
+                self.biases.len(),
+            )?;
+            at.part(
+                "suppress_offset + suppress_count",
+                admit.suppress_offset,
+                admit.suppress_count,
+                self.suppressed.len(),
+            )?;
+            at.part(
+                "history_offset + history_count",
+                admit.history_offset,
+                admit.history_count,
+                self.history.len(),
+            )?;
+        }
+        for (index, bias) in self.biases.iter().enumerate() {
+            (at.region, at.index) = (Region::Biases, index);
+            at.within("token", bias.token, &below(bounds.vocab))?;
+        }
+        at.tokens(Region::Suppressed, self.suppressed, bounds)?;
+        at.tokens(Region::History, self.history, bounds)
+    }
+
+    fn check_rows(
+        &self,
+        at: &mut Cursor,
+        layout: &Layout,
+        bounds: &Bounds,
+    ) -> Result<(), FrameError> {
+        let capacities = layout.capacities();
+        let mut taken = vec![false; capacities.slots as usize];
+        let (mut tokens, mut flat) = (0, 0);
+        for (index, row) in self.rows.iter().enumerate() {
+            (at.region, at.index) = (Region::Rows, index);
+            at.vacant("slot", row.slot, &mut taken)?;
+            at.within("count", row.count, &(1..=capacities.tokens - flat))?; // empty once the step is full
+            at.within(
+                "start",
+                row.start,
+                &(0..=bounds.positions.saturating_sub(row.count)),
+            )?;
+            at.within("known", row.known, &(row.count - 1..=row.count))?;
+            at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
+            at.within("row_offset", row.row_offset, &(flat..=flat))?;
+            at.within("flags", row.flags, &(0..=ROW_SAMPLES))?;
+            tokens += row.known; // at most `flat`, which is at most the capacity
+            flat += row.count;
+        }
+        if self.tokens.len() != tokens as usize {
+            let (got, expected) = (self.tokens.len() as u64, tokens.into());
+            return Err(FrameError::Header {
+                part: "plan",
+                field: "tokens",
+                got,
+                expected,
+            });
+        }
+        at.tokens(Region::Tokens, self.tokens, bounds)
+    }
+}
+
+/// Over the header without its checksum, then the used words.
+pub(crate) fn plan_checksum(header: &FrameHeader, parts: [&[u32]; 9]) -> u64 {
+    let unsigned = FrameHeader {
+        checksum_lo: 0,
+        checksum_hi: 0,
+        ..*header
+    };
+    let sum = Checksum::new().absorb(bytemuck::cast_ref::<_, [u32; FrameHeader::WORDS]>(
+        &unsigned,
+    ));
+    parts.into_iter().fold(sum, Checksum::absorb).finish()
+}
+
+impl FrameHeader {
+    /// The step.
+    pub const fn step(&self) -> u64 {
+        whole(self.step_lo, self.step_hi)
+    }
+
+    /// Records of each region, in the order of `PLAN_REGIONS`.
+    pub(crate) const fn counts(&self) -> [u32; 9] {
+        [
+            self.drops,
+            self.admits,
+            self.biases,
+            self.suppressed,
+            self.history,
+            self.appends,
+            self.copies,
+            self.rows,
+            self.tokens,
+        ]
+    }
+}
+
+/// Which record is being checked, for the error.
+struct Cursor {
+    step: u64,
+    region: Region,
+    index: usize,
+}
+
+impl Cursor {
+    fn within(
+        &self,
+        field: &'static str,
+        got: u32,
+        allowed: &RangeInclusive<u32>,
+    ) -> Result<(), FrameError> {
+        if allowed.contains(&got) {
+            return Ok(());
+        }
+        let words = if allowed.is_empty() {
+            "none".to_owned()
+        } else {
+            format!("{} to {}", allowed.start(), allowed.end())
+        };
+        Err(self.error(field, got.into(), words))
+    }
+
+    fn vacant(&self, field: &'static str, slot: u32, taken: &mut [bool]) -> Result<(), FrameError> {
+        self.within(field, slot, &below(taken.len() as u32))?;
+        if std::mem::replace(&mut taken[slot as usize], true) {
+            return Err(self.error(field, slot.into(), "each slot once".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn part(
+        &self,
+        field: &'static str,
+        offset: u32,
+        count: u32,
+        len: usize,
+    ) -> Result<(), FrameError> {
+        let end = u64::from(offset) + u64::from(count);
+        if end <= len as u64 {
+            Ok(())
+        } else {
+            Err(self.error(field, end, format!("0 to {len}")))
+        }
+    }
+
+    fn tokens(
+        &mut self,
+        region: Region,
+        tokens: &[u32],
+        bounds: &Bounds,
+    ) -> Result<(), FrameError> {
+        self.region = region;
+        match tokens.iter().position(|token| *token >= bounds.vocab) {
+            None => Ok(()),
+            Some(index) => {
+                self.index = index;
+                self.within("token", tokens[index], &below(bounds.vocab))
+            }
+        }
+    }
+
+    fn error(&self, field: &'static str, got: u64, allowed: String) -> FrameError {
+        FrameError::Bound {
+            step: self.step,
+            region: self.region,
+            index: self.index,
+            field,
+            got,
+            allowed,
+        }
+    }
+}
+
+/// The range of ids below `count`. Empty for 0.
+#[allow(clippy::reversed_empty_ranges)] // 1..=0 is how an inclusive range says "nothing"
+fn below(count: u32) -> RangeInclusive<u32> {
+    if count == 0 { 1..=0 } else { 0..=count - 1 }
+}

@@ -1,0 +1,276 @@
+//! The records of a frame. Every field is 4 bytes wide, so Python sees each region as a matrix of int32 or float32.
+//!
+//! A change here changes `RECORDS_CHECKSUM`, and peers of other builds refuse each other at the handshake.
+
+use std::mem::{offset_of, size_of};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::checksum::Checksum;
+
+/// First word of a memory: "PLTN" in bytes.
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"PLTN");
+/// Counts meanings that the layout alone does not show.
+pub const FRAME_VERSION: u32 = 1;
+
+/// `Admit::flags`: the request has penalties, and `history` counts.
+pub const ADMIT_PENALTIES: u32 = 1;
+/// `Admit::flags`: log-probabilities of drawn tokens are wanted.
+pub const ADMIT_LOGPROBS: u32 = 1 << 1;
+/// `Row::flags`: a token is drawn after the row's last token.
+pub const ROW_SAMPLES: u32 = 1;
+/// Result flags: the row's logits were not finite.
+pub const RESULT_NOT_FINITE: u32 = 1;
+/// `ResultHeader::status`: the results count.
+pub const STATUS_OK: u32 = 0;
+/// `ResultHeader::status`: the worker could not compute the step.
+pub const STATUS_FAILED: u32 = 1;
+
+/// Declares a record and gives its shape (bytes, then the offset of every field) to the checksum.
+macro_rules! record {
+    ($(#[$doc:meta])* $name:ident = $words:literal words { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Pod, Zeroable)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+        const _: () = assert!(size_of::<$name>() == 4 * $words && align_of::<$name>() == 4);
+
+        impl $name {
+            /// Words of 4 bytes in one record.
+            pub const WORDS: usize = $words;
+            const SHAPE: &[u32] = &[size_of::<Self>() as u32, $(offset_of!(Self, $field) as u32,)*];
+        }
+    };
+}
+
+record! {
+    /// What a memory is: the first line of the preamble. The counters follow on lines of their own.
+    Preamble = 16 words {
+        /// `MAGIC`.
+        magic: u32,
+        /// `FRAME_VERSION`.
+        version: u32,
+        /// `RECORDS_CHECKSUM`, lower half.
+        records_checksum_lo: u32,
+        /// Upper half.
+        records_checksum_hi: u32,
+        /// `Layout::checksum`, lower half.
+        layout_checksum_lo: u32,
+        /// Upper half.
+        layout_checksum_hi: u32,
+        /// Counts the lives of the worker.
+        epoch: u32,
+        /// Frames.
+        frames: u32,
+        /// Slots, and rows of a step.
+        slots: u32,
+        /// Tokens of a step.
+        tokens: u32,
+        /// Block appends of a step.
+        appends: u32,
+        /// Block copies of a step.
+        copies: u32,
+        /// Biases of all admits of a step.
+        biases: u32,
+        /// Suppressed ids of all admits of a step.
+        suppressed: u32,
+        /// History tokens of all admits of a step.
+        history: u32,
+        /// Likeliest tokens that are reported per row.
+        top_logprobs: u32,
+    }
+}
+
+record! {
+    /// How many records the plan's regions hold, and their checksum.
+    FrameHeader = 16 words {
+        /// The step, counted from 1 within an epoch: lower half.
+        step_lo: u32,
+        /// Upper half.
+        step_hi: u32,
+        /// The epoch, as in the preamble.
+        epoch: u32,
+        /// Records in `drops`.
+        drops: u32,
+        /// Records in `admits`.
+        admits: u32,
+        /// Records in `appends`.
+        appends: u32,
+        /// Records in `copies`.
+        copies: u32,
+        /// Records in `biases`.
+        biases: u32,
+        /// Ids in `suppressed`.
+        suppressed: u32,
+        /// Tokens in `history`.
+        history: u32,
+        /// Records in `rows`.
+        rows: u32,
+        /// Tokens in `tokens`.
+        tokens: u32,
+        /// Over this header with both halves zero, then over the used words of each region in order: lower half.
+        checksum_lo: u32,
+        /// Upper half.
+        checksum_hi: u32,
+        /// 1: some row's request asked for likeliest tokens, and the result carries them; else 0.
+        top: u32,
+        /// Zero.
+        zero: u32,
+    }
+}
+
+record! {
+    /// A request that enters a slot.
+    Admit = 24 words {
+        /// The slot.
+        slot: u32,
+        /// `ADMIT_*`.
+        flags: u32,
+        /// 0: the likeliest token.
+        temperature: f32,
+        /// 0: all.
+        top_k: u32,
+        /// 1: all.
+        top_p: f32,
+        /// 0: all.
+        min_p: f32,
+        /// 1: none.
+        repetition: f32,
+        /// 0: none.
+        presence: f32,
+        /// 0: none.
+        frequency: f32,
+        /// Seed of the request's noise: lower half.
+        seed_lo: u32,
+        /// Upper half.
+        seed_hi: u32,
+        /// Likeliest tokens to report.
+        top_logprobs: u32,
+        /// Tokens of the prompt.
+        prompt_len: u32,
+        /// Below this many known tokens the suppressed ids cannot be drawn.
+        suppress_until: u32,
+        /// Its part of `biases`: first.
+        bias_offset: u32,
+        /// How many.
+        bias_count: u32,
+        /// Its part of `suppressed`: first.
+        suppress_offset: u32,
+        /// How many.
+        suppress_count: u32,
+        /// Its part of `history`: first.
+        history_offset: u32,
+        /// How many.
+        history_count: u32,
+        /// Zero.
+        zero: [u32; 4],
+    }
+}
+
+record! {
+    /// One entry of a request's logit bias.
+    Bias = 2 words {
+        /// The token.
+        token: u32,
+        /// Added to its logit.
+        value: f32,
+    }
+}
+
+record! {
+    /// A block added at the end of a slot's table.
+    Append = 2 words {
+        /// Whose table.
+        slot: u32,
+        /// The block.
+        block: u32,
+    }
+}
+
+record! {
+    /// The first `tokens` tokens of one block, copied to another.
+    Copy = 4 words {
+        /// Source.
+        from: u32,
+        /// Target.
+        to: u32,
+        /// Tokens.
+        tokens: u32,
+        /// Zero.
+        zero: u32,
+    }
+}
+
+record! {
+    /// Some tokens of one slot's request.
+    Row = 8 words {
+        /// The slot.
+        slot: u32,
+        /// Absolute position of the first token.
+        start: u32,
+        /// Tokens, at least 1.
+        count: u32,
+        /// Those that stand in `tokens`: `count`, or one less.
+        known: u32,
+        /// Where they begin in `tokens`: the running sum of `known`.
+        token_offset: u32,
+        /// `ROW_SAMPLES`.
+        flags: u32,
+        /// First token of the row in the step's flat order: the running sum of `count`.
+        row_offset: u32,
+        /// Zero.
+        zero: u32,
+    }
+}
+
+record! {
+    /// Whose results these are, and their checksum.
+    ResultHeader = 16 words {
+        /// The step: lower half.
+        step_lo: u32,
+        /// Upper half.
+        step_hi: u32,
+        /// The epoch, as in the plan.
+        epoch: u32,
+        /// Rows, as in the plan.
+        rows: u32,
+        /// `STATUS_*`.
+        status: u32,
+        /// How long the worker took.
+        duration_us: u32,
+        /// Over this header with both halves zero, then over the used words of each region in order: lower half.
+        checksum_lo: u32,
+        /// Upper half.
+        checksum_hi: u32,
+        /// As in the plan: whether likeliest tokens are carried.
+        top: u32,
+        /// Zero.
+        zero: [u32; 7],
+    }
+}
+
+/// Names the shape of all records: equal in two builds exactly when their records are laid out alike.
+pub const RECORDS_CHECKSUM: u64 = Checksum::new()
+    .absorb(&[MAGIC, FRAME_VERSION])
+    .absorb(Preamble::SHAPE)
+    .absorb(FrameHeader::SHAPE)
+    .absorb(Admit::SHAPE)
+    .absorb(Bias::SHAPE)
+    .absorb(Append::SHAPE)
+    .absorb(Copy::SHAPE)
+    .absorb(Row::SHAPE)
+    .absorb(ResultHeader::SHAPE)
+    .finish();
+
+// What Python's columns rely on, asserted field by field where a number is written down on the other side.
+const _: () =
+    assert!(offset_of!(Admit, temperature) == 2 * 4 && offset_of!(Admit, seed_lo) == 9 * 4);
+const _: () =
+    assert!(offset_of!(Admit, prompt_len) == 12 * 4 && offset_of!(Admit, history_count) == 19 * 4);
+const _: () =
+    assert!(offset_of!(Row, token_offset) == 4 * 4 && offset_of!(Row, row_offset) == 6 * 4);
+const _: () = assert!(
+    offset_of!(FrameHeader, checksum_lo) == 12 * 4
+        && offset_of!(ResultHeader, checksum_lo) == 6 * 4
+);
