@@ -197,10 +197,9 @@ impl Shape {
             return Err("a decoder with `Strip` at the end of tokens is not supported".into());
         }
 
-        let is_each = |step: &&DecoderWrapper| match step {
-            DecoderWrapper::Replace(_) | DecoderWrapper::Metaspace(_) => true,
-            DecoderWrapper::WordPiece(_) | DecoderWrapper::Strip(_) => true,
-            _ => false,
+        let is_each = |step: &&DecoderWrapper| {
+            use DecoderWrapper::{Metaspace, Replace, Strip, WordPiece};
+            matches!(step, Replace(_) | Metaspace(_) | WordPiece(_) | Strip(_))
         };
         let each: Vec<_> = steps.iter().take_while(is_each).cloned().collect();
         let mut rest = steps[each.len()..].iter().peekable();

@@ -8,8 +8,14 @@
 mod checkpoint;
 mod decoding;
 mod detokenizer;
+mod pool;
+mod stop;
 mod tokenizer;
+mod tool_calls;
 
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
+pub use pool::{Pool, PoolError};
+pub use stop::{StopMatcher, StopStep};
 pub use tokenizer::{TextError, Tokenizer};
+pub use tool_calls::{Piece, ToolCallParser};
