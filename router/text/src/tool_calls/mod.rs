@@ -166,6 +166,7 @@ impl ToolCallParser {
                         self.state = State::After {
                             gap: String::new(),
                             matched: 0,
+                            is_closed: false,
                         };
                     }
                     Progress::Malformed => {
