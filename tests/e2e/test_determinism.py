@@ -34,7 +34,7 @@ def test_tokens_do_not_depend_on_company_chunks_cache_or_replay(bf16_checkpoint:
         alone = [complete(server, **job).tokens for job in jobs()]
         assert [done.tokens for done in together(server, jobs())] == alone, "among 32 others"
         assert len({tuple(tokens) for tokens in alone}) == len(alone), "the requests differ"
-    with serving(bf16_checkpoint, "--token-budget", "33", "--threads", "1") as server:
+    with serving(bf16_checkpoint, "--token-budget", "33", "--max-running", "32", "--threads", "1") as server:
         assert [done.tokens for done in together(server, jobs())] == alone, "chunked, on one thread"
         cached = [complete(server, **job) for job in jobs()]
         assert [done.tokens for done in cached] == alone, "with the prefix cached"

@@ -1,0 +1,61 @@
+"""RMSNorm, alone and with the residual added first."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _rms_norm(out, x, gain, width, eps, BLOCK: tl.constexpr):
+    """out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain.   One program per token; x, out: [tokens, width].
+
+    Sums are fp32 and within one program: a row's result is the same alone and in any batch.
+    """
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = tl.program_id(0).to(tl.int64) * width + column
+    row = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(row * row) / width + eps)
+    # As in the models' own code: the normalised row is rounded to its dtype before the gain.
+    normed = (row * scale).to(out.dtype.element_ty).to(tl.float32)
+    weight = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, normed * weight, mask=inside)
+
+
+@triton.jit
+def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr):
+    """residual += x; out = rms_norm(residual).   One program per token; one read and one write of the residual stream."""
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = tl.program_id(0).to(tl.int64) * width + column
+    added = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    row = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32) + added
+    rounded = row.to(residual.dtype.element_ty)
+    tl.store(residual + at, rounded, mask=inside)
+    row = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(row * row) / width + eps)
+    normed = (row * scale).to(out.dtype.element_ty).to(tl.float32)
+    weight = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, normed * weight, mask=inside)
+
+
+def _warps(block: int) -> int:
+    return min(max(block // 512, 1), 8)
+
+
+def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """See `ops.rms_norm`."""
+    tokens, width = x.shape
+    block = triton.next_power_of_2(width)
+    if tokens:
+        _rms_norm[(tokens,)](out, x, gain, width, eps, BLOCK=block, num_warps=_warps(block))
+
+
+def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """See `ops.add_rms_norm`."""
+    tokens, width = x.shape
+    block = triton.next_power_of_2(width)
+    if tokens:
+        _add_rms_norm[(tokens,)](out, residual, x, gain, width, eps, BLOCK=block, num_warps=_warps(block))
