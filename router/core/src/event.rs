@@ -1,6 +1,6 @@
-//! What the core tells the engine after a commit.
+//! What the core tells the engine: after `plan`, after `commit`, after `worker_back`.
 
-use crate::{RequestId, TokenId};
+use crate::{Refusal, RequestId, TokenId};
 
 /// Something that happened to a request. Events of one request come in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,13 @@ pub enum Event {
         request: RequestId,
         /// Why.
         reason: FinishReason,
+    },
+    /// The request was taken and can be served no more: a new worker has fewer blocks. Nothing more will come.
+    Refused {
+        /// Whose.
+        request: RequestId,
+        /// Why.
+        refusal: Refusal,
     },
 }
 

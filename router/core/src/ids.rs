@@ -29,6 +29,13 @@ id!(/// A block of KV on a worker group's device.
 id!(/// A step of one worker group, counted from 1 within an epoch.
     StepId(u64));
 
+impl StepId {
+    /// The step after this one.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// Microseconds since the engine started, on a monotonic clock that the caller reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Micros(pub u64);

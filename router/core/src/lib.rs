@@ -1,14 +1,28 @@
 //! Requests, schedule, blocks, prefixes: a pure, deterministic state machine.
 //!
-//! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments; `now` comes last.
-//! In: `submit`, `abort`, `finish`, `commit(results, now)`, `worker_lost`. Out: `plan(group, now)`, `events()`.
+//! Never here: sockets, files, threads, clocks, randomness, text. Times of arrival and seeds come in with a request.
+//! In: `submit`, `abort`, `finish`, `commit(group, results)`, `worker_lost`, `worker_back`. Out: `plan(group)`, `events()`.
 #![forbid(unsafe_code)]
 
+mod admission;
+mod blocks;
+mod check;
+mod commit;
+mod core;
+mod epoch;
 mod event;
+mod group;
 mod ids;
+mod live;
+mod next_step;
 mod plan;
+mod pool;
+mod prefix;
 mod request;
+mod schedule;
 
+pub use self::core::{Core, CoreConfig, Counts};
+pub use commit::CommitError;
 pub use event::{Event, FinishReason, TokenLogprobs};
 pub use ids::{BlockId, GroupId, Micros, RequestId, SlotId, StepId, TokenId};
 pub use plan::{Admit, Append, Copy, Limits, Plan, Row, RowResult, StepResults};

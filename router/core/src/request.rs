@@ -52,7 +52,7 @@ impl Sampling {
     }
 }
 
-/// When a request ends, as far as tokens can tell. Stop strings are found by `text` and arrive as [`crate::Core`].
+/// When a request ends, as far as tokens can tell. Stop strings are found by `text` and arrive as [`crate::Core::finish`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRule {
     /// At most so many tokens are generated; at least 1.
@@ -94,6 +94,24 @@ pub enum Refusal {
         waiting: usize,
         /// The bound.
         limit: usize,
+    },
+    /// There is no room in the context for even one more token.
+    #[error("the prompt has {tokens} tokens; the context holds {limit}, and one of them must be drawn")]
+    TooLong {
+        /// Known tokens.
+        tokens: usize,
+        /// What prompt and output may have together.
+        limit: u32,
+    },
+    /// A list is longer than a step can carry.
+    #[error("`{param}` has {got} entries; at most {limit} are allowed")]
+    TooMany {
+        /// Which list.
+        param: &'static str,
+        /// Its entries.
+        got: usize,
+        /// What a step holds.
+        limit: u32,
     },
     /// No worker group could ever hold the request, even alone.
     #[error("the request needs {needed} KV blocks; the model has {blocks}")]

@@ -1,0 +1,159 @@
+//! The KV blocks of one worker: the pool and the index over it, kept in step.
+//!
+//! Invariant: a block that is taken is not findable any more; a block that is given is idle as long as its contents can
+//! be found, and the first to be given up if they cannot.
+
+use crate::live::LiveRequest;
+use crate::pool::{BlockPool, Contents};
+use crate::prefix::{KeyMaker, PrefixIndex};
+use crate::{BlockId, CoreConfig};
+
+/// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Hit {
+    /// Full blocks, shared.
+    pub(crate) full: Vec<BlockId>,
+    /// The start of the next block, to be copied.
+    pub(crate) partial: Option<Partial>,
+}
+
+/// The start of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Partial {
+    /// Which block's.
+    pub(crate) source: BlockId,
+    /// How many tokens.
+    pub(crate) tokens: u32,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    block_size: u32,
+    pool: BlockPool,
+    keys: KeyMaker,
+    index: Option<PrefixIndex>, // none: prefix caching is off
+}
+
+impl Blocks {
+    pub(crate) fn new(capacity: u32, config: &CoreConfig) -> Self {
+        let block_size = config.block_size as usize;
+        Self {
+            block_size: config.block_size,
+            pool: BlockPool::new(capacity),
+            keys: KeyMaker::new(config.hash_key, block_size),
+            index: config.prefix_caching.then(|| PrefixIndex::new(capacity as usize, block_size)),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// How many blocks hold so many tokens.
+    pub(crate) fn count_for(&self, tokens: u32) -> usize {
+        tokens.div_ceil(self.block_size) as usize
+    }
+
+    /// How many tokens a hit saves.
+    pub(crate) fn tokens_in(&self, hit: &Hit) -> u32 {
+        self.tokens_in_full(hit) + hit.partial.map_or(0, |partial| partial.tokens)
+    }
+
+    /// How many of them are in shared blocks.
+    pub(crate) fn tokens_in_full(&self, hit: &Hit) -> u32 {
+        u32::try_from(hit.full.len()).expect("blocks are counted by u32") * self.block_size
+    }
+
+    /// Looks for the longest known prefix: first by full blocks, then for the start of the block after them.
+    pub(crate) fn find(&self, request: &mut LiveRequest) -> Hit {
+        let mut hit = Hit::default();
+        let Some(index) = &self.index else { return hit };
+        let block_size = self.block_size as usize;
+        let usable = &request.tokens[..request.tokens.len() - 1];
+        while (hit.full.len() + 1) * block_size <= usable.len() {
+            let Some(block) = index.find(request.keys.key(&self.keys, usable, hit.full.len() + 1)) else { break };
+            hit.full.push(block);
+        }
+        let rest = &usable[hit.full.len() * block_size..];
+        let parent = request.keys.key(&self.keys, usable, hit.full.len());
+        hit.partial = index
+            .longest_child(parent, rest)
+            .map(|(source, tokens)| Partial { source, tokens: u32::try_from(tokens).expect("less than a block") });
+        hit
+    }
+
+    /// The hit, if a table of `tokens` tokens that begins with it can be had now. Without its partial part where the
+    /// source, which must be held until the copy is done, would take the last block.
+    pub(crate) fn fit(&self, mut hit: Hit, tokens: u32) -> Option<Hit> {
+        let idle_hits = hit.full.iter().filter(|&&block| self.pool.is_idle(block)).count();
+        let fresh = self.count_for(tokens) - hit.full.len();
+        let spare = self.pool.idle().checked_sub(idle_hits + fresh)?;
+        hit.partial = hit.partial.filter(|partial| spare > 0 || !self.pool.is_idle(partial.source));
+        Some(hit)
+    }
+
+    pub(crate) fn hold(&mut self, block: BlockId) {
+        self.pool.hold(block);
+    }
+
+    /// Puts `count` blocks at the end of a table. The caller has seen that there are enough.
+    pub(crate) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
+        for _ in 0..count {
+            let block = self.pool.take().expect("the caller saw enough idle blocks");
+            if let Some(index) = &mut self.index {
+                index.forget(block);
+            }
+            table.push(block);
+        }
+    }
+
+    pub(crate) fn give(&mut self, block: BlockId) {
+        let findable = self.index.as_ref().is_some_and(|index| index.contains(block));
+        self.pool.give(block, if findable { Contents::Findable } else { Contents::Blank });
+    }
+
+    /// Makes the full blocks of a table findable whose tokens are committed. `indexed` of them were looked at before.
+    pub(crate) fn index_full(
+        &mut self,
+        request: &mut LiveRequest,
+        table: &[BlockId],
+        indexed: &mut usize,
+        committed: u32,
+    ) {
+        let Some(index) = &mut self.index else { return };
+        let block_size = self.block_size as usize;
+        while (*indexed + 1) * block_size <= committed as usize {
+            let parent = request.keys.key(&self.keys, &request.tokens, *indexed);
+            let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
+            let filling = &request.tokens[*indexed * block_size..][..block_size];
+            index.insert_full(table[*indexed], parent, key, filling);
+            *indexed += 1;
+        }
+    }
+
+    /// Makes the last block findable that committed tokens have begun to fill. For a request that leaves: what is
+    /// written behind those tokens does not matter, but the block must belong to no other table.
+    pub(crate) fn index_tail(&mut self, request: &mut LiveRequest, table: &[BlockId], committed: u32) {
+        let Some(index) = &mut self.index else { return };
+        let full = (committed / self.block_size) as usize;
+        let filling = &request.tokens[full * self.block_size as usize..committed as usize];
+        if !filling.is_empty() {
+            let parent = request.keys.key(&self.keys, &request.tokens, full);
+            index.insert_tail(table[full], parent, filling);
+        }
+    }
+
+    /// Asserts what each part asserts, and that exactly `holders` hold the blocks.
+    pub(crate) fn check(&self, holders: impl Iterator<Item = BlockId>) {
+        self.pool.check();
+        if let Some(index) = &self.index {
+            index.check();
+        }
+        let mut counted = vec![0; self.pool.capacity()];
+        holders.for_each(|block| counted[block.index()] += 1);
+        for (block, &holders) in (0..).zip(&counted) {
+            assert_eq!(self.pool.holders(BlockId(block)), holders, "block {block}: holders as in tables and copies");
+        }
+    }
+}

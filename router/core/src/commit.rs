@@ -1,0 +1,98 @@
+//! What a step's results change: tokens, ends, the index, and what comes home.
+
+use crate::core::Core;
+use crate::epoch::{Owner, SentRow};
+use crate::{Event, GroupId, RowResult, StepId, StepResults};
+
+/// Results that do not belong to the step that is due. Nothing was changed; the caller replaces the worker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The group has no step in flight.
+    #[error("results of {got:?} came, and no step is in flight")]
+    NothingInFlight {
+        /// What the results name.
+        got: StepId,
+    },
+    /// Results come in the order of the steps.
+    #[error("results of {got:?} came, and those of {expected:?} are due")]
+    WrongStep {
+        /// The oldest step in flight.
+        expected: StepId,
+        /// What the results name.
+        got: StepId,
+    },
+    /// One result per row.
+    #[error("{got} results came for {expected} rows")]
+    WrongRowCount {
+        /// Rows of the step.
+        expected: usize,
+        /// Rows of the results.
+        got: usize,
+    },
+    /// A token for each row that samples, none for the others.
+    #[error("row {row} samples: {samples}; a token came: {}", !samples)]
+    WrongRow {
+        /// Which row.
+        row: usize,
+        /// Whether it samples.
+        samples: bool,
+    },
+}
+
+impl Core {
+    /// Takes in the results of the oldest step in flight.
+    pub fn commit(&mut self, group: GroupId, results: StepResults) -> Result<(), CommitError> {
+        let Some(epoch) = self.group_mut(group).epoch.as_mut() else {
+            return Err(CommitError::NothingInFlight { got: results.step });
+        };
+        let due = epoch.in_flight.front().ok_or(CommitError::NothingInFlight { got: results.step })?;
+        check(due.step, &due.rows, &results)?;
+        let due = epoch.in_flight.pop_front().expect("looked at above");
+        epoch.last_committed = due.step;
+        for source in due.sources {
+            epoch.blocks.give(source);
+        }
+        for (row, result) in due.rows.into_iter().zip(results.rows) {
+            self.commit_row(group, row, result);
+        }
+        self.totals.steps += 1;
+        Ok(())
+    }
+
+    fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>) {
+        let Self { requests, groups, events, totals, .. } = self;
+        let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
+        let running = epoch.running_mut(row.slot);
+        if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
+            running.committed = row.end;
+            running.draws -= u32::from(row.samples);
+            let request = requests.get_mut(key);
+            epoch.index_full(row.slot, request);
+            if let Some(RowResult { token, logprobs }) = result {
+                let id = request.place.id;
+                totals.generated_tokens += 1;
+                events.push(Event::Token { request: id, token, logprobs });
+                if let Some(reason) = request.push(token) {
+                    events.push(Event::Finished { request: id, reason });
+                    epoch.leave(row.slot, requests);
+                    requests.remove(key);
+                    return;
+                }
+            }
+        }
+        epoch.settle(row.slot, requests);
+    }
+}
+
+fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), CommitError> {
+    if results.step != due {
+        return Err(CommitError::WrongStep { expected: due, got: results.step });
+    }
+    if results.rows.len() != rows.len() {
+        return Err(CommitError::WrongRowCount { expected: rows.len(), got: results.rows.len() });
+    }
+    match rows.iter().zip(&results.rows).position(|(row, result)| row.samples != result.is_some()) {
+        Some(row) => Err(CommitError::WrongRow { row, samples: rows[row].samples }),
+        None => Ok(()),
+    }
+}

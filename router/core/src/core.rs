@@ -1,0 +1,248 @@
+//! The door: requests come in, plans go out, results come in, events go out.
+//!
+//! A call per file behind it: `plan` is in `schedule.rs` (those that run) and `admission.rs` (those that wait), `commit`
+//! in `commit.rs`. Everything is kept in vectors by id or in ordered maps, so that the same calls give the same answers.
+
+use std::collections::BTreeMap;
+
+use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
+use crate::group::Group;
+use crate::live::{Home, LiveRequest, RequestKey, Requests};
+use crate::next_step::NextStep;
+use crate::schedule::Supply;
+use crate::{Event, GroupId, Limits, NewRequest, Plan, Refusal, RequestId};
+
+/// What the core is told once.
+#[derive(Debug, Clone)]
+pub struct CoreConfig {
+    /// Tokens in a KV block.
+    pub block_size: u32,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// What one step may hold. At least the blocks and the history of one request of `max_model_len` tokens.
+    pub limits: Limits,
+    /// Requests that run in one group at the same time; at most `limits.slots`.
+    pub max_running: u32,
+    /// Requests that wait; those that were preempted or whose worker was lost come on top.
+    pub max_waiting: usize,
+    /// Tokens of one step.
+    pub token_budget: u32,
+    /// Secret: who knows it could make blocks of different tokens look equal.
+    pub hash_key: [u64; 2],
+    /// Whether requests share the blocks of a common prefix.
+    pub prefix_caching: bool,
+}
+
+/// How much there is of everything now, and what has happened since the core was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Now: requests in a slot.
+    pub running: usize,
+    /// Now: requests in the queue.
+    pub waiting: usize,
+    /// Now: KV blocks that are held, of all groups whose worker lives.
+    pub blocks_held: usize,
+    /// Now: KV blocks in all, of the same groups.
+    pub blocks: usize,
+    /// Steps committed.
+    pub steps: u64,
+    /// Prompt tokens of requests, counted at their first admission.
+    pub prompt_tokens: u64,
+    /// Of those, found in the prefix cache then.
+    pub cached_tokens: u64,
+    /// Tokens committed.
+    pub generated_tokens: u64,
+    /// Times a request lost its blocks to another one.
+    pub preemptions: u64,
+    /// Requests that `abort` ended.
+    pub aborted: u64,
+    /// Times a running request was put back because its worker was lost.
+    pub replayed: u64,
+}
+
+/// All requests and all worker groups of a host. See the top of the crate.
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) config: CoreConfig,
+    pub(crate) requests: Requests,
+    pub(crate) groups: BTreeMap<GroupId, Group>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
+}
+
+impl Core {
+    /// A core without groups: requests wait until there is one.
+    pub fn new(config: CoreConfig) -> Self {
+        let CoreConfig { block_size, max_model_len, limits, max_running, token_budget, .. } = config;
+        assert!(block_size > 0 && max_model_len > 1 && token_budget > 0 && limits.tokens > 0);
+        assert!((1..=limits.slots).contains(&max_running), "a frame has a row for each running request");
+        assert!(
+            limits.appends >= max_model_len.div_ceil(block_size),
+            "a frame names all blocks of the longest request"
+        );
+        assert!(limits.history >= max_model_len, "a frame holds the history of the longest request");
+        Self {
+            config,
+            requests: Requests::default(),
+            groups: BTreeMap::new(),
+            events: Vec::new(),
+            totals: Counts::default(),
+        }
+    }
+
+    /// A worker is there for the first time.
+    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
+        let before = self.groups.insert(group, Group::new(blocks, &self.config));
+        assert!(before.is_none(), "{group:?} is added once");
+    }
+
+    /// Whether the group was added, be its worker there or lost.
+    pub fn has_group(&self, group: GroupId) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    /// A new request, or one from an earlier life of the engine. Its stop rule leaves room for at least one more token.
+    pub fn submit(&mut self, new: NewRequest) -> Result<(), Refusal> {
+        assert!(!new.prompt.is_empty(), "a prompt has a token");
+        assert!(new.generated.len() < new.stop.max_tokens as usize, "a request that has ended does not come again");
+        let waiting = self.requests.waiting().len();
+        if waiting >= self.config.max_waiting {
+            return Err(Refusal::QueueFull { waiting, limit: self.config.max_waiting });
+        }
+        check_bounds(&new, &self.config)?;
+        let request = LiveRequest::new(new, self.config.max_model_len);
+        self.check_fits(&request)?;
+        self.requests.insert(request);
+        Ok(())
+    }
+
+    /// Ends a request that nobody waits for any more. Nothing happens if it has ended already.
+    pub fn abort(&mut self, request: RequestId) {
+        if let Some(key) = self.requests.find(request) {
+            self.remove(key);
+            self.totals.aborted += 1;
+        }
+    }
+
+    /// Ends a request that is complete by something the core cannot see: a stop string. Nothing happens if it has ended
+    /// already.
+    pub fn finish(&mut self, request: RequestId) {
+        if let Some(key) = self.requests.find(request) {
+            self.remove(key);
+        }
+    }
+
+    /// The next step of a group. None: there is nothing to do, two steps are in flight, or the worker is lost.
+    ///
+    /// To be asked of every group after anything has changed: a request may have been left for another group.
+    pub fn plan(&mut self, group: GroupId) -> Option<Plan> {
+        let epoch = self.group_mut(group).epoch.as_ref()?;
+        if epoch.in_flight.len() == STEPS_IN_FLIGHT {
+            return None;
+        }
+        let mut next = NextStep::new(epoch.last_sent.next(), &self.config);
+        if self.plan_running(group, &mut next) == Supply::Enough {
+            self.admit_waiting(group, &mut next);
+        }
+        let epoch = self.epoch_mut(group);
+        let (plan, sent) = next.finish(&mut epoch.drops)?;
+        epoch.last_sent = plan.step;
+        epoch.in_flight.push_back(sent);
+        Some(plan)
+    }
+
+    /// Steps that were planned and have not committed.
+    pub fn in_flight(&self, group: GroupId) -> usize {
+        self.groups[&group].epoch.as_ref().map_or(0, |epoch| epoch.in_flight.len())
+    }
+
+    /// The group's worker is dead: its steps in flight are void, and its requests wait with what they have committed.
+    /// Nothing happens if the worker was lost before.
+    pub fn worker_lost(&mut self, group: GroupId) {
+        let Some(epoch) = self.group_mut(group).epoch.take() else { return };
+        for key in epoch.into_requests() {
+            self.requests.return_to_queue(key);
+            self.totals.replayed += 1;
+        }
+    }
+
+    /// A lost group has a new worker, which counts its steps from 1. If it has fewer blocks than the one before, those
+    /// that wait and fit no group any more are refused.
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
+        let fresh = Group::new(blocks, &self.config);
+        let lost = std::mem::replace(self.group_mut(group), fresh);
+        assert!(lost.epoch.is_none(), "{group:?} had lost its worker");
+        let waiting: Vec<RequestKey> = self.requests.waiting().map(|(_, key)| key).collect();
+        for key in waiting {
+            let request = self.requests.get(key);
+            if let Err(refusal) = self.check_fits(request) {
+                self.events.push(Event::Refused { request: request.place.id, refusal });
+                self.remove(key);
+            }
+        }
+    }
+
+    /// What has happened since the last call.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
+        self.events.drain(..)
+    }
+
+    /// What there is now, and what has happened.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.totals;
+        counts.waiting = self.requests.waiting().len();
+        counts.running = self.requests.len() - counts.waiting;
+        for epoch in self.groups.values().filter_map(|group| group.epoch.as_ref()) {
+            counts.blocks_held += epoch.blocks.pool().held();
+            counts.blocks += epoch.blocks.pool().capacity();
+        }
+        counts
+    }
+
+    /// Takes a request out, wherever it is.
+    fn remove(&mut self, key: RequestKey) {
+        if let Home::Slot(group, slot) = self.requests.get(key).home {
+            let Self { requests, groups, .. } = self;
+            let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
+            epoch.leave(slot, requests);
+        }
+        self.requests.remove(key);
+    }
+
+    fn check_fits(&self, request: &LiveRequest) -> Result<(), Refusal> {
+        let Some(blocks) = self.groups.values().map(|group| group.blocks).max() else { return Ok(()) };
+        let needed = request.computed_max().div_ceil(self.config.block_size);
+        if needed > blocks {
+            return Err(Refusal::NeverFits { needed: needed as usize, blocks: blocks as usize });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn group_mut(&mut self, group: GroupId) -> &mut Group {
+        self.groups.get_mut(&group).expect("the caller has added the group")
+    }
+
+    pub(crate) fn epoch(&self, group: GroupId) -> &Epoch {
+        self.groups[&group].epoch.as_ref().expect("the caller saw that the worker lives")
+    }
+
+    pub(crate) fn epoch_mut(&mut self, group: GroupId) -> &mut Epoch {
+        self.group_mut(group).epoch.as_mut().expect("the caller saw that the worker lives")
+    }
+}
+
+fn check_bounds(new: &NewRequest, config: &CoreConfig) -> Result<(), Refusal> {
+    let tokens = new.prompt.len() + new.generated.len();
+    if tokens >= config.max_model_len as usize {
+        return Err(Refusal::TooLong { tokens, limit: config.max_model_len });
+    }
+    for (param, got, limit) in [
+        ("logit_bias", new.sampling.logit_bias.len(), config.limits.biases),
+        ("stop_token_ids", new.stop.stop_ids.len(), config.limits.suppressed),
+    ] {
+        if got > limit as usize {
+            return Err(Refusal::TooMany { param, got, limit });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! One worker's life, as the core sees it: its slots, its blocks, its steps in flight. When the worker is lost all of
+//! this is void, and only the requests remain.
+//!
+//! The life of a slot:
+//!   1. free;
+//!   2. it serves a request (`Owner::Serves`): planned in every step that has room;
+//!   3. the request leaves while steps in flight still name the slot: preempted (`Owner::Yields`), it takes in what is
+//!      in flight and may even end by it; ended or aborted (`Owner::Nobody`), what is in flight is dropped;
+//!   4. the last step that names it has committed: its blocks are given back, and it is free. The next plan drops it.
+//!
+//! Never here: which request is served next, limits of a step, results.
+
+use std::collections::VecDeque;
+
+use crate::blocks::Blocks;
+use crate::live::{LiveRequest, Place, RequestKey, Requests};
+use crate::{BlockId, CoreConfig, SlotId, StepId};
+
+/// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
+pub(crate) const STEPS_IN_FLIGHT: usize = 2;
+
+/// What a slot is there for. Its life stands at the top of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Serves(RequestKey),
+    Yields(RequestKey),
+    Nobody,
+}
+
+/// A slot in use. Always `committed <= planned <= known + draws`, and the table holds what is planned.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) owner: Owner,
+    pub(crate) table: Vec<BlockId>,
+    pub(crate) appended: usize,   // blocks of the table that the worker was told of
+    pub(crate) planned: u32,      // tokens with KV when all steps in flight are done
+    pub(crate) committed: u32,    // tokens with KV by steps that are done
+    pub(crate) draws: u32,        // tokens that steps in flight will draw
+    pub(crate) indexed: usize,    // blocks of the table that the index has seen
+    pub(crate) last_step: StepId, // the last one that names the slot
+}
+
+impl Running {
+    /// Tokens that could be computed now, those not known yet included. None once the draws in flight end the request.
+    pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
+        let expected = request.known() + self.draws;
+        if expected < request.known_max { expected - self.planned } else { 0 }
+    }
+}
+
+/// A step that the worker has and that has not committed.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) step: StepId,
+    pub(crate) rows: Vec<SentRow>,
+    pub(crate) sources: Vec<BlockId>, // held until its copies are done
+}
+
+/// A row of such a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentRow {
+    pub(crate) slot: SlotId,
+    pub(crate) end: u32, // so many tokens have KV after it
+    pub(crate) samples: bool,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    pub(crate) blocks: Blocks,
+    pub(crate) slots: Vec<Option<Running>>, // by SlotId
+    pub(crate) free: Vec<SlotId>,           // the next one last
+    pub(crate) drops: Vec<SlotId>,          // freed since the last plan
+    pub(crate) order: Vec<(Place, SlotId)>, // those that serve, by place
+    pub(crate) in_flight: VecDeque<Sent>,   // oldest first
+    pub(crate) last_sent: StepId,           // 0 before the first
+    pub(crate) last_committed: StepId,
+}
+
+impl Epoch {
+    pub(crate) fn new(blocks: u32, config: &CoreConfig) -> Self {
+        Self {
+            blocks: Blocks::new(blocks, config),
+            slots: (0..config.max_running).map(|_| None).collect(),
+            free: (0..config.max_running).rev().map(SlotId).collect(),
+            drops: Vec::new(),
+            order: Vec::new(),
+            in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
+            last_sent: StepId(0),
+            last_committed: StepId(0),
+        }
+    }
+
+    pub(crate) fn running(&self, slot: SlotId) -> &Running {
+        self.slots[slot.index()].as_ref().expect("named slots are in use")
+    }
+
+    pub(crate) fn running_mut(&mut self, slot: SlotId) -> &mut Running {
+        self.slots[slot.index()].as_mut().expect("named slots are in use")
+    }
+
+    pub(crate) fn has_free_slot(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// All requests that hold a slot, when the worker is lost.
+    pub(crate) fn into_requests(self) -> impl Iterator<Item = RequestKey> {
+        self.slots.into_iter().flatten().filter_map(|running| match running.owner {
+            Owner::Serves(key) | Owner::Yields(key) => Some(key),
+            Owner::Nobody => None,
+        })
+    }
+
+    /// The request of a slot that serves.
+    pub(crate) fn served(&self, slot: SlotId) -> RequestKey {
+        match self.running(slot).owner {
+            Owner::Serves(key) => key,
+            owner => panic!("{slot:?} stands in the order, so it serves; it is {owner:?}"),
+        }
+    }
+
+    /// Tokens that wait to be computed here, and one more for each request: it will want one in every step.
+    pub(crate) fn load(&self, requests: &Requests) -> u64 {
+        let tokens = |slot| u64::from(self.running(slot).ahead(requests.get(self.served(slot)))) + 1;
+        self.order.iter().map(|&(_, slot)| tokens(slot)).sum()
+    }
+
+    /// Whether a commit will bring blocks back, perhaps.
+    pub(crate) fn awaits_blocks(&self) -> bool {
+        let leaving = self.slots.len() - self.free.len() - self.order.len();
+        leaving > 0 || self.in_flight.iter().any(|sent| !sent.sources.is_empty())
+    }
+
+    /// Puts a request into a free slot.
+    pub(crate) fn occupy(&mut self, place: Place, running: Running) -> SlotId {
+        let slot = self.free.pop().expect("the caller saw a free slot");
+        assert!(self.slots[slot.index()].is_none(), "{slot:?} is free");
+        self.slots[slot.index()] = Some(running);
+        let at = self.order.partition_point(|&(other, _)| other < place);
+        self.order.insert(at, (place, slot));
+        slot
+    }
+
+    /// Sends a request back to the queue, once the steps in flight that name it have committed.
+    pub(crate) fn preempt(&mut self, slot: SlotId, requests: &mut Requests) {
+        let key = self.served(slot);
+        self.take_out_of_order(requests.get(key).place);
+        self.running_mut(slot).owner = Owner::Yields(key);
+        self.settle(slot, requests);
+    }
+
+    /// Parts a slot from its request, which has ended. What was computed stays findable.
+    pub(crate) fn leave(&mut self, slot: SlotId, requests: &mut Requests) {
+        let key = match self.running(slot).owner {
+            Owner::Serves(key) => {
+                self.take_out_of_order(requests.get(key).place);
+                key
+            }
+            Owner::Yields(key) => key,
+            Owner::Nobody => panic!("{slot:?} was parted from its request before"),
+        };
+        self.index_tail(slot, requests.get_mut(key));
+        self.running_mut(slot).owner = Owner::Nobody;
+        self.settle(slot, requests);
+    }
+
+    /// Frees a slot whose request has left, if no step in flight names it any more.
+    pub(crate) fn settle(&mut self, slot: SlotId, requests: &mut Requests) {
+        if self.running(slot).last_step > self.last_committed {
+            return;
+        }
+        match self.running(slot).owner {
+            Owner::Serves(_) => return,
+            Owner::Yields(key) => {
+                self.index_tail(slot, requests.get_mut(key));
+                requests.return_to_queue(key);
+            }
+            Owner::Nobody => {}
+        }
+        let running = self.slots[slot.index()].take().expect("looked at above");
+        for &block in running.table.iter().rev() {
+            self.blocks.give(block); // leaf before root
+        }
+        self.free.push(slot);
+        self.drops.push(slot);
+    }
+
+    /// Makes what a row has computed findable.
+    pub(crate) fn index_full(&mut self, slot: SlotId, request: &mut LiveRequest) {
+        let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
+        self.blocks.index_full(request, &running.table, &mut running.indexed, running.committed);
+    }
+
+    fn index_tail(&mut self, slot: SlotId, request: &mut LiveRequest) {
+        let running = self.slots[slot.index()].as_ref().expect("named slots are in use");
+        self.blocks.index_tail(request, &running.table, running.committed);
+    }
+
+    fn take_out_of_order(&mut self, place: Place) {
+        let at = self.order.binary_search_by_key(&place, |&(place, _)| place).expect("it served");
+        self.order.remove(at);
+    }
+}
