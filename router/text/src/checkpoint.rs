@@ -109,18 +109,12 @@ impl Checkpoint {
     /// Reads the files in `dir`.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let config_path = dir.join("config.json");
-        let config: Map<String, Value> = read(&config_path)?.ok_or_else(|| {
-            refuse(
-                &config_path,
-                "not found; a model folder in Hugging Face layout has one",
-            )
-        })?;
+        let config: Map<String, Value> = read(&config_path)?
+            .ok_or_else(|| refuse(&config_path, "not found; a model folder in Hugging Face layout has one"))?;
         let generation_path = dir.join("generation_config.json");
         let generation: GenerationConfig = read(&generation_path)?.unwrap_or_default();
-        let tokenizer_config: Map<String, Value> =
-            read(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
-        let special_map: Map<String, Value> =
-            read(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
+        let tokenizer_config: Map<String, Value> = read(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
+        let special_map: Map<String, Value> = read(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
         let added: AddedTokens = read(&dir.join("tokenizer.json"))?.unwrap_or_default();
 
         // Models that also see or hear keep what concerns text one level down.
@@ -129,48 +123,25 @@ impl Checkpoint {
             _ => &config,
         };
         let ids = |key: &str| -> Result<Ids, CheckpointError> {
-            let value = config
-                .get(key)
-                .or_else(|| text.get(key))
-                .cloned()
-                .unwrap_or(Value::Null);
-            serde_json::from_value(value).map_err(|_| {
-                refuse(
-                    &config_path,
-                    &format!("`{key}` is neither an id nor a list of ids"),
-                )
-            })
+            let value = config.get(key).or_else(|| text.get(key)).cloned().unwrap_or(Value::Null);
+            serde_json::from_value(value)
+                .map_err(|_| refuse(&config_path, &format!("`{key}` is neither an id nor a list of ids")))
         };
         let special_tokens = special_tokens(&special_map, &tokenizer_config);
         let id_of = |key: &str| {
             let content = special_tokens.get(key)?.as_str()?;
-            added
-                .added_tokens
-                .iter()
-                .find(|token| token.content == content)
-                .map(|token| token.id)
+            added.added_tokens.iter().find(|token| token.content == content).map(|token| token.id)
         };
 
-        let eos_ids: BTreeSet<u32> = ids("eos_token_id")?
-            .iter()
-            .chain(generation.eos_token_id.iter())
-            .chain(id_of("eos_token"))
-            .collect();
-        let bos_id = ids("bos_token_id")?
-            .iter()
-            .next()
-            .or(generation.bos_token_id.iter().next())
-            .or(id_of("bos_token"));
+        let eos_ids: BTreeSet<u32> =
+            ids("eos_token_id")?.iter().chain(generation.eos_token_id.iter()).chain(id_of("eos_token")).collect();
+        let bos_id =
+            ids("bos_token_id")?.iter().next().or(generation.bos_token_id.iter().next()).or(id_of("bos_token"));
         let architectures = config.get("architectures").and_then(Value::as_array);
         Ok(Self {
             name: name_of(dir),
             dir: dir.to_owned(),
-            architectures: architectures
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect(),
+            architectures: architectures.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
             max_model_len: max_model_len(text),
             vocab_size: number(text.get("vocab_size")),
             eos_ids: eos_ids.into_iter().collect(),
@@ -184,29 +155,14 @@ impl Checkpoint {
 /// Positions that the model was made for. Stretched by `rope_scaling` where the configuration states the length before
 /// stretching; `llama3` and `longrope` state the length after it.
 fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
-    const KEYS: [&str; 5] = [
-        "max_position_embeddings",
-        "n_positions",
-        "max_sequence_length",
-        "seq_length",
-        "n_ctx",
-    ];
+    const KEYS: [&str; 5] = ["max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx"];
     let stated: u32 = KEYS.iter().find_map(|key| number(text.get(*key)))?;
-    let rope = text
-        .get("rope_scaling")
-        .or_else(|| text.get("rope_parameters"))
-        .and_then(Value::as_object);
+    let rope = text.get("rope_scaling").or_else(|| text.get("rope_parameters")).and_then(Value::as_object);
     let Some(rope) = rope else {
         return Some(stated);
     };
-    let kind = rope
-        .get("rope_type")
-        .or_else(|| rope.get("type"))
-        .and_then(Value::as_str);
-    let factor = rope
-        .get("factor")
-        .and_then(Value::as_f64)
-        .filter(|factor| *factor >= 1.0);
+    let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str);
+    let factor = rope.get("factor").and_then(Value::as_f64).filter(|factor| *factor >= 1.0);
     let before = match kind {
         Some("linear" | "dynamic") => Some(stated),
         Some("yarn") => number(rope.get("original_max_position_embeddings")).or(Some(stated)),
@@ -216,24 +172,15 @@ fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
         return Some(stated);
     };
     let stretched = f64::from(before) * factor;
-    if stretched <= f64::from(u32::MAX) {
-        Some(stretched as u32)
-    } else {
-        Some(stated)
-    }
+    if stretched <= f64::from(u32::MAX) { Some(stretched as u32) } else { Some(stated) }
 }
 
 fn number(value: Option<&Value>) -> Option<u32> {
-    value
-        .and_then(Value::as_u64)
-        .and_then(|number| u32::try_from(number).ok())
+    value.and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok())
 }
 
 /// All `..._token` entries; `tokenizer_config.json` is the younger file and wins.
-fn special_tokens(
-    special_map: &Map<String, Value>,
-    tokenizer_config: &Map<String, Value>,
-) -> Map<String, Value> {
+fn special_tokens(special_map: &Map<String, Value>, tokenizer_config: &Map<String, Value>) -> Map<String, Value> {
     let mut tokens = Map::new();
     for (key, value) in special_map.iter().chain(tokenizer_config) {
         let content = match value {
@@ -251,19 +198,10 @@ fn special_tokens(
 /// `.../models--ORG--NAME/snapshots/REVISION` is ORG/NAME.
 fn name_of(dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let parts = || {
-        dir.components()
-            .rev()
-            .filter_map(|part| part.as_os_str().to_str())
-    };
-    let of_hub = parts()
-        .skip(2)
-        .take(1)
-        .find_map(|part| part.strip_prefix("models--"))
-        .map(|name| name.replacen("--", "/", 1));
-    of_hub
-        .or_else(|| parts().next().map(str::to_owned))
-        .unwrap_or_else(|| "model".into())
+    let parts = || dir.components().rev().filter_map(|part| part.as_os_str().to_str());
+    let of_hub =
+        parts().skip(2).take(1).find_map(|part| part.strip_prefix("models--")).map(|name| name.replacen("--", "/", 1));
+    of_hub.or_else(|| parts().next().map(str::to_owned)).unwrap_or_else(|| "model".into())
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, CheckpointError> {
@@ -272,14 +210,9 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, CheckpointError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(refuse(path, &error.to_string())),
     };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| refuse(path, &error.to_string()))
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| refuse(path, &error.to_string()))
 }
 
 fn refuse(path: &Path, reason: &str) -> CheckpointError {
-    CheckpointError {
-        file: path.display().to_string(),
-        reason: reason.to_owned(),
-    }
+    CheckpointError { file: path.display().to_string(), reason: reason.to_owned() }
 }

@@ -88,35 +88,21 @@ impl Decoding {
                 is_raw = later.is_raw;
             }
             let is_special = added.is_special_token(&name);
-            tokens.push(Token {
-                name: Some(name.into()),
-                is_special,
-                is_raw,
-                start,
-                end: bytes.len(),
-            });
+            tokens.push(Token { name: Some(name.into()), is_special, is_raw, start, end: bytes.len() });
         }
-        Ok(Self {
-            shape,
-            tokens,
-            bytes,
-        })
+        Ok(Self { shape, tokens, bytes })
     }
 
     /// Whether `id` exists, and is not left out by `skip_special`.
     pub(crate) fn is_shown(&self, id: u32, skip_special: bool) -> bool {
-        self.token(id)
-            .is_some_and(|token| !(skip_special && token.is_special))
+        self.token(id).is_some_and(|token| !(skip_special && token.is_special))
     }
 
     /// The piece of `id` after other tokens.
     pub(crate) fn piece(&self, id: u32) -> Option<Piece<'_>> {
         let token = self.token(id)?;
         match self.shape {
-            Shape::Pieces { .. } => Some(Piece {
-                bytes: &self.bytes[token.start..token.end],
-                is_raw: token.is_raw,
-            }),
+            Shape::Pieces { .. } => Some(Piece { bytes: &self.bytes[token.start..token.end], is_raw: token.is_raw }),
             Shape::Whole(_) => None,
         }
     }
@@ -126,10 +112,7 @@ impl Decoding {
         let name = self.token(id)?.name.as_deref()?;
         match &self.shape {
             // Decoders answered for this token when it was opened; one that refuses it as the first has no text for it.
-            Shape::Pieces { chain, .. } => chain
-                .first(name)
-                .ok()
-                .map(|piece| (piece.bytes, piece.is_raw)),
+            Shape::Pieces { chain, .. } => chain.first(name).ok().map(|piece| (piece.bytes, piece.is_raw)),
             Shape::Whole(_) => None,
         }
     }
@@ -157,43 +140,29 @@ impl Decoding {
         let Shape::Whole(decoder) = &self.shape else {
             return String::new();
         };
-        let names: Vec<String> = ids
-            .iter()
-            .filter_map(|id| self.token(*id)?.name.as_deref())
-            .map(str::to_owned)
-            .collect();
+        let names: Vec<String> =
+            ids.iter().filter_map(|id| self.token(*id)?.name.as_deref()).map(str::to_owned).collect();
         if names.is_empty() {
             return String::new(); // some decoders look at the last token without asking whether there is one
         }
         // Such a decoder fails on a regular expression at most; then the names are the best that can be shown.
-        decoder
-            .decode(names.clone())
-            .unwrap_or_else(|_| names.concat())
+        decoder.decode(names.clone()).unwrap_or_else(|_| names.concat())
     }
 
     fn token(&self, id: u32) -> Option<&Token> {
-        self.tokens
-            .get(id as usize)
-            .filter(|token| token.name.is_some())
+        self.tokens.get(id as usize).filter(|token| token.name.is_some())
     }
 }
 
 impl Shape {
     fn of(decoder: Option<&DecoderWrapper>) -> Result<Self, String> {
         let Some(decoder) = decoder else {
-            let chain = Chain {
-                each: Vec::new(),
-                kind: Kind::Text,
-                separator: " ",
-            };
+            let chain = Chain { each: Vec::new(), kind: Kind::Text, separator: " " };
             return Ok(Self::Pieces { chain, strip: None });
         };
         let mut steps = Vec::new();
         flatten(decoder, &mut steps);
-        if steps
-            .iter()
-            .any(|step| matches!(step, DecoderWrapper::Strip(strip) if strip.stop > 0))
-        {
+        if steps.iter().any(|step| matches!(step, DecoderWrapper::Strip(strip) if strip.stop > 0)) {
             return Err("a decoder with `Strip` at the end of tokens is not supported".into());
         }
 
@@ -203,38 +172,21 @@ impl Shape {
         };
         let each: Vec<_> = steps.iter().take_while(is_each).cloned().collect();
         let mut rest = steps[each.len()..].iter().peekable();
-        let kind = match rest.next_if(|step| {
-            matches!(
-                step,
-                DecoderWrapper::ByteLevel(_) | DecoderWrapper::ByteFallback(_)
-            )
-        }) {
-            Some(DecoderWrapper::ByteLevel(_)) => Kind::ByteLevel,
-            Some(_) => Kind::ByteFallback,
-            None => Kind::Text,
-        };
+        let kind =
+            match rest.next_if(|step| matches!(step, DecoderWrapper::ByteLevel(_) | DecoderWrapper::ByteFallback(_))) {
+                Some(DecoderWrapper::ByteLevel(_)) => Kind::ByteLevel,
+                Some(_) => Kind::ByteFallback,
+                None => Kind::Text,
+            };
         // ByteLevel makes one text of all tokens, as Fuse does.
-        let is_fused = rest
-            .next_if(|step| matches!(step, DecoderWrapper::Fuse(_)))
-            .is_some()
-            || kind == Kind::ByteLevel;
-        let strip = match rest.next_if(|step| is_fused && matches!(step, DecoderWrapper::Strip(_)))
-        {
-            Some(DecoderWrapper::Strip(strip)) => Some(Strip {
-                content: strip.content,
-                count: strip.start,
-            }),
+        let is_fused =
+            rest.next_if(|step| matches!(step, DecoderWrapper::Fuse(_))).is_some() || kind == Kind::ByteLevel;
+        let strip = match rest.next_if(|step| is_fused && matches!(step, DecoderWrapper::Strip(_))) {
+            Some(DecoderWrapper::Strip(strip)) => Some(Strip { content: strip.content, count: strip.start }),
             _ => None,
         };
         Ok(match rest.next() {
-            None => Self::Pieces {
-                chain: Chain {
-                    each,
-                    kind,
-                    separator: "",
-                },
-                strip,
-            },
+            None => Self::Pieces { chain: Chain { each, kind, separator: "" }, strip },
             Some(_) => Self::Whole(decoder.clone()),
         })
     }
@@ -242,10 +194,7 @@ impl Shape {
 
 fn flatten(decoder: &DecoderWrapper, steps: &mut Vec<DecoderWrapper>) {
     match decoder {
-        DecoderWrapper::Sequence(sequence) => sequence
-            .get_decoders()
-            .iter()
-            .for_each(|step| flatten(step, steps)),
+        DecoderWrapper::Sequence(sequence) => sequence.get_decoders().iter().for_each(|step| flatten(step, steps)),
         step => steps.push(step.clone()),
     }
 }
@@ -270,36 +219,22 @@ impl Chain {
 
     fn run(&self, mut tokens: Vec<String>) -> Result<Vec<String>, String> {
         for step in &self.each {
-            tokens = step
-                .decode_chain(tokens)
-                .map_err(|error| error.to_string())?;
+            tokens = step.decode_chain(tokens).map_err(|error| error.to_string())?;
         }
         Ok(tokens)
     }
 
     fn bytes(&self, text: String) -> OwnedPiece {
         match self.kind {
-            Kind::Text => OwnedPiece {
-                bytes: text.into_bytes(),
-                is_raw: false,
-            },
+            Kind::Text => OwnedPiece { bytes: text.into_bytes(), is_raw: false },
             Kind::ByteLevel => {
                 // A token with any other character (an added one, mostly) stands for itself.
                 let bytes: Option<Vec<u8>> = text.chars().map(byte_of_char).collect();
-                OwnedPiece {
-                    bytes: bytes.unwrap_or(text.into_bytes()),
-                    is_raw: true,
-                }
+                OwnedPiece { bytes: bytes.unwrap_or(text.into_bytes()), is_raw: true }
             }
             Kind::ByteFallback => match byte_of_name(&text) {
-                Some(byte) => OwnedPiece {
-                    bytes: vec![byte],
-                    is_raw: true,
-                },
-                None => OwnedPiece {
-                    bytes: text.into_bytes(),
-                    is_raw: false,
-                },
+                Some(byte) => OwnedPiece { bytes: vec![byte], is_raw: true },
+                None => OwnedPiece { bytes: text.into_bytes(), is_raw: false },
             },
         }
     }
@@ -320,11 +255,7 @@ fn byte_of_char(c: char) -> Option<u8> {
 /// `<0xE2>` is the byte E2.
 fn byte_of_name(name: &str) -> Option<u8> {
     let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 {
-        u8::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 #[cfg(test)]
@@ -334,20 +265,10 @@ mod tests {
     #[test]
     fn every_byte_has_its_character() {
         let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
-        let mut bytes: Vec<u8> = alphabet
-            .into_iter()
-            .map(|c| byte_of_char(c).expect("in the alphabet"))
-            .collect();
+        let mut bytes: Vec<u8> = alphabet.into_iter().map(|c| byte_of_char(c).expect("in the alphabet")).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
-        for (c, byte) in [
-            ('Ġ', b' '),
-            ('Ċ', b'\n'),
-            ('ĉ', b'\t'),
-            ('a', b'a'),
-            ('Ń', 0xAD),
-            ('ł', 0xA0),
-        ] {
+        for (c, byte) in [('Ġ', b' '), ('Ċ', b'\n'), ('ĉ', b'\t'), ('a', b'a'), ('Ń', 0xAD), ('ł', 0xA0)] {
             assert_eq!(byte_of_char(c), Some(byte));
         }
         assert_eq!(byte_of_char(' '), None);
@@ -356,13 +277,9 @@ mod tests {
 
     #[test]
     fn a_byte_token_is_spelled_exactly() {
-        for (name, byte) in [
-            ("<0xE2>", Some(0xE2)),
-            ("<0x0a>", Some(10)),
-            ("<0x123>", None),
-            ("<0xé>", None),
-            ("0xE2", None),
-        ] {
+        for (name, byte) in
+            [("<0xE2>", Some(0xE2)), ("<0x0a>", Some(10)), ("<0x123>", None), ("<0xé>", None), ("0xE2", None)]
+        {
             assert_eq!(byte_of_name(name), byte, "{name}");
         }
     }

@@ -36,20 +36,9 @@ impl Detokenizer {
     /// For one answer. `skip_special`: control tokens have no text.
     pub fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
         let strip = tokenizer.decoding().strip();
-        let replacement = if tokenizer.decoding().is_byte_fallback() {
-            Replacement::PerByte
-        } else {
-            Replacement::PerSequence
-        };
-        Self {
-            tokenizer,
-            skip_special,
-            has_begun: false,
-            partial: Vec::new(),
-            replacement,
-            strip,
-            held: Vec::new(),
-        }
+        let replacement =
+            if tokenizer.decoding().is_byte_fallback() { Replacement::PerByte } else { Replacement::PerSequence };
+        Self { tokenizer, skip_special, has_begun: false, partial: Vec::new(), replacement, strip, held: Vec::new() }
     }
 
     /// Takes the next token; gives the text that can be shown now. An id that does not exist has no text.
@@ -77,10 +66,7 @@ impl Detokenizer {
     /// Ends the answer; gives what was held back, broken characters as U+FFFD.
     pub fn finish(&mut self) -> String {
         if !self.tokenizer.decoding().has_pieces() {
-            return self
-                .tokenizer
-                .decoding()
-                .whole(&std::mem::take(&mut self.held));
+            return self.tokenizer.decoding().whole(&std::mem::take(&mut self.held));
         }
         let mut text = String::new();
         self.give_up(&mut text);

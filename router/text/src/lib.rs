@@ -10,6 +10,7 @@ mod decoding;
 mod detokenizer;
 mod pool;
 mod stop;
+mod template;
 mod tokenizer;
 mod tool_calls;
 
@@ -17,5 +18,6 @@ pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
+pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError};
 pub use tokenizer::{TextError, Tokenizer};
 pub use tool_calls::{Piece, ToolCallParser};

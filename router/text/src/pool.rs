@@ -66,15 +66,11 @@ impl Pool {
         let accepted = match self.jobs.try_send(job) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(PoolError::Full { queue }),
-            Err(TrySendError::Disconnected(_)) => {
-                Err(PoolError::Panicked("no thread is left".into()))
-            }
+            Err(TrySendError::Disconnected(_)) => Err(PoolError::Panicked("no thread is left".into())),
         };
         async move {
             accepted?;
-            result
-                .await
-                .unwrap_or_else(|_| Err(PoolError::Panicked("the job was lost".into())))
+            result.await.unwrap_or_else(|_| Err(PoolError::Panicked("the job was lost".into())))
         }
     }
 
@@ -84,24 +80,18 @@ impl Pool {
         bytes: usize,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolError> {
-        if bytes < INLINE_BYTES {
-            caught(job)
-        } else {
-            self.run(job).await
-        }
+        if bytes < INLINE_BYTES { caught(job) } else { self.run(job).await }
     }
 }
 
 fn caught<T>(job: impl FnOnce() -> T) -> Result<T, PoolError> {
     // Unwind safe: the job owns all that it touches, and what it leaves behind is dropped here.
-    catch_unwind(AssertUnwindSafe(job))
-        .map_err(|panic| PoolError::Panicked(message(panic.as_ref())))
+    catch_unwind(AssertUnwindSafe(job)).map_err(|panic| PoolError::Panicked(message(panic.as_ref())))
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
 #[cfg(test)]
@@ -111,19 +101,13 @@ mod tests {
     use std::sync::mpsc;
 
     fn pool(threads: usize, queue: usize) -> Pool {
-        Pool::new(
-            NonZeroUsize::new(threads).expect("tests use at least one"),
-            queue,
-        )
-        .expect("threads can be started")
+        Pool::new(NonZeroUsize::new(threads).expect("tests use at least one"), queue).expect("threads can be started")
     }
 
     #[test]
     fn results_come_back_from_many_threads() {
         let pool = pool(3, 100);
-        let results: Vec<_> = (0..100)
-            .map(|number| pool.run(move || number * 2))
-            .collect();
+        let results: Vec<_> = (0..100).map(|number| pool.run(move || number * 2)).collect();
         for (number, result) in results.into_iter().enumerate() {
             assert_eq!(block_on(result), Ok(number * 2));
         }
@@ -139,11 +123,7 @@ mod tests {
                 block_on(pool.run_sized(0, || -> u32 { panic!("inline") })),
                 Err(PoolError::Panicked("inline".into()))
             );
-            assert_eq!(
-                block_on(pool.run(|| 7)),
-                Ok(7),
-                "the only thread must have lived on"
-            );
+            assert_eq!(block_on(pool.run(|| 7)), Ok(7), "the only thread must have lived on");
         }
     }
 
@@ -159,15 +139,8 @@ mod tests {
         has_begun.recv().expect("the job begins");
         let waiting = [(); 2].map(|()| pool.run(|| ()));
         assert_eq!(block_on(pool.run(|| ())), Err(PoolError::Full { queue: 2 }));
-        assert_eq!(
-            block_on(pool.run_sized(INLINE_BYTES - 1, || 5)),
-            Ok(5),
-            "a short text needs no thread"
-        );
-        assert_eq!(
-            block_on(pool.run_sized(INLINE_BYTES, || 5)),
-            Err(PoolError::Full { queue: 2 })
-        );
+        assert_eq!(block_on(pool.run_sized(INLINE_BYTES - 1, || 5)), Ok(5), "a short text needs no thread");
+        assert_eq!(block_on(pool.run_sized(INLINE_BYTES, || 5)), Err(PoolError::Full { queue: 2 }));
         go_on.send(()).expect("the job waits for this");
         assert_eq!(block_on(running), Ok(()));
         for job in waiting {
@@ -185,11 +158,7 @@ mod tests {
         go_on.send(()).expect("the job waits for this");
         block_on(running).expect("the first job ends well");
         block_on(pool.run(|| ())).expect("the job after the dropped one ends well");
-        assert_eq!(
-            has_begun.recv(),
-            Err(mpsc::RecvError),
-            "the dropped job went with its sender"
-        );
+        assert_eq!(has_begun.recv(), Err(mpsc::RecvError), "the dropped job went with its sender");
     }
 
     #[test]

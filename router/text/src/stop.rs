@@ -31,23 +31,13 @@ impl StopMatcher {
     /// Of several that complete at the same character the longest wins: a shorter one would leave its beginning shown.
     pub fn new(stops: Vec<String>, include: bool) -> Self {
         let automaton = Automaton::new(&stops);
-        Self {
-            automaton,
-            shown_with_text: include,
-            state: ROOT,
-            text: String::new(),
-            shown: 0,
-            hit: None,
-        }
+        Self { automaton, shown_with_text: include, state: ROOT, text: String::new(), shown: 0, hit: None }
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.hit.is_some() {
-            return StopStep {
-                text: String::new(),
-                hit: self.hit,
-            };
+            return StopStep { text: String::new(), hit: self.hit };
         }
         let before = self.text.len();
         self.text.push_str(text);
@@ -61,21 +51,13 @@ impl StopMatcher {
             }
         }
         // With `include` nothing is ever taken back, so nothing is held back.
-        let held = if self.shown_with_text {
-            0
-        } else {
-            self.automaton.nodes[self.state as usize].depth
-        };
+        let held = if self.shown_with_text { 0 } else { self.automaton.nodes[self.state as usize].depth };
         self.show_until(self.text.len() - held)
     }
 
     /// Ends the text; gives what was held back for a stop string that did not complete.
     pub fn finish(&mut self) -> String {
-        let end = if self.hit.is_some() {
-            self.shown
-        } else {
-            self.text.len()
-        };
+        let end = if self.hit.is_some() { self.shown } else { self.text.len() };
         self.show_until(end).text
     }
 
@@ -87,10 +69,7 @@ impl StopMatcher {
             self.text.drain(..self.shown);
             self.shown = 0;
         }
-        StopStep {
-            text,
-            hit: self.hit,
-        }
+        StopStep { text, hit: self.hit }
     }
 }
 
@@ -119,21 +98,10 @@ struct Stop {
 
 impl Automaton {
     fn new(stops: &[String]) -> Self {
-        let mut automaton = Self {
-            nodes: vec![Node::default()],
-        };
-        for (index, stop) in stops
-            .iter()
-            .enumerate()
-            .filter(|(_, stop)| !stop.is_empty())
-        {
-            let end = stop
-                .bytes()
-                .fold(ROOT, |node, byte| automaton.grow(node, byte));
-            automaton.nodes[end as usize].stop.get_or_insert(Stop {
-                index,
-                bytes: stop.len(),
-            });
+        let mut automaton = Self { nodes: vec![Node::default()] };
+        for (index, stop) in stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()) {
+            let end = stop.bytes().fold(ROOT, |node, byte| automaton.grow(node, byte));
+            automaton.nodes[end as usize].stop.get_or_insert(Stop { index, bytes: stop.len() });
         }
         automaton.link();
         automaton
@@ -143,13 +111,10 @@ impl Automaton {
         if let Some(child) = self.child(node, byte) {
             return child;
         }
-        let child = u32::try_from(self.nodes.len())
-            .expect("stop strings are bounded by the request's size, far below 4 GiB");
+        let child =
+            u32::try_from(self.nodes.len()).expect("stop strings are bounded by the request's size, far below 4 GiB");
         let depth = self.nodes[node as usize].depth + 1;
-        self.nodes.push(Node {
-            depth,
-            ..Node::default()
-        });
+        self.nodes.push(Node { depth, ..Node::default() });
         self.nodes[node as usize].children.push((byte, child));
         child
     }
@@ -159,11 +124,7 @@ impl Automaton {
         let mut queue = std::collections::VecDeque::from([ROOT]);
         while let Some(node) = queue.pop_front() {
             for (byte, child) in self.nodes[node as usize].children.clone() {
-                let fallback = if node == ROOT {
-                    ROOT
-                } else {
-                    self.next(self.nodes[node as usize].fallback, byte)
-                };
+                let fallback = if node == ROOT { ROOT } else { self.next(self.nodes[node as usize].fallback, byte) };
                 let inherited = self.nodes[fallback as usize].stop;
                 let child_node = &mut self.nodes[child as usize];
                 child_node.fallback = fallback;
@@ -186,11 +147,7 @@ impl Automaton {
     }
 
     fn child(&self, node: u32, byte: u8) -> Option<u32> {
-        self.nodes[node as usize]
-            .children
-            .iter()
-            .find(|(of, _)| *of == byte)
-            .map(|(_, child)| *child)
+        self.nodes[node as usize].children.iter().find(|(of, _)| *of == byte).map(|(_, child)| *child)
     }
 }
 
@@ -199,23 +156,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn stream<'a>(
-        stops: &[&str],
-        include: bool,
-        pieces: impl IntoIterator<Item = &'a str>,
-    ) -> (String, Option<usize>) {
-        let mut matcher = StopMatcher::new(
-            stops.iter().map(|stop| (*stop).to_owned()).collect(),
-            include,
-        );
+    fn stream<'a>(stops: &[&str], include: bool, pieces: impl IntoIterator<Item = &'a str>) -> (String, Option<usize>) {
+        let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect(), include);
         let mut shown = String::new();
         let mut hit = None;
         for piece in pieces {
             let step = matcher.push(piece);
-            assert!(
-                hit.is_none() || step.text.is_empty(),
-                "nothing is shown after a stop"
-            );
+            assert!(hit.is_none() || step.text.is_empty(), "nothing is shown after a stop");
             shown.push_str(&step.text);
             hit = step.hit;
         }
@@ -225,10 +172,7 @@ mod tests {
 
     #[track_caller]
     fn check(stops: &[&str], pieces: &[&str], shown: &str, hit: Option<usize>) {
-        assert_eq!(
-            stream(stops, false, pieces.iter().copied()),
-            (shown.to_owned(), hit)
-        );
+        assert_eq!(stream(stops, false, pieces.iter().copied()), (shown.to_owned(), hit));
     }
 
     #[test]
@@ -261,16 +205,9 @@ mod tests {
 
     #[test]
     fn an_included_stop_is_shown_and_nothing_after_it() {
-        assert_eq!(
-            stream(&["END"], true, ["go E", "ND on"]),
-            ("go END".into(), Some(0))
-        );
+        assert_eq!(stream(&["END"], true, ["go E", "ND on"]), ("go END".into(), Some(0)));
         let mut matcher = StopMatcher::new(vec!["END".into()], true);
-        assert_eq!(
-            matcher.push("E").text,
-            "E",
-            "what will be shown in any case need not wait"
-        );
+        assert_eq!(matcher.push("E").text, "E", "what will be shown in any case need not wait");
     }
 
     /// The definition, without automata: the first end of a stop string, and the longest that ends there.

@@ -43,10 +43,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json` in `dir`.
     pub fn open(dir: &Path) -> Result<Self, TextError> {
         let path = dir.join("tokenizer.json");
-        let fault = |reason: String| TextError::Tokenizer {
-            file: path.display().to_string(),
-            reason,
-        };
+        let fault = |reason: String| TextError::Tokenizer { file: path.display().to_string(), reason };
         let bytes = std::fs::read(&path).map_err(|error| fault(error.to_string()))?;
         Self::from_json(&bytes).map_err(|error| match error {
             TextError::Tokenizer { reason, .. } => fault(reason),
@@ -56,50 +53,25 @@ impl Tokenizer {
 
     /// From the text of a `tokenizer.json`.
     pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
-        let fault = |reason: String| TextError::Tokenizer {
-            file: "tokenizer.json".into(),
-            reason,
-        };
-        let mut model =
-            tokenizers::Tokenizer::from_bytes(json).map_err(|error| fault(error.to_string()))?;
+        let fault = |reason: String| TextError::Tokenizer { file: "tokenizer.json".into(), reason };
+        let mut model = tokenizers::Tokenizer::from_bytes(json).map_err(|error| fault(error.to_string()))?;
         // A file may carry the settings of the last training run; a server neither cuts nor pads what it was sent.
-        model
-            .with_truncation(None)
-            .map_err(|error| fault(error.to_string()))?;
+        model.with_truncation(None).map_err(|error| fault(error.to_string()))?;
         model.with_padding(None);
 
-        let ids = model
-            .get_vocab(true)
-            .into_values()
-            .max()
-            .map_or(0, |last| u64::from(last) + 1);
-        let vocab_size =
-            u32::try_from(ids).map_err(|_| fault("token ids must be below 2^32 - 1".into()))?;
+        let ids = model.get_vocab(true).into_values().max().map_or(0, |last| u64::from(last) + 1);
+        let vocab_size = u32::try_from(ids).map_err(|_| fault("token ids must be below 2^32 - 1".into()))?;
         let added = model.get_added_tokens_decoder();
-        let special = added
-            .iter()
-            .filter(|(_, token)| token.special)
-            .map(|(id, _)| *id)
-            .collect();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let decoding = Decoding::new(&model, vocab_size).map_err(fault)?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                model,
-                decoding,
-                special,
-                vocab_size,
-            }),
-        })
+        Ok(Self { inner: Arc::new(Inner { model, decoding, special, vocab_size }) })
     }
 
     /// The tokens of `text`. `add_special` puts the tokens around it that the model expects (such as BOS);
     /// a rendered chat template has its own, so it is encoded without.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         let encoding = self.inner.model.encode_fast(text, add_special);
-        Ok(encoding
-            .map_err(|error| TextError::Encode(error.to_string()))?
-            .get_ids()
-            .to_vec())
+        Ok(encoding.map_err(|error| TextError::Encode(error.to_string()))?.get_ids().to_vec())
     }
 
     /// The text of `ids`: what a `Detokenizer` shows of them, at once. Ids that do not exist are passed over.
@@ -148,8 +120,6 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer")
-            .field("vocab_size", &self.inner.vocab_size)
-            .finish_non_exhaustive()
+        f.debug_struct("Tokenizer").field("vocab_size", &self.inner.vocab_size).finish_non_exhaustive()
     }
 }

@@ -86,11 +86,7 @@ impl Call {
 
     fn at(&mut self, place: Place) -> Progress {
         self.place = place;
-        if self.has_begun() {
-            Progress::Quiet
-        } else {
-            Progress::Reading
-        }
+        if self.has_begun() { Progress::Quiet } else { Progress::Reading }
     }
 
     fn in_key(&mut self, mut scanner: Scanner, mut text: String, c: char) -> Progress {
@@ -99,9 +95,7 @@ impl Call {
             Scanned::Inside => self.at(Place::InKey(scanner, text)),
             Scanned::Complete => match serde_json::from_str::<String>(&text).as_deref() {
                 Ok("name") if self.name.is_none() => self.at(Place::Colon(Member::Name)),
-                Ok("arguments") if self.arguments == Arguments::Unsaid => {
-                    self.at(Place::Colon(Member::Arguments))
-                }
+                Ok("arguments") if self.arguments == Arguments::Unsaid => self.at(Place::Colon(Member::Arguments)),
                 Ok("name" | "arguments") | Err(_) => Progress::Malformed, // said twice, or no Unicode
                 Ok(_) => self.at(Place::Colon(Member::Other)),
             },
@@ -113,24 +107,14 @@ impl Call {
         match (member, c) {
             (Member::Name, '"') | (Member::Other, _) => {}
             (Member::Arguments, '{') => {
-                self.arguments = if self.has_begun() {
-                    Arguments::Shown
-                } else {
-                    Arguments::Kept(String::new())
-                };
+                self.arguments = if self.has_begun() { Arguments::Shown } else { Arguments::Kept(String::new()) };
             }
             _ => return Progress::Malformed,
         }
         self.in_value(member, Scanner::default(), String::new(), c)
     }
 
-    fn in_value(
-        &mut self,
-        member: Member,
-        mut scanner: Scanner,
-        mut text: String,
-        c: char,
-    ) -> Progress {
+    fn in_value(&mut self, member: Member, mut scanner: Scanner, mut text: String, c: char) -> Progress {
         let scanned = scanner.step(c);
         match scanned {
             Scanned::Bad => return Progress::Malformed,

@@ -89,10 +89,7 @@ impl Scanner {
             _ if is_space => Scanned::Inside,
             Place::FirstItem if c == ']' => self.close(Container::Array),
             Place::FirstKey if c == '}' => self.close(Container::Object),
-            Place::FirstKey | Place::Key if c == '"' => self.at(Place::String {
-                is_key: true,
-                escape: Escape::None,
-            }),
+            Place::FirstKey | Place::Key if c == '"' => self.at(Place::String { is_key: true, escape: Escape::None }),
             Place::Colon if c == ':' => self.at(Place::Value),
             Place::AfterItem => match (c, self.open.last()) {
                 (',', Some(Container::Object)) => self.at(Place::Key),
@@ -113,10 +110,7 @@ impl Scanner {
 
     fn value(&mut self, c: char) -> Scanned {
         match c {
-            '"' => self.at(Place::String {
-                is_key: false,
-                escape: Escape::None,
-            }),
+            '"' => self.at(Place::String { is_key: false, escape: Escape::None }),
             '{' | '[' if self.open.len() == DEPTH_MAX => Scanned::Bad,
             '{' => {
                 self.open.push(Container::Object);
@@ -149,29 +143,18 @@ impl Scanner {
             (Escape::Hex(left), c) if c.is_ascii_hexdigit() => Escape::Hex(left - 1),
             (Escape::Backslash | Escape::Hex(_), _) => return Scanned::Bad,
         };
-        self.at(Place::String {
-            is_key,
-            escape: next,
-        })
+        self.at(Place::String { is_key, escape: next })
     }
 
     fn close(&mut self, container: Container) -> Scanned {
         let closed = self.open.pop();
-        assert_eq!(
-            closed,
-            Some(container),
-            "callers looked at the innermost one"
-        );
+        assert_eq!(closed, Some(container), "callers looked at the innermost one");
         self.ended()
     }
 
     fn ended(&mut self) -> Scanned {
         self.place = Place::AfterItem;
-        if self.open.is_empty() {
-            Scanned::Complete
-        } else {
-            Scanned::Inside
-        }
+        if self.open.is_empty() { Scanned::Complete } else { Scanned::Inside }
     }
 }
 
@@ -190,10 +173,7 @@ impl Number {
     }
 
     fn may_end(self) -> bool {
-        matches!(
-            self,
-            Self::Zero | Self::Integer | Self::Fraction | Self::Exponent
-        )
+        matches!(self, Self::Zero | Self::Integer | Self::Fraction | Self::Exponent)
     }
 }
 
@@ -205,10 +185,7 @@ mod tests {
     /// Whether `text` is one whole value, by this scanner.
     fn accepts(text: &str) -> bool {
         let mut scanner = Scanner::default();
-        let mut chars = text
-            .trim_matches([' ', '\n', '\r', '\t'])
-            .chars()
-            .peekable();
+        let mut chars = text.trim_matches([' ', '\n', '\r', '\t']).chars().peekable();
         while let Some(c) = chars.next() {
             match scanner.step(c) {
                 Scanned::Inside if chars.peek().is_none() => {

@@ -80,10 +80,7 @@ enum State {
 
 impl Default for State {
     fn default() -> Self {
-        Self::Content {
-            gap: String::new(),
-            matched: 0,
-        }
+        Self::Content { gap: String::new(), matched: 0 }
     }
 }
 
@@ -96,13 +93,8 @@ impl ToolCallParser {
     /// Whether a chat template teaches its model to call in this form (and not in one of the others that use the same
     /// marker around XML).
     pub fn detect(template: &str) -> bool {
-        let is_hermes = [OPEN, CLOSE, "name", "arguments"]
-            .iter()
-            .all(|part| template.contains(part));
-        is_hermes
-            && !["<function=", "<arg_key>"]
-                .iter()
-                .any(|part| template.contains(part))
+        let is_hermes = [OPEN, CLOSE, "name", "arguments"].iter().all(|part| template.contains(part));
+        is_hermes && !["<function=", "<arg_key>"].iter().any(|part| template.contains(part))
     }
 
     /// Takes the next text of the answer.
@@ -131,10 +123,7 @@ impl ToolCallParser {
                     *matched += c.len_utf8();
                     if *matched == OPEN.len() {
                         let raw = std::mem::take(gap) + OPEN;
-                        self.state = State::Call {
-                            raw,
-                            call: Box::default(),
-                        };
+                        self.state = State::Call { raw, call: Box::default() };
                     }
                 } else if *matched == 0 && c.is_whitespace() {
                     gap.push(c);
@@ -163,11 +152,7 @@ impl ToolCallParser {
                     Progress::Done { missing } => {
                         self.arguments(index, missing);
                         self.pieces.push(Piece::CallEnd { index });
-                        self.state = State::After {
-                            gap: String::new(),
-                            matched: 0,
-                            is_closed: false,
-                        };
+                        self.state = State::After { gap: String::new(), matched: 0, is_closed: false };
                     }
                     Progress::Malformed => {
                         let mut raw = std::mem::take(raw);
@@ -178,19 +163,11 @@ impl ToolCallParser {
                     }
                 }
             }
-            State::After {
-                gap,
-                matched,
-                is_closed,
-            } => {
+            State::After { gap, matched, is_closed } => {
                 if !*is_closed && CLOSE[*matched..].starts_with(c) {
                     *matched += c.len_utf8();
                     if *matched == CLOSE.len() {
-                        self.state = State::After {
-                            gap: String::new(),
-                            matched: 0,
-                            is_closed: true,
-                        };
+                        self.state = State::After { gap: String::new(), matched: 0, is_closed: true };
                     }
                 } else if *matched == 0 && c.is_whitespace() {
                     gap.push(c);
@@ -227,10 +204,7 @@ impl ToolCallParser {
         match self.pieces.last_mut() {
             _ if part.is_empty() => {}
             Some(Piece::CallArguments { delta, .. }) => delta.push_str(part),
-            _ => self.pieces.push(Piece::CallArguments {
-                index,
-                delta: part.to_owned(),
-            }),
+            _ => self.pieces.push(Piece::CallArguments { index, delta: part.to_owned() }),
         }
     }
 }

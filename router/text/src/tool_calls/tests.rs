@@ -12,10 +12,7 @@ struct Answer {
 fn stream<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Answer {
     let mut parser = ToolCallParser::new();
     let mut answer = Answer::default();
-    let mut all: Vec<Piece> = pieces
-        .into_iter()
-        .flat_map(|piece| parser.push(piece))
-        .collect();
+    let mut all: Vec<Piece> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
     all.extend(parser.finish());
     assert_eq!(parser.finish(), [], "nothing is left");
     for piece in all {
@@ -41,19 +38,12 @@ fn stream<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Answer {
 
 #[track_caller]
 fn check(text: &str, content: &str, calls: &[(&str, &str, bool)]) {
-    let calls = calls
-        .iter()
-        .map(|(name, arguments, ended)| (String::from(*name), String::from(*arguments), *ended))
-        .collect();
-    let expected = Answer {
-        content: content.to_owned(),
-        calls,
-    };
+    let calls =
+        calls.iter().map(|(name, arguments, ended)| (String::from(*name), String::from(*arguments), *ended)).collect();
+    let expected = Answer { content: content.to_owned(), calls };
     assert_eq!(stream([text]), expected);
     // Every cut, every pair of cuts.
-    let at: Vec<usize> = (0..=text.len())
-        .filter(|at| text.is_char_boundary(*at))
-        .collect();
+    let at: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
     for (nth, first) in at.iter().enumerate() {
         for second in &at[nth..] {
             let pieces = [&text[..*first], &text[*first..*second], &text[*second..]];
@@ -67,34 +57,21 @@ fn content_passes_through() {
     check("", "", &[]);
     check(" Hallo, Wörld \n", " Hallo, Wörld \n", &[]);
     check("a < b <tool <<tool_cal", "a < b <tool <<tool_cal", &[]);
-    check(
-        "</tool_call> {\"name\":\"f\"}",
-        "</tool_call> {\"name\":\"f\"}",
-        &[],
-    );
+    check("</tool_call> {\"name\":\"f\"}", "</tool_call> {\"name\":\"f\"}", &[]);
 }
 
 #[test]
 fn a_call_is_taken_out_of_the_content() {
-    let call =
-        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"é\": [1, {\"b\": \"}\"}]}}\n</tool_call>";
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"é\": [1, {\"b\": \"}\"}]}}\n</tool_call>";
     let arguments = "{\"é\": [1, {\"b\": \"}\"}]}";
     check(call, "", &[("f", arguments, true)]);
-    check(
-        &format!("Let me see. \n\n{call}"),
-        "Let me see.",
-        &[("f", arguments, true)],
-    );
+    check(&format!("Let me see. \n\n{call}"), "Let me see.", &[("f", arguments, true)]);
     check(
         &format!("<<tool_call>{{\"name\":\"g\"}}</tool_call>{call}\n"),
         "<",
         &[("g", "{}", true), ("f", arguments, true)],
     );
-    check(
-        &format!("{call}\n{call} bye\n"),
-        " bye\n",
-        &[("f", arguments, true), ("f", arguments, true)],
-    );
+    check(&format!("{call}\n{call} bye\n"), " bye\n", &[("f", arguments, true), ("f", arguments, true)]);
 }
 
 #[test]
@@ -104,11 +81,7 @@ fn members_may_come_in_any_order_and_others_are_passed_over() {
         "",
         &[("f", r#"{"a": 1}"#, true)],
     );
-    check(
-        r#"<tool_call> {"type":"function","name":"f\u0041","arguments":{},"x":[{}]}"#,
-        "",
-        &[("fA", "{}", true)],
-    );
+    check(r#"<tool_call> {"type":"function","name":"f\u0041","arguments":{},"x":[{}]}"#, "", &[("fA", "{}", true)]);
     check(
         r#"<tool_call>{"n\u0061me":"f","arguments":{"t":"</tool_call>"}}</tool_call>"#,
         "",
@@ -119,33 +92,12 @@ fn members_may_come_in_any_order_and_others_are_passed_over() {
 #[test]
 fn arguments_stream_as_they_come() {
     let mut parser = ToolCallParser::new();
-    assert_eq!(
-        parser.push("Hm <tool_call>{\"name\": \"f"),
-        [Piece::Content("Hm".into())]
-    );
-    assert_eq!(
-        parser.push("\", \"argum"),
-        [Piece::CallStart {
-            index: 0,
-            name: "f".into()
-        }]
-    );
-    assert_eq!(
-        parser.push("ents\": {\"a"),
-        [Piece::CallArguments {
-            index: 0,
-            delta: "{\"a".into()
-        }]
-    );
+    assert_eq!(parser.push("Hm <tool_call>{\"name\": \"f"), [Piece::Content("Hm".into())]);
+    assert_eq!(parser.push("\", \"argum"), [Piece::CallStart { index: 0, name: "f".into() }]);
+    assert_eq!(parser.push("ents\": {\"a"), [Piece::CallArguments { index: 0, delta: "{\"a".into() }]);
     assert_eq!(
         parser.push("\": 1}}</tool"),
-        [
-            Piece::CallArguments {
-                index: 0,
-                delta: "\": 1}".into()
-            },
-            Piece::CallEnd { index: 0 }
-        ]
+        [Piece::CallArguments { index: 0, delta: "\": 1}".into() }, Piece::CallEnd { index: 0 }]
     );
     assert_eq!(parser.push("_call>"), []);
     assert_eq!(parser.finish(), []);
@@ -170,76 +122,32 @@ fn what_is_no_call_comes_back_as_content() {
     ] {
         check(text, text, &[]);
     }
-    check(
-        "<tool_call> <tool_call>{\"name\":\"f\"}</tool_call>",
-        "<tool_call>",
-        &[("f", "{}", true)],
-    );
-    check(
-        "<tool_call>{\"name\"<tool_call>{\"name\":\"f\"}",
-        "<tool_call>{\"name\"",
-        &[("f", "{}", true)],
-    );
+    check("<tool_call> <tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call> ", &[("f", "{}", true)]);
+    check("<tool_call>{\"name\"<tool_call>{\"name\":\"f\"}", "<tool_call>{\"name\"", &[("f", "{}", true)]);
 }
 
 #[test]
 fn a_call_that_breaks_off_after_it_began_does_not_end() {
-    check(
-        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1",
-        "",
-        &[("f", "{\"a\": 1", false)],
-    );
-    check(
-        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x",
-        "x",
-        &[("f", "{\"a\": 1}", false)],
-    );
-    check(
-        "<tool_call>{\"name\": \"f\", \"arguments\": {a}}\n</tool_call>",
-        "a}}\n</tool_call>",
-        &[("f", "{", false)],
-    );
-    check(
-        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
-        "[1]}",
-        &[("f", "", false)],
-    );
-    check(
-        "<tool_call>{\"name\": \"f\", \"name\": \"g\"}",
-        "\": \"g\"}",
-        &[("f", "", false)].map(|call| call),
-    );
+    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "", &[("f", "{\"a\": 1", false)]);
+    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x", "x", &[("f", "{\"a\": 1}", false)]);
+    check("<tool_call>{\"name\": \"f\", \"arguments\": {a}}\n</tool_call>", "a}}\n</tool_call>", &[("f", "{", false)]);
+    check("<tool_call>{\"name\": \"f\", \"arguments\": [1]}", "[1]}", &[("f", "", false)]);
+    check("<tool_call>{\"name\": \"f\", \"name\": \"g\"}", "\": \"g\"}", &[("f", "", false)].map(|call| call));
 }
 
 #[test]
 fn a_missing_or_wrong_end_marker_loses_nothing() {
-    check(
-        "<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}",
-        "",
-        &[("f", "{}", true), ("g", "{}", true)],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\"}}</tool_call>",
-        "}</tool_call>",
-        &[("f", "{}", true)],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\"} </tool",
-        " </tool",
-        &[("f", "{}", true)],
-    );
+    check("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
+    check("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
+    check("<tool_call>{\"name\":\"f\"} </tool", " </tool", &[("f", "{}", true)]);
 }
 
 #[test]
 fn the_form_is_known_by_the_template() {
     let hermes = "...within <tool_call></tool_call> tags:\n<tool_call>\n{\"name\": <n>, \"arguments\": <args-json>}\n</tool_call>";
     assert!(ToolCallParser::detect(hermes));
-    assert!(!ToolCallParser::detect(
-        "<tool_call>\n<function=name>\n<parameter=arguments>...</tool_call>"
-    ));
-    assert!(!ToolCallParser::detect(
-        "[TOOL_CALLS] {\"name\": ..., \"arguments\": ...}"
-    ));
+    assert!(!ToolCallParser::detect("<tool_call>\n<function=name>\n<parameter=arguments>...</tool_call>"));
+    assert!(!ToolCallParser::detect("[TOOL_CALLS] {\"name\": ..., \"arguments\": ...}"));
 }
 
 proptest! {

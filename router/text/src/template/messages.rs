@@ -1,0 +1,105 @@
+//! Messages before they are rendered: what `transformers` does to them, and what the OpenAI API makes necessary.
+
+use serde_json::{Map, Value};
+
+use super::TemplateError;
+
+/// What a message's reasoning is called; templates read the first.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// As `apply_chat_template`: members that are null are left out (templates print "None" otherwise), and reasoning is
+/// there under both names that templates read.
+pub(super) fn normalise(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
+    if messages.is_empty() {
+        return Err(TemplateError::Input { param: "messages", reason: "there must be at least one".into() });
+    }
+    messages.iter().enumerate().map(|(at, message)| normalise_one(at, message)).collect()
+}
+
+fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
+    let Value::Object(members) = message else {
+        return Err(TemplateError::Input { param: "messages", reason: format!("number {at} is no object") });
+    };
+    let members = members.iter().filter(|(_, value)| !value.is_null());
+    let members: Map<String, Value> = members.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let Some(reasoning) = REASONING.iter().find_map(|key| members.get(*key)).cloned() else {
+        return Ok(Value::Object(members));
+    };
+    let mut with_reasoning = Map::from_iter([("thinking".to_owned(), reasoning.clone())]);
+    with_reasoning.extend(members);
+    with_reasoning.insert("reasoning_content".to_owned(), reasoning);
+    Ok(Value::Object(with_reasoning))
+}
+
+/// See `ChatTemplate::adapt`.
+pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
+    if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+            // Anything but an object stays as it was sent: the template may know what to do with it.
+            let parsed = arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+            if let Some(parsed) = parsed {
+                *arguments = Value::Object(parsed);
+            }
+        }
+    }
+    if !takes_content_parts
+        && let Some(content) = message.get_mut("content")
+        && let Some(texts) = texts(content)
+    {
+        *content = Value::String(texts.concat());
+    }
+    message
+}
+
+/// The texts of content that is a list of nothing but texts.
+fn texts(content: &Value) -> Option<Vec<&str>> {
+    content.as_array()?.iter().map(|part| (part.get("type")? == "text").then(|| part.get("text")?.as_str())?).collect()
+}
+
+/// An answer that is to go on within the last message: a mark is put at the message's end, and the rendered text is
+/// cut off there.
+pub(super) struct Continuation {
+    /// The end of the last message's text.
+    text: String,
+}
+
+const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+impl Continuation {
+    /// Puts the mark after the last text of the last message.
+    pub(super) fn mark(messages: &mut [Value], source: &str) -> Result<Self, TemplateError> {
+        let refuse = |reason: &str| TemplateError::Input { param: "continue_final_message", reason: reason.into() };
+        if !source.contains("content") {
+            return Err(refuse("the chat template does not show `content`"));
+        }
+        let last = messages.last_mut().ok_or_else(|| refuse("there is no message"))?;
+        let content = last.get_mut("content").ok_or_else(|| refuse("the last message has no `content`"))?;
+        let text = match content {
+            Value::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
+            content => Some(content),
+        };
+        match text {
+            Some(Value::String(text)) => {
+                let continuation = Self { text: text.clone() };
+                text.push_str(MARK);
+                Ok(continuation)
+            }
+            _ => Err(refuse("the last message has no text")),
+        }
+    }
+
+    /// Cuts the rendered chat where the mark is. A template that trimmed the mark's space has trimmed the message, too.
+    pub(super) fn cut(self, mut rendered: String) -> Result<String, TemplateError> {
+        let at = rendered.rfind(MARK.trim_end()).filter(|_| rendered.contains(self.text.trim()));
+        let Some(at) = at else {
+            let reason = "the chat template does not show the last message as it is".into();
+            return Err(TemplateError::Input { param: "continue_final_message", reason });
+        };
+        let is_trimmed = !rendered[at..].starts_with(MARK);
+        rendered.truncate(at);
+        if is_trimmed {
+            rendered.truncate(rendered.trim_end().len());
+        }
+        Ok(rendered)
+    }
+}

@@ -1,0 +1,278 @@
+//! Renders a chat to the text its model was trained on, by the Jinja template of the checkpoint.
+//!
+//! What `transformers.apply_chat_template` gives is right by definition; `tests/golden` holds its answers. Templates
+//! are the operator's, messages and `kwargs` are the client's: so a template that cannot be parsed is refused when it
+//! is opened, and whatever goes wrong while rendering is told to the client.
+
+mod environment;
+mod json;
+mod messages;
+mod python;
+mod rewrite;
+mod source;
+mod strftime;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use minijinja::Environment;
+use minijinja::value::{Serde, Value as Jinja};
+use serde_json::{Map, Value};
+
+use crate::checkpoint::Checkpoint;
+use messages::Continuation;
+pub use strftime::LocalTime;
+
+/// A million tokens are some 4 MB of text; the largest context there is fits twice over.
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+
+/// Instructions per rendering. A message takes some hundred, so 100,000 messages fit; about half a second at most.
+const FUEL: u64 = 20_000_000;
+
+/// Why a chat could not be rendered, or a template not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// The checkpoint's template cannot be used. The operator's fault, when opened.
+    #[error("{file}: {reason}")]
+    Invalid {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The template itself refused the chat (`raise_exception`). The client's fault.
+    #[error("{0}")]
+    Raised(String),
+    /// The template does not fit the chat, or the other way round. The client's fault.
+    #[error("the chat template cannot render these messages: {0}")]
+    Failed(String),
+    /// The chat itself is not one. The client's fault.
+    #[error("`{param}`: {reason}")]
+    Input {
+        /// The part of the chat.
+        param: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no template of that name. The client's fault.
+    #[error("there is no chat template `{name}`; there are: {known}")]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The rendered chat is longer than any context. The client's fault.
+    #[error("the rendered chat is longer than {limit_bytes} bytes")]
+    TooLong {
+        /// The bound.
+        limit_bytes: usize,
+    },
+    /// The template ran for too long. The client's fault: the same template renders other chats.
+    #[error("the chat takes the template more than {limit} instructions")]
+    TooMuchWork {
+        /// The bound.
+        limit: u64,
+    },
+}
+
+/// All that a template is told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ChatInput {
+    /// At least one object with a role.
+    pub messages: Vec<Value>,
+    /// JSON schemas of functions.
+    pub tools: Option<Vec<Value>>,
+    /// Texts to answer from.
+    pub documents: Option<Value>,
+    /// Which template, if there are several. `None`: `tool_use` if there are tools and it exists, else `default`.
+    pub template: Option<String>,
+    /// The text ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// The text ends within the last message, which the model continues.
+    pub continue_final_message: bool,
+    /// Other variables of the template; they win over the names of special tokens.
+    pub kwargs: Map<String, Value>,
+    /// What `strftime_now` prints.
+    pub now: LocalTime,
+}
+
+/// The chat templates of one checkpoint. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    environment: Environment<'static>,
+    sources: BTreeMap<String, String>,
+    special_tokens: Map<String, Value>,
+    takes_content_parts: bool,
+}
+
+impl ChatTemplate {
+    /// Reads the templates in `dir`. `None`: the checkpoint has none.
+    pub fn open(dir: &Path, checkpoint: &Checkpoint) -> Result<Option<Self>, TemplateError> {
+        let sources = source::read(dir)?;
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        Self::from_sources(sources, checkpoint.special_tokens.clone()).map(Some)
+    }
+
+    /// From templates by name; `special_tokens` become variables (`bos_token` ...).
+    pub fn from_sources(
+        sources: BTreeMap<String, String>,
+        special_tokens: Map<String, Value>,
+    ) -> Result<Self, TemplateError> {
+        let mut environment = environment::new();
+        environment.set_fuel(Some(FUEL));
+        for (name, source) in &sources {
+            let invalid = |error: minijinja::Error| TemplateError::Invalid {
+                file: format!("chat template `{name}`"),
+                reason: describe(&error),
+            };
+            environment.add_template_owned(name.clone(), rewrite::for_minijinja(source)).map_err(invalid)?;
+        }
+        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts: false };
+        inner.takes_content_parts = inner.shows_content_parts();
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The text of the template that is used if no other is asked for.
+    pub fn source(&self) -> &str {
+        let sources = &self.inner.sources;
+        sources.get("default").or_else(|| sources.values().next()).map_or("", String::as_str)
+    }
+
+    /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
+    /// objects instead of JSON text; content that is a list of texts as one text, if this template knows no lists.
+    pub fn adapt(&self, messages: Vec<Value>) -> Vec<Value> {
+        messages.into_iter().map(|message| messages::adapt(message, self.inner.takes_content_parts)).collect()
+    }
+
+    /// The chat as text.
+    pub fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
+        self.inner.render(input)
+    }
+}
+
+impl Inner {
+    fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
+        let name = self.choose(input)?;
+        let mut messages = messages::normalise(&input.messages)?;
+        let continuation = match (input.continue_final_message, input.add_generation_prompt) {
+            (false, _) => None,
+            (true, false) => Some(Continuation::mark(&mut messages, &self.sources[name])?),
+            (true, true) => {
+                let reason = "cannot go together with `add_generation_prompt`".into();
+                return Err(TemplateError::Input { param: "continue_final_message", reason });
+            }
+        };
+        let rendered = self.run(name, self.variables(input, messages)?)?;
+        match continuation {
+            None => Ok(rendered),
+            Some(continuation) => continuation.cut(rendered),
+        }
+    }
+
+    fn choose(&self, input: &ChatInput) -> Result<&str, TemplateError> {
+        let wanted = match &input.template {
+            Some(name) => name.as_str(),
+            None if input.tools.is_some() && self.sources.contains_key("tool_use") => "tool_use",
+            None => "default",
+        };
+        let unknown = || TemplateError::UnknownName {
+            name: wanted.to_owned(),
+            known: self.sources.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+        };
+        self.sources.get_key_value(wanted).map(|(name, _)| name.as_str()).ok_or_else(unknown)
+    }
+
+    fn variables(&self, input: &ChatInput, messages: Vec<Value>) -> Result<Jinja, TemplateError> {
+        let mut variables: BTreeMap<String, Jinja> = BTreeMap::new();
+        for (name, value) in self.special_tokens.iter().chain(&input.kwargs) {
+            variables.insert(name.clone(), Jinja::from(Serde(value)));
+        }
+        let now = input.now;
+        let own = [
+            ("messages", Jinja::from(Serde(messages))),
+            ("tools", Jinja::from(Serde(&input.tools))),
+            ("documents", Jinja::from(Serde(&input.documents))),
+            ("add_generation_prompt", input.add_generation_prompt.into()),
+            ("strftime_now", Jinja::from_function(move |format: &str| now.strftime(format))),
+        ];
+        for (name, value) in own {
+            if input.kwargs.contains_key(name) {
+                let reason = format!("`{name}` is no free variable; it has a place of its own in the request");
+                return Err(TemplateError::Input { param: "chat_template_kwargs", reason });
+            }
+            variables.insert(name.to_owned(), value);
+        }
+        Ok(Jinja::from(variables))
+    }
+
+    fn run(&self, name: &str, variables: Jinja) -> Result<String, TemplateError> {
+        let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(describe(&error)))?;
+        let mut output = Bounded::default();
+        let result = template.render_captured_to(variables, &mut output).map(drop);
+        if output.is_over {
+            return Err(TemplateError::TooLong { limit_bytes: OUTPUT_BYTES_MAX });
+        }
+        result.map_err(|error| match environment::raised(&error) {
+            Some(message) => TemplateError::Raised(message),
+            None if error.kind() == minijinja::ErrorKind::OutOfFuel => TemplateError::TooMuchWork { limit: FUEL },
+            None => TemplateError::Failed(describe(&error)),
+        })?;
+        String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
+    }
+
+    /// A template is asked whether it knows content that is a list, rather than read: it is shown one, and if the list
+    /// itself is printed, or an error raised, it does not.
+    fn shows_content_parts(&self) -> bool {
+        let content = serde_json::json!([{"type": "text", "text": "content-part"}]);
+        let messages = vec![serde_json::json!({"role": "user", "content": content})];
+        let shown = self.render(&ChatInput { messages, ..ChatInput::default() });
+        shown.is_ok_and(|text| {
+            text.contains("content-part") && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
+        })
+    }
+}
+
+/// The error and what led to it, without the template's text.
+fn describe(error: &minijinja::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    is_over: bool,
+}
+
+impl std::io::Write for &mut Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            self.is_over = true;
+            return Err(std::io::Error::other("the rendered chat is too long"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The golden answers are in `tests/golden.rs`; here is what `transformers` has no answer for.
+
+use super::*;
+use serde_json::json;
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::from_sources(BTreeMap::from([("default".to_owned(), source.to_owned())]), Map::new()).expect("parses")
+}
+
+fn chat(messages: Value) -> ChatInput {
+    ChatInput { messages: serde_json::from_value(messages).expect("a list"), ..ChatInput::default() }
+}
+
+fn hello() -> ChatInput {
+    chat(json!([{"role": "user", "content": "Hello"}]))
+}
+
+#[test]
+fn a_template_that_does_not_parse_is_refused_when_opened() {
+    for source in ["{% if %}", "{{ x", "{% generation %}", "{% endfor %}", "{{ 'a' | nonsense }} {% for"] {
+        let opened =
+            ChatTemplate::from_sources(BTreeMap::from([("default".to_owned(), source.to_owned())]), Map::new());
+        assert!(matches!(opened, Err(TemplateError::Invalid { .. })), "{source}");
+    }
+}
+
+#[test]
+fn an_exception_of_the_template_is_told_as_it_is() {
+    let refused = template("{% macro m() %}{{ raise_exception('Roles must ' ~ 'alternate') }}{% endmacro %}{{ m() }}")
+        .render(&hello());
+    assert_eq!(refused, Err(TemplateError::Raised("Roles must alternate".into())));
+}
+
+#[test]
+fn an_endless_template_ends() {
+    let source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    assert_eq!(template(source).render(&hello()), Err(TemplateError::TooMuchWork { limit: FUEL }));
+    let source = "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}";
+    assert!(matches!(template(source).render(&hello()), Err(TemplateError::Failed(_))));
+}
+
+#[test]
+fn output_is_bounded() {
+    let source = "{% for a in range(90000) %}{{ messages[0].content }}{% endfor %}";
+    let long = chat(json!([{"role": "user", "content": "x".repeat(1000)}]));
+    assert_eq!(template(source).render(&long), Err(TemplateError::TooLong { limit_bytes: OUTPUT_BYTES_MAX }));
+}
+
+#[test]
+fn malformed_chats_are_the_clients_fault() {
+    let shows = template("{% for m in messages %}{{ m.role.upper() ~ m.content.strip() }}{% endfor %}");
+    let input = |param, reason: &str| Err(TemplateError::Input { param, reason: reason.into() });
+    assert_eq!(shows.render(&chat(json!([]))), input("messages", "there must be at least one"));
+    assert_eq!(
+        shows.render(&chat(json!([{"role": "user", "content": "x"}, "x"]))),
+        input("messages", "number 1 is no object")
+    );
+    for message in [json!({}), json!({"role": 5, "content": "x"}), json!({"role": "user", "content": {"a": 1}})] {
+        assert!(matches!(shows.render(&chat(json!([message]))), Err(TemplateError::Failed(_))), "{message}");
+    }
+    let kwargs = Map::from_iter([("messages".to_owned(), json!([]))]);
+    assert!(matches!(
+        shows.render(&ChatInput { kwargs, ..hello() }),
+        Err(TemplateError::Input { param: "chat_template_kwargs", .. })
+    ));
+}
+
+#[test]
+fn a_template_is_chosen_by_name_or_by_tools() {
+    let sources = [("default", "plain"), ("tool_use", "tools"), ("rag", "rag")];
+    let sources = sources.map(|(name, source)| (name.to_owned(), source.to_owned()));
+    let templates = ChatTemplate::from_sources(BTreeMap::from(sources), Map::new()).expect("parses");
+    let render = |tools: Option<Vec<Value>>, template: Option<&str>| {
+        templates.render(&ChatInput { tools, template: template.map(str::to_owned), ..hello() })
+    };
+    assert_eq!(render(None, None).as_deref(), Ok("plain"));
+    assert_eq!(render(Some(vec![]), None).as_deref(), Ok("tools"));
+    assert_eq!(render(Some(vec![]), Some("rag")).as_deref(), Ok("rag"));
+    let unknown = TemplateError::UnknownName { name: "x".into(), known: "default, rag, tool_use".into() };
+    assert_eq!(render(None, Some("x")), Err(unknown));
+}
+
+#[test]
+fn messages_of_the_openai_api_are_brought_into_the_templates_form() {
+    let strings = template("{% for m in messages %}{{ m.content }}{% endfor %}");
+    let parts = template("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}");
+    let content = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+    let message = json!({"role": "user", "content": content});
+    assert_eq!(strings.adapt(vec![message.clone()]), [json!({"role": "user", "content": "ab"})]);
+    assert_eq!(parts.adapt(vec![message.clone()]), [message]);
+
+    let image = json!({"role": "user", "content": [{"type": "image_url"}]});
+    assert_eq!(strings.adapt(vec![image.clone()]), [image], "nothing is dropped in silence");
+
+    let call = |arguments: Value| json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]});
+    assert_eq!(strings.adapt(vec![call(json!("{\"a\": 1}"))]), [call(json!({"a": 1}))]);
+    for other in [json!("no json"), json!("[1]"), json!({"a": 1}), json!(5)] {
+        assert_eq!(strings.adapt(vec![call(other.clone())]), [call(other)]);
+    }
+    for odd in [
+        json!(5),
+        json!({"tool_calls": 1, "content": [1]}),
+        json!({"tool_calls": [1, {"function": []}], "content": [{}]}),
+    ] {
+        assert_eq!(strings.adapt(vec![odd.clone()]), [odd]);
+    }
+}
+
+#[test]
+fn time_is_an_argument() {
+    // 2024-02-29 23:30:05 UTC
+    let at = |utc_offset_seconds| LocalTime { unix_seconds: 1_709_249_405, utc_offset_seconds };
+    let render = |now| template("{{ strftime_now('%d %b %Y %H:%M') }}").render(&ChatInput { now, ..hello() });
+    assert_eq!(render(at(0)).as_deref(), Ok("29 Feb 2024 23:30"));
+    assert_eq!(render(at(3600)).as_deref(), Ok("01 Mar 2024 00:30"));
+    assert_eq!(render(at(-12 * 3600)).as_deref(), Ok("29 Feb 2024 11:30"));
+    for unix_seconds in [i64::MIN, -1, i64::MAX] {
+        LocalTime { unix_seconds, utc_offset_seconds: 1 }.strftime("%c %G-%V %j %s %s%");
+    }
+}
