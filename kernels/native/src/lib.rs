@@ -1,1 +1,14 @@
-//! (to be written)
+//! `pelton_kernels._native`: what Python workers reach of Rust. Thin: it converts, checks and calls.
+//!
+//! Never here: arithmetic (`pelton-cpu`), the meaning of a frame (`pelton-frame`), models.
+
+use pyo3::prelude::*;
+
+mod frame;
+mod ops;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    frame::register(module)?;
+    ops::register(module)
+}
