@@ -1,1 +1,68 @@
-//! (to be written)
+//! Kernels for CPUs: every op a worker calls, over plain slices, with one arithmetic per instruction set and format.
+//!
+//! An algorithm is written once, over [`simd::Simd`] (16 float32 lanes), and compiled once per instruction set, which is
+//! chosen at start. **A row's result is bit for bit the same alone, in any batch or chunk, on any number of threads:** each
+//! output has one accumulator that is fed in one order; threads only split outputs among themselves.
+//! Never here: Python, tensors, requests, files, sockets, clocks (but for the pool's 20 µs of spinning), randomness without a seed.
+//! In: slices and shapes. Out: slices written in place, or a [`Refusal`] that names the argument, and then nothing is written.
+
+mod attention;
+mod cache;
+mod element;
+mod embed;
+mod error;
+mod isa;
+mod linear;
+mod math;
+mod memory;
+mod norm;
+mod philox;
+mod pool;
+mod rope;
+mod silu;
+mod simd;
+mod split;
+
+pub use attention::{Attention, paged_attention};
+pub use cache::{CacheShape, copy_blocks};
+pub use element::{Bf16, Element, Format};
+pub use embed::embed;
+pub use error::Refusal;
+pub use isa::Isa;
+pub use linear::{PackedWeight, linear};
+pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
+pub use philox::philox4x32;
+pub use pool::Pool;
+pub use rope::{RopeKvWrite, rope_kv_write};
+pub use silu::silu_mul;
+
+/// What every op runs on: the instruction set, the threads, and memory that is used again from call to call.
+pub struct Cpu {
+    isa: Isa,
+    pool: Pool,
+    scratch: memory::Buffer,
+}
+
+impl Cpu {
+    /// `threads` counts the calling thread; 1 starts no thread at all.
+    pub fn new(isa: Isa, threads: usize) -> Self {
+        Self { isa, pool: Pool::new(threads), scratch: memory::Buffer::empty() }
+    }
+
+    /// The instruction set that all ops of this value use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// How many threads share an op, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// What the bits of a result depend on besides its inputs: class, format, version of the arithmetic.
+    pub fn numerics_id(&self, format: Format) -> String {
+        // Raised whenever any op's arithmetic changes: cached KV of another version is another model's.
+        const VERSION: u32 = 1;
+        format!("cpu-{}-{}-{VERSION}", self.isa.name(), format.name())
+    }
+}

@@ -1,0 +1,167 @@
+//! Causal attention over the paged cache, for rows of any mix of lengths: prefill, its chunks, and decode alike.
+//!
+//! For each query: scores s_j = scale · q·k_j over its own position and all before, out = Σ softmax(s)_j · v_j.
+//!
+//! 1. Keys are taken in *pieces* of 256 at absolute positions. A piece has its own maximum, sum and weighted values; pieces
+//!    are merged in order. So a query's bits do not depend on where its chunk began, or on which blocks came from a cache.
+//! 2. A task is a few neighbouring tokens of one request and one KV head: all its queries (tokens × query heads of the group)
+//!    meet each key that is loaded. Queries do not touch each other's sums, so how many share a task changes no bit.
+//! 3. Threads get runs of tasks of nearly equal cost (queries × keys).
+
+mod piece;
+
+use crate::Cpu;
+use crate::cache::CacheShape;
+use crate::element::Element;
+use crate::error::{Refusal, check_indices};
+use crate::split::{Shared, threads_for};
+use piece::Walk;
+
+/// The arguments of [`paged_attention`].
+pub struct Attention<'a, E> {
+    /// `[tokens, heads, dim]`.
+    pub out: &'a mut [E],
+    /// `[tokens, heads, dim]`.
+    pub q: &'a [E],
+    /// Holds the keys of these tokens already.
+    pub k_cache: &'a [E],
+    /// Holds their values already.
+    pub v_cache: &'a [E],
+    /// Of both caches.
+    pub cache: CacheShape,
+    /// `[rows, max blocks]`: the blocks of each row, in order.
+    pub block_table: &'a [i32],
+    /// `[rows + 1]`: row r has the tokens `row_offsets[r]..row_offsets[r + 1]`.
+    pub row_offsets: &'a [i32],
+    /// `[rows]`: the absolute position of each row's first token.
+    pub row_starts: &'a [i32],
+    /// How many query heads; a multiple of the cache's.
+    pub heads: usize,
+    /// Usually 1/√dim.
+    pub scale: f32,
+}
+
+/// Neighbouring tokens of one row.
+struct Run {
+    row: usize,
+    tokens: std::ops::Range<usize>,
+    /// Absolute position of the first of them.
+    position: usize,
+}
+
+/// Queries per task: enough that a key is used about 16 times for each time it is loaded.
+const TASK_QUERIES: usize = 16;
+
+/// Attention of all tokens, over the cache.
+pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Result<(), Refusal> {
+    let Attention { out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale } = args;
+    let rows = row_starts.len();
+    assert!(row_offsets.len() == rows + 1 && (rows == 0 || block_table.len().is_multiple_of(rows)));
+    assert!(heads > 0 && heads.is_multiple_of(cache.heads));
+    assert!(out.len() == q.len() && q.len().is_multiple_of(heads * cache.dim));
+    assert!(k_cache.len() == cache.len() && v_cache.len() == cache.len());
+    let tokens = q.len() / (heads * cache.dim);
+    let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
+    check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;
+    let group = heads / cache.heads;
+    let runs = runs(row_offsets, row_starts, TASK_QUERIES.div_ceil(group));
+    for run in &runs {
+        let known = run.position + run.tokens.len();
+        let blocks = &block_table[run.row * max_blocks..][..known.div_ceil(cache.block_size)];
+        check_indices("block_table", blocks, cache.blocks)?;
+    }
+
+    let shares = Shares::new(&runs, cache.heads);
+    let parts = cpu.threads().min(threads_for(shares.total * group * cache.dim));
+    let isa = cpu.isa;
+    let out = Shared::new(out);
+    cpu.pool.run(parts, |thread| {
+        let walk = Walk {
+            out: &out,
+            q,
+            k_cache,
+            v_cache,
+            cache,
+            block_table,
+            max_blocks,
+            heads,
+            scale,
+            runs: &runs,
+            tasks: shares.tasks(parts, thread),
+        };
+        isa.run(walk);
+    });
+    Ok(())
+}
+
+fn check_rows(offsets: &[i32], starts: &[i32], tokens: usize, room: usize) -> Result<(), Refusal> {
+    let refuse = |argument, got, allowed| Err(Refusal { argument, got, allowed });
+    if let Some(at) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return refuse("row_offsets", format!("falls after index {at}"), "values that do not fall".into());
+    }
+    if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != tokens {
+        let got = format!("goes from {} to {}", offsets[0], offsets[offsets.len() - 1]);
+        return refuse("row_offsets", got, format!("0 to the number of tokens, {tokens}"));
+    }
+    for (row, &start) in starts.iter().enumerate() {
+        let count = (offsets[row + 1] - offsets[row]) as usize;
+        if start < 0 || start as usize + count > room {
+            let got = format!("is {start} at index {row}, before {count} tokens");
+            return refuse("row_starts", got, format!("0 to {room} positions, what `block_table` has room for"));
+        }
+    }
+    Ok(())
+}
+
+/// Cuts each row into runs of at most `longest` tokens.
+fn runs(offsets: &[i32], starts: &[i32], longest: usize) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (row, (&start, pair)) in starts.iter().zip(offsets.windows(2)).enumerate() {
+        let (from, to) = (pair[0] as usize, pair[1] as usize);
+        for first in (from..to).step_by(longest) {
+            let position = start as usize + first - from;
+            runs.push(Run { row, tokens: first..to.min(first + longest), position });
+        }
+    }
+    runs
+}
+
+/// Which tasks a thread does. Task t is KV head `t % heads` of run `t / heads`.
+struct Shares {
+    /// Cost of all runs before this one.
+    before: Vec<usize>,
+    total: usize,
+    heads: usize,
+}
+
+impl Shares {
+    fn new(runs: &[Run], heads: usize) -> Self {
+        let mut total = 0;
+        let before = runs
+            .iter()
+            .map(|run| {
+                let before = total;
+                total += (run.position + run.tokens.len()) * run.tokens.len() * heads;
+                before
+            })
+            .collect();
+        Self { before, total, heads }
+    }
+
+    fn tasks(&self, parts: usize, part: usize) -> std::ops::Range<usize> {
+        self.first_task(parts, part)..self.first_task(parts, part + 1)
+    }
+
+    /// The first task that starts at or after this part's share of the cost.
+    fn first_task(&self, parts: usize, part: usize) -> usize {
+        let share = (self.total as u128 * part as u128 / parts as u128) as usize;
+        let run = self.before.partition_point(|&before| before <= share);
+        let Some(run) = run.checked_sub(1) else { return 0 };
+        let end = self.before.get(run + 1).copied().unwrap_or(self.total);
+        let each = (end - self.before[run]) / self.heads;
+        run * self.heads + (share - self.before[run]).div_ceil(each).min(self.heads)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,370 @@
+//! One thread's tasks: scores, softmax and weighted values of one piece of keys, and the merge of pieces.
+
+use std::ops::Range;
+
+use super::Run;
+use crate::cache::CacheShape;
+use crate::element::Element;
+use crate::math::exp;
+use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::split::Shared;
+
+/// Keys per piece. Part of the arithmetic: another size gives other bits.
+const PIECE: usize = 256;
+
+/// Some of the tasks of one call.
+pub(super) struct Walk<'a, E> {
+    pub(super) out: &'a Shared<'a, E>,
+    pub(super) q: &'a [E],
+    pub(super) k_cache: &'a [E],
+    pub(super) v_cache: &'a [E],
+    pub(super) cache: CacheShape,
+    pub(super) block_table: &'a [i32],
+    pub(super) max_blocks: usize,
+    pub(super) heads: usize,
+    pub(super) scale: f32,
+    pub(super) runs: &'a [Run],
+    pub(super) tasks: Range<usize>,
+}
+
+/// What one task keeps, by query. Heads are filled up to whole vectors with zeros.
+#[derive(Default)]
+struct State {
+    /// `[query][vector]`, scaled.
+    q: Vec<Lanes<f32>>,
+    /// `[query][vector]`: Σ exp(s - max) · v over all pieces so far.
+    sums: Vec<Lanes<f32>>,
+    /// `[query][vector]`: the same of one piece.
+    piece: Vec<Lanes<f32>>,
+    /// `[query][key]`: scores of one piece, then their exponentials.
+    scores: Vec<[f32; PIECE]>,
+    /// Greatest score so far.
+    max: Vec<f32>,
+    /// Σ exp(s - max) so far.
+    weight: Vec<f32>,
+}
+
+impl State {
+    fn clear(&mut self, queries: usize, vectors: usize) {
+        for lanes in [&mut self.q, &mut self.sums, &mut self.piece] {
+            lanes.clear();
+            lanes.resize(queries * vectors, [0.0; LANES]);
+        }
+        self.scores.resize(queries, [0.0; PIECE]);
+        self.max.clear();
+        self.max.resize(queries, f32::NEG_INFINITY);
+        self.weight.clear();
+        self.weight.resize(queries, 0.0);
+    }
+}
+
+impl<E: Element> Kernel for Walk<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match const { S::WIDTH } {
+            4 => self.walk::<S, 4>(simd),
+            1 => self.walk::<S, 1>(simd),
+            other => unreachable!("no class has tiles of {other} vectors"),
+        }
+    }
+}
+
+impl<E: Element> Walk<'_, E> {
+    #[inline(always)]
+    fn walk<S: Simd, const C: usize>(self, simd: S) {
+        let mut state = State::default();
+        let mut places = [0; PIECE];
+        for task in self.tasks.clone() {
+            let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
+            self.load_queries(simd, &mut state, run, head);
+            let known = run.position + run.tokens.len();
+            for first in (0..known).step_by(PIECE) {
+                let places = &mut places[..PIECE.min(known - first)];
+                self.find(places, run, head, first);
+                self.score::<S, C>(simd, &mut state, places);
+                self.weigh::<S, C>(simd, &mut state, run, places, first);
+            }
+            self.write(simd, &state, run, head);
+        }
+    }
+
+    fn group(&self) -> usize {
+        self.heads / self.cache.heads
+    }
+
+    /// Query i of a run is head `i % group` of token `i / group`.
+    #[inline(always)]
+    fn load_queries<S: Simd>(&self, simd: S, state: &mut State, run: &Run, head: usize) {
+        let (dim, group) = (self.cache.dim, self.group());
+        let vectors = dim.div_ceil(LANES);
+        state.clear(run.tokens.len() * group, vectors);
+        let scale = simd.splat(self.scale);
+        for (at, token) in run.tokens.clone().enumerate() {
+            let heads = &self.q[(token * self.heads + head * group) * dim..][..group * dim];
+            for (query, from) in heads.chunks_exact(dim).enumerate() {
+                let to = &mut state.q[(at * group + query) * vectors..][..vectors];
+                for (to, from) in to.iter_mut().zip(from.chunks(LANES)) {
+                    simd.store(simd.mul(load(simd, from), scale), to);
+                }
+            }
+        }
+    }
+
+    /// Where in the caches the keys from absolute position `first` on lie.
+    fn find(&self, places: &mut [usize], run: &Run, head: usize, first: usize) {
+        let table = &self.block_table[run.row * self.max_blocks..][..self.max_blocks];
+        for (position, place) in (first..).zip(places) {
+            let (block, token) = (position / self.cache.block_size, position % self.cache.block_size);
+            *place = self.cache.at(table[block] as usize, head, token);
+        }
+    }
+
+    /// All queries times all keys of the piece; those that a query may not see are left out later.
+    #[inline(always)]
+    fn score<S: Simd, const C: usize>(&self, simd: S, state: &mut State, places: &[usize]) {
+        let vectors = self.cache.dim.div_ceil(LANES);
+        let queries = state.max.len();
+        let mut query = 0;
+        while query < queries {
+            let q = &state.q[query * vectors..];
+            let scores = &mut state.scores[query..];
+            query += match queries - query {
+                1 => self.score_some::<S, 1, C>(simd, q, scores, places),
+                2 | 3 => self.score_some::<S, 2, C>(simd, q, scores, places),
+                _ => self.score_some::<S, 4, C>(simd, q, scores, places),
+            };
+        }
+    }
+
+    /// `Q` queries: `C` keys at a time, then one at a time. Returns `Q`.
+    #[inline(always)]
+    fn score_some<S: Simd, const Q: usize, const C: usize>(
+        &self,
+        simd: S,
+        q: &[Lanes<f32>],
+        scores: &mut [[f32; PIECE]],
+        places: &[usize],
+    ) -> usize {
+        let (several, single) = places.as_chunks::<C>();
+        for (at, places) in several.iter().enumerate() {
+            self.dots::<S, Q, C>(simd, q, scores, at * C, places);
+        }
+        for (at, &place) in single.iter().enumerate() {
+            self.dots::<S, Q, 1>(simd, q, scores, several.len() * C + at, &[place]);
+        }
+        Q
+    }
+
+    /// `Q` queries times `C` keys, all sums in registers: a dot product is one sum per lane, then the tree of [`Simd::sum`].
+    #[inline(always)]
+    fn dots<S: Simd, const Q: usize, const C: usize>(
+        &self,
+        simd: S,
+        q: &[Lanes<f32>],
+        scores: &mut [[f32; PIECE]],
+        at: usize,
+        places: &[usize; C],
+    ) {
+        let vectors = self.cache.dim.div_ceil(LANES);
+        let mut sums = [[simd.splat(0.0); C]; Q];
+        for vector in 0..vectors {
+            let from = vector * LANES;
+            let len = LANES.min(self.cache.dim - from);
+            let mut keys = [simd.splat(0.0); C];
+            for (key, &place) in keys.iter_mut().zip(places) {
+                *key = load(simd, &self.k_cache[place + from..place + from + len]);
+            }
+            for (query, sums) in sums.iter_mut().enumerate() {
+                let q = simd.load(&q[query * vectors + vector]);
+                for (sum, &key) in sums.iter_mut().zip(&keys) {
+                    *sum = simd.fma(q, key, *sum);
+                }
+            }
+        }
+        for (scores, sums) in scores.iter_mut().zip(sums) {
+            for (score, sum) in scores[at..].iter_mut().zip(sums) {
+                *score = simd.sum(sum);
+            }
+        }
+    }
+
+    /// Turns one piece's scores into weights, sums up the values, and merges the piece into what came before it.
+    #[inline(always)]
+    fn weigh<S: Simd, const C: usize>(
+        &self,
+        simd: S,
+        state: &mut State,
+        run: &Run,
+        places: &[usize],
+        first: usize,
+    ) {
+        let queries = state.max.len();
+        let group = self.group();
+        let visible = |query: usize| (run.position + query / group + 1).saturating_sub(first).min(places.len());
+        let mut query = 0;
+        while query < queries {
+            let some = match queries - query {
+                1 => 1,
+                2 | 3 => 2,
+                _ => 4,
+            };
+            let shared = visible(query); // the least of them: later queries see as much or more
+            let mut weights = [(0.0, 0.0); 4];
+            for (at, weight) in weights[..some].iter_mut().enumerate() {
+                *weight = exponentials(simd, &mut state.scores[query + at], visible(query + at));
+            }
+            match some {
+                1 => self.values::<S, 1, C>(simd, state, query, &places[..shared], 0),
+                2 => self.values::<S, 2, C>(simd, state, query, &places[..shared], 0),
+                _ => self.values::<S, 4, C>(simd, state, query, &places[..shared], 0),
+            }
+            for (at, &(max, weight)) in weights[..some].iter().enumerate() {
+                let seen = visible(query + at);
+                if seen > shared {
+                    self.values::<S, 1, C>(simd, state, query + at, &places[..seen], shared);
+                }
+                if seen > 0 {
+                    self.merge(simd, state, query + at, max, weight);
+                }
+            }
+            query += some;
+        }
+    }
+
+    /// Adds weight · value of the keys from `from` on to the piece's sums of `Q` queries, key by key in order.
+    #[inline(always)]
+    fn values<S: Simd, const Q: usize, const C: usize>(
+        &self,
+        simd: S,
+        state: &mut State,
+        query: usize,
+        places: &[usize],
+        from: usize,
+    ) {
+        let whole = self.cache.dim / LANES;
+        let vectors = self.cache.dim.div_ceil(LANES);
+        let mut vector = 0;
+        while vector + C <= whole {
+            self.values_at::<S, Q, C, true>(simd, state, query, places, from, vector);
+            vector += C;
+        }
+        while vector < whole {
+            self.values_at::<S, Q, 1, true>(simd, state, query, places, from, vector);
+            vector += 1;
+        }
+        if vector < vectors {
+            self.values_at::<S, Q, 1, false>(simd, state, query, places, from, vector);
+        }
+    }
+
+    /// The same for `C` vectors of the head, sums in registers; not `WHOLE`: the head's last, incomplete vector.
+    #[inline(always)]
+    fn values_at<S: Simd, const Q: usize, const C: usize, const WHOLE: bool>(
+        &self,
+        simd: S,
+        state: &mut State,
+        query: usize,
+        places: &[usize],
+        from: usize,
+        vector: usize,
+    ) {
+        let (start, end) = (vector * LANES, if WHOLE { (vector + C) * LANES } else { self.cache.dim });
+        let vectors = self.cache.dim.div_ceil(LANES);
+        let scores = &state.scores[query..query + Q];
+        let mut sums = [[simd.splat(0.0); C]; Q];
+        for (at, sums) in sums.iter_mut().enumerate() {
+            for (sum, from) in sums.iter_mut().zip(&state.piece[(query + at) * vectors + vector..]) {
+                *sum = simd.load(from);
+            }
+        }
+        for (key, &place) in places.iter().enumerate().skip(from) {
+            let value = &self.v_cache[place + start..place + end];
+            let mut values = [simd.splat(0.0); C];
+            for (value, from) in values.iter_mut().zip(value.chunks(LANES)) {
+                *value = load(simd, from);
+            }
+            for (sums, scores) in sums.iter_mut().zip(scores) {
+                let weight = simd.splat(scores[key]);
+                for (sum, &value) in sums.iter_mut().zip(&values) {
+                    *sum = simd.fma(weight, value, *sum);
+                }
+            }
+        }
+        for (at, sums) in sums.iter().enumerate() {
+            for (&sum, to) in sums.iter().zip(&mut state.piece[(query + at) * vectors + vector..]) {
+                simd.store(sum, to);
+            }
+        }
+    }
+
+    /// Brings the sums so far and those of the piece to their common maximum, adds them, and clears the piece.
+    #[inline(always)]
+    fn merge<S: Simd>(&self, simd: S, state: &mut State, query: usize, max: f32, weight: f32) {
+        let vectors = self.cache.dim.div_ceil(LANES);
+        let before = state.max[query];
+        let both = if max > before { max } else { before };
+        let old = exp(simd, simd.splat(before - both));
+        let new = exp(simd, simd.splat(max - both));
+        state.max[query] = both;
+        state.weight[query] = state.weight[query] * simd.max_lane(old) + weight * simd.max_lane(new);
+        let range = query * vectors..(query + 1) * vectors;
+        for (sum, piece) in state.sums[range.clone()].iter_mut().zip(&mut state.piece[range]) {
+            let added = simd.mul(simd.load(piece), new);
+            simd.store(simd.fma(simd.load(sum), old, added), sum);
+            *piece = [0.0; LANES];
+        }
+    }
+
+    #[inline(always)]
+    fn write<S: Simd>(&self, simd: S, state: &State, run: &Run, head: usize) {
+        let (dim, group) = (self.cache.dim, self.group());
+        let vectors = dim.div_ceil(LANES);
+        for (at, token) in run.tokens.clone().enumerate() {
+            let start = (token * self.heads + head * group) * dim;
+            // SAFETY: this token and KV head belong to this task alone, and so do the query heads of its group.
+            let out = unsafe { self.out.piece(start..start + group * dim) };
+            for (query, out) in out.chunks_exact_mut(dim).enumerate() {
+                let query = at * group + query;
+                let share = simd.splat(1.0 / state.weight[query]);
+                for (out, sum) in out.chunks_mut(LANES).zip(&state.sums[query * vectors..]) {
+                    let mut lanes = [E::default(); LANES];
+                    E::store(simd, simd.mul(simd.load(sum), share), &mut lanes);
+                    out.copy_from_slice(&lanes[..out.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// Replaces the first `visible` scores by exp(s - max); returns max and the sum of these. The rest of the last vector becomes 0.
+#[inline(always)]
+fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], visible: usize) -> (f32, f32) {
+    let end = visible.next_multiple_of(LANES);
+    scores[visible..end].fill(f32::NEG_INFINITY);
+    let (vectors, _) = scores[..end].as_chunks_mut::<LANES>();
+    let mut max = simd.splat(f32::NEG_INFINITY);
+    for vector in vectors.iter() {
+        max = simd.max(max, simd.load(vector));
+    }
+    let max = simd.max_lane(max);
+    let mut sum = simd.splat(0.0);
+    for vector in vectors {
+        let weights = exp(simd, simd.sub(simd.load(vector), simd.splat(max)));
+        sum = simd.add(sum, weights);
+        simd.store(weights, vector);
+    }
+    (max, simd.sum(sum))
+}
+
+/// Up to 16 elements, filled up with zeros.
+#[inline(always)]
+fn load<S: Simd, E: Element>(simd: S, from: &[E]) -> S::V {
+    if let Ok(whole) = from.try_into() {
+        return E::load(simd, whole);
+    }
+    let mut lanes = [E::default(); LANES];
+    lanes[..from.len()].copy_from_slice(from);
+    E::load(simd, &lanes)
+}

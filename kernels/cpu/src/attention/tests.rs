@@ -1,0 +1,164 @@
+//! Attention against float64, and against itself: in chunks, over other blocks, on other threads.
+
+use super::*;
+use crate::element::Bf16;
+use crate::{Element, Isa};
+
+fn values<E: Element>(seed: u32, count: usize) -> Vec<E> {
+    let value = |at: usize| {
+        let word = crate::philox4x32([at as u32, 0, 0, 0], [seed, 1])[0];
+        E::from_f32((word >> 8) as f32 / 4_194_304.0 - 2.0)
+    };
+    (0..count).map(value).collect()
+}
+
+/// One request of `known` tokens, its keys and values in order, and a cache that holds them in blocks that are not.
+struct Request<E> {
+    cache: CacheShape,
+    heads: usize,
+    known: usize,
+    q: Vec<E>,
+    k: Vec<E>,
+    v: Vec<E>,
+    table: Vec<i32>,
+    caches: [Vec<E>; 2],
+}
+
+impl<E: Element> Request<E> {
+    fn new(known: usize, heads: usize, kv_heads: usize, dim: usize, block_size: usize) -> Self {
+        let used = known.div_ceil(block_size);
+        let cache = CacheShape { blocks: used + 2, heads: kv_heads, block_size, dim };
+        let table: Vec<i32> = (0..used).map(|at| (used - at) as i32).collect(); // backwards, and block 0 is not used
+        let (k, v) = (values::<E>(2, known * kv_heads * dim), values::<E>(3, known * kv_heads * dim));
+        // What no token has written is NaN: a kernel that looked there would show it.
+        let mut caches = [vec![E::from_f32(f32::NAN); cache.len()], vec![E::from_f32(f32::NAN); cache.len()]];
+        for (cache_elements, elements) in caches.iter_mut().zip([&k, &v]) {
+            for (at, head) in elements.chunks_exact(dim).enumerate() {
+                let (token, kv_head) = (at / kv_heads, at % kv_heads);
+                let to = cache.at(table[token / block_size] as usize, kv_head, token % block_size);
+                cache_elements[to..to + dim].copy_from_slice(head);
+            }
+        }
+        Self { cache, heads, known, q: values(1, known * heads * dim), k, v, table, caches }
+    }
+
+    /// The outputs of the tokens `from..to`, given to the kernel as one row.
+    fn chunk(&self, cpu: &mut Cpu, from: usize, to: usize) -> Vec<E> {
+        let size = self.heads * self.cache.dim;
+        let mut out = vec![E::from_f32(f32::NAN); (to - from) * size];
+        let args = Attention {
+            out: &mut out,
+            q: &self.q[from * size..to * size],
+            k_cache: &self.caches[0],
+            v_cache: &self.caches[1],
+            cache: self.cache,
+            block_table: &self.table,
+            row_offsets: &[0, (to - from) as i32],
+            row_starts: &[from as i32],
+            heads: self.heads,
+            scale: 0.3,
+        };
+        paged_attention(cpu, args).expect("arguments are in range");
+        out
+    }
+
+    fn exact(&self, token: usize, head: usize) -> Vec<f64> {
+        let (dim, kv_heads) = (self.cache.dim, self.cache.heads);
+        let kv_head = head / (self.heads / kv_heads);
+        let q = &self.q[(token * self.heads + head) * dim..][..dim];
+        let scores: Vec<f64> = (0..=token)
+            .map(|key| {
+                let k = &self.k[(key * kv_heads + kv_head) * dim..][..dim];
+                0.3_f32 as f64 * q.iter().zip(k).map(|(q, k)| f64::from(q.to_f32() * k.to_f32())).sum::<f64>()
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let value = |key: usize, at: usize| f64::from(self.v[(key * kv_heads + kv_head) * dim + at].to_f32());
+        (0..dim).map(|at| weights.iter().enumerate().map(|(key, w)| w / total * value(key, at)).sum()).collect()
+    }
+}
+
+fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
+    for isa in Isa::available() {
+        for (known, heads, kv_heads, dim, block_size) in
+            [(1, 1, 1, 1, 1), (5, 4, 2, 8, 3), (300, 6, 2, 20, 16), (530, 7, 1, 64, 32), (40, 3, 3, 80, 7)]
+        {
+            let request = Request::<E>::new(known, heads, kv_heads, dim, block_size);
+            let whole = request.chunk(&mut Cpu::new(isa, 1), 0, known);
+            for token in [0, known / 2, known - 1] {
+                for head in 0..heads {
+                    let got = &whole[(token * heads + head) * dim..][..dim];
+                    for (got, exact) in got.iter().zip(request.exact(token, head)) {
+                        let got = f64::from(got.to_f32());
+                        assert!((got - exact).abs() <= tolerance, "{got} for {exact} at {token}, {head}");
+                    }
+                }
+            }
+            // B:SC2: a chunk of exactly one token is like any other; so are chunks that cut a piece or a block.
+            let mut three = Cpu::new(isa, 3);
+            for mut cuts in [vec![0, known / 2, known], vec![0, known / 3, known / 3 + 1, known - 1, known]] {
+                cuts.sort_unstable();
+                cuts.dedup();
+                let mut joined = Vec::new();
+                for pair in cuts.windows(2) {
+                    joined.extend(request.chunk(&mut three, pair[0], pair[1]));
+                }
+                assert!(joined == whole, "chunks {cuts:?} of {known} differ on {}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn float32_is_right_and_the_same_in_any_chunks() {
+    check::<f32>(2e-5);
+}
+
+#[test]
+fn bfloat16_is_right_and_the_same_in_any_chunks() {
+    check::<Bf16>(2.0 / 256.0); // half a unit in the last place of values up to 2, and the float32 error
+}
+
+#[test]
+fn shares_give_every_task_to_one_thread() {
+    for (lengths, heads) in [(vec![1], 1), (vec![1, 500, 3], 4), (vec![40; 17], 3), (vec![], 2)] {
+        let offsets: Vec<i32> =
+            std::iter::once(0).chain(lengths.iter().scan(0, |sum, &len| { *sum += len; Some(*sum) })).collect();
+        let runs = runs(&offsets, &vec![7; lengths.len()], 8);
+        let shares = Shares::new(&runs, heads);
+        for parts in 1..6 {
+            let tasks: Vec<usize> = (0..parts).flat_map(|part| shares.tasks(parts, part)).collect();
+            assert_eq!(tasks, (0..runs.len() * heads).collect::<Vec<_>>(), "{lengths:?} on {parts} threads");
+        }
+    }
+}
+
+#[test]
+fn what_lies_outside_is_refused_by_name() {
+    let request = Request::<f32>::new(4, 1, 1, 2, 2);
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut refused = |table: &[i32], offsets: &[i32], starts: &[i32]| {
+        let mut out = vec![0.0; 8];
+        let args = Attention {
+            out: &mut out,
+            q: &request.q,
+            k_cache: &request.caches[0],
+            v_cache: &request.caches[1],
+            cache: request.cache,
+            block_table: table,
+            row_offsets: offsets,
+            row_starts: starts,
+            heads: 1,
+            scale: 1.0,
+        };
+        paged_attention(&mut cpu, args).expect_err("out of range").argument
+    };
+    assert_eq!(refused(&[1, 4], &[0, 4], &[0]), "block_table");
+    assert_eq!(refused(&[1, 2], &[0, 3], &[0]), "row_offsets");
+    assert_eq!(refused(&[1, 2, 1, 2], &[0, 5, 4], &[0, 0]), "row_offsets");
+    assert_eq!(refused(&[1, 2], &[0, 4], &[1]), "row_starts");
+    assert_eq!(refused(&[1, 2], &[0, 4], &[-1]), "row_starts");
+    assert_eq!(request.known, 4);
+}

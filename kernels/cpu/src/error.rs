@@ -1,0 +1,29 @@
+//! The one way an op refuses its arguments, before anything has been written.
+
+/// An argument whose contents lie outside what the shapes allow. The caller's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{argument}` {got}; allowed: {allowed}")]
+pub struct Refusal {
+    /// The argument as the Python door names it.
+    pub argument: &'static str,
+    /// What was found, as the rest of a sentence: "is 7 at index 3".
+    pub got: String,
+    /// What would have been taken.
+    pub allowed: String,
+}
+
+/// Checks that every value is in `0..limit`.
+pub(crate) fn check_indices<I: Copy + Into<i64>>(
+    argument: &'static str,
+    values: &[I],
+    limit: usize,
+) -> Result<(), Refusal> {
+    match values.iter().position(|&value| !(0..limit as i64).contains(&value.into())) {
+        None => Ok(()),
+        Some(at) => Err(Refusal {
+            argument,
+            got: format!("is {} at index {at}", values[at].into()),
+            allowed: format!("0 to {}", limit as i64 - 1),
+        }),
+    }
+}

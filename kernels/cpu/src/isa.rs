@@ -1,0 +1,80 @@
+//! Which instruction sets this processor has. An [`Isa`] is made only by detection, so holding one is the proof that it runs here.
+
+use crate::simd::{self, Kernel};
+
+/// One of the instruction-set classes, known to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(Class);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// All that run here, the best first.
+    pub fn available() -> Vec<Self> {
+        let mut found = vec![Self(Class::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+            found.extend(avx2.then_some(Self(Class::Avx2)));
+            found.extend(avx512.then_some(Self(Class::Avx512)));
+            found.extend(bf16.then_some(Self(Class::Avx512Bf16)));
+        }
+        found.reverse();
+        found
+    }
+
+    /// The fastest that runs here.
+    pub fn best() -> Self {
+        Self::available()[0]
+    }
+
+    /// The one of that name, if it runs here.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|isa| isa.name() == name)
+    }
+
+    /// The name that a numerics id carries.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Class::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx512Bf16 => "avx512bf16",
+        }
+    }
+
+    /// Runs the kernel as compiled for this class.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Class::Portable => simd::run_portable(kernel),
+            // SAFETY: an `Isa` of this class is made only by `available`, after the processor said that it has the features.
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx2 => unsafe { simd::run_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx512 => unsafe { simd::run_avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Class::Avx512Bf16 => unsafe { simd::run_avx512bf16(kernel) },
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! out[t][n] = Σ_k x[t][k] · weight[n][k] (+ bias[n]): fixed order, for one row or thousands.
+//!
+//! Each output is one float32 accumulator, fed with k = 0, 1, 2, … in order (a pair at a time in bfloat16). How many rows
+//! are in flight, where K is cut, and which thread has which columns decides only *when* an accumulator is fed, never how,
+//! so a row's result does not depend on them. That gives batch invariance for nothing: no split of K, no partial sums.
+//!
+//! 1. Weights are packed once ([`pack`]): columns in lanes, so that one vector of weights meets one broadcast activation.
+//! 2. The activations of a call are packed as `[row block][k][row]`: the inner loop ([`tile`]) reads both operands in one
+//!    linear stream, without an index or a bound to check.
+//! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
+//! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
+
+mod pack;
+mod tile;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::Cpu;
+use crate::element::Element;
+use crate::simd::{Kernel, Simd};
+use crate::split::{Shared, part, threads_for};
+
+pub use pack::PackedWeight;
+use tile::{Activations, Columns};
+
+/// Rows whose sums wait in memory while one piece of K is walked: 96 × 64 × 4 = 24 KiB.
+const GROUP_ROWS: usize = 96;
+/// Rows whose activations are packed at once; bounds the scratch memory. Weights are read again for each such chunk, which
+/// costs nothing at this many rows.
+const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
+
+/// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
+pub fn linear<E: Element, O: Element>(
+    cpu: &mut Cpu,
+    out: &mut [O],
+    x: &[E],
+    weight: &PackedWeight<E>,
+    bias: Option<&[E]>,
+) {
+    let (n, k) = (weight.columns(), weight.depth());
+    assert!(x.len().is_multiple_of(k) && x.len() / k * n == out.len());
+    assert!(bias.is_none_or(|bias| bias.len() == n));
+    assert!(weight.suits(cpu.isa), "packed for another instruction set than {}", cpu.isa.name());
+    for (out, x) in out.chunks_mut(CHUNK_ROWS * n).zip(x.chunks(CHUNK_ROWS * k)) {
+        linear_chunk(cpu, out, x, weight, bias);
+    }
+}
+
+fn linear_chunk<E: Element, O: Element>(
+    cpu: &mut Cpu,
+    out: &mut [O],
+    x: &[E],
+    weight: &PackedWeight<E>,
+    bias: Option<&[E]>,
+) {
+    let Cpu { isa, pool, scratch } = cpu;
+    let isa = *isa;
+    let sizes = isa.run(AskSizes(PhantomData::<E>));
+    let rows = Rows { rows: x.len() / weight.depth(), most: sizes.rows };
+    let row_words = weight.units() * sizes.activation_words;
+    let packed = scratch.scratch::<u32>(rows.rows * row_words);
+
+    let parts = pool.threads().min(rows.blocks()).min(threads_for(x.len()));
+    let target = Shared::new(packed);
+    pool.run(parts, |thread| {
+        for block in part(rows.blocks(), parts, thread) {
+            let rows = rows.block(block);
+            // SAFETY: blocks do not overlap, and each belongs to one part.
+            let packed = unsafe { target.piece(rows.start * row_words..rows.end * row_words) };
+            let x = &x[rows.start * weight.depth()..rows.end * weight.depth()];
+            isa.run(Activations { packed, x, depth: weight.depth() });
+        }
+    });
+
+    let packed = &*packed;
+    let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
+    let units = weight.panels() * groups;
+    // Few rows are bound by reading weights, many by arithmetic: from 4 rows on, the work grows with the rows.
+    let work = weight.columns() * weight.depth() * rows.rows.div_ceil(4);
+    let parts = pool.threads().min(units).min(threads_for(work));
+    let out = Shared::new(out);
+    pool.run(parts, |thread| {
+        let units = part(units, parts, thread);
+        isa.run(Columns { out: &out, packed, weight, bias, rows, groups, units });
+    });
+}
+
+/// What the instruction set decides about the packed activations.
+struct Sizes {
+    rows: usize,
+    activation_words: usize,
+}
+
+struct AskSizes<E>(PhantomData<E>);
+
+impl<E: Element> Kernel for AskSizes<E> {
+    type Output = Sizes;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Sizes {
+        Sizes { rows: S::ROWS, activation_words: size_of::<E::Activation<S>>() / size_of::<u32>() }
+    }
+}
+
+/// How the rows of a chunk are cut into blocks of nearly equal size, none larger than `most`.
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: usize,
+    most: usize,
+}
+
+impl Rows {
+    #[inline(always)]
+    fn blocks(self) -> usize {
+        self.rows.div_ceil(self.most)
+    }
+
+    #[inline(always)]
+    fn block(self, block: usize) -> Range<usize> {
+        part(self.rows, self.blocks(), block)
+    }
+}
+
+#[cfg(test)]
+mod tests;

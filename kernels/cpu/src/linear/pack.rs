@@ -1,0 +1,115 @@
+//! Weights as the linear kernel walks them.
+//!
+//! ```text
+//! panel 0                                 panel 1 …            a panel: 64 columns (16 where registers are few)
+//! [unit 0][unit 1] … [unit U-1]                                U = K (float32), K/2 rounded up (bfloat16)
+//!  └ [column 0][column 1] … [column 63]                        a column: one float32, or the pair k, k+1 of bfloat16
+//! ```
+//! Columns and the last pair are filled up with zeros. One thread walks neighbouring panels: one linear stream.
+
+use std::marker::PhantomData;
+
+use crate::element::Element;
+use crate::memory::Buffer;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::split::{Shared, part, threads_for};
+use crate::{Cpu, Isa};
+
+/// A weight matrix `[N, K]` in the layout of one class of instruction sets.
+pub struct PackedWeight<E> {
+    columns: usize,
+    depth: usize,
+    panel_vectors: usize,
+    data: Buffer,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> PackedWeight<E> {
+    /// Packs `weight`, `[columns, depth]` and row-major as checkpoints have it, for the instruction set of `cpu`.
+    pub fn pack(cpu: &mut Cpu, weight: &[E], columns: usize, depth: usize) -> Self {
+        assert!(columns > 0 && depth > 0 && weight.len() == columns * depth);
+        let units = depth.div_ceil(E::PACK);
+        let panel_vectors = cpu.isa.run(Width);
+        let panel_columns = panel_vectors * LANES;
+        let panels = columns.div_ceil(panel_columns);
+        let mut data = Buffer::zeroed(panels * units * panel_columns * size_of::<E::Unit>());
+
+        let parts = cpu.threads().min(panels).min(threads_for(weight.len()));
+        let target = Shared::new(data.as_mut_slice::<E::Unit>());
+        cpu.pool.run(parts, |thread| {
+            for panel in part(panels, parts, thread) {
+                let size = units * panel_columns;
+                // SAFETY: panels do not overlap, and each belongs to one part.
+                let to = unsafe { target.piece(panel * size..(panel + 1) * size) };
+                let first = panel * panel_columns;
+                let last = columns.min(first + panel_columns);
+                pack_panel::<E>(to, &weight[first * depth..last * depth], depth, panel_columns);
+            }
+        });
+        Self { columns, depth, panel_vectors, data, element: PhantomData }
+    }
+
+    /// N: how many outputs.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// K: how many inputs.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether it has the layout that this instruction set's kernel reads.
+    pub fn suits(&self, isa: Isa) -> bool {
+        self.panel_vectors == isa.run(Width)
+    }
+
+    /// How many steps along K.
+    pub(super) fn units(&self) -> usize {
+        self.depth.div_ceil(E::PACK)
+    }
+
+    pub(super) fn panels(&self) -> usize {
+        self.columns.div_ceil(self.panel_vectors * LANES)
+    }
+
+    /// One panel, as vectors: `[unit][vector]`.
+    #[inline(always)]
+    pub(super) fn panel(&self, panel: usize) -> &[[E::Unit; LANES]] {
+        let size = self.units() * self.panel_vectors;
+        &self.data.as_slice()[panel * size..(panel + 1) * size]
+    }
+
+}
+
+/// How wide a class wants its panels.
+struct Width;
+
+impl Kernel for Width {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> usize {
+        S::WIDTH
+    }
+}
+
+/// `from`: the panel's columns, each `depth` long.
+fn pack_panel<E: Element>(to: &mut [E::Unit], from: &[E], depth: usize, panel_columns: usize) {
+    // 32 units × 64 columns × 4 bytes = 8 KiB are written column by column before the next: they stay in the first-level cache.
+    const UNITS: usize = 32;
+    let (span, piece) = (UNITS * E::PACK, UNITS * panel_columns);
+    for (to, start) in to.chunks_mut(piece).zip((0..depth).step_by(span)) {
+        for (column, row) in from.chunks_exact(depth).enumerate() {
+            let row = &row[start..depth.min(start + span)];
+            for (unit, weights) in row.chunks(E::PACK).enumerate() {
+                to[unit * panel_columns + column] = E::unit(weights);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The linear layer against sums in float64, and against itself: alone, in a batch, cut in any way.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::element::Bf16;
+use crate::{Element, Isa};
+
+fn values<E: Element>(seed: u32, count: usize) -> Vec<E> {
+    let value = |at: usize| {
+        let word = crate::philox4x32([at as u32, 0, 0, 0], [seed, 0])[0];
+        E::from_f32((word >> 8) as f32 / 8_388_608.0 - 1.0)
+    };
+    (0..count).map(value).collect()
+}
+
+fn check<E: Element + PartialEq + std::fmt::Debug>(isa: Isa, threads: usize, tokens: usize, n: usize, k: usize) {
+    let mut cpu = Cpu::new(isa, threads);
+    let (x, weight, bias) = (values::<E>(1, tokens * k), values::<E>(2, n * k), values::<E>(3, n));
+    let packed = PackedWeight::pack(&mut cpu, &weight, n, k);
+    let mut out = vec![f32::NAN; tokens * n];
+    linear(&mut cpu, &mut out, &x, &packed, Some(&bias));
+    for (token, out) in out.chunks_exact(n).enumerate() {
+        let x = &x[token * k..(token + 1) * k];
+        for (column, &got) in out.iter().enumerate() {
+            let weights = &weight[column * k..(column + 1) * k];
+            let products = x.iter().zip(weights).map(|(x, w)| f64::from(x.to_f32()) * f64::from(w.to_f32()));
+            let (exact, size) = products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+            let exact = exact + f64::from(bias[column].to_f32());
+            // k roundings of partial sums, each no larger than the sum of sizes.
+            let bound = (size + 1.0) * (k + 2) as f64 * f64::from(f32::EPSILON);
+            assert!((f64::from(got) - exact).abs() <= bound, "{got} for {exact} at {token}, {column}");
+        }
+    }
+    let mut single = Cpu::new(isa, 1);
+    for token in 0..tokens {
+        let mut alone = vec![f32::NAN; n];
+        linear(&mut single, &mut alone, &x[token * k..(token + 1) * k], &packed, Some(&bias));
+        let row = &out[token * n..(token + 1) * n];
+        assert!(alone.iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits()), "row {token} alone differs");
+    }
+}
+
+#[test]
+fn a_row_is_right_and_the_same_alone_and_in_a_batch() {
+    for isa in Isa::available() {
+        for (threads, tokens, n, k) in [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101), (1, 800, 16, 9)] {
+            check::<f32>(isa, threads, tokens, n, k);
+            check::<Bf16>(isa, threads, tokens, n, k);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn any_shape_on_any_threads(threads in 1_usize..4, tokens in 1_usize..20, n in 1_usize..150, k in 1_usize..80) {
+        for isa in Isa::available() {
+            check::<f32>(isa, threads, tokens, n, k);
+            check::<Bf16>(isa, threads, tokens, n, k);
+        }
+    }
+}

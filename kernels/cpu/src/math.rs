@@ -1,0 +1,142 @@
+//! exp and ln on 16 lanes, by polynomials after Cephes (`expf`, `logf`): within 2 ulp, the same instructions everywhere.
+
+use crate::simd::Simd;
+
+/// e^x. 0 below -87.3 (the smallest normal result), infinity above 88.7; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
+    const LEAST: f32 = -87.336_54;
+    const GREATEST: f32 = 88.722_83;
+    // ln 2 in two parts: the first has few bits, so that its product with a small whole number is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // As `max(constant, x)`, because the second is what comes back when x is NaN.
+    let inside = simd.min(simd.splat(GREATEST), simd.max(simd.splat(LEAST), x));
+    let power = simd.round(simd.mul(inside, simd.splat(std::f32::consts::LOG2_E)));
+    let rest = simd.fma(power, simd.splat(-LN2_HIGH), inside);
+    let rest = simd.fma(power, simd.splat(-LN2_LOW), rest);
+    let mut poly = simd.splat(1.987_569_1e-4);
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+        poly = simd.fma(poly, rest, simd.splat(coefficient));
+    }
+    let poly = simd.fma(poly, simd.mul(rest, rest), simd.add(rest, simd.splat(1.0)));
+    // In two halves, since 2^128 is no float32 but the result may still be one.
+    let half = simd.round(simd.mul(power, simd.splat(0.5)));
+    let value = simd.scale(simd.scale(poly, half), simd.sub(power, half));
+    let value = simd.select_less(x, simd.splat(LEAST), simd.splat(0.0), value);
+    simd.select_less(simd.splat(GREATEST), x, simd.splat(f32::INFINITY), value)
+}
+
+/// ln x for positive normal x.
+#[inline(always)]
+pub(crate) fn ln<S: Simd>(simd: S, x: S::V) -> S::V {
+    let (mantissa, exponent) = simd.split_exponent(x);
+    ln_of_parts(simd, simd.sub(mantissa, simd.splat(1.0)), exponent)
+}
+
+/// ln(1 - x) for x in [0, 1 - 2^-24]; exact to the last bits for small x too, where 1 - x would round them away.
+#[inline(always)]
+pub(crate) fn ln_one_minus<S: Simd>(simd: S, x: S::V) -> S::V {
+    let zero = simd.splat(0.0);
+    let (mantissa, exponent) = simd.split_exponent(simd.sub(simd.splat(1.0), x));
+    let rounded = simd.sub(mantissa, simd.splat(1.0));
+    let minus = simd.sub(zero, x);
+    ln_of_parts(simd, simd.select_less(exponent, zero, rounded, minus), exponent)
+}
+
+/// ln((1 + f) · 2^e) for f in [√½ - 1, √2 - 1).
+#[inline(always)]
+fn ln_of_parts<S: Simd>(simd: S, f: S::V, e: S::V) -> S::V {
+    let square = simd.mul(f, f);
+    let mut poly = simd.splat(7.037_683_6e-2);
+    for coefficient in [
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_5e-1,
+        -2.499_999_4e-1,
+        3.333_333_1e-1,
+    ] {
+        poly = simd.fma(poly, f, simd.splat(coefficient));
+    }
+    let poly = simd.mul(simd.mul(poly, f), square);
+    let poly = simd.fma(e, simd.splat(-2.121_944_4e-4), poly);
+    let poly = simd.fma(square, simd.splat(-0.5), poly);
+    simd.fma(e, simd.splat(0.693_359_4), simd.add(f, poly))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::simd::{Kernel, Lanes};
+
+    #[derive(Clone, Copy)]
+    enum Function {
+        Exp,
+        Ln,
+        LnOneMinus,
+    }
+
+    struct Apply(Function, f32);
+
+    impl Kernel for Apply {
+        type Output = f32;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> f32 {
+            let x = simd.splat(self.1);
+            let value = match self.0 {
+                Function::Exp => exp(simd, x),
+                Function::Ln => ln(simd, x),
+                Function::LnOneMinus => ln_one_minus(simd, x),
+            };
+            let mut out: Lanes<f32> = [0.0; 16];
+            simd.store(value, &mut out);
+            assert!(out.iter().all(|lane| lane.to_bits() == out[0].to_bits()));
+            out[0]
+        }
+    }
+
+    fn worst_ulps(isa: Isa, function: Function, inputs: impl Iterator<Item = f32>, exact: impl Fn(f64) -> f64) -> f64 {
+        inputs.fold(0.0, |worst: f64, x| {
+            let truth = exact(f64::from(x));
+            let ulp = f64::from((truth as f32).abs()) * 2.0_f64.powi(-23);
+            worst.max((f64::from(isa.run(Apply(function, x))) - truth).abs() / ulp.max(f64::from(f32::MIN_POSITIVE)))
+        })
+    }
+
+    #[test]
+    fn exp_and_ln_are_within_two_ulp_of_the_truth() {
+        for isa in Isa::available() {
+            let spread = |low: f32, high: f32| (0..40_000).map(move |at| low + (high - low) * at as f32 / 40_000.0);
+            assert!(worst_ulps(isa, Function::Exp, spread(-87.3, 88.7), f64::exp) < 2.0, "{}", isa.name());
+            let tiny = (0..20_000).map(|at| f32::from_bits(0x0080_0000 + at * 0x0001_7fff));
+            assert!(worst_ulps(isa, Function::Ln, tiny.chain(spread(0.01, 3.0)), f64::ln) < 2.0, "{}", isa.name());
+            let small = (1..10_000).map(|at| (at as f32).powi(2) * 1e-10);
+            let inputs = small.chain(spread(0.01, 1.0 - f32::EPSILON));
+            let exact = |x: f64| (-x).ln_1p();
+            assert!(worst_ulps(isa, Function::LnOneMinus, inputs, exact) < 2.0, "{}", isa.name());
+        }
+    }
+
+    #[test]
+    fn exp_keeps_its_ends() {
+        for isa in Isa::available() {
+            let cases = [
+                (f32::NEG_INFINITY, 0.0),
+                (-200.0, 0.0),
+                (0.0, 1.0),
+                (-0.0, 1.0),
+                (200.0, f32::INFINITY),
+                (f32::INFINITY, f32::INFINITY),
+            ];
+            for (x, expected) in cases {
+                assert_eq!(isa.run(Apply(Function::Exp, x)), expected, "{} of {x}", isa.name());
+            }
+            assert!(isa.run(Apply(Function::Exp, f32::NAN)).is_nan());
+        }
+    }
+}

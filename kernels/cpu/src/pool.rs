@@ -1,0 +1,209 @@
+//! The threads that share an op. They last as long as the pool; between ops they spin for at most 20 µs and then sleep.
+//!
+//! The life of a job: (1) the caller puts a pointer to it into each worker's mailbox and wakes those that sleep; (2) it does
+//! part 0 itself; (3) each worker does its part, empties its mailbox, then counts itself off; (4) the caller, having seen the
+//! count reach zero, returns. The job lies on the caller's stack, so (4) must never be left out, not even by a panic.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread, park};
+use std::time::{Duration, Instant};
+
+/// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
+/// workers as cores, a thread that spins longer takes a core from the one that has work.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// A fixed number of threads, the caller's being the first.
+pub struct Pool {
+    workers: Vec<Worker>,
+}
+
+struct Worker {
+    mailbox: Arc<Mailbox>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// One worker's own cache lines (two, since processors fetch them in pairs), so that spinning disturbs no other worker.
+#[repr(align(128))]
+struct Mailbox {
+    job: AtomicPtr<Job<'static>>,
+    closed: AtomicBool,
+}
+
+struct Job<'a> {
+    work: &'a (dyn Fn(usize) + Sync),
+    unfinished: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    caller: Thread,
+}
+
+impl Pool {
+    /// # Panics
+    /// When `threads` is 0, or the system refuses a thread.
+    pub fn new(threads: usize) -> Self {
+        assert!(threads > 0, "a pool has at least the caller's thread");
+        Self { workers: (1..threads).map(Worker::start).collect() }
+    }
+
+    /// How many threads, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `work(part)` for each part in `0..parts`, each on a thread of its own; returns when all are done.
+    ///
+    /// # Panics
+    /// When there are more parts than threads, or a part panicked (after all others are done).
+    pub(crate) fn run(&mut self, parts: usize, work: impl Fn(usize) + Sync) {
+        assert!(parts <= self.threads(), "{parts} parts on {} threads", self.threads());
+        if parts <= 1 {
+            return (0..parts).for_each(work);
+        }
+        let job = Job {
+            work: &work,
+            unfinished: AtomicUsize::new(parts - 1),
+            panic: Mutex::new(None),
+            caller: std::thread::current(),
+        };
+        for worker in &self.workers[..parts - 1] {
+            worker.post(&job);
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| work(0)));
+        job.wait();
+        let theirs = job.panic.into_inner().expect("held only to store a value");
+        if let Some(panic) = own.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for worker in &self.workers {
+            worker.mailbox.closed.store(true, Ordering::Release); // pairs with Mailbox::next
+            worker.thread().unpark();
+        }
+        for worker in &mut self.workers {
+            let handle = worker.handle.take().expect("taken only here");
+            handle.join().expect("a worker catches the panics of its parts");
+        }
+    }
+}
+
+impl Worker {
+    fn start(part: usize) -> Self {
+        let mailbox = Arc::new(Mailbox { job: AtomicPtr::new(null_mut()), closed: AtomicBool::new(false) });
+        let own = mailbox.clone();
+        let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
+        let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
+        Self { mailbox, handle: Some(handle) }
+    }
+
+    fn thread(&self) -> &Thread {
+        self.handle.as_ref().expect("there until the pool is dropped").thread()
+    }
+
+    fn post(&self, job: &Job<'_>) {
+        let job: *const Job<'_> = job;
+        self.mailbox.job.store(job.cast_mut().cast(), Ordering::Release); // pairs with Mailbox::next
+        self.thread().unpark(); // a system call only if it sleeps
+    }
+}
+
+impl Mailbox {
+    fn serve(&self, part: usize) {
+        while let Some(job) = self.next() {
+            // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
+            // off below, as the last thing it does with the job.
+            let job = unsafe { &*job };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(part))) {
+                *job.panic.lock().expect("held only to store a value") = Some(panic);
+            }
+            let caller = job.caller.clone();
+            self.job.store(null_mut(), Ordering::Relaxed); // before the count: the caller posts again only after it
+            if job.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+                caller.unpark(); // pairs, like the count, with Job::wait
+            }
+        }
+    }
+
+    /// The next job, or `None` once the pool is dropped. Spins first, then sleeps.
+    fn next(&self) -> Option<*const Job<'static>> {
+        wait_until(|| {
+            let job = self.job.load(Ordering::Acquire); // pairs with Worker::post
+            if !job.is_null() {
+                return Some(Some(job.cast_const()));
+            }
+            self.closed.load(Ordering::Acquire).then_some(None) // pairs with Pool::drop
+        })
+    }
+}
+
+impl Job<'_> {
+    fn wait(&self) {
+        wait_until(|| (self.unfinished.load(Ordering::Acquire) == 0).then_some(())); // pairs with Mailbox::serve
+    }
+}
+
+/// What `ready` gives at last. Each `unpark` that follows a change makes `park` return at least once, so none is missed.
+fn wait_until<T>(ready: impl Fn() -> Option<T>) -> T {
+    let mut spinning_since = None;
+    loop {
+        for _ in 0..64 {
+            if let Some(value) = ready() {
+                return value;
+            }
+            std::hint::spin_loop();
+        }
+        if spinning_since.get_or_insert_with(Instant::now).elapsed() > SPIN {
+            park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::Pool;
+
+    #[test]
+    fn every_part_is_done_once_before_run_returns() {
+        for threads in 1..5 {
+            let mut pool = Pool::new(threads);
+            let counts: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            for round in 0..2_000 {
+                let parts = round % (threads + 1);
+                pool.run(parts, |part| {
+                    counts[part].fetch_add(1, Ordering::Relaxed);
+                });
+                let expected = (0..=round).filter(|earlier| earlier % (threads + 1) > 0).count();
+                assert_eq!(counts[0].load(Ordering::Relaxed), expected);
+            }
+            // Part p runs in each round of more than p parts.
+            for (part, count) in counts.iter().enumerate() {
+                let expected = (0..2_000).filter(|round| round % (threads + 1) > part).count();
+                assert_eq!(count.load(Ordering::Relaxed), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_that_panics_panics_the_caller_and_leaves_the_pool_usable() {
+        let mut pool = Pool::new(3);
+        for culprit in 0..3 {
+            let finished = AtomicUsize::new(0);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                pool.run(3, |part| {
+                    assert_ne!(part, culprit, "on purpose");
+                    finished.fetch_add(1, Ordering::Relaxed);
+                });
+            }));
+            assert!(outcome.is_err());
+            assert_eq!(finished.load(Ordering::Relaxed), 2);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Rotary positions for q and k, and the write of k and v into the cache.
+//!
+//! Half-split form: element i of the first half of the rotated part is turned against element i of the second half,
+//! (a, b) → (a·cos - b·sin, b·cos + a·sin), in float32, each product rounded by itself as the usual definition has it.
+
+use crate::Cpu;
+use crate::cache::CacheShape;
+use crate::element::Element;
+use crate::error::{Refusal, check_indices};
+use crate::simd::{Kernel, Simd};
+use crate::split::{Shared, part, threads_for};
+
+/// The arguments of [`rope_kv_write`].
+pub struct RopeKvWrite<'a, E> {
+    /// `[tokens, heads, dim]`, rotated in place.
+    pub q: &'a mut [E],
+    /// `[tokens, kv heads, dim]`, rotated in place.
+    pub k: &'a mut [E],
+    /// `[tokens, kv heads, dim]`.
+    pub v: &'a [E],
+    /// `[positions, rotated]`: the cosines of one position, then its sines.
+    pub cos_sin: &'a [f32],
+    /// How many elements of a head are rotated: even, at most `dim`.
+    pub rotated: usize,
+    /// `[tokens]`: which row of `cos_sin`.
+    pub positions: &'a [i32],
+    /// Takes the rotated k.
+    pub k_cache: &'a mut [E],
+    /// Takes v.
+    pub v_cache: &'a mut [E],
+    /// Of both caches.
+    pub cache: CacheShape,
+    /// `[tokens]`: block · block size + place in the block.
+    pub kv_slots: &'a [i64],
+    /// How many query heads.
+    pub heads: usize,
+}
+
+/// Rotates q and k in place and writes k and v into the cache.
+pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Result<(), Refusal> {
+    let RopeKvWrite { q, k, v, cos_sin, rotated, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
+    let tokens = positions.len();
+    let (dim, kv_heads) = (cache.dim, cache.heads);
+    assert!(rotated > 0 && rotated.is_multiple_of(2) && rotated <= dim && cos_sin.len().is_multiple_of(rotated));
+    assert!(q.len() == tokens * heads * dim && k.len() == tokens * kv_heads * dim && v.len() == k.len());
+    assert!(kv_slots.len() == tokens && k_cache.len() == cache.len() && v_cache.len() == cache.len());
+    check_indices("positions", positions, cos_sin.len() / rotated)?;
+    check_indices("kv_slots", kv_slots, cache.blocks * cache.block_size)?;
+
+    let work = q.len() + 2 * k.len();
+    let all = heads + kv_heads;
+    let parts = cpu.threads().min(all).min(threads_for(work));
+    let isa = cpu.isa;
+    let (q, k) = (Shared::new(q), Shared::new(k));
+    let (k_cache, v_cache) = (Shared::new(k_cache), Shared::new(v_cache));
+    let angles = |token: usize| &cos_sin[positions[token] as usize * rotated..][..rotated];
+    cpu.pool.run(parts, |thread| {
+        // A thread has whole heads and all their tokens: two tokens may name the same slot, and the later one then wins.
+        let own = part(all, parts, thread);
+        for token in 0..tokens {
+            for head in own.start.min(heads)..own.end.min(heads) {
+                let at = (token * heads + head) * dim;
+                // SAFETY: only this thread touches this head.
+                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin: angles(token) });
+            }
+            for head in own.start.max(heads) - heads..own.end.max(heads) - heads {
+                let at = (token * kv_heads + head) * dim;
+                // SAFETY: as above.
+                let k = unsafe { k.piece(at..at + dim) };
+                isa.run(Rotate { head: &mut k[..rotated], cos_sin: angles(token) });
+                let slot = kv_slots[token] as usize;
+                let to = cache.at(slot / cache.block_size, head, slot % cache.block_size);
+                // SAFETY: as above.
+                let (to_k, to_v) = unsafe { (k_cache.piece(to..to + dim), v_cache.piece(to..to + dim)) };
+                to_k.copy_from_slice(k);
+                to_v.copy_from_slice(&v[at..at + dim]);
+            }
+        }
+    });
+    Ok(())
+}
+
+struct Rotate<'a, E> {
+    head: &'a mut [E],
+    cos_sin: &'a [f32],
+}
+
+impl<E: Element> Kernel for Rotate<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let half = self.head.len() / 2;
+        let (first, second) = self.head.split_at_mut(half);
+        let (cos, sin) = self.cos_sin.split_at(half);
+        for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            let (a, b) = (first.to_f32(), second.to_f32());
+            *first = E::from_f32(a * cos - b * sin);
+            *second = E::from_f32(b * cos + a * sin);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! AVX2 and FMA: two registers of eight lanes per vector.
+
+use std::arch::x86_64::*;
+
+use super::{Lanes, SQRT_HALF_BITS, Simd};
+use crate::element::Bf16;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+/// Lanes 0 to 7, and 8 to 15.
+#[derive(Clone, Copy)]
+pub(crate) struct Two(__m256, __m256);
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has AVX2 and FMA.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// An intrinsic, in a method of a token that vouches for it.
+macro_rules! vouched {
+    ($call:expr) => {
+        // SAFETY: `self` exists, and `new`'s caller vouched for the features; memory is reached only through references of full length.
+        unsafe { $call }
+    };
+}
+
+impl Simd for Avx2 {
+    type V = Two;
+    type Pair = [f32; 2];
+    const ROWS: usize = 6;
+    const WIDTH: usize = 1;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Two {
+        vouched!(Two(_mm256_set1_ps(value), _mm256_set1_ps(value)))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Lanes<f32>) -> Two {
+        vouched!(Two(_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))))
+    }
+
+    #[inline(always)]
+    fn store(self, value: Two, to: &mut Lanes<f32>) {
+        vouched!({
+            _mm256_storeu_ps(to.as_mut_ptr(), value.0);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), value.1);
+        })
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &Lanes<Bf16>) -> Two {
+        vouched!({
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
+            Two(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        })
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, value: Two, to: &mut Lanes<Bf16>) {
+        vouched!({
+            let low = rounded(value.0);
+            let high = rounded(value.1);
+            // The pack works within 128-bit halves: [low0, high0, low1, high1] is put in order by the permutation.
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), packed);
+        })
+    }
+
+    #[inline(always)]
+    fn from_i32(self, from: &Lanes<i32>) -> Two {
+        vouched!(Two(
+            _mm256_cvtepi32_ps(_mm256_loadu_si256(from.as_ptr().cast())),
+            _mm256_cvtepi32_ps(_mm256_loadu_si256(from.as_ptr().add(8).cast())),
+        ))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Two, b: Two, c: Two) -> Two {
+        vouched!(Two(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1)))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Two, b: Two) -> Two {
+        vouched!(Two(_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn select_less(self, a: Two, b: Two, yes: Two, no: Two) -> Two {
+        vouched!(Two(
+            _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0)),
+            _mm256_blendv_ps(no.1, yes.1, _mm256_cmp_ps::<_CMP_LT_OQ>(a.1, b.1)),
+        ))
+    }
+
+    #[inline(always)]
+    fn round(self, a: Two) -> Two {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        vouched!(Two(_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1)))
+    }
+
+    #[inline(always)]
+    fn scale(self, a: Two, power: Two) -> Two {
+        vouched!({
+            let by = |a, power| {
+                let shifted = _mm256_slli_epi32::<23>(_mm256_cvttps_epi32(power));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), shifted))
+            };
+            Two(by(a.0, power.0), by(a.1, power.1))
+        })
+    }
+
+    #[inline(always)]
+    fn split_exponent(self, a: Two) -> (Two, Two) {
+        vouched!({
+            let split = |a| {
+                let bits = _mm256_castps_si256(a);
+                let exponent = _mm256_srai_epi32::<23>(_mm256_sub_epi32(bits, _mm256_set1_epi32(SQRT_HALF_BITS)));
+                let mantissa = _mm256_sub_epi32(bits, _mm256_slli_epi32::<23>(exponent));
+                (_mm256_castsi256_ps(mantissa), _mm256_cvtepi32_ps(exponent))
+            };
+            let (low, high) = (split(a.0), split(a.1));
+            (Two(low.0, high.0), Two(low.1, high.1))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, a: Two) -> f32 {
+        vouched!({
+            let eight = _mm256_add_ps(a.0, a.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
+    }
+
+    #[inline(always)]
+    fn max_lane(self, a: Two) -> f32 {
+        vouched!({
+            let eight = _mm256_max_ps(a.0, a.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
+    }
+
+    #[inline(always)]
+    fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
+        [first.to_f32(), second.to_f32()]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: Two, weights: &Lanes<u32>, activation: [f32; 2]) -> Two {
+        vouched!({
+            let (low, high) = (weights.as_ptr(), weights.as_ptr().add(8));
+            let (low, high) = (_mm256_loadu_si256(low.cast()), _mm256_loadu_si256(high.cast()));
+            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let first = Two(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            );
+            let second = Two(
+                _mm256_castsi256_ps(_mm256_and_si256(low, upper)),
+                _mm256_castsi256_ps(_mm256_and_si256(high, upper)),
+            );
+            let sum = self.fma(first, self.splat(activation[0]), sum);
+            self.fma(second, self.splat(activation[1]), sum)
+        })
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        vouched!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
+    }
+}
+
+/// The upper halves after rounding to nearest even, in the lower 16 bits of each lane.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn rounded(value: __m256) -> __m256i {
+    vouched!({
+        let bits = _mm256_castps_si256(value);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+        _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, is_nan))
+    })
+}

@@ -1,0 +1,226 @@
+//! AVX-512 (F, BW, DQ, VL): one register per vector; and the class that has AVX512-BF16 too, which differs in `dot_pairs` only.
+
+use std::arch::x86_64::*;
+
+use super::{Lanes, SQRT_HALF_BITS, Simd};
+use crate::element::Bf16;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Bf16(());
+
+impl Avx512 {
+    /// # Safety
+    /// The processor has AVX512 F, BW, DQ and VL.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Avx512Bf16 {
+    /// # Safety
+    /// The processor has AVX512 F, BW, DQ, VL and BF16.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// An intrinsic, in a method of a token that vouches for it.
+macro_rules! vouched {
+    ($call:expr) => {
+        // SAFETY: `self` exists, and `new`'s caller vouched for the features; memory is reached only through references of full length.
+        unsafe { $call }
+    };
+}
+
+/// What both classes share.
+macro_rules! lanes {
+    () => {
+        type V = __m512;
+        const ROWS: usize = 6;
+        const WIDTH: usize = 4;
+
+        #[inline(always)]
+        fn splat(self, value: f32) -> __m512 {
+            vouched!(_mm512_set1_ps(value))
+        }
+
+        #[inline(always)]
+        fn load(self, from: &Lanes<f32>) -> __m512 {
+            vouched!(_mm512_loadu_ps(from.as_ptr()))
+        }
+
+        #[inline(always)]
+        fn store(self, value: __m512, to: &mut Lanes<f32>) {
+            vouched!(_mm512_storeu_ps(to.as_mut_ptr(), value))
+        }
+
+        #[inline(always)]
+        fn load_bf16(self, from: &Lanes<Bf16>) -> __m512 {
+            vouched!({
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+            })
+        }
+
+        #[inline(always)]
+        fn store_bf16(self, value: __m512, to: &mut Lanes<Bf16>) {
+            vouched!({
+                let bits = _mm512_castps_si512(value);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+                let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+                let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+                let chosen = _mm512_mask_blend_epi32(is_nan, rounded, quiet);
+                let narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(chosen));
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), narrow)
+            })
+        }
+
+        #[inline(always)]
+        fn from_i32(self, from: &Lanes<i32>) -> __m512 {
+            vouched!(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        fn add(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_add_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn sub(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_sub_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn mul(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_mul_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn div(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_div_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+            vouched!(_mm512_fmadd_ps(a, b, c))
+        }
+
+        #[inline(always)]
+        fn max(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_max_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn min(self, a: __m512, b: __m512) -> __m512 {
+            vouched!(_mm512_min_ps(a, b))
+        }
+
+        #[inline(always)]
+        fn select_less(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+            vouched!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+        }
+
+        #[inline(always)]
+        fn round(self, a: __m512) -> __m512 {
+            vouched!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+        }
+
+        #[inline(always)]
+        fn scale(self, a: __m512, power: __m512) -> __m512 {
+            vouched!({
+                let shifted = _mm512_slli_epi32::<23>(_mm512_cvttps_epi32(power));
+                _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), shifted))
+            })
+        }
+
+        #[inline(always)]
+        fn split_exponent(self, a: __m512) -> (__m512, __m512) {
+            vouched!({
+                let bits = _mm512_castps_si512(a);
+                let exponent = _mm512_srai_epi32::<23>(_mm512_sub_epi32(bits, _mm512_set1_epi32(SQRT_HALF_BITS)));
+                let mantissa = _mm512_sub_epi32(bits, _mm512_slli_epi32::<23>(exponent));
+                (_mm512_castsi512_ps(mantissa), _mm512_cvtepi32_ps(exponent))
+            })
+        }
+
+        #[inline(always)]
+        fn sum(self, a: __m512) -> f32 {
+            vouched!({
+                let eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+                let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            })
+        }
+
+        #[inline(always)]
+        fn max_lane(self, a: __m512) -> f32 {
+            vouched!({
+                let eight = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+                let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            })
+        }
+
+        #[inline(always)]
+        fn prefetch(self, at: *const u8) {
+            vouched!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
+        }
+    };
+}
+
+impl Simd for Avx512 {
+    lanes!();
+
+    type Pair = [f32; 2];
+
+    #[inline(always)]
+    fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
+        [first.to_f32(), second.to_f32()]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: [f32; 2]) -> __m512 {
+        vouched!({
+            let bits = _mm512_loadu_si512(weights.as_ptr().cast());
+            let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits));
+            let second = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+            let sum = _mm512_fmadd_ps(first, _mm512_set1_ps(activation[0]), sum);
+            _mm512_fmadd_ps(second, _mm512_set1_ps(activation[1]), sum)
+        })
+    }
+}
+
+impl Simd for Avx512Bf16 {
+    lanes!();
+
+    type Pair = u32;
+
+    #[inline(always)]
+    fn pair(self, first: Bf16, second: Bf16) -> u32 {
+        u32::from(first.0) | u32::from(second.0) << 16
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: u32) -> __m512 {
+        vouched!({
+            let weights = _mm512_loadu_si512(weights.as_ptr().cast());
+            let activation = _mm512_set1_epi32(activation as i32);
+            _mm512_dpbf16_ps(sum, bf16s(activation), bf16s(weights))
+        })
+    }
+}
+
+/// The same bits under the type that the bfloat16 intrinsics take.
+#[inline(always)]
+fn bf16s(bits: __m512i) -> __m512bh {
+    // SAFETY: both are 64 bytes for which every bit pattern is valid.
+    unsafe { std::mem::transmute(bits) }
+}

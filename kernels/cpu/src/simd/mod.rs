@@ -1,0 +1,129 @@
+//! Sixteen float32 lanes: the thin layer under which the instruction sets differ.
+//!
+//! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
+//! Everything is `inline(always)`, so that a kernel's whole body ends up inside the one function that has the class's
+//! features switched on. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
+//! `dot_pairs` the only one that differs further (`avx512bf16` sums each pair in hardware).
+
+use bytemuck::Pod;
+
+use crate::element::Bf16;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+/// Lanes of one vector, the same in every class.
+pub(crate) const LANES: usize = 16;
+
+/// The bits of √½, the least mantissa that `split_exponent` returns.
+const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
+
+/// One vector's worth of elements in memory.
+pub(crate) type Lanes<T> = [T; LANES];
+
+/// The operations of one instruction set.
+pub trait Simd: Copy {
+    /// 16 float32 lanes.
+    type V: Copy;
+    /// Two neighbouring bfloat16 activations, in the form that `dot_pairs` takes.
+    type Pair: Pod + Send + Sync;
+    /// How many rows the linear kernel keeps in registers.
+    const ROWS: usize;
+    /// How many vectors wide a register tile is, and so a packed weight's panel: 4 where there are 32 registers of full
+    /// width (6 rows × 4 = 24 sums), 1 where there are 16 of half the width (6 rows × 2 = 12).
+    const WIDTH: usize;
+
+    /// The same value in all lanes.
+    fn splat(self, value: f32) -> Self::V;
+    /// From memory.
+    fn load(self, from: &Lanes<f32>) -> Self::V;
+    /// To memory.
+    fn store(self, value: Self::V, to: &mut Lanes<f32>);
+    /// Widens; exact.
+    fn load_bf16(self, from: &Lanes<Bf16>) -> Self::V;
+    /// Rounds as [`Bf16::from_f32`] does.
+    fn store_bf16(self, value: Self::V, to: &mut Lanes<Bf16>);
+    /// From signed integers, to nearest even.
+    fn from_i32(self, from: &Lanes<i32>) -> Self::V;
+
+    /// a + b
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a - b
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a · b
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a / b
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a · b + c
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The greater; `b` if either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` if either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `yes` where a < b, else `no`.
+    fn select_less(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even; |a| < 2^22.
+    fn round(self, a: Self::V) -> Self::V;
+    /// a · 2^power, for whole powers that keep a result normal.
+    fn scale(self, a: Self::V, power: Self::V) -> Self::V;
+    /// (m, e) with a = m · 2^e and m in [√½, √2), for positive normal a.
+    fn split_exponent(self, a: Self::V) -> (Self::V, Self::V);
+
+    /// Sum of the lanes in one fixed tree: 16 → 8 → 4 → 2 → 1, each lane with the one half the width above it.
+    fn sum(self, a: Self::V) -> f32;
+    /// Greatest lane, by the same tree.
+    fn max_lane(self, a: Self::V) -> f32;
+
+    /// Two neighbouring activations.
+    fn pair(self, first: Bf16, second: Bf16) -> Self::Pair;
+    /// `sum + w.first · x.first + w.second · x.second` for 16 columns.
+    fn dot_pairs(self, sum: Self::V, weights: &Lanes<u32>, activation: Self::Pair) -> Self::V;
+
+    /// Asks for a cache line that will be needed soon. Any address will do: a prefetch does not fault.
+    fn prefetch(self, at: *const u8);
+}
+
+/// A kernel: its arguments, and a body that is compiled once per class.
+pub(crate) trait Kernel {
+    type Output;
+
+    /// Must be `inline(always)`, or the features of the class do not reach it.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+pub(crate) fn run_portable<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(portable::Portable)
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller vouches for the features, and the token does not leave this function's callees.
+    kernel.run(unsafe { avx2::Avx2::new() })
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: as in `run_avx2`.
+    kernel.run(unsafe { avx512::Avx512::new() })
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(crate) unsafe fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: as in `run_avx2`.
+    kernel.run(unsafe { avx512::Avx512Bf16::new() })
+}
+
+#[cfg(test)]
+mod tests;

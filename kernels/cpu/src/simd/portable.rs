@@ -1,0 +1,154 @@
+//! Plain Rust: what every platform runs, and what the compiler makes of it.
+
+use super::{LANES, Lanes, Simd};
+use crate::element::Bf16;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn each(mut f: impl FnMut(usize) -> f32) -> Lanes<f32> {
+    let mut out = [0.0; LANES];
+    for (lane, out) in out.iter_mut().enumerate() {
+        *out = f(lane);
+    }
+    out
+}
+
+#[inline(always)]
+fn fold(a: Lanes<f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut a = a;
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            a[lane] = f(a[lane], a[lane + width]);
+        }
+        width /= 2;
+    }
+    a[0]
+}
+
+impl Simd for Portable {
+    type V = Lanes<f32>;
+    type Pair = [f32; 2];
+    const ROWS: usize = 3;
+    const WIDTH: usize = 1;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Lanes<f32> {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &Lanes<f32>) -> Lanes<f32> {
+        *from
+    }
+
+    #[inline(always)]
+    fn store(self, value: Lanes<f32>, to: &mut Lanes<f32>) {
+        *to = value;
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &Lanes<Bf16>) -> Lanes<f32> {
+        each(|lane| from[lane].to_f32())
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, value: Lanes<f32>, to: &mut Lanes<Bf16>) {
+        for (to, value) in to.iter_mut().zip(value) {
+            *to = Bf16::from_f32(value);
+        }
+    }
+
+    #[inline(always)]
+    fn from_i32(self, from: &Lanes<i32>) -> Lanes<f32> {
+        each(|lane| from[lane] as f32)
+    }
+
+    #[inline(always)]
+    fn add(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    fn div(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| a[lane] / b[lane])
+    }
+
+    /// Two roundings: `f32::mul_add` is a library call where the processor has no such instruction.
+    #[inline(always)]
+    fn fma(self, a: Lanes<f32>, b: Lanes<f32>, c: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| a[lane] * b[lane] + c[lane])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn min(self, a: Lanes<f32>, b: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn select_less(self, a: Lanes<f32>, b: Lanes<f32>, yes: Lanes<f32>, no: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| if a[lane] < b[lane] { yes[lane] } else { no[lane] })
+    }
+
+    /// Adding 2^23 pushes the fraction out of the mantissa, and the addition's own rounding is to even.
+    #[inline(always)]
+    fn round(self, a: Lanes<f32>) -> Lanes<f32> {
+        const SHIFT: f32 = 8_388_608.0;
+        each(|lane| ((a[lane].abs() + SHIFT) - SHIFT).copysign(a[lane]))
+    }
+
+    #[inline(always)]
+    fn scale(self, a: Lanes<f32>, power: Lanes<f32>) -> Lanes<f32> {
+        each(|lane| f32::from_bits(a[lane].to_bits().wrapping_add(((power[lane] as i32) << 23) as u32)))
+    }
+
+    #[inline(always)]
+    fn split_exponent(self, a: Lanes<f32>) -> (Lanes<f32>, Lanes<f32>) {
+        let exponent = |lane: usize| (a[lane].to_bits() as i32).wrapping_sub(super::SQRT_HALF_BITS) >> 23;
+        let mantissa = each(|lane| f32::from_bits(a[lane].to_bits().wrapping_sub((exponent(lane) << 23) as u32)));
+        (mantissa, each(|lane| exponent(lane) as f32))
+    }
+
+    #[inline(always)]
+    fn sum(self, a: Lanes<f32>) -> f32 {
+        fold(a, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn max_lane(self, a: Lanes<f32>) -> f32 {
+        fold(a, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
+        [first.to_f32(), second.to_f32()]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: Lanes<f32>, weights: &Lanes<u32>, activation: [f32; 2]) -> Lanes<f32> {
+        let first = each(|lane| f32::from_bits(weights[lane] << 16));
+        let second = each(|lane| f32::from_bits(weights[lane] & 0xffff_0000));
+        let sum = self.fma(first, self.splat(activation[0]), sum);
+        self.fma(second, self.splat(activation[1]), sum)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+}

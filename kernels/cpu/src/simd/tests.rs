@@ -1,0 +1,85 @@
+//! Every class that this machine has against the portable one, operation by operation.
+
+use super::{Kernel, LANES, Lanes, Simd};
+use crate::element::Bf16;
+use crate::isa::Isa;
+
+/// All operations that must not depend on the class, over one set of inputs.
+struct Exact<'a>(&'a Lanes<f32>, &'a Lanes<f32>);
+
+impl Kernel for Exact<'_> {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Vec<u32> {
+        let (a, b) = (simd.load(self.0), simd.load(self.1));
+        let (mantissa, exponent) = simd.split_exponent(simd.max(b, simd.splat(1e-30)));
+        let mut results = vec![
+            simd.add(a, b),
+            simd.sub(a, b),
+            simd.mul(a, b),
+            simd.div(a, b),
+            simd.max(a, b),
+            simd.min(a, b),
+            simd.select_less(a, b, simd.splat(1.0), simd.splat(2.0)),
+            simd.round(a),
+            simd.scale(mantissa, simd.round(simd.min(simd.splat(60.0), a))),
+            mantissa,
+            exponent,
+        ];
+        let mut halves = [Bf16::default(); LANES];
+        simd.store_bf16(a, &mut halves);
+        results.push(simd.load_bf16(&halves));
+        results.push(simd.from_i32(&self.0.map(|x| x.to_bits() as i32)));
+        results.push(simd.splat(simd.sum(a)));
+        results.push(simd.splat(simd.max_lane(a)));
+        let mut bits = Vec::new();
+        for result in results {
+            let mut lanes = [0.0; LANES];
+            simd.store(result, &mut lanes);
+            bits.extend(lanes.map(f32::to_bits));
+        }
+        bits
+    }
+}
+
+#[test]
+fn every_class_does_the_exact_operations_alike() {
+    let portable = Isa::named("portable").expect("always there");
+    let cases: [[f32; 4]; 4] =
+        [[1.0, -2.5, 0.5, 3.75], [1e-20, 7.0, -0.0, 1.5], [59.5, -60.25, 2.0, 1e5], [0.1, 0.3, -0.7, 1234.567]];
+    for (seed, case) in cases.iter().enumerate() {
+        let a: Lanes<f32> = std::array::from_fn(|lane| case[lane % 4] * (1.0 + lane as f32 * 0.37));
+        let b: Lanes<f32> = std::array::from_fn(|lane| case[(lane + seed) % 4].abs() + lane as f32 * 0.01);
+        let expected = portable.run(Exact(&a, &b));
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Exact(&a, &b)), expected, "{}", isa.name());
+        }
+    }
+}
+
+/// The pair product of one class.
+struct Pairs<'a>(&'a Lanes<u32>, [Bf16; 2]);
+
+impl Kernel for Pairs<'_> {
+    type Output = Lanes<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Lanes<f32> {
+        let mut out = [0.0; LANES];
+        let sum = simd.dot_pairs(simd.splat(1.0), self.0, simd.pair(self.1[0], self.1[1]));
+        simd.store(sum, &mut out);
+        out
+    }
+}
+
+#[test]
+fn pairs_multiply_first_with_first_and_second_with_second() {
+    let half = |value: f32| u32::from(Bf16::from_f32(value).0);
+    let weights: Lanes<u32> = std::array::from_fn(|lane| half(lane as f32) | half(0.5) << 16);
+    let activation = [Bf16::from_f32(2.0), Bf16::from_f32(-4.0)];
+    let expected: Lanes<f32> = std::array::from_fn(|lane| 1.0 + 2.0 * lane as f32 - 2.0); // exact in every class
+    for isa in Isa::available() {
+        assert_eq!(isa.run(Pairs(&weights, activation)), expected, "{}", isa.name());
+    }
+}
