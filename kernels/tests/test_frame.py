@@ -9,7 +9,6 @@ import threading
 
 import pytest
 import torch
-
 from pelton_kernels import _native
 
 CAPACITIES = {
