@@ -1,7 +1,7 @@
 //! Methods of Python's `str`, `list` and `dict` that templates call: those of `minijinja_contrib::pycompat`, the ones
 //! it has not, and the one where it differs (`splitlines`).
 
-use minijinja::value::{Value, ValueKind, from_args};
+use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
@@ -35,12 +35,12 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         "partition" => {
             let (separator,): (&str,) = from_args(args)?;
             let parts = text.split_once(non_empty(separator)?).map(|(before, after)| [before, separator, after]);
-            Value::from_iter(parts.unwrap_or([text, "", ""]))
+            Value::from(Tuple::from(parts.unwrap_or([text, "", ""]).map(Value::from)))
         }
         "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
             let parts = text.rsplit_once(non_empty(separator)?).map(|(before, after)| [before, separator, after]);
-            Value::from_iter(parts.unwrap_or(["", "", text]))
+            Value::from(Tuple::from(parts.unwrap_or(["", "", text]).map(Value::from)))
         }
         "rsplit" => {
             let (separator, most): (Option<&str>, Option<i64>) = from_args(args)?;
@@ -64,6 +64,10 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             let swapped =
                 |c: char| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() };
             text.chars().map(swapped).collect::<String>().into()
+        }
+        "title" => {
+            let () = from_args(args)?;
+            title(text).into()
         }
         "ljust" | "rjust" | "center" | "zfill" => padded(text, method, args)?.into(),
         _ => return Ok(None),
@@ -104,6 +108,21 @@ fn rsplit<'a>(text: &'a str, separator: Option<&str>, most: Option<i64>) -> Resu
     };
     parts.reverse();
     Ok(parts)
+}
+
+/// Every letter after something that is no letter is large, an apostrophe included.
+fn title(text: &str) -> String {
+    let mut titled = String::with_capacity(text.len());
+    let mut is_inside = false;
+    for c in text.chars() {
+        if is_inside {
+            titled.extend(c.to_lowercase())
+        } else {
+            titled.extend(c.to_uppercase())
+        }
+        is_inside = c.is_alphabetic();
+    }
+    titled
 }
 
 /// At every line end that Python knows; Rust's `lines` knows two of them.
