@@ -7,9 +7,12 @@
 
 use std::{
     hint::spin_loop,
-    sync::atomic::{
-        AtomicU32,
-        Ordering::{Acquire, SeqCst},
+    sync::{
+        OnceLock,
+        atomic::{
+            AtomicU32,
+            Ordering::{Acquire, SeqCst},
+        },
     },
     thread::available_parallelism,
     time::{Duration, Instant},
@@ -65,7 +68,7 @@ impl Signal<'_> {
     }
 
     fn spin(self, seen: u32, timeout: Duration) -> bool {
-        if available_parallelism().map_or(1, usize::from) == 1 {
+        if !has_several_processors() {
             return false; // the peer cannot run while we spin
         }
         let begin = Instant::now();
@@ -95,6 +98,12 @@ impl Signal<'_> {
             Err(error) => panic!("futex wait on a mapped, aligned word cannot fail: {error}"),
         }
     }
+}
+
+/// Asked once: the answer is read from the cgroup's files, which takes longer than a spin.
+fn has_several_processors() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| available_parallelism().is_ok_and(|processors| processors.get() > 1))
 }
 
 fn wake(word: &AtomicU32) {
