@@ -14,7 +14,7 @@ use crate::Cpu;
 use crate::cache::CacheShape;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices};
-use crate::split::{Shared, threads_for};
+use crate::split::Shared;
 use piece::Walk;
 
 /// The arguments of [`paged_attention`].
@@ -72,7 +72,7 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
     }
 
     let shares = Shares::new(&runs, cache.heads);
-    let parts = cpu.threads().min(threads_for(shares.total * group * cache.dim));
+    let parts = cpu.parts(runs.len() * cache.heads, shares.total * group * cache.dim);
     let isa = cpu.isa;
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {

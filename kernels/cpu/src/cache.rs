@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 
 /// The four sizes of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub fn copy_blocks<E: Pod + Send + Sync>(
     check_indices("tokens", tokens, shape.block_size + 1)?;
     let caches = caches.map(Shared::new);
     let work = 2 * from.len() * shape.heads * shape.block_size * shape.dim;
-    let parts = cpu.threads().min(shape.heads).min(threads_for(work));
+    let parts = cpu.parts(shape.heads, work);
     cpu.pool.run(parts, |thread| {
         // A thread has whole heads, and walks the copies in order: a block may be a target first and a source later.
         for head in part(shape.heads, parts, thread) {

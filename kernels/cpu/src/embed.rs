@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 
 /// `out`: `[tokens, width]`; `table`: `[vocabulary, width]`; `ids`: `[tokens]`, each below the vocabulary's size.
 pub fn embed<E: Pod + Send + Sync>(
@@ -16,7 +16,7 @@ pub fn embed<E: Pod + Send + Sync>(
 ) -> Result<(), Refusal> {
     assert!(width > 0 && table.len().is_multiple_of(width) && out.len() == ids.len() * width);
     check_indices("ids", ids, table.len() / width)?;
-    let parts = cpu.threads().min(ids.len()).min(threads_for(out.len()));
+    let parts = cpu.parts(ids.len(), out.len());
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {
         let tokens = part(ids.len(), parts, thread);

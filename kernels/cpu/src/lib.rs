@@ -19,6 +19,7 @@ mod norm;
 mod philox;
 mod pool;
 mod rope;
+mod sample;
 mod silu;
 mod simd;
 mod split;
@@ -34,6 +35,7 @@ pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
 pub use rope::{RopeKvWrite, rope_kv_write};
+pub use sample::{SampleOut, SampleRows, sample};
 pub use silu::silu_mul;
 
 /// What every op runs on: the instruction set, the threads, and memory that is used again from call to call.
@@ -41,12 +43,19 @@ pub struct Cpu {
     isa: Isa,
     pool: Pool,
     scratch: memory::Buffer,
+    /// How many elements are worth waking one more thread: about what a core handles in the microseconds that takes.
+    grain: usize,
 }
 
 impl Cpu {
     /// `threads` counts the calling thread; 1 starts no thread at all.
     pub fn new(isa: Isa, threads: usize) -> Self {
-        Self { isa, pool: Pool::new(threads), scratch: memory::Buffer::empty() }
+        Self { isa, pool: Pool::new(threads), scratch: memory::Buffer::empty(), grain: 16_384 }
+    }
+
+    /// How many parts to cut an op into: no more than there are threads or `units`, nor than `work` (in elements) is worth.
+    fn parts(&self, units: usize, work: usize) -> usize {
+        self.threads().min(units).min(1 + work / self.grain)
     }
 
     /// The instruction set that all ops of this value use.

@@ -1,6 +1,18 @@
-//! exp and ln on 16 lanes, by polynomials after Cephes (`expf`, `logf`): within 2 ulp, the same instructions everywhere.
+//! exp and ln on 16 lanes, by polynomials after Cephes (`expf`, `logf`): within 2 ulp, the same instructions everywhere;
+//! and the load of a row's incomplete end.
 
-use crate::simd::Simd;
+use crate::simd::{LANES, Simd};
+
+/// Up to 16 values, the missing ones being `fill`.
+#[inline(always)]
+pub(crate) fn filled<S: Simd>(simd: S, values: &[f32], fill: f32) -> S::V {
+    if let Ok(whole) = values.try_into() {
+        return simd.load(whole);
+    }
+    let mut lanes = [fill; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    simd.load(&lanes)
+}
 
 /// e^x. 0 below -87.3 (the smallest normal result), infinity above 88.7; NaN stays NaN.
 #[inline(always)]
@@ -16,7 +28,7 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     let rest = simd.fma(power, simd.splat(-LN2_HIGH), inside);
     let rest = simd.fma(power, simd.splat(-LN2_LOW), rest);
     let mut poly = simd.splat(1.987_569_1e-4);
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         poly = simd.fma(poly, rest, simd.splat(coefficient));
     }
     let poly = simd.fma(poly, simd.mul(rest, rest), simd.add(rest, simd.splat(1.0)));
@@ -57,7 +69,7 @@ fn ln_of_parts<S: Simd>(simd: S, f: S::V, e: S::V) -> S::V {
         -1.666_805_8e-1,
         2.000_071_5e-1,
         -2.499_999_4e-1,
-        3.333_333_1e-1,
+        3.333_333e-1,
     ] {
         poly = simd.fma(poly, f, simd.splat(coefficient));
     }

@@ -4,7 +4,7 @@
 
 use crate::element::Element;
 use crate::simd::{Kernel, LANES, Lanes, Simd};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
 /// `out[t] = norm(x[t]) · gain`. `out`, `x`: `[tokens, width]`; `gain`: `[width]`.
@@ -48,7 +48,7 @@ fn by_rows<E: Element>(
 ) {
     assert!(width > 0 && out.len().is_multiple_of(width));
     let rows = out.len() / width;
-    let parts = cpu.threads().min(rows).min(threads_for(out.len()));
+    let parts = cpu.parts(rows, out.len());
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {
         let rows = part(rows, parts, thread);

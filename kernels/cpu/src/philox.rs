@@ -6,13 +6,24 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
 /// The four words for this counter and key.
-#[inline(always)]
 pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    let ([mut a, mut b, mut c, mut d], [mut k0, mut k1]) = (counter, key);
+    philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
+}
+
+/// The same for `N` counters at once: `counters[word][lane]` gives `[word][lane]`. Written lane by lane within each round,
+/// which compilers turn into vector instructions.
+#[inline(always)]
+pub(crate) fn philox_lanes<const N: usize>(counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
+    let ([mut a, mut b, mut c, mut d], [mut k0, mut k1]) = (counters, key);
     for _ in 0..ROUNDS {
-        let first = u64::from(MULTIPLIERS[0]) * u64::from(a);
-        let second = u64::from(MULTIPLIERS[1]) * u64::from(c);
-        (a, b, c, d) = ((second >> 32) as u32 ^ b ^ k0, second as u32, (first >> 32) as u32 ^ d ^ k1, first as u32);
+        for lane in 0..N {
+            let first = u64::from(MULTIPLIERS[0]) * u64::from(a[lane]);
+            let second = u64::from(MULTIPLIERS[1]) * u64::from(c[lane]);
+            a[lane] = (second >> 32) as u32 ^ b[lane] ^ k0;
+            b[lane] = second as u32;
+            c[lane] = (first >> 32) as u32 ^ d[lane] ^ k1;
+            d[lane] = first as u32;
+        }
         (k0, k1) = (k0.wrapping_add(WEYL[0]), k1.wrapping_add(WEYL[1]));
     }
     [a, b, c, d]

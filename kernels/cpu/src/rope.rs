@@ -8,7 +8,7 @@ use crate::cache::CacheShape;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices};
 use crate::simd::{Kernel, Simd};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 
 /// The arguments of [`rope_kv_write`].
 pub struct RopeKvWrite<'a, E> {
@@ -49,26 +49,26 @@ pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Res
 
     let work = q.len() + 2 * k.len();
     let all = heads + kv_heads;
-    let parts = cpu.threads().min(all).min(threads_for(work));
+    let parts = cpu.parts(all, work);
     let isa = cpu.isa;
     let (q, k) = (Shared::new(q), Shared::new(k));
     let (k_cache, v_cache) = (Shared::new(k_cache), Shared::new(v_cache));
-    let angles = |token: usize| &cos_sin[positions[token] as usize * rotated..][..rotated];
     cpu.pool.run(parts, |thread| {
         // A thread has whole heads and all their tokens: two tokens may name the same slot, and the later one then wins.
         let own = part(all, parts, thread);
-        for token in 0..tokens {
+        for (token, (&position, &slot)) in positions.iter().zip(kv_slots).enumerate() {
+            let cos_sin = &cos_sin[position as usize * rotated..][..rotated];
+            let slot = slot as usize;
             for head in own.start.min(heads)..own.end.min(heads) {
                 let at = (token * heads + head) * dim;
                 // SAFETY: only this thread touches this head.
-                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin: angles(token) });
+                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin });
             }
             for head in own.start.max(heads) - heads..own.end.max(heads) - heads {
                 let at = (token * kv_heads + head) * dim;
                 // SAFETY: as above.
                 let k = unsafe { k.piece(at..at + dim) };
-                isa.run(Rotate { head: &mut k[..rotated], cos_sin: angles(token) });
-                let slot = kv_slots[token] as usize;
+                isa.run(Rotate { head: &mut k[..rotated], cos_sin });
                 let to = cache.at(slot / cache.block_size, head, slot % cache.block_size);
                 // SAFETY: as above.
                 let (to_k, to_v) = unsafe { (k_cache.piece(to..to + dim), v_cache.piece(to..to + dim)) };

@@ -4,7 +4,7 @@ use crate::Cpu;
 use crate::element::Element;
 use crate::math::exp;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 
 /// `out[t][i] = silu(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, width]`; `gate_up`: `[tokens, 2 · width]`.
 pub fn silu_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: usize) {
@@ -14,7 +14,7 @@ pub fn silu_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: 
     let vectors = width.div_ceil(LANES);
     let units = out.len() / width * vectors;
     // An exp and a division weigh about as much as 8 plain elements.
-    let parts = cpu.threads().min(units).min(threads_for(out.len() * 8));
+    let parts = cpu.parts(units, out.len() * 8);
     let isa = cpu.isa;
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {

@@ -10,12 +10,6 @@ pub(crate) fn part(total: usize, parts: usize, part: usize) -> Range<usize> {
     start..start + each + usize::from(part < longer)
 }
 
-/// How many threads `work` (in elements touched, or so) is worth: waking one costs a few microseconds, in which a core
-/// handles about 16 thousand elements.
-pub(crate) fn threads_for(work: usize) -> usize {
-    1 + work / 16_384
-}
-
 /// A slice whose disjoint pieces are written by different threads.
 pub(crate) struct Shared<'a, T> {
     start: *mut T,

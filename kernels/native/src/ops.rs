@@ -1,7 +1,480 @@
-//! The CPU kernels' Python door.
+//! The CPU kernels' Python door: addresses of contiguous tensors in, `pelton_cpu` called without the GIL.
+//!
+//! A tensor arrives as [`Span`]: address and number of elements. `pelton_kernels.cpu`, the only caller, takes both from the
+//! tensor and holds it during the call; shapes and formats are checked before, in `pelton_kernels.ops`, so that all devices
+//! refuse alike. Checked here: that nothing written overlaps anything else, and what lies in the tensors (by `pelton_cpu`).
 
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
+
+use pelton_cpu::{Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// One for the process: its threads are the cores, and two ops at once would only take them from each other.
+static CPU: LazyLock<Mutex<Cpu>> =
+    LazyLock::new(|| Mutex::new(Cpu::new(Isa::best(), available_parallelism().map_or(1, usize::from))));
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PackedWeight>()?;
+    module.add_function(wrap_pyfunction!(set_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(available_isas, module)?)?;
+    module.add_function(wrap_pyfunction!(force_isa, module)?)?;
+    module.add_function(wrap_pyfunction!(numerics_id, module)?)?;
+    module.add_function(wrap_pyfunction!(embed, module)?)?;
+    module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(pack, module)?)?;
+    module.add_function(wrap_pyfunction!(linear, module)?)?;
+    module.add_function(wrap_pyfunction!(rope_kv_write, module)?)?;
+    module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
+    module.add_function(wrap_pyfunction!(copy_blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(sample, module)?)
+}
+
+/// A kernel that panicked left no half-made state behind: all it keeps between calls is scratch memory.
+fn cpu() -> MutexGuard<'static, Cpu> {
+    CPU.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refused(refusal: Refusal) -> PyErr {
+    PyValueError::new_err(refusal.to_string())
+}
+
+/// A contiguous tensor: its address, and how many elements it has.
+#[derive(FromPyObject, Clone, Copy)]
+struct Span(usize, usize);
+
+impl Span {
+    /// # Safety
+    /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
+    unsafe fn read<'a, T>(self) -> &'a [T] {
+        if self.1 == 0 {
+            return &[]; // torch gives an empty tensor the address 0
+        }
+        // SAFETY: the caller's promise; torch aligns tensors to their elements at least.
+        unsafe { std::slice::from_raw_parts(self.0 as *const T, self.1) }
+    }
+
+    /// # Safety
+    /// As for `read`, and nothing else reads or writes them meanwhile.
+    unsafe fn write<'a, T>(self) -> &'a mut [T] {
+        if self.1 == 0 {
+            return &mut [];
+        }
+        // SAFETY: the caller's promise, as in `read`.
+        unsafe { std::slice::from_raw_parts_mut(self.0 as *mut T, self.1) }
+    }
+
+    fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
+        let (end, other_end) = (self.0 + self.1 * size, other.0 + other.1 * other_size);
+        self.1 > 0 && other.1 > 0 && self.0 < other_end && other.0 < end
+    }
+}
+
+/// Refuses a tensor that is written and overlaps another. Each is named, and has its element size.
+fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) -> PyResult<()> {
+    for (at, &(name, span, size)) in written.iter().enumerate() {
+        for &(other, other_span, other_size) in written[at + 1..].iter().chain(read) {
+            if span.overlaps(size, other_span, other_size) {
+                return Err(PyValueError::new_err(format!(
+                    "`{name}` shares memory with `{other}`; allowed: a tensor of its own"
+                )));
+            }
+        }
+    }
     Ok(())
+}
+
+fn format_of(dtype: &str) -> PyResult<Format> {
+    [Format::Float32, Format::BFloat16]
+        .into_iter()
+        .find(|format| format.name() == dtype)
+        .ok_or_else(|| PyValueError::new_err(format!("`dtype` is {dtype}; allowed: float32, bfloat16")))
+}
+
+/// `$body` with `$E` the element type of this format.
+macro_rules! by_format {
+    ($format:expr, $E:ident => $body:expr) => {
+        match $format {
+            Format::Float32 => {
+                type $E = f32;
+                $body
+            }
+            Format::BFloat16 => {
+                type $E = Bf16;
+                $body
+            }
+        }
+    };
+}
+
+/// How many threads share an op, the caller's among them.
+#[pyfunction]
+fn set_threads(py: Python<'_>, threads: usize) -> PyResult<()> {
+    if threads == 0 {
+        return Err(PyValueError::new_err("`threads` is 0; allowed: 1 and more"));
+    }
+    py.detach(|| {
+        let mut cpu = cpu();
+        *cpu = Cpu::new(cpu.isa(), threads);
+    });
+    Ok(())
+}
+
+/// The instruction sets that run here, the best first.
+#[pyfunction]
+fn available_isas() -> Vec<&'static str> {
+    Isa::available().into_iter().map(Isa::name).collect()
+}
+
+/// Uses this instruction set from now on; `None`: the best. Weights keep the layout they were packed in.
+#[pyfunction]
+#[pyo3(signature = (name))]
+fn force_isa(py: Python<'_>, name: Option<&str>) -> PyResult<()> {
+    let isa = name.map_or_else(|| Some(Isa::best()), Isa::named).ok_or_else(|| {
+        let allowed = available_isas().join(", ");
+        PyValueError::new_err(format!("`name` is {}; allowed here: {allowed}", name.unwrap_or_default()))
+    })?;
+    py.detach(|| {
+        let mut cpu = cpu();
+        *cpu = Cpu::new(isa, cpu.threads());
+    });
+    Ok(())
+}
+
+/// Class, format and version of the arithmetic.
+#[pyfunction]
+fn numerics_id(py: Python<'_>, dtype: &str) -> PyResult<String> {
+    let format = format_of(dtype)?;
+    Ok(py.detach(|| cpu().numerics_id(format)))
+}
+
+#[pyfunction]
+fn embed(py: Python<'_>, dtype: &str, out: Span, table: Span, ids: Span, width: usize) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        check_apart(&[("out", out, size_of::<E>())], &[("table", table, size_of::<E>()), ("ids", ids, 4)])?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let (out, table, ids) = unsafe { (out.write::<E>(), table.read(), ids.read()) };
+        py.detach(|| pelton_cpu::embed(&mut cpu(), out, table, ids, width)).map_err(refused)
+    })
+}
+
+#[pyfunction]
+fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f32) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        let size = size_of::<E>();
+        let is_in_place = out.0 == x.0 && out.1 == x.1;
+        check_apart(&[("out", out, size)], &[("gain", gain, size)])?;
+        // SAFETY: see the module's comment; `out` is apart from `gain` by the check above.
+        let (target, gain) = unsafe { (out.write::<E>(), gain.read::<E>()) };
+        if is_in_place {
+            py.detach(|| pelton_cpu::rms_norm_in_place(&mut cpu(), target, gain, eps));
+            return Ok(());
+        }
+        check_apart(&[("out", out, size)], &[("x", x, size)])?;
+        // SAFETY: as above, and apart from `out`.
+        let x = unsafe { x.read::<E>() };
+        py.detach(|| pelton_cpu::rms_norm(&mut cpu(), target, x, gain, eps));
+        Ok(())
+    })
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
+fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span, gain: Span, eps: f32) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        let size = size_of::<E>();
+        check_apart(&[("out", out, size), ("residual", residual, size)], &[("x", x, size), ("gain", gain, size)])?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let (out, residual, x, gain) =
+            unsafe { (out.write::<E>(), residual.write::<E>(), x.read::<E>(), gain.read::<E>()) };
+        py.detach(|| pelton_cpu::add_rms_norm(&mut cpu(), out, residual, x, gain, eps));
+        Ok(())
+    })
+}
+
+/// A weight matrix in the layout of the instruction set that was chosen when it was packed.
+#[pyclass(frozen, module = "pelton_kernels._native")]
+struct PackedWeight(Packed);
+
+enum Packed {
+    Float32(pelton_cpu::PackedWeight<f32>),
+    BFloat16(pelton_cpu::PackedWeight<Bf16>),
+}
+
+#[pymethods]
+impl PackedWeight {
+    /// How much memory it takes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        match &self.0 {
+            Packed::Float32(weight) => weight.bytes(),
+            Packed::BFloat16(weight) => weight.bytes(),
+        }
+    }
+}
+
+/// Packs a row-major `[columns, depth]` matrix.
+#[pyfunction]
+fn pack(py: Python<'_>, dtype: &str, weight: Span, columns: usize, depth: usize) -> PyResult<PackedWeight> {
+    let format = format_of(dtype)?;
+    Ok(PackedWeight(py.detach(|| match format {
+        Format::Float32 => Packed::Float32(pack_as(weight, columns, depth)),
+        Format::BFloat16 => Packed::BFloat16(pack_as(weight, columns, depth)),
+    })))
+}
+
+fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> pelton_cpu::PackedWeight<E> {
+    // SAFETY: see the module's comment; nothing that Python can see is written.
+    let weight = unsafe { weight.read::<E>() };
+    pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth)
+}
+
+/// `out_dtype` is the weight's, or float32.
+#[pyfunction]
+#[pyo3(signature = (out_dtype, out, x, weight, bias))]
+fn linear(
+    py: Python<'_>,
+    out_dtype: &str,
+    out: Span,
+    x: Span,
+    weight: &Bound<'_, PackedWeight>,
+    bias: Option<Span>,
+) -> PyResult<()> {
+    let out_format = format_of(out_dtype)?;
+    let bias = bias.unwrap_or(Span(0, 0));
+    match (&weight.get().0, out_format) {
+        (Packed::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
+        (Packed::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
+        (Packed::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
+        (Packed::Float32(_), Format::BFloat16) => {
+            Err(PyValueError::new_err("`out` is bfloat16, the weight is float32; allowed: float32"))
+        }
+    }
+}
+
+fn linear_of<E: Element, O: Element>(
+    py: Python<'_>,
+    out: Span,
+    x: Span,
+    weight: &pelton_cpu::PackedWeight<E>,
+    bias: Span,
+) -> PyResult<()> {
+    check_apart(&[("out", out, size_of::<O>())], &[("x", x, size_of::<E>()), ("bias", bias, size_of::<E>())])?;
+    // SAFETY: see the module's comment; apart by the check above.
+    let (out, x, bias) = unsafe { (out.write::<O>(), x.read::<E>(), bias.read::<E>()) };
+    py.detach(|| {
+        let mut cpu = cpu();
+        if !weight.suits(cpu.isa()) {
+            let isa = cpu.isa().name();
+            return Err(PyValueError::new_err(format!(
+                "`weight` is packed for another instruction set; allowed: one packed for {isa}"
+            )));
+        }
+        pelton_cpu::linear(&mut cpu, out, x, weight, (!bias.is_empty()).then_some(bias));
+        Ok(())
+    })
+}
+
+/// Blocks, KV heads, block size, head size.
+type CacheSizes = (usize, usize, usize, usize);
+
+fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
+    CacheShape { blocks, heads, block_size, dim }
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
+fn rope_kv_write(
+    py: Python<'_>,
+    dtype: &str,
+    q: Span,
+    k: Span,
+    v: Span,
+    cos_sin: Span,
+    rotated: usize,
+    positions: Span,
+    k_cache: Span,
+    v_cache: Span,
+    cache: CacheSizes,
+    kv_slots: Span,
+    heads: usize,
+) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        let size = size_of::<E>();
+        check_apart(
+            &[("q", q, size), ("k", k, size), ("k_cache", k_cache, size), ("v_cache", v_cache, size)],
+            &[("v", v, size), ("cos_sin", cos_sin, 4), ("positions", positions, 4), ("kv_slots", kv_slots, 8)],
+        )?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let args = unsafe {
+            RopeKvWrite {
+                q: q.write::<E>(),
+                k: k.write(),
+                v: v.read(),
+                cos_sin: cos_sin.read(),
+                rotated,
+                positions: positions.read(),
+                k_cache: k_cache.write(),
+                v_cache: v_cache.write(),
+                cache: cache_shape(cache),
+                kv_slots: kv_slots.read(),
+                heads,
+            }
+        };
+        py.detach(|| pelton_cpu::rope_kv_write(&mut cpu(), args)).map_err(refused)
+    })
+}
+
+#[pyfunction]
+fn silu_mul(py: Python<'_>, dtype: &str, out: Span, gate_up: Span, width: usize) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        check_apart(&[("out", out, size_of::<E>())], &[("gate_up", gate_up, size_of::<E>())])?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let (out, gate_up) = unsafe { (out.write::<E>(), gate_up.read::<E>()) };
+        py.detach(|| pelton_cpu::silu_mul(&mut cpu(), out, gate_up, width));
+        Ok(())
+    })
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
+fn paged_attention(
+    py: Python<'_>,
+    dtype: &str,
+    out: Span,
+    q: Span,
+    k_cache: Span,
+    v_cache: Span,
+    cache: CacheSizes,
+    block_table: Span,
+    row_offsets: Span,
+    row_starts: Span,
+    heads: usize,
+    scale: f32,
+) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        let size = size_of::<E>();
+        let tables = [("block_table", block_table, 4), ("row_offsets", row_offsets, 4), ("row_starts", row_starts, 4)];
+        check_apart(&[("out", out, size)], &[("q", q, size), ("k_cache", k_cache, size), ("v_cache", v_cache, size)])?;
+        check_apart(&[("out", out, size)], &tables)?;
+        // SAFETY: see the module's comment; apart by the checks above.
+        let args = unsafe {
+            Attention {
+                out: out.write::<E>(),
+                q: q.read(),
+                k_cache: k_cache.read(),
+                v_cache: v_cache.read(),
+                cache: cache_shape(cache),
+                block_table: block_table.read(),
+                row_offsets: row_offsets.read(),
+                row_starts: row_starts.read(),
+                heads,
+                scale,
+            }
+        };
+        py.detach(|| pelton_cpu::paged_attention(&mut cpu(), args)).map_err(refused)
+    })
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
+fn copy_blocks(
+    py: Python<'_>,
+    dtype: &str,
+    k_cache: Span,
+    v_cache: Span,
+    cache: CacheSizes,
+    from_blocks: Span,
+    to_blocks: Span,
+    tokens: Span,
+) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        let size = size_of::<E>();
+        let lists = [("from_blocks", from_blocks, 4), ("to_blocks", to_blocks, 4), ("tokens", tokens, 4)];
+        check_apart(&[("k_cache", k_cache, size), ("v_cache", v_cache, size)], &lists)?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let (caches, from, to, tokens) = unsafe {
+            ([k_cache.write::<E>(), v_cache.write()], from_blocks.read(), to_blocks.read(), tokens.read())
+        };
+        py.detach(|| pelton_cpu::copy_blocks(&mut cpu(), caches, cache_shape(cache), from, to, tokens))
+            .map_err(refused)
+    })
+}
+
+/// Words of a parameter record.
+const ADMIT_WORDS: usize = pelton_frame::Admit::WORDS;
+
+#[pyfunction]
+#[pyo3(signature = (out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, vocabulary, params, slots, positions, counts, bias_ids, bias_values, suppressed))]
+#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
+fn sample(
+    py: Python<'_>,
+    out_tokens: Span,
+    out_flags: Span,
+    out_chosen: Span,
+    out_top_ids: Span,
+    out_top_logprobs: Span,
+    logits: Span,
+    vocabulary: usize,
+    params: Span,
+    slots: Span,
+    positions: Span,
+    counts: Option<Span>,
+    bias_ids: Span,
+    bias_values: Span,
+    suppressed: Span,
+) -> PyResult<()> {
+    let named = |name, span| (name, span, 4); // every tensor here has elements of 4 bytes
+    check_apart(
+        &[
+            named("out_tokens", out_tokens),
+            named("out_flags", out_flags),
+            named("out_chosen", out_chosen),
+            named("out_top_ids", out_top_ids),
+            named("out_top_logprobs", out_top_logprobs),
+        ],
+        &[
+            named("logits", logits),
+            named("params", params),
+            named("slots", slots),
+            named("positions", positions),
+            named("counts", counts.unwrap_or(Span(0, 0))),
+            named("bias_ids", bias_ids),
+            named("bias_values", bias_values),
+            named("suppressed", suppressed),
+        ],
+    )?;
+    // SAFETY: see the module's comment; apart by the check above. An `Admit` is 24 words, any of which may have any value.
+    let (out, input) = unsafe {
+        let out = SampleOut {
+            tokens: out_tokens.write(),
+            flags: out_flags.write(),
+            chosen: out_chosen.write(),
+            top_ids: out_top_ids.write(),
+            top_logprobs: out_top_logprobs.write(),
+        };
+        let input = SampleRows {
+            logits: logits.read(),
+            vocabulary,
+            params: Span(params.0, params.1 / ADMIT_WORDS).read(),
+            slots: slots.read(),
+            positions: positions.read(),
+            counts: counts.map(|counts| counts.read()),
+            bias_ids: bias_ids.read(),
+            bias_values: bias_values.read(),
+            suppressed: suppressed.read(),
+        };
+        (out, input)
+    };
+    py.detach(|| pelton_cpu::sample(&mut cpu(), out, input)).map_err(refused)
 }

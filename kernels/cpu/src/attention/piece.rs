@@ -192,14 +192,7 @@ impl<E: Element> Walk<'_, E> {
 
     /// Turns one piece's scores into weights, sums up the values, and merges the piece into what came before it.
     #[inline(always)]
-    fn weigh<S: Simd, const C: usize>(
-        &self,
-        simd: S,
-        state: &mut State,
-        run: &Run,
-        places: &[usize],
-        first: usize,
-    ) {
+    fn weigh<S: Simd, const C: usize>(&self, simd: S, state: &mut State, run: &Run, places: &[usize], first: usize) {
         let queries = state.max.len();
         let group = self.group();
         let visible = |query: usize| (run.position + query / group + 1).saturating_sub(first).min(places.len());

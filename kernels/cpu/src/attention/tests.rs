@@ -98,6 +98,7 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
             }
             // B:SC2: a chunk of exactly one token is like any other; so are chunks that cut a piece or a block.
             let mut three = Cpu::new(isa, 3);
+            three.grain = 1;
             for mut cuts in [vec![0, known / 2, known], vec![0, known / 3, known / 3 + 1, known - 1, known]] {
                 cuts.sort_unstable();
                 cuts.dedup();
@@ -124,8 +125,12 @@ fn bfloat16_is_right_and_the_same_in_any_chunks() {
 #[test]
 fn shares_give_every_task_to_one_thread() {
     for (lengths, heads) in [(vec![1], 1), (vec![1, 500, 3], 4), (vec![40; 17], 3), (vec![], 2)] {
-        let offsets: Vec<i32> =
-            std::iter::once(0).chain(lengths.iter().scan(0, |sum, &len| { *sum += len; Some(*sum) })).collect();
+        let offsets: Vec<i32> = std::iter::once(0)
+            .chain(lengths.iter().scan(0, |sum, &len| {
+                *sum += len;
+                Some(*sum)
+            }))
+            .collect();
         let runs = runs(&offsets, &vec![7; lengths.len()], 8);
         let shares = Shares::new(&runs, heads);
         for parts in 1..6 {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use crate::Cpu;
 use crate::element::Element;
 use crate::simd::{Kernel, Simd};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 
 pub use pack::PackedWeight;
 use tile::{Activations, Columns};
@@ -54,17 +54,20 @@ fn linear_chunk<E: Element, O: Element>(
     weight: &PackedWeight<E>,
     bias: Option<&[E]>,
 ) {
-    let Cpu { isa, pool, scratch } = cpu;
-    let isa = *isa;
+    let isa = cpu.isa;
     let sizes = isa.run(AskSizes(PhantomData::<E>));
     let rows = Rows { rows: x.len() / weight.depth(), most: sizes.rows };
     let row_words = weight.units() * sizes.activation_words;
-    let packed = scratch.scratch::<u32>(rows.rows * row_words);
+    let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
+    let units = weight.panels() * groups;
+    let pack_parts = cpu.parts(rows.blocks(), x.len());
+    // Few rows are bound by reading weights, many by arithmetic: from 4 rows on, the work grows with the rows.
+    let parts = cpu.parts(units, weight.columns() * weight.depth() * rows.rows.div_ceil(4));
 
-    let parts = pool.threads().min(rows.blocks()).min(threads_for(x.len()));
+    let packed = cpu.scratch.scratch::<u32>(rows.rows * row_words);
     let target = Shared::new(packed);
-    pool.run(parts, |thread| {
-        for block in part(rows.blocks(), parts, thread) {
+    cpu.pool.run(pack_parts, |thread| {
+        for block in part(rows.blocks(), pack_parts, thread) {
             let rows = rows.block(block);
             // SAFETY: blocks do not overlap, and each belongs to one part.
             let packed = unsafe { target.piece(rows.start * row_words..rows.end * row_words) };
@@ -74,13 +77,8 @@ fn linear_chunk<E: Element, O: Element>(
     });
 
     let packed = &*packed;
-    let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
-    let units = weight.panels() * groups;
-    // Few rows are bound by reading weights, many by arithmetic: from 4 rows on, the work grows with the rows.
-    let work = weight.columns() * weight.depth() * rows.rows.div_ceil(4);
-    let parts = pool.threads().min(units).min(threads_for(work));
     let out = Shared::new(out);
-    pool.run(parts, |thread| {
+    cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         isa.run(Columns { out: &out, packed, weight, bias, rows, groups, units });
     });

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use crate::element::Element;
 use crate::memory::Buffer;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::split::{Shared, part, threads_for};
+use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
 /// A weight matrix `[N, K]` in the layout of one class of instruction sets.
@@ -34,7 +34,7 @@ impl<E: Element> PackedWeight<E> {
         let panels = columns.div_ceil(panel_columns);
         let mut data = Buffer::zeroed(panels * units * panel_columns * size_of::<E::Unit>());
 
-        let parts = cpu.threads().min(panels).min(threads_for(weight.len()));
+        let parts = cpu.parts(panels, weight.len());
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
@@ -84,7 +84,6 @@ impl<E: Element> PackedWeight<E> {
         let size = self.units() * self.panel_vectors;
         &self.data.as_slice()[panel * size..(panel + 1) * size]
     }
-
 }
 
 /// How wide a class wants its panels.

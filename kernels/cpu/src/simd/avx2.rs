@@ -58,10 +58,7 @@ impl Simd for Avx2 {
         vouched!({
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
-            Two(
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-            )
+            Two(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
         })
     }
 
@@ -77,7 +74,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn from_i32(self, from: &Lanes<i32>) -> Two {
+    fn load_i32(self, from: &Lanes<i32>) -> Two {
         vouched!(Two(
             _mm256_cvtepi32_ps(_mm256_loadu_si256(from.as_ptr().cast())),
             _mm256_cvtepi32_ps(_mm256_loadu_si256(from.as_ptr().add(8).cast())),

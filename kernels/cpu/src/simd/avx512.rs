@@ -82,7 +82,7 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        fn from_i32(self, from: &Lanes<i32>) -> __m512 {
+        fn load_i32(self, from: &Lanes<i32>) -> __m512 {
             vouched!(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.as_ptr().cast())))
         }
 

@@ -47,7 +47,7 @@ pub trait Simd: Copy {
     /// Rounds as [`Bf16::from_f32`] does.
     fn store_bf16(self, value: Self::V, to: &mut Lanes<Bf16>);
     /// From signed integers, to nearest even.
-    fn from_i32(self, from: &Lanes<i32>) -> Self::V;
+    fn load_i32(self, from: &Lanes<i32>) -> Self::V;
 
     /// a + b
     fn add(self, a: Self::V, b: Self::V) -> Self::V;

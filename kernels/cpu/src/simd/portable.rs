@@ -62,7 +62,7 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn from_i32(self, from: &Lanes<i32>) -> Lanes<f32> {
+    fn load_i32(self, from: &Lanes<i32>) -> Lanes<f32> {
         each(|lane| from[lane] as f32)
     }
 

@@ -30,7 +30,7 @@ impl Kernel for Exact<'_> {
         let mut halves = [Bf16::default(); LANES];
         simd.store_bf16(a, &mut halves);
         results.push(simd.load_bf16(&halves));
-        results.push(simd.from_i32(&self.0.map(|x| x.to_bits() as i32)));
+        results.push(simd.load_i32(&self.0.map(|x| x.to_bits() as i32)));
         results.push(simd.splat(simd.sum(a)));
         results.push(simd.splat(simd.max_lane(a)));
         let mut bits = Vec::new();

@@ -1,0 +1,125 @@
+//! Gumbel-max: the token with the greatest score + noise is a draw from softmax(scores).
+//!
+//! Noise g = -ln(-ln u) for uniform u is a function of (seed, position, token) alone: word `token % 4` of Philox at the
+//! counter (token / 4, position, 0, 0) and the key seed. So whoever draws for this token here, draws this.
+
+use pelton_frame::Admit;
+
+use super::select::{id, score};
+use crate::math::{filled, ln, ln_one_minus};
+use crate::philox::philox_lanes;
+use crate::simd::{LANES, Lanes, Simd};
+
+/// Tokens whose noise is made at once: 16 counters of 4 words.
+const BLOCK: usize = 4 * LANES;
+/// No noise exceeds it: -ln(-ln(1 - 2^-32)) is 22.18.
+const GREATEST_NOISE: f32 = 22.25;
+
+/// The noise of one draw.
+pub(super) struct Noise {
+    seed: [u32; 2],
+    position: u32,
+}
+
+/// The greatest so far; of equals, the lowest id.
+struct Best {
+    value: f32,
+    token: usize,
+}
+
+impl Best {
+    #[inline(always)]
+    fn offer(&mut self, value: f32, token: usize) {
+        if value > self.value || (value == self.value && token < self.token) {
+            *self = Self { value, token };
+        }
+    }
+}
+
+impl Noise {
+    pub(super) fn new(params: &Admit, position: i32) -> Self {
+        Self { seed: [params.seed_lo, params.seed_hi], position: position as u32 }
+    }
+
+    /// The best token of the whole vocabulary. `likeliest` has score 0.
+    #[inline(always)]
+    pub(super) fn best_of_all<S: Simd>(&self, simd: S, scores: &[f32], likeliest: usize) -> usize {
+        let mut best = Best { value: f32::NEG_INFINITY, token: likeliest };
+        // The likeliest goes first: what it reaches, most other blocks cannot reach with any noise, and are passed over.
+        let first = likeliest / BLOCK;
+        self.offer_block(simd, scores, first, &mut best);
+        for (block, scores_of_block) in scores.chunks(BLOCK).enumerate() {
+            let mut greatest = simd.splat(f32::NEG_INFINITY);
+            for chunk in scores_of_block.chunks(LANES) {
+                greatest = simd.max(greatest, filled(simd, chunk, f32::NEG_INFINITY));
+            }
+            if block != first && simd.max_lane(greatest) + GREATEST_NOISE >= best.value {
+                self.offer_block(simd, scores, block, &mut best);
+            }
+        }
+        best.token
+    }
+
+    /// The best token of some candidates.
+    #[inline(always)]
+    pub(super) fn best_of<S: Simd>(&self, simd: S, keys: &[u64]) -> usize {
+        let mut best = Best { value: f32::NEG_INFINITY, token: id(keys[0]) };
+        for keys in keys.chunks(LANES) {
+            let mut counters = [0; LANES];
+            for (counter, &key) in counters.iter_mut().zip(keys) {
+                *counter = id(key) as u32 / 4;
+            }
+            let words = self.words(counters);
+            let mut chosen = [0; LANES];
+            for (lane, &key) in keys.iter().enumerate() {
+                chosen[lane] = words[id(key) % 4][lane];
+            }
+            let noise = gumbel(simd, &chosen);
+            for (&key, noise) in keys.iter().zip(noise) {
+                best.offer(score(key) + noise, id(key));
+            }
+        }
+        best.token
+    }
+
+    #[inline(always)]
+    fn offer_block<S: Simd>(&self, simd: S, scores: &[f32], block: usize, best: &mut Best) {
+        let mut counters = [0; LANES];
+        for (lane, counter) in counters.iter_mut().enumerate() {
+            *counter = (block * LANES + lane) as u32;
+        }
+        let words = self.words(counters);
+        let mut noise = [[0.0; LANES]; 4];
+        for (noise, words) in noise.iter_mut().zip(&words) {
+            *noise = gumbel(simd, words);
+        }
+        for (at, &score) in scores[block * BLOCK..].iter().take(BLOCK).enumerate() {
+            if score > f32::NEG_INFINITY {
+                best.offer(score + noise[at % 4][at / 4], block * BLOCK + at);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn words(&self, counters: Lanes<u32>) -> [Lanes<u32>; 4] {
+        philox_lanes([counters, [self.position; LANES], [0; LANES], [0; LANES]], self.seed)
+    }
+}
+
+/// -ln(-ln(1 - v)), v being the upper 31 bits of each word as a number in (0, 1).
+///
+/// Written with 1 - v for u, because great noise comes from u near 1, where v has more bits than u.
+#[inline(always)]
+fn gumbel<S: Simd>(simd: S, words: &Lanes<u32>) -> Lanes<f32> {
+    let mut halves = [0; LANES];
+    for (half, &word) in halves.iter_mut().zip(words) {
+        *half = (word >> 1) as i32;
+    }
+    let v = simd.mul(simd.add(simd.load_i32(&halves), simd.splat(0.5)), simd.splat(1.0 / 2_147_483_648.0));
+    let v = simd.min(v, simd.splat(1.0 - f32::EPSILON / 2.0)); // a v that was rounded up to 1 has no logarithm
+    let zero = simd.splat(0.0);
+    let exponential = simd.sub(zero, ln_one_minus(simd, v));
+    let mut noise = [0.0; LANES];
+    simd.store(simd.sub(zero, ln(simd, exponential)), &mut noise);
+    noise
+}

@@ -1,0 +1,237 @@
+//! From logits to tokens, each row as if it were alone.
+//!
+//! 1. Raw log-probabilities, if asked for ([`logprobs`]).
+//! 2. Penalties, biases, suppressed ids, on a copy of the row ([`adjust`]).
+//! 3. Temperature 0: the greatest logit, the lowest id winning a tie. Else scores s = (logit - greatest) / temperature,
+//!    so that no temperature overflows; top-k, top-p, min-p leave some of them ([`select`]).
+//! 4. The token with the greatest s + g, g being Gumbel noise that is a function of seed, position and token ([`draw`]):
+//!    that is a draw from softmax(s), and it does not depend on how many other tokens were left.
+
+mod adjust;
+mod draw;
+mod logprobs;
+mod select;
+
+use pelton_frame::{ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, RESULT_NOT_FINITE};
+
+use crate::Cpu;
+use crate::error::{Refusal, check_indices};
+use crate::math::filled;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::split::{Shared, part};
+use adjust::Adjustments;
+
+/// What [`sample`] reads.
+#[derive(Clone, Copy)]
+pub struct SampleRows<'a> {
+    /// `[rows, vocabulary]`.
+    pub logits: &'a [f32],
+    /// How many tokens there are.
+    pub vocabulary: usize,
+    /// `[slots]`: what each slot's request asked for.
+    pub params: &'a [Admit],
+    /// `[rows]`: the slot of each row.
+    pub slots: &'a [i32],
+    /// `[rows]`: the absolute position of the token that is drawn.
+    pub positions: &'a [i32],
+    /// `[slots, vocabulary]`: how often each token stands in the output; the top bit: it stands in the prompt.
+    pub counts: Option<&'a [u32]>,
+    /// `[slots, bias width]`.
+    pub bias_ids: &'a [i32],
+    /// `[slots, bias width]`.
+    pub bias_values: &'a [f32],
+    /// `[slots, suppressed width]`.
+    pub suppressed: &'a [i32],
+}
+
+/// What [`sample`] writes.
+pub struct SampleOut<'a> {
+    /// `[rows]`.
+    pub tokens: &'a mut [i32],
+    /// `[rows]`: `RESULT_*`.
+    pub flags: &'a mut [i32],
+    /// `[rows]`: log-probability of the token; 0 where it was not asked for.
+    pub chosen: &'a mut [f32],
+    /// `[rows, top]`: the likeliest tokens, best first; 0 past the number asked for.
+    pub top_ids: &'a mut [i32],
+    /// `[rows, top]`: their log-probabilities; 0 past the number asked for.
+    pub top_logprobs: &'a mut [f32],
+}
+
+/// Draws one token per row.
+pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Result<(), Refusal> {
+    let rows = input.slots.len();
+    let vocabulary = input.vocabulary;
+    assert!(vocabulary > 0 && input.logits.len() == rows * vocabulary && input.positions.len() == rows);
+    assert!(out.tokens.len() == rows && out.flags.len() == rows && out.chosen.len() == rows);
+    assert!(out.top_ids.len() == out.top_logprobs.len());
+    let top = out.top_ids.len().checked_div(rows).unwrap_or(0);
+    assert_eq!(out.top_ids.len(), rows * top);
+    check(&input, top)?;
+
+    let parts = cpu.parts(rows, rows * vocabulary);
+    let isa = cpu.isa;
+    let scores = Shared::new(cpu.scratch.scratch::<f32>(parts * vocabulary));
+    let (tokens, flags, chosen) = (Shared::new(out.tokens), Shared::new(out.flags), Shared::new(out.chosen));
+    let (top_ids, top_logprobs) = (Shared::new(out.top_ids), Shared::new(out.top_logprobs));
+    cpu.pool.run(parts, |thread| {
+        let rows = part(rows, parts, thread);
+        let tops = rows.start * top..rows.end * top;
+        // SAFETY: each part has rows of its own, and a piece of scratch of its own.
+        let (out, scores) = unsafe {
+            let out = SampleOut {
+                tokens: tokens.piece(rows.clone()),
+                flags: flags.piece(rows.clone()),
+                chosen: chosen.piece(rows.clone()),
+                top_ids: top_ids.piece(tops.clone()),
+                top_logprobs: top_logprobs.piece(tops),
+            };
+            (out, scores.piece(thread * vocabulary..(thread + 1) * vocabulary))
+        };
+        isa.run(Rows { input, out, first: rows.start, top, scores });
+    });
+    Ok(())
+}
+
+fn check(input: &SampleRows<'_>, top: usize) -> Result<(), Refusal> {
+    let slots = input.params.len();
+    check_indices("slots", input.slots, slots)?;
+    for &slot in input.slots {
+        let params = &input.params[slot as usize];
+        let refuse = |argument, got: String, allowed: String| Err(Refusal { argument, got, allowed });
+        if params.top_logprobs as usize > top {
+            let got = format!("asks for {} likeliest tokens in slot {slot}", params.top_logprobs);
+            return refuse("params", got, format!("up to {top}, what `out_top_ids` has room for"));
+        }
+        if params.flags & ADMIT_PENALTIES != 0 && input.counts.is_none() {
+            return refuse("counts", "is None".into(), format!("counts, since slot {slot} has penalties"));
+        }
+        for (argument, ids, count) in
+            [("bias_ids", input.bias_ids, params.bias_count), ("suppressed", input.suppressed, params.suppress_count)]
+        {
+            let width = ids.len().checked_div(slots).unwrap_or(0);
+            if count as usize > width {
+                let got = format!("holds {width} ids per slot, and slot {slot} has {count}");
+                return refuse(argument, got, format!("at least {count}"));
+            }
+            check_indices(argument, &ids[slot as usize * width..][..count as usize], input.vocabulary)?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of one thread.
+struct Rows<'a> {
+    input: SampleRows<'a>,
+    out: SampleOut<'a>,
+    first: usize,
+    top: usize,
+    scores: &'a mut [f32],
+}
+
+/// What a row came to.
+struct Outcome {
+    token: usize,
+    is_finite: bool,
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { input, out, first, top, scores } = self;
+        let mut keys = Vec::new();
+        for at in 0..out.tokens.len() {
+            let row = first + at;
+            let params = &input.params[input.slots[row] as usize];
+            let logits = &input.logits[row * input.vocabulary..][..input.vocabulary];
+            let outcome = sample_row(simd, &input, row, logits, scores, &mut keys);
+            out.tokens[at] = outcome.token as i32;
+            out.flags[at] = if outcome.is_finite { 0 } else { RESULT_NOT_FINITE as i32 };
+            out.chosen[at] = 0.0;
+            let (top_ids, top_logprobs) =
+                (&mut out.top_ids[at * top..][..top], &mut out.top_logprobs[at * top..][..top]);
+            top_ids.fill(0);
+            top_logprobs.fill(0.0);
+            if params.flags & ADMIT_LOGPROBS != 0 && outcome.is_finite {
+                let count = params.top_logprobs as usize;
+                let likeliest = (&mut top_ids[..count], &mut top_logprobs[..count]);
+                out.chosen[at] = logprobs::report(simd, logits, outcome.token, likeliest, scores, &mut keys);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn sample_row<S: Simd>(
+    simd: S,
+    input: &SampleRows<'_>,
+    row: usize,
+    logits: &[f32],
+    scores: &mut [f32],
+    keys: &mut Vec<u64>,
+) -> Outcome {
+    const NOTHING: Outcome = Outcome { token: 0, is_finite: false };
+    let (greatest, is_finite) = survey(simd, logits);
+    if !is_finite {
+        return NOTHING;
+    }
+    let params = &input.params[input.slots[row] as usize];
+    let adjustments = Adjustments::of(input, row);
+    let is_greedy = params.temperature.is_nan() || params.temperature <= 0.0;
+    if is_greedy && adjustments.is_empty() {
+        return Outcome { token: first_of(logits, greatest), is_finite };
+    }
+    scores.copy_from_slice(logits);
+    adjustments.apply(scores);
+    let (greatest, _) = survey(simd, scores);
+    if !greatest.is_finite() {
+        return NOTHING; // every token is suppressed, or a penalty overflowed
+    }
+    let likeliest = first_of(scores, greatest);
+    if is_greedy {
+        return Outcome { token: likeliest, is_finite };
+    }
+    scale(simd, scores, greatest, params.temperature);
+    let noise = draw::Noise::new(params, input.positions[row]);
+    let token = if select::keeps_all(params, scores.len()) {
+        noise.best_of_all(simd, scores, likeliest)
+    } else {
+        select::candidates(simd, params, scores, keys);
+        noise.best_of(simd, keys)
+    };
+    Outcome { token, is_finite }
+}
+
+/// The lowest id of this logit.
+fn first_of(logits: &[f32], greatest: f32) -> usize {
+    logits.iter().position(|&logit| logit == greatest).expect("the greatest is one of them")
+}
+
+/// The greatest, and whether all are finite.
+#[inline(always)]
+fn survey<S: Simd>(simd: S, logits: &[f32]) -> (f32, bool) {
+    let zero = simd.splat(0.0);
+    let mut greatest = simd.splat(f32::NEG_INFINITY);
+    let mut residue = zero; // 0 · x is NaN for an infinite x, and stays so
+    for chunk in logits.chunks(LANES) {
+        greatest = simd.max(greatest, filled(simd, chunk, f32::NEG_INFINITY));
+        residue = simd.fma(filled(simd, chunk, 0.0), zero, residue);
+    }
+    (simd.max_lane(greatest), simd.sum(residue) == 0.0)
+}
+
+/// s = (s - greatest) / temperature.
+#[inline(always)]
+fn scale<S: Simd>(simd: S, scores: &mut [f32], greatest: f32, temperature: f32) {
+    let (greatest, temperature) = (simd.splat(greatest), simd.splat(temperature));
+    for chunk in scores.chunks_mut(LANES) {
+        let mut lanes = [0.0; LANES];
+        simd.store(simd.div(simd.sub(filled(simd, chunk, 0.0), greatest), temperature), &mut lanes);
+        chunk.copy_from_slice(&lanes[..chunk.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests;
