@@ -93,9 +93,14 @@ impl Decoding {
         Ok(Self { shape, tokens, bytes })
     }
 
-    /// Whether `id` exists, and is not left out by `skip_special`.
-    pub(crate) fn is_shown(&self, id: u32, skip_special: bool) -> bool {
-        self.token(id).is_some_and(|token| !(skip_special && token.is_special))
+    /// Whether `id` exists.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.token(id).is_some()
+    }
+
+    /// Whether `id` is a control token.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.token(id).is_some_and(|token| token.is_special)
     }
 
     /// The piece of `id` after other tokens.

@@ -45,7 +45,7 @@ impl Detokenizer {
     pub fn push(&mut self, id: u32) -> String {
         let tokenizer = self.tokenizer.clone();
         let decoding = tokenizer.decoding();
-        if !decoding.is_shown(id, self.skip_special) {
+        if !decoding.has(id) || (self.skip_special && decoding.is_special(id)) {
             return String::new();
         }
         if !decoding.has_pieces() {

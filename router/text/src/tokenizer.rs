@@ -3,7 +3,6 @@
 //! The way in is the `tokenizers` crate's. The way back is ours (`decoding`), because a stream must never show half a
 //! character and must cost the same for the thousandth token as for the first.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,7 +34,6 @@ pub struct Tokenizer {
 struct Inner {
     model: tokenizers::Tokenizer,
     decoding: Decoding,
-    special: HashSet<u32>,
     vocab_size: u32,
 }
 
@@ -61,10 +59,8 @@ impl Tokenizer {
 
         let ids = model.get_vocab(true).into_values().max().map_or(0, |last| u64::from(last) + 1);
         let vocab_size = u32::try_from(ids).map_err(|_| fault("token ids must be below 2^32 - 1".into()))?;
-        let added = model.get_added_tokens_decoder();
-        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let decoding = Decoding::new(&model, vocab_size).map_err(fault)?;
-        Ok(Self { inner: Arc::new(Inner { model, decoding, special, vocab_size }) })
+        Ok(Self { inner: Arc::new(Inner { model, decoding, vocab_size }) })
     }
 
     /// The tokens of `text`. `add_special` puts the tokens around it that the model expects (such as BOS);
@@ -95,7 +91,7 @@ impl Tokenizer {
 
     /// Whether `id` is a control token, left out of text by `skip_special`.
     pub fn is_special(&self, id: u32) -> bool {
-        self.inner.special.contains(&id)
+        self.inner.decoding.is_special(id)
     }
 
     /// The id of a token by its name in the vocabulary, added tokens included.
@@ -110,11 +106,6 @@ impl Tokenizer {
 
     pub(crate) fn decoding(&self) -> &Decoding {
         &self.inner.decoding
-    }
-
-    #[cfg(test)]
-    pub(crate) fn reference(&self) -> &tokenizers::Tokenizer {
-        &self.inner.model
     }
 }
 

@@ -80,7 +80,7 @@ def render(template: str, chat: dict[str, Any]) -> dict[str, str]:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({})), **SPECIAL_TOKENS)
     chat = json.loads(json.dumps(chat))
     try:
-        return {"text": tokenizer.apply_chat_template(**chat, chat_template=template, tokenize=False)}
+        return {"text": str(tokenizer.apply_chat_template(**chat, chat_template=template, tokenize=False))}
     except Exception as error:
         is_raised = type(error).__name__ == "TemplateError"
         return {"raised": str(error)} if is_raised else {"fails": type(error).__name__}
