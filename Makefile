@@ -27,9 +27,14 @@ $(UV): Makefile | prerequisites
 	@touch $@
 
 .PHONY: build
-build: $(UV) ## Everything: the Python environment, both wheels, .venv/bin/pelton
+build: $(UV) ## Everything: the Python environment, both wheels, .venv/bin/pelton. TORCH=cpu: no CUDA packages
 	@echo "==> Python packages from uv.lock; Rust from Cargo.lock (the first time takes some minutes)"
-	$(UV) sync --locked $(SYNC_FLAGS)
+ifeq ($(TORCH),cpu)
+	$(UV) sync --locked --inexact $$(deploy/cuda-packages.sh)
+	$(UV) pip install --torch-backend=cpu 'torch>=2.11'
+else
+	$(UV) sync --locked
+endif
 	@test -x .venv/bin/pelton && echo "==> .venv/bin/pelton is ready"
 
 .PHONY: serve

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use pelton_core::{FinishReason, Sampling, StopRule, TokenId, TokenLogprobs};
+use pelton_core::{FinishReason, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
+use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
+
+use crate::inbox::{Command, Inbox};
 
 /// A request for the engine: everything is checked and tokenised already.
 #[derive(Debug, Clone)]
@@ -22,6 +25,11 @@ pub struct Submission {
 /// One message of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
+    /// The request has entered a batch for the first time. Told once, before anything else.
+    Admitted {
+        /// Prompt tokens that were found in the prefix cache.
+        cached: u32,
+    },
     /// A token. The stop token that ends a request comes too, right before `Finished`.
     Token {
         /// Which.
@@ -68,7 +76,9 @@ pub enum Failure {
         retry_after_s: u32,
     },
     /// The request could not be served even alone. 400.
-    #[error("the request needs {needed} KV blocks of {block_size} tokens; the server has {blocks}: shorten the prompt or `max_tokens`")]
+    #[error(
+        "the request needs {needed} KV blocks of {block_size} tokens; the server has {blocks}: shorten the prompt or `max_tokens`"
+    )]
     NeverFits {
         /// Blocks needed.
         needed: usize,
@@ -80,4 +90,73 @@ pub enum Failure {
     /// Our fault or the worker's, after all that could be tried. 500.
     #[error("{0}")]
     Internal(String),
+}
+
+/// The stream of one request's outputs. Dropping it before its end aborts the request.
+pub struct Answer {
+    request: RequestId,
+    outputs: UnboundedReceiver<Output>,
+    inbox: Inbox,
+    is_over: bool,
+}
+
+impl Answer {
+    pub(crate) fn new(request: RequestId, outputs: UnboundedReceiver<Output>, inbox: Inbox) -> Self {
+        Self { request, outputs, inbox, is_over: false }
+    }
+
+    /// The next output; `None` after the last one.
+    pub async fn next(&mut self) -> Option<Output> {
+        if self.is_over {
+            return None;
+        }
+        let output = self.outputs.recv().await;
+        Some(self.passed(output.unwrap_or_else(engine_is_gone)))
+    }
+
+    /// The next output if it is here already.
+    pub fn try_next(&mut self) -> Option<Output> {
+        if self.is_over {
+            return None;
+        }
+        match self.outputs.try_recv() {
+            Ok(output) => Some(self.passed(output)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(self.passed(engine_is_gone())),
+        }
+    }
+
+    /// The next output, for a caller that is a thread and not a task.
+    pub fn blocking_next(&mut self) -> Option<Output> {
+        if self.is_over {
+            return None;
+        }
+        let output = self.outputs.blocking_recv();
+        Some(self.passed(output.unwrap_or_else(engine_is_gone)))
+    }
+
+    /// Ends the request from outside: its text reached a stop string. Nothing more comes.
+    pub fn finish(&mut self) {
+        if !self.is_over {
+            self.is_over = true;
+            self.inbox.send(Command::Finish(self.request));
+        }
+    }
+
+    fn passed(&mut self, output: Output) -> Output {
+        self.is_over = matches!(output, Output::Finished { .. } | Output::Failed(_));
+        output
+    }
+}
+
+fn engine_is_gone() -> Output {
+    Output::Failed(Failure::Internal("the engine has ended".to_owned()))
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.inbox.send(Command::Abort(self.request));
+        }
+    }
 }

@@ -1,12 +1,20 @@
 //! The engine thread: drives the core, writes frames, keeps the journal of live requests, replays after a worker's death.
 //!
-//! Never here: HTTP, text, tokenisation. In: `Engine::submit` with token ids. Out: `Answer`, a stream of tokens.
-//! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals and by results.
+//! Never here: HTTP, text, tokenisation. In: [`Engine::submit`] with token ids. Out: [`Answer`], a stream of tokens.
+//! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals, by results and by supervisors.
 #![forbid(unsafe_code)]
 
 mod answer;
+mod driver;
+mod engine;
+mod group;
+mod inbox;
+mod journal;
 mod status;
+mod step;
 
-pub use answer::{Failure, Output, Submission, Usage};
+pub use answer::{Answer, Failure, Output, Submission, Usage};
+pub use engine::{Engine, EngineConfig};
 pub use pelton_core::{FinishReason, Sampling, StopRule, TokenId, TokenLogprobs};
-pub use status::{BudgetReport, ModelReport, Phase, Stats, Status};
+pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
+pub use status::{Phase, Stats, Status};

@@ -1,5 +1,7 @@
 //! What the engine says of itself: its phase, the loaded model, and counters.
 
+use pelton_link::{Budget, ModelReport};
+
 /// Where the engine is in its life. Watched by readiness, the start-up display and the API.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
@@ -21,7 +23,9 @@ pub enum Phase {
     },
     /// No new requests; running ones finish.
     Draining,
-    /// The engine has given up: the process should end.
+    /// The engine was shut down; no worker is left.
+    Ended,
+    /// The engine has given up and has ended: the process should end.
     Failed {
         /// Why, and what to change.
         reason: String,
@@ -34,55 +38,9 @@ pub struct Status {
     /// Where the engine is.
     pub phase: Phase,
     /// What loading will take; known early.
-    pub budget: Option<BudgetReport>,
+    pub budget: Option<Budget>,
     /// Known once loaded; stays known while recovering.
     pub model: Option<ModelReport>,
-}
-
-/// What is loaded, as the worker reported it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelReport {
-    /// "llama", "qwen3" ...
-    pub family: String,
-    /// "bfloat16" ...
-    pub dtype: String,
-    /// "cpu", "cuda:0".
-    pub device: String,
-    /// What the processor or card calls itself.
-    pub device_name: String,
-    /// Token ids are below this.
-    pub vocab_size: u32,
-    /// Prompt and output together.
-    pub max_model_len: u32,
-    /// Tokens in a block.
-    pub block_size: u32,
-    /// KV blocks.
-    pub blocks: u32,
-    /// Names the arithmetic.
-    pub numerics_id: String,
-    /// Whether tokens are the same in every batch.
-    pub invariant: bool,
-}
-
-/// Bytes, as planned before loading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BudgetReport {
-    /// Weights, packed.
-    pub weights_bytes: u64,
-    /// Activations of the largest step.
-    pub activation_bytes: u64,
-    /// The KV arena.
-    pub kv_bytes: u64,
-    /// One block of it.
-    pub kv_bytes_per_block: u64,
-    /// Blocks in it.
-    pub blocks: u32,
-    /// Tokens in a block.
-    pub block_size: u32,
-    /// Prompt and output together.
-    pub max_model_len: u32,
-    /// The most the worker may take.
-    pub memory_limit_bytes: u64,
 }
 
 /// Counters and gauges, read at any time without disturbing the engine thread.

@@ -1,0 +1,168 @@
+//! The handle that servers hold: submits requests, tells status and counters, ends the engine.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use pelton_core::RequestId;
+use pelton_frame::Bell;
+use pelton_link::{LoadOptions, WorkerSpec};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    Answer, Failure, Phase, Stats, Status, Submission,
+    driver::{self, Driver},
+    inbox::{Command, Inbox},
+};
+
+/// What an engine is made of.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// One per worker group; at least one.
+    pub workers: Vec<WorkerSpec>,
+    /// What each worker loads, and within which bounds.
+    pub load: LoadOptions,
+    /// Requests in a batch at most; also the slots of a worker.
+    pub max_running: u32,
+    /// Tokens in a step at most.
+    pub token_budget: u32,
+    /// Requests in the queue at most.
+    pub max_waiting: usize,
+    /// Whether blocks of finished requests are found again by their tokens.
+    pub prefix_caching: bool,
+}
+
+/// A running engine. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Engine {
+    inbox: Inbox,
+    shared: Arc<Shared>,
+}
+
+/// What handles and the engine thread both see.
+pub(crate) struct Shared {
+    pub(crate) status: watch::Sender<Status>,
+    pub(crate) stats: Mutex<Stats>,
+    /// Requests submitted and not yet admitted to a batch: the queue as submitters see it.
+    pub(crate) queued: AtomicU64,
+    /// Microseconds per admission, smoothed: what a place in the queue costs.
+    pub(crate) admission_interval_us: AtomicU64,
+    next_request: AtomicU64,
+    max_waiting: u64,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts workers and the engine thread, and returns at once: loading goes on behind it (see [`Engine::status`]).
+    pub fn start(config: EngineConfig) -> Result<Self, Failure> {
+        let internal = |what: &str, error: &dyn std::fmt::Display| Failure::Internal(format!("{what}: {error}"));
+        let bell = Arc::new(Bell::create().map_err(|error| internal("cannot create shared memory", &error))?);
+        let (commands, incoming) = crossbeam_channel::unbounded();
+        let inbox = Inbox::new(commands, Arc::clone(&bell));
+        let loading = Phase::Loading { stage: "starting the worker".to_owned(), done: 0, total: 0 };
+        let shared = Arc::new(Shared {
+            status: watch::Sender::new(Status { phase: loading, budget: None, model: None }),
+            stats: Mutex::new(Stats::default()),
+            queued: AtomicU64::new(0),
+            admission_interval_us: AtomicU64::new(0),
+            next_request: AtomicU64::new(1),
+            max_waiting: config.max_waiting as u64,
+            thread: Mutex::new(None),
+        });
+        let driver = Driver::start(config, bell, Arc::clone(&shared))
+            .map_err(|error| internal("cannot start a worker", &error))?;
+        let thread = thread::Builder::new()
+            .name("pelton-engine".to_owned())
+            .spawn(move || driver::run(driver, &incoming))
+            .map_err(|error| internal("cannot start the engine thread", &error))?;
+        *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(Self { inbox, shared })
+    }
+
+    /// Takes a request, or says why not. Never waits.
+    pub fn submit(&self, submission: Submission) -> Result<Answer, Failure> {
+        self.check(&submission)?;
+        let waiting = self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        if waiting >= self.shared.max_waiting {
+            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+            let limit = usize::try_from(self.shared.max_waiting).expect("was a usize");
+            return Err(Failure::QueueFull { waiting: limit, limit, retry_after_s: self.predicted_wait_s(waiting) });
+        }
+        let request = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
+        let (outputs, receiver) = mpsc::unbounded_channel();
+        self.inbox.send(Command::Submit(request, submission, outputs));
+        Ok(Answer::new(request, receiver, self.inbox.clone()))
+    }
+
+    fn check(&self, submission: &Submission) -> Result<(), Failure> {
+        let status = self.shared.status.borrow();
+        match &status.phase {
+            Phase::Ready | Phase::Recovering { .. } => {}
+            Phase::Loading { stage, .. } => {
+                return Err(Failure::Unavailable(format!("the model is loading ({stage})")));
+            }
+            Phase::Draining | Phase::Ended => {
+                return Err(Failure::Unavailable("the server is shutting down".to_owned()));
+            }
+            Phase::Failed { reason } => return Err(Failure::Internal(reason.clone())),
+        }
+        let model = status.model.as_ref().expect("the model is known from the first `Ready` on");
+        assert!(!submission.prompt.is_empty(), "the server checks prompts");
+        let tokens = submission.prompt.len() + submission.stop.max_tokens as usize;
+        // The last token's KV is never written: nothing is computed after it.
+        let needed =
+            tokens.min(model.max_model_len as usize).saturating_sub(1).div_ceil(model.block_size as usize).max(1);
+        let blocks = model.blocks as usize;
+        if needed > blocks {
+            return Err(Failure::NeverFits { needed, blocks, block_size: model.block_size });
+        }
+        Ok(())
+    }
+
+    fn predicted_wait_s(&self, waiting: u64) -> u32 {
+        let micros = self.shared.admission_interval_us.load(Ordering::Relaxed).saturating_mul(waiting);
+        u32::try_from((micros / 1_000_000).clamp(1, 3600)).expect("clamped")
+    }
+
+    /// Phase and model, to read or to watch.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.shared.status.subscribe()
+    }
+
+    /// Counters as of the engine's latest turn.
+    pub fn stats(&self) -> Stats {
+        let mut stats = *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.waiting = self.shared.queued.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// Refuses new requests from now on and waits until none is left, or `deadline` has passed.
+    pub async fn drain(&self, deadline: Duration) {
+        let (done, drained) = oneshot::channel();
+        self.inbox.send(Command::Drain(done));
+        let _ = tokio::time::timeout(deadline, drained).await;
+    }
+
+    /// Ends what is left with an error, then the workers, then the engine. No process is left afterwards.
+    pub async fn shutdown(&self) {
+        self.inbox.send(Command::Shutdown);
+        let mut status = self.shared.status.subscribe();
+        // The sender lives as long as we do, so this ends by the phase alone.
+        let _ = status.wait_for(|status| matches!(status.phase, Phase::Failed { .. } | Phase::Ended)).await;
+    }
+
+    /// The same for a caller that is a thread and not a task.
+    pub fn blocking_shutdown(&self) {
+        self.inbox.send(Command::Shutdown);
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there has been reported there.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The live requests, as the engine remembers them outside the core: enough to start each one again.
+//!
+//! Invariant: a request stands in the journal from its submission until its last output was sent or its client left.
+
+use std::collections::BTreeMap;
+
+use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{Failure, Output, Submission, Usage};
+
+/// Ordered by id, which is the order of arrival: a restart submits them in it.
+#[derive(Default)]
+pub(crate) struct Journal {
+    entries: BTreeMap<RequestId, Entry>,
+}
+
+/// One live request.
+pub(crate) struct Entry {
+    submission: Submission,
+    arrival: Micros,
+    outputs: UnboundedSender<Output>,
+    /// Every token that was sent.
+    generated: Vec<TokenId>,
+    /// Prompt tokens found in the prefix cache at the first admission; `None` before it.
+    cached: Option<u32>,
+    /// Workers that died with this request in a step, since its last token.
+    deaths: u32,
+}
+
+impl Journal {
+    pub(crate) fn insert(
+        &mut self,
+        request: RequestId,
+        submission: Submission,
+        outputs: UnboundedSender<Output>,
+        arrival: Micros,
+    ) {
+        let entry = Entry { submission, arrival, outputs, generated: Vec::new(), cached: None, deaths: 0 };
+        let before = self.entries.insert(request, entry);
+        assert!(before.is_none(), "request ids are never used twice");
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn contains(&self, request: RequestId) -> bool {
+        self.entries.contains_key(&request)
+    }
+
+    /// The request as the core would take it now: its generated tokens count as output already.
+    pub(crate) fn replayable(&self) -> impl Iterator<Item = NewRequest> + '_ {
+        self.entries.iter().map(|(&id, entry)| entry.as_new(id))
+    }
+
+    pub(crate) fn as_new(&self, request: RequestId) -> Option<NewRequest> {
+        self.entries.get(&request).map(|entry| entry.as_new(request))
+    }
+
+    /// Whether the request is live and was never admitted to a batch.
+    pub(crate) fn is_waiting(&self, request: RequestId) -> bool {
+        self.entries.get(&request).is_some_and(|entry| entry.cached.is_none())
+    }
+
+    /// True if this is the request's first admission.
+    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32) -> bool {
+        let Some(entry) = self.entries.get_mut(&request) else { return false };
+        let is_first = entry.cached.is_none();
+        if is_first {
+            entry.cached = Some(cached);
+            entry.send(Output::Admitted { cached });
+        }
+        is_first
+    }
+
+    pub(crate) fn token(&mut self, request: RequestId, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) {
+        let Some(entry) = self.entries.get_mut(&request) else { return };
+        entry.generated.push(token);
+        entry.deaths = 0;
+        entry.send(Output::Token { token, logprobs });
+    }
+
+    pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason) {
+        if let Some(entry) = self.entries.remove(&request) {
+            let usage = entry.usage();
+            entry.send(Output::Finished { reason, usage });
+        }
+    }
+
+    pub(crate) fn failed(&mut self, request: RequestId, failure: Failure) {
+        if let Some(entry) = self.entries.remove(&request) {
+            entry.send(Output::Failed(failure));
+        }
+    }
+
+    /// The client has left, or needs nothing more. True if the request was live and had been admitted or not, as told.
+    pub(crate) fn remove(&mut self, request: RequestId) -> Option<WasAdmitted> {
+        self.entries.remove(&request).map(|entry| WasAdmitted(entry.cached.is_some()))
+    }
+
+    /// Ends all with the same failure.
+    pub(crate) fn fail_all(&mut self, failure: &Failure) {
+        for entry in std::mem::take(&mut self.entries).into_values() {
+            entry.send(Output::Failed(failure.clone()));
+        }
+    }
+
+    /// A worker died while it computed for this request. Tells how often that has happened since the last token.
+    pub(crate) fn count_death(&mut self, request: RequestId) -> u32 {
+        self.entries.get_mut(&request).map_or(0, |entry| {
+            entry.deaths += 1;
+            entry.deaths
+        })
+    }
+}
+
+/// Whether a request that is removed had been admitted to a batch before.
+pub(crate) struct WasAdmitted(pub(crate) bool);
+
+impl Entry {
+    fn as_new(&self, id: RequestId) -> NewRequest {
+        NewRequest {
+            id,
+            prompt: self.submission.prompt.clone(),
+            generated: self.generated.clone(),
+            sampling: self.submission.sampling.clone(),
+            stop: self.submission.stop.clone(),
+            cache_salt: self.submission.cache_salt,
+            priority: self.submission.priority,
+            arrival: self.arrival,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let count = |len: usize| u32::try_from(len).expect("a request's tokens fit the context, which is a u32");
+        Usage {
+            prompt: count(self.submission.prompt.len()),
+            cached: self.cached.unwrap_or(0),
+            completion: count(self.generated.len()),
+        }
+    }
+
+    /// The receiver may be gone: then its abort is on the way.
+    fn send(&self, output: Output) {
+        let _ = self.outputs.send(output);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_core::{Sampling, StopRule};
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+
+    fn submitted(journal: &mut Journal, id: u64) -> UnboundedReceiver<Output> {
+        let (outputs, receiver) = unbounded_channel();
+        let submission = Submission {
+            prompt: vec![1, 2].into(),
+            sampling: Sampling::greedy(),
+            stop: StopRule { max_tokens: 9, min_tokens: 0, stop_ids: Vec::new().into() },
+            cache_salt: 0,
+            priority: 0,
+        };
+        journal.insert(RequestId(id), submission, outputs, Micros(id));
+        receiver
+    }
+
+    #[test]
+    fn a_request_is_replayed_with_the_tokens_that_its_client_has() {
+        let mut journal = Journal::default();
+        let (mut first, _second) = (submitted(&mut journal, 1), submitted(&mut journal, 2));
+        assert!(journal.admitted(RequestId(1), 1));
+        assert!(!journal.admitted(RequestId(1), 0), "the second admission is no first one");
+        journal.token(RequestId(1), 7, None);
+        let replayable: Vec<_> = journal.replayable().map(|new| (new.id.0, new.generated)).collect();
+        assert_eq!(replayable, [(1, vec![7]), (2, vec![])]);
+        journal.finished(RequestId(1), FinishReason::Length);
+        assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
+        let usage = Usage { prompt: 2, cached: 1, completion: 1 };
+        assert_eq!(first.try_recv(), Ok(Output::Finished { reason: FinishReason::Length, usage }));
+        assert!(first.try_recv().is_err());
+        assert_eq!(journal.len(), 1);
+    }
+
+    #[test]
+    fn deaths_are_counted_since_the_last_token() {
+        let mut journal = Journal::default();
+        let _receiver = submitted(&mut journal, 1);
+        assert_eq!([journal.count_death(RequestId(1)), journal.count_death(RequestId(1))], [1, 2]);
+        journal.token(RequestId(1), 7, None);
+        assert_eq!(journal.count_death(RequestId(1)), 1);
+        assert_eq!(journal.count_death(RequestId(2)), 0, "a request that has left is nobody's suspect");
+    }
+
+    #[test]
+    fn failing_all_tells_each_and_leaves_none() {
+        let mut journal = Journal::default();
+        let mut receivers = [submitted(&mut journal, 1), submitted(&mut journal, 2)];
+        journal.fail_all(&Failure::Unavailable("over".to_owned()));
+        for receiver in &mut receivers {
+            assert_eq!(receiver.try_recv(), Ok(Output::Failed(Failure::Unavailable("over".to_owned()))));
+        }
+        assert!(journal.is_empty());
+    }
+}

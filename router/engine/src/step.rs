@@ -1,0 +1,321 @@
+//! Between the core's values and a frame's records: a plan is flattened, results are put back in the order of rows.
+
+use pelton_core::{Limits, Plan, RowResult, StepId, StepResults, TokenLogprobs};
+use pelton_frame as frame;
+
+/// The frames of a ring: one that runs, one queued ahead, one being written, one whose results are being read.
+const FRAMES: u32 = 4;
+
+/// Prompt and output of one request at most.
+pub(crate) const CONTEXT_MAX: u32 = 1 << 20;
+
+/// Capacities for the requests that may run at once. Arrays that are not used cost address space only.
+pub(crate) fn capacities(max_running: u32, token_budget: u32) -> frame::Capacities {
+    frame::Capacities {
+        frames: FRAMES,
+        slots: max_running,
+        tokens: token_budget,
+        // The longest context in blocks of 16, found in the cache at once.
+        appends: CONTEXT_MAX / 16,
+        copies: max_running,
+        // Eight requests with the most biases that the API allows may be admitted in one step.
+        biases: 8 * 1024,
+        suppressed: 32 * 128,
+        // The longest context, with penalties.
+        history: CONTEXT_MAX,
+        top_logprobs: 20,
+    }
+}
+
+/// The same bounds as the core knows them.
+pub(crate) fn limits(capacities: &frame::Capacities) -> Limits {
+    Limits {
+        slots: capacities.slots,
+        tokens: capacities.tokens,
+        appends: capacities.appends,
+        copies: capacities.copies,
+        biases: capacities.biases,
+        suppressed: capacities.suppressed,
+        history: capacities.history,
+    }
+}
+
+/// Room for one flattened plan, used again for every step.
+#[derive(Default)]
+pub(crate) struct Flattened {
+    drops: Vec<u32>,
+    admits: Vec<frame::Admit>,
+    biases: Vec<frame::Bias>,
+    suppressed: Vec<u32>,
+    history: Vec<u32>,
+    appends: Vec<frame::Append>,
+    copies: Vec<frame::Copy>,
+    rows: Vec<frame::Row>,
+}
+
+impl Flattened {
+    /// Lays the plan out as records. The view borrows from both.
+    pub(crate) fn fill<'a>(&'a mut self, plan: &'a Plan) -> frame::PlanView<'a> {
+        self.clear();
+        self.drops.extend(plan.drops.iter().map(|slot| slot.0));
+        for admit in &plan.admits {
+            let record = self.admit(admit);
+            self.admits.push(record);
+        }
+        self.appends
+            .extend(plan.appends.iter().map(|append| frame::Append { slot: append.slot.0, block: append.block.0 }));
+        self.copies.extend(plan.copies.iter().map(|copy| frame::Copy {
+            from: copy.from.0,
+            to: copy.to.0,
+            tokens: copy.tokens,
+            zero: 0,
+        }));
+        let (mut token_offset, mut row_offset) = (0, 0);
+        for row in &plan.rows {
+            self.rows.push(frame::Row {
+                slot: row.slot.0,
+                start: row.start,
+                count: row.count,
+                known: row.known,
+                token_offset,
+                flags: u32::from(row.samples) * frame::ROW_SAMPLES,
+                row_offset,
+                zero: 0,
+            });
+            token_offset += row.known;
+            row_offset += row.count;
+        }
+        frame::PlanView {
+            step: plan.step.0,
+            drops: &self.drops,
+            admits: &self.admits,
+            biases: &self.biases,
+            suppressed: &self.suppressed,
+            history: &self.history,
+            appends: &self.appends,
+            copies: &self.copies,
+            rows: &self.rows,
+            tokens: &plan.tokens,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.drops.clear();
+        self.admits.clear();
+        self.biases.clear();
+        self.suppressed.clear();
+        self.history.clear();
+        self.appends.clear();
+        self.copies.clear();
+        self.rows.clear();
+    }
+
+    fn admit(&mut self, admit: &pelton_core::Admit) -> frame::Admit {
+        let sampling = &admit.sampling;
+        let (bias_offset, suppress_offset, history_offset) =
+            (self.biases.len(), self.suppressed.len(), self.history.len());
+        self.biases.extend(sampling.logit_bias.iter().map(|&(token, value)| frame::Bias { token, value }));
+        self.suppressed.extend_from_slice(&admit.suppressed);
+        self.history.extend_from_slice(&admit.history);
+        let mut flags = 0;
+        if sampling.has_penalties() {
+            flags |= frame::ADMIT_PENALTIES;
+        }
+        if sampling.logprobs.is_some() {
+            flags |= frame::ADMIT_LOGPROBS;
+        }
+        frame::Admit {
+            slot: admit.slot.0,
+            flags,
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repetition: sampling.repetition_penalty,
+            presence: sampling.presence_penalty,
+            frequency: sampling.frequency_penalty,
+            seed_lo: low(sampling.seed),
+            seed_hi: low(sampling.seed >> 32),
+            top_logprobs: sampling.logprobs.unwrap_or(0),
+            prompt_len: admit.prompt_len,
+            suppress_until: admit.suppress_until,
+            bias_offset: word(bias_offset),
+            bias_count: word(sampling.logit_bias.len()),
+            suppress_offset: word(suppress_offset),
+            suppress_count: word(admit.suppressed.len()),
+            history_offset: word(history_offset),
+            history_count: word(admit.history.len()),
+            zero: [0; 4],
+        }
+    }
+}
+
+fn low(value: u64) -> u32 {
+    u32::try_from(value & 0xffff_ffff).expect("masked to 32 bits")
+}
+
+fn word(value: usize) -> u32 {
+    u32::try_from(value).expect("the core keeps plans within a frame's capacities, which are u32")
+}
+
+/// What the engine remembers of a step in flight: how to read its results.
+pub(crate) struct InFlight {
+    pub(crate) step: StepId,
+    pub(crate) rows: Vec<InFlightRow>,
+    pub(crate) tokens: u32,
+    pub(crate) submitted: std::time::Instant,
+}
+
+/// One row of a step in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct InFlightRow {
+    pub(crate) request: pelton_core::RequestId,
+    pub(crate) samples: bool,
+    pub(crate) logprobs: Option<u32>,
+}
+
+/// What is wrong with a step's results, beyond what the frame's own check finds.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Garbage {
+    #[error("the worker answered step {got}; step {expected} was due")]
+    Step { got: u64, expected: u64 },
+    #[error("the worker drew token {token}; the vocabulary ends at {vocab_size}")]
+    Token { token: u32, vocab_size: u32 },
+}
+
+/// Results in the order of rows, and the requests whose logits were not finite.
+pub(crate) fn read(
+    step: &InFlight,
+    results: &frame::Results,
+    vocab_size: u32,
+) -> Result<(StepResults, Vec<pelton_core::RequestId>), Garbage> {
+    if results.step != step.step.0 {
+        return Err(Garbage::Step { got: results.step, expected: step.step.0 });
+    }
+    let mut not_finite = Vec::new();
+    let top_width = results.top.len() / step.rows.len().max(1);
+    let mut rows = Vec::with_capacity(step.rows.len());
+    for (index, row) in step.rows.iter().enumerate() {
+        if !row.samples {
+            rows.push(None);
+            continue;
+        }
+        let token = results.sampled[index];
+        if token >= vocab_size {
+            return Err(Garbage::Token { token, vocab_size });
+        }
+        if results.flags[index] & frame::RESULT_NOT_FINITE != 0 {
+            not_finite.push(row.request);
+        }
+        let logprobs = row.logprobs.map(|top| {
+            let top = results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect();
+            Box::new(TokenLogprobs { chosen: results.chosen[index], top })
+        });
+        rows.push(Some(RowResult { token, logprobs }));
+    }
+    Ok((StepResults { step: step.step, rows }, not_finite))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Instant};
+
+    use pelton_core::{Admit, Append, BlockId, RequestId, Row, Sampling, SlotId};
+
+    use super::*;
+
+    fn admit(slot: u32, bias: &[(u32, f32)], suppressed: &[u32], history: &[u32]) -> Admit {
+        Admit {
+            slot: SlotId(slot),
+            request: RequestId(u64::from(slot)),
+            prompt_len: 3,
+            suppress_until: 5,
+            suppressed: Arc::from(suppressed),
+            sampling: Sampling { logit_bias: bias.to_vec(), seed: 0x1_0000_0002, ..Sampling::greedy() },
+            history: history.to_vec(),
+        }
+    }
+
+    #[test]
+    fn ragged_parts_of_admits_lie_one_after_the_other() {
+        let plan = Plan {
+            step: StepId(7),
+            admits: vec![admit(2, &[(5, 1.0), (6, -1.0)], &[1], &[]), admit(4, &[(9, 2.0)], &[1, 2], &[3, 3, 3])],
+            appends: vec![Append { slot: SlotId(2), block: BlockId(8) }],
+            rows: vec![
+                Row { slot: SlotId(2), start: 0, count: 3, known: 3, samples: false },
+                Row { slot: SlotId(4), start: 9, count: 1, known: 0, samples: true },
+                Row { slot: SlotId(5), start: 1, count: 2, known: 2, samples: true },
+            ],
+            tokens: vec![10, 11, 12, 20, 21],
+            ..Plan::default()
+        };
+        let mut flattened = Flattened::default();
+        let view = flattened.fill(&plan);
+        let parts: Vec<_> = view
+            .admits
+            .iter()
+            .map(|a| {
+                (a.bias_offset, a.bias_count, a.suppress_offset, a.suppress_count, a.history_offset, a.history_count)
+            })
+            .collect();
+        assert_eq!(parts, [(0, 2, 0, 1, 0, 0), (2, 1, 1, 2, 0, 3)]);
+        assert_eq!((view.admits[0].seed_lo, view.admits[0].seed_hi), (2, 1));
+        assert_eq!(view.biases.len(), 3);
+        assert_eq!(view.suppressed, [1, 1, 2]);
+        let rows: Vec<_> = view.rows.iter().map(|r| (r.token_offset, r.row_offset, r.flags)).collect();
+        assert_eq!(rows, [(0, 0, 0), (3, 3, frame::ROW_SAMPLES), (3, 4, frame::ROW_SAMPLES)]);
+    }
+
+    #[test]
+    fn a_plan_leaves_nothing_of_the_plan_before() {
+        let first = Plan { admits: vec![admit(0, &[(1, 1.0)], &[2], &[3])], drops: vec![SlotId(1)], ..Plan::default() };
+        let mut flattened = Flattened::default();
+        flattened.fill(&first);
+        let empty = Plan::default();
+        assert_eq!(flattened.fill(&empty), frame::PlanView::default());
+    }
+
+    fn in_flight(rows: &[(u64, bool, Option<u32>)]) -> InFlight {
+        let row = |&(id, samples, logprobs): &(u64, bool, Option<u32>)| InFlightRow {
+            request: RequestId(id),
+            samples,
+            logprobs,
+        };
+        InFlight { step: StepId(3), rows: rows.iter().map(row).collect(), tokens: 1, submitted: Instant::now() }
+    }
+
+    #[test]
+    fn results_come_back_by_row_with_the_logprobs_that_were_asked_for() {
+        let step = in_flight(&[(1, false, None), (2, true, None), (3, true, Some(1))]);
+        let results = frame::Results {
+            step: 3,
+            duration_us: 1,
+            sampled: vec![99, 5, 6],
+            flags: vec![0, frame::RESULT_NOT_FINITE, 0],
+            chosen: vec![0.0, 0.0, -0.5],
+            top: vec![(0, 0.0), (0, 0.0), (0, 0.0), (0, 0.0), (6, -0.5), (7, -1.0)],
+        };
+        let (read, not_finite) = read(&step, &results, 100).expect("valid");
+        assert_eq!(not_finite, [RequestId(2)]);
+        assert_eq!(read.rows[0], None);
+        assert_eq!(read.rows[1], Some(RowResult { token: 5, logprobs: None }));
+        let logprobs = read.rows[2].clone().and_then(|row| row.logprobs).expect("asked for");
+        assert_eq!(*logprobs, TokenLogprobs { chosen: -0.5, top: vec![(6, -0.5)] });
+    }
+
+    #[test]
+    fn another_step_and_an_unknown_token_are_garbage() {
+        let step = in_flight(&[(1, true, None)]);
+        let results = |step, token| frame::Results {
+            step,
+            sampled: vec![token],
+            flags: vec![0],
+            chosen: vec![0.0],
+            ..frame::Results::default()
+        };
+        assert!(matches!(read(&step, &results(2, 0), 100), Err(Garbage::Step { got: 2, expected: 3 })));
+        assert!(matches!(read(&step, &results(3, 100), 100), Err(Garbage::Token { token: 100, .. })));
+        assert!(read(&step, &results(3, 99), 100).is_ok());
+    }
+}
