@@ -1,0 +1,383 @@
+//! `/v1/chat/completions`: its request, its response, its stream.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use pelton_engine::TokenId;
+use pelton_text::{ChatInput, Tokenizer};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{
+    StopReason, StreamOptions,
+    fields::Fields,
+    finish_reason,
+    logprobs::ChatLogprobs,
+    messages::read_messages,
+    sampling::{read_options, read_stream},
+    stop_reason,
+    stream::{Events, Head, Shown, done, event},
+    tools::read_tools,
+    unserved::refuse_in_chat,
+    usage::{Usage, UsageSum},
+};
+use crate::{
+    error::ApiError,
+    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, Whole, now},
+};
+
+/// A chat request, its types checked.
+#[derive(Debug)]
+pub(crate) struct ChatRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) stream: Option<StreamOptions>,
+    pub(crate) return_token_ids: bool,
+    pub(crate) request: Request,
+    /// What this request calls `max_tokens`: OpenAI renamed it.
+    pub(crate) max_tokens_name: &'static str,
+}
+
+impl ChatRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        refuse_in_chat(&mut fields)?;
+        let model = fields.text("model")?;
+        let mut options = read_options(&mut fields)?;
+        let older = fields.count("max_tokens")?;
+        let newer = fields.count("max_completion_tokens")?;
+        options.max_tokens = newer.or(older);
+        options.logprobs = read_logprobs(&mut fields)?;
+        let (input, reading) = read_input(&mut fields)?;
+        let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
+        let stream = read_stream(&mut fields)?;
+        let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+        let request_id = fields.text("request_id")?;
+        fields.finish()?;
+        let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
+        let request = Request { prompts, options, echo: false, tools: reading };
+        let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
+        Ok(Self { model, request_id, stream, return_token_ids, request, max_tokens_name })
+    }
+
+    /// An error of the shared checks, by the names that chats use.
+    pub(crate) fn renamed(&self, error: ApiError) -> ApiError {
+        let rename = |param: String| match param.as_str() {
+            "max_tokens" => self.max_tokens_name.to_owned(),
+            "logprobs" => "top_logprobs".to_owned(),
+            _ => param,
+        };
+        match error {
+            ApiError::Invalid { param, got, allowed } => ApiError::Invalid { param: rename(param), got, allowed },
+            other => other,
+        }
+    }
+}
+
+fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let is_wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.count("top_logprobs")?;
+    if top.is_some_and(|top| top > 0) && !is_wanted {
+        let reason = "is only allowed together with `logprobs`: true".to_owned();
+        return Err(ApiError::Conflict { param: fields.at("top_logprobs"), reason });
+    }
+    Ok(is_wanted.then(|| top.unwrap_or(0)))
+}
+
+/// Everything that the template is told. Shared with `/tokenize`.
+pub(super) fn read_input(
+    fields: &mut Fields<'_>,
+) -> Result<(ChatInput, Option<crate::generate::ToolReading>), ApiError> {
+    let messages = read_messages(fields)?;
+    let (tools, reading) = read_tools(fields)?.unzip();
+    let documents = fields.objects("documents")?.map(|_| fields.need("documents", "a list of objects")).transpose()?;
+    let continue_final_message = fields.flag("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt = fields.flag("add_generation_prompt")?;
+    if continue_final_message && add_generation_prompt == Some(true) {
+        let reason = "cannot go together with `add_generation_prompt`: true".to_owned();
+        return Err(ApiError::Conflict { param: fields.at("continue_final_message"), reason });
+    }
+    let is_assistants = messages.last().is_some_and(|message| message["role"] == "assistant");
+    if continue_final_message && !is_assistants {
+        let reason = "needs a last message of the role \"assistant\"".to_owned();
+        return Err(ApiError::Conflict { param: fields.at("continue_final_message"), reason });
+    }
+    let input = ChatInput {
+        messages,
+        tools,
+        documents,
+        template: None,
+        add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
+        continue_final_message,
+        kwargs: read_kwargs(fields)?,
+        now: now(),
+    };
+    Ok((input, reading))
+}
+
+/// The template's own variables; `reasoning_effort` is one of them under its name (B:A3).
+fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
+    let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
+    if let Some(effort) = fields.read::<String>("reasoning_effort", allowed)? {
+        if !["none", "minimal", "low", "medium", "high", "xhigh", "max"].contains(&effort.as_str()) {
+            return Err(ApiError::invalid(fields.at("reasoning_effort"), format_args!("{effort:?}"), allowed));
+        }
+        kwargs.entry("reasoning_effort").or_insert(Value::String(effort));
+    }
+    Ok(kwargs)
+}
+
+/// A whole response.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatResponse<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<Choice<'a>>,
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice<'a> {
+    index: usize,
+    message: Message,
+    logprobs: Option<ChatLogprobs<'a>>,
+    finish_reason: &'static str,
+    stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Message {
+    role: &'static str,
+    /// `null` if the answer is calls alone.
+    content: Option<String>,
+    refusal: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WholeCall>,
+}
+
+#[derive(Debug, Serialize)]
+struct WholeCall {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WholeFunction,
+}
+
+#[derive(Debug, Serialize)]
+struct WholeFunction {
+    name: String,
+    arguments: String,
+}
+
+impl From<Call> for WholeCall {
+    fn from(Call { id, name, arguments }: Call) -> Self {
+        Self { id, kind: "function", function: WholeFunction { name, arguments } }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Chunk<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<ChunkChoice<'a>>,
+    /// `null` on every chunk but the last, if usage is wanted at the end; OpenAI's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Shown<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChunkChoice<'a> {
+    index: usize,
+    delta: MessageDelta,
+    logprobs: Option<ChatLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Shown<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct MessageDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallDelta>,
+}
+
+#[derive(Debug, Serialize)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<CallPiece> for CallDelta {
+    fn from(piece: CallPiece) -> Self {
+        match piece {
+            CallPiece::Start { index, id, name } => {
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                Self { index, id: Some(id), kind: Some("function"), function }
+            }
+            CallPiece::Arguments { index, delta } => {
+                Self { index, id: None, kind: None, function: FunctionDelta { name: None, arguments: delta } }
+            }
+        }
+    }
+}
+
+/// How choices are shown, in streams and whole.
+pub(crate) struct ChatForm {
+    pub(crate) head: Head,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) has_logprobs: bool,
+    pub(crate) return_token_ids: bool,
+    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) answers: usize,
+}
+
+impl ChatForm {
+    pub(crate) fn new(head: Head, tokenizer: Tokenizer, request: &ChatRequest, generation: &Generation) -> Self {
+        Self {
+            head,
+            tokenizer,
+            has_logprobs: request.request.options.logprobs.is_some(),
+            return_token_ids: request.return_token_ids,
+            prompt: Arc::clone(&generation.prompts()[0].ids),
+            answers: generation.choices(),
+        }
+    }
+
+    fn logprobs(&self, tokens: &[Drawn]) -> Option<ChatLogprobs<'_>> {
+        (self.has_logprobs && !tokens.is_empty()).then(|| ChatLogprobs::new(&self.tokenizer, tokens))
+    }
+
+    fn token_ids(&self, tokens: &[Drawn]) -> Option<Vec<TokenId>> {
+        self.return_token_ids.then(|| tokens.iter().map(|drawn| drawn.token).collect())
+    }
+
+    fn prompt_token_ids(&self) -> Option<&[TokenId]> {
+        self.return_token_ids.then_some(&*self.prompt)
+    }
+
+    fn usage(&self) -> UsageSum {
+        UsageSum::new([self.prompt.len()], self.answers)
+    }
+
+    pub(crate) fn whole(&self, answers: Vec<Whole>) -> ChatResponse<'_> {
+        let mut usage = self.usage();
+        let mut choices = Vec::with_capacity(answers.len());
+        for (index, answer) in answers.into_iter().enumerate() {
+            usage.finished(index, answer.finish.usage);
+            let is_calls_alone = answer.text.is_empty() && !answer.calls.is_empty();
+            choices.push(Choice {
+                index,
+                logprobs: self.logprobs(&answer.tokens),
+                finish_reason: finish_reason(&answer.finish),
+                stop_reason: stop_reason(&answer.finish),
+                token_ids: self.token_ids(&answer.tokens),
+                message: Message {
+                    role: "assistant",
+                    content: (!is_calls_alone).then_some(answer.text),
+                    refusal: None,
+                    tool_calls: answer.calls.into_iter().map(WholeCall::from).collect(),
+                },
+            });
+        }
+        ChatResponse { head: &self.head, choices, usage: usage.total(), prompt_token_ids: self.prompt_token_ids() }
+    }
+}
+
+/// A chat's stream.
+pub(crate) struct ChatEvents {
+    form: ChatForm,
+    options: StreamOptions,
+    usage: UsageSum,
+    has_begun: Vec<bool>,
+    /// Whether the prompt's tokens were shown, on the first chunk of all.
+    has_shown_prompt: bool,
+}
+
+impl ChatEvents {
+    pub(crate) fn new(form: ChatForm, options: StreamOptions) -> Self {
+        Self { usage: form.usage(), has_begun: vec![false; form.answers], form, options, has_shown_prompt: false }
+    }
+
+    fn chunk(
+        &mut self,
+        index: usize,
+        delta: MessageDelta,
+        tokens: &[Drawn],
+        finish: Option<&Finish>,
+        out: &mut BytesMut,
+    ) {
+        let usage = match self.options {
+            StreamOptions { continuous_usage: true, .. } => Some(Some(self.usage.of_choice(index))),
+            StreamOptions { include_usage: true, .. } => Some(None),
+            _ => None,
+        };
+        let is_first = !std::mem::replace(&mut self.has_shown_prompt, true);
+        let choice = ChunkChoice {
+            index,
+            delta,
+            logprobs: self.form.logprobs(tokens),
+            finish_reason: finish.map(finish_reason),
+            stop_reason: finish.map(stop_reason),
+            token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
+        };
+        let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
+        event(out, &Chunk { head: &self.form.head, choices: vec![choice], usage, prompt_token_ids });
+    }
+}
+
+impl Events for ChatEvents {
+    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
+        for delta in deltas {
+            let Delta { choice: index, text, calls, tokens, finish } = delta;
+            self.usage.drawn(index, tokens.len());
+            if let Some(finish) = &finish {
+                self.usage.finished(index, finish.usage);
+            }
+            if !std::mem::replace(&mut self.has_begun[index], true) {
+                let role =
+                    MessageDelta { role: Some("assistant"), content: Some(String::new()), ..MessageDelta::default() };
+                self.chunk(index, role, &[], None, out);
+            }
+            let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
+            // Text that is held back makes no chunk, unless its tokens are wanted.
+            if text.is_empty() && calls.is_empty() && finish.is_none() && !shows_tokens {
+                continue;
+            }
+            let content = (!text.is_empty()).then_some(text);
+            let tool_calls = calls.into_iter().map(CallDelta::from).collect();
+            self.chunk(index, MessageDelta { role: None, content, tool_calls }, &tokens, finish.as_ref(), out);
+        }
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        if self.options.include_usage {
+            let usage = Some(Some(self.usage.total()));
+            event(out, &Chunk { head: &self.form.head, choices: Vec::new(), usage, prompt_token_ids: None });
+        }
+        done(out);
+    }
+}

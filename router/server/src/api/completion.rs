@@ -1,0 +1,328 @@
+//! `/v1/completions`: its request, its response, its stream.
+
+use bytes::BytesMut;
+use pelton_engine::TokenId;
+use pelton_text::Tokenizer;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    StopReason, StreamOptions,
+    fields::Fields,
+    finish_reason,
+    logprobs::CompletionLogprobs,
+    sampling::{one_or_many, read_options, read_stream},
+    stop_reason,
+    stream::{Events, Head, Shown, done, event},
+    unserved::refuse_in_completion,
+    usage::{Usage, UsageSum},
+};
+use crate::{
+    error::ApiError,
+    generate::{Delta, Drawn, Finish, Generation, PreparedPrompt, Prompt, Request, Whole},
+};
+
+/// A completion request, its types checked.
+#[derive(Debug)]
+pub(crate) struct CompletionRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) stream: Option<StreamOptions>,
+    pub(crate) return_token_ids: bool,
+    pub(crate) request: Request,
+}
+
+impl CompletionRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        refuse_in_completion(&mut fields)?;
+        let model = fields.text("model")?;
+        let add_special = fields.flag("add_special_tokens")?.unwrap_or(true);
+        let prompts = read_prompts(&mut fields, add_special)?;
+        let mut options = read_options(&mut fields)?;
+        options.max_tokens = fields.count("max_tokens")?;
+        options.logprobs = fields.count("logprobs")?;
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        if echo && options.logprobs.is_some() {
+            let what = "log-probabilities of the prompt (`echo` with `logprobs`)".into();
+            return Err(ApiError::NotServed { param: "logprobs".to_owned(), what });
+        }
+        let stream = read_stream(&mut fields)?;
+        let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+        let request_id = fields.text("request_id")?;
+        fields.finish()?;
+        let request = Request { prompts, options, echo, tools: None };
+        Ok(Self { model, request_id, stream, return_token_ids, request })
+    }
+}
+
+const PROMPT: &str =
+    "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
+
+fn read_prompts(fields: &mut Fields<'_>, add_special: bool) -> Result<Vec<Prompt>, ApiError> {
+    let Some(raw) = fields.raw("prompt") else {
+        return Err(ApiError::Missing { param: fields.at("prompt"), allowed: PROMPT });
+    };
+    let prompts = parse_prompts(raw, add_special).unwrap_or_default();
+    let is_empty = |prompt: &Prompt| match prompt {
+        Prompt::Text { text, .. } => text.is_empty(),
+        Prompt::Ids(ids) => ids.is_empty(),
+        Prompt::Chat { .. } => false,
+    };
+    if prompts.is_empty() || prompts.iter().any(is_empty) {
+        return Err(fields.wrong("prompt", raw, PROMPT));
+    }
+    Ok(prompts)
+}
+
+fn parse_prompts(raw: &RawValue, add_special: bool) -> Option<Vec<Prompt>> {
+    let text = raw.get();
+    // What the list's first item is says what all of them must be.
+    let first = text.strip_prefix('[').map_or("", str::trim_start);
+    if first.starts_with('[') {
+        let lists: Vec<Vec<TokenId>> = serde_json::from_str(text).ok()?;
+        return Some(lists.into_iter().map(Prompt::Ids).collect());
+    }
+    if first.starts_with(|c: char| c.is_ascii_digit()) {
+        return serde_json::from_str(text).ok().map(|ids| vec![Prompt::Ids(ids)]);
+    }
+    let texts = one_or_many(raw)?;
+    Some(texts.into_iter().map(|text| Prompt::Text { text, add_special }).collect())
+}
+
+/// A whole response.
+#[derive(Debug, Serialize)]
+pub(crate) struct CompletionResponse<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<Choice<'a>>,
+    usage: Usage,
+}
+
+/// A choice, whole or a piece of one.
+#[derive(Debug, Serialize)]
+struct Choice<'a> {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs<'a>>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+}
+
+#[derive(Debug, Serialize)]
+struct Chunk<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<Choice<'a>>,
+    /// `null` on every chunk but the last, if usage is wanted at the end; OpenAI's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Shown<Usage>,
+}
+
+/// How choices are shown, in streams and whole.
+pub(crate) struct CompletionForm {
+    pub(crate) head: Head,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) has_logprobs: bool,
+    pub(crate) return_token_ids: bool,
+    pub(crate) prompts: Vec<PreparedPrompt>,
+    pub(crate) answers_per_prompt: usize,
+}
+
+impl CompletionForm {
+    pub(crate) fn new(head: Head, tokenizer: Tokenizer, request: &CompletionRequest, generation: &Generation) -> Self {
+        Self {
+            head,
+            tokenizer,
+            has_logprobs: request.request.options.logprobs.is_some(),
+            return_token_ids: request.return_token_ids,
+            prompts: generation.prompts().to_vec(),
+            answers_per_prompt: request.request.options.n as usize,
+        }
+    }
+
+    fn prompt_of(&self, choice: usize) -> &PreparedPrompt {
+        &self.prompts[choice / self.answers_per_prompt]
+    }
+
+    fn usage(&self) -> UsageSum {
+        UsageSum::new(self.prompts.iter().map(|prompt| prompt.ids.len()), self.answers_per_prompt)
+    }
+
+    /// `is_first`: nothing of the choice was shown before.
+    fn choice(
+        &self,
+        index: usize,
+        is_first: bool,
+        text: String,
+        tokens: &[Drawn],
+        finish: Option<&Finish>,
+    ) -> Choice<'_> {
+        let prompt = self.prompt_of(index);
+        let echo = prompt.text.as_deref().filter(|_| is_first).unwrap_or_default();
+        Choice {
+            index,
+            text: if echo.is_empty() { text } else { format!("{echo}{text}") },
+            logprobs: self.has_logprobs.then(|| CompletionLogprobs::new(&self.tokenizer, tokens)),
+            finish_reason: finish.map(finish_reason),
+            stop_reason: finish.and_then(stop_reason),
+            token_ids: self.return_token_ids.then(|| tokens.iter().map(|drawn| drawn.token).collect()),
+            prompt_token_ids: (self.return_token_ids && is_first).then_some(&*prompt.ids),
+        }
+    }
+
+    pub(crate) fn whole(&self, answers: Vec<Whole>) -> CompletionResponse<'_> {
+        let mut usage = self.usage();
+        let mut choices = Vec::with_capacity(answers.len());
+        for (index, answer) in answers.into_iter().enumerate() {
+            usage.finished(index, answer.finish.usage);
+            choices.push(self.choice(index, true, answer.text, &answer.tokens, Some(&answer.finish)));
+        }
+        CompletionResponse { head: &self.head, choices, usage: usage.total() }
+    }
+}
+
+/// A completion's stream.
+pub(crate) struct CompletionEvents {
+    form: CompletionForm,
+    options: StreamOptions,
+    usage: UsageSum,
+    has_begun: Vec<bool>,
+}
+
+impl CompletionEvents {
+    pub(crate) fn new(form: CompletionForm, options: StreamOptions) -> Self {
+        let has_begun = vec![false; form.prompts.len() * form.answers_per_prompt];
+        Self { usage: form.usage(), form, options, has_begun }
+    }
+}
+
+impl Events for CompletionEvents {
+    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
+        for delta in deltas {
+            let Delta { choice: index, text, tokens, finish, .. } = delta;
+            self.usage.drawn(index, tokens.len());
+            if let Some(finish) = &finish {
+                self.usage.finished(index, finish.usage);
+            }
+            let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
+            // Text that is held back makes no chunk, unless its tokens are wanted.
+            if text.is_empty() && finish.is_none() && !shows_tokens {
+                continue;
+            }
+            let is_first = !std::mem::replace(&mut self.has_begun[index], true);
+            let usage = match self.options {
+                StreamOptions { continuous_usage: true, .. } => Some(Some(self.usage.of_choice(index))),
+                StreamOptions { include_usage: true, .. } => Some(None),
+                _ => None,
+            };
+            let choices = vec![self.form.choice(index, is_first, text, &tokens, finish.as_ref())];
+            event(out, &Chunk { head: &self.form.head, choices, usage });
+        }
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        if self.options.include_usage {
+            event(out, &Chunk { head: &self.form.head, choices: Vec::new(), usage: Some(Some(self.usage.total())) });
+        }
+        done(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        match CompletionRequest::read(body.as_bytes()) {
+            Ok(_) => String::new(),
+            Err(
+                ApiError::Invalid { param, .. }
+                | ApiError::Missing { param, .. }
+                | ApiError::NotServed { param, .. }
+                | ApiError::Conflict { param, .. }
+                | ApiError::Unknown { param, .. },
+            ) => param,
+            Err(other) => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn every_form_of_prompt_is_read() {
+        let prompts = |prompt: &str| {
+            let read =
+                CompletionRequest::read(format!("{{\"prompt\": {prompt}}}").as_bytes()).expect("a valid request");
+            let shown = read.request.prompts.into_iter().map(|prompt| match prompt {
+                Prompt::Text { text, .. } => text,
+                Prompt::Ids(ids) => format!("{ids:?}"),
+                Prompt::Chat { .. } => unreachable!("completions are no chats"),
+            });
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(prompts(r#""a""#), ["a"]);
+        assert_eq!(prompts(r#"["a", "b"]"#), ["a", "b"]);
+        assert_eq!(prompts("[ 1, 2]"), ["[1, 2]"]);
+        assert_eq!(prompts("[[1], [2, 3]]"), ["[1]", "[2, 3]"]);
+    }
+
+    #[test]
+    fn no_other_form_of_prompt_is() {
+        for prompt in [
+            "\"\"",
+            "[]",
+            "[\"\"]",
+            "[[]]",
+            "[[1], []]",
+            "[1, \"a\"]",
+            "[\"a\", 1]",
+            "5",
+            "{}",
+            "[-1]",
+            "[1.5]",
+            "[4294967296]",
+        ] {
+            assert_eq!(refused(&format!("{{\"prompt\": {prompt}}}")), "prompt", "{prompt}");
+        }
+        assert_eq!(refused("{}"), "prompt");
+    }
+
+    #[test]
+    fn a_wrong_field_is_named() {
+        for (fields, expected) in [
+            (r#""max_tokens": "5""#, "max_tokens"),
+            (r#""temperature": "hot""#, "temperature"),
+            (r#""stop": 5"#, "stop"),
+            (r#""stop": ["a", 5]"#, "stop"),
+            (r#""stream": "yes""#, "stream"),
+            (r#""stream_options": {"include_usage": true}"#, "stream_options"),
+            (r#""stream": true, "stream_options": {"usage": true}"#, "stream_options.usage"),
+            (r#""logit_bias": {"a": 1}"#, "logit_bias"),
+            (r#""logit_bias": {"1": "b"}"#, "logit_bias"),
+            (r#""logit_bias": {"7": 1, "07": 2}"#, "logit_bias"),
+            (r#""seed": 1.5"#, "seed"),
+            (r#""seed": 9223372036854775808"#, "seed"),
+            (r#""stop_token_ids": [-1]"#, "stop_token_ids"),
+            (r#""n": -1"#, "n"),
+            (r#""logprobs": true"#, "logprobs"),
+            (r#""echo": true, "logprobs": 1"#, "logprobs"),
+            (r#""best_of": 2"#, "best_of"),
+            (r#""suffix": "x""#, "suffix"),
+            (r#""messages": []"#, "messages"),
+            (r#""temprature": 1"#, "temprature"),
+            (r#""response_format": {"type": "json_object"}"#, "response_format.type"),
+        ] {
+            assert_eq!(refused(&format!("{{\"prompt\": \"a\", {fields}}}")), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn what_clients_send_without_effect_passes() {
+        let body = r#"{"model": "demo", "prompt": "a", "user": "me", "best_of": 1, "suffix": null, "n": 2, "seed": -5, "stop": "x",
+                       "logit_bias": {"7": -1.5}, "stream": true, "stream_options": {"include_usage": true}}"#;
+        assert_eq!(refused(body), "");
+    }
+}

@@ -1,0 +1,161 @@
+//! `messages` of a chat: checked field by field here, brought into the template's form by `pelton_text`.
+
+use serde_json::{Value, value::RawValue};
+
+use super::fields::Fields;
+use crate::error::ApiError;
+
+const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
+const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\": ...}";
+
+/// The messages as the template sees them.
+pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    let allowed = "a list of at least one message";
+    let raws: Vec<&RawValue> = fields.need("messages", allowed)?;
+    if raws.is_empty() {
+        return Err(ApiError::invalid(fields.at("messages"), "an empty list", allowed));
+    }
+    let path = fields.at("messages");
+    raws.iter().enumerate().map(|(index, raw)| read_message(format!("{path}[{index}]"), raw)).collect()
+}
+
+fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
+    let mut fields = Fields::of_value(path.clone(), raw)?;
+    let role: String = fields.need("role", ROLES)?;
+    if !["system", "developer", "user", "assistant", "tool"].contains(&role.as_str()) {
+        return Err(ApiError::invalid(fields.at("role"), format_args!("the text {role:?}"), ROLES));
+    }
+    let has_calls = check_tool_calls(&mut fields)?;
+    match fields.raw("content") {
+        Some(content) => check_content(&fields, content)?,
+        // An answer that only called tools has none.
+        None if role == "assistant" && has_calls => {}
+        None => return Err(ApiError::Missing { param: fields.at("content"), allowed: CONTENT }),
+    }
+    for name in ["name", "tool_call_id", "refusal", "reasoning", "reasoning_content"] {
+        fields.text(name)?;
+    }
+    // Clients send back the answers they got, with all their empty fields.
+    for (name, what) in [("audio", "spoken content"), ("function_call", "the old form of calling functions")] {
+        if fields.raw(name).is_some() {
+            return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
+        }
+    }
+    fields.raw("annotations");
+    fields.finish()?;
+    let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
+    let mut message: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
+    if let Some(members) = message.as_object_mut() {
+        members.retain(|name, value| name != "annotations" && !value.is_null());
+    }
+    Ok(message)
+}
+
+fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError> {
+    if content.get().starts_with('"') {
+        return serde_json::from_str::<String>(content.get())
+            .map(drop)
+            .map_err(|_| fields.wrong("content", content, CONTENT));
+    }
+    let parts: Vec<&RawValue> =
+        serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
+    for (index, part) in parts.into_iter().enumerate() {
+        let mut part = Fields::of_value(format!("{}[{index}]", fields.at("content")), part)?;
+        let kind: String = part.need("type", "\"text\"")?;
+        if kind != "text" {
+            return Err(ApiError::NotServed {
+                param: part.at("type"),
+                what: format!("content of type {kind:?}").into(),
+            });
+        }
+        part.need::<String>("text", "a text")?;
+        part.finish()?;
+    }
+    Ok(())
+}
+
+/// Returns whether there are any.
+fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    let calls = fields.objects("tool_calls")?.unwrap_or_default();
+    let has_calls = !calls.is_empty();
+    for mut call in calls {
+        call.text("id")?;
+        call.count("index")?;
+        let kind = call.text("type")?;
+        if kind.as_deref().is_some_and(|kind| kind != "function") {
+            return Err(ApiError::invalid(call.at("type"), format_args!("{kind:?}"), "\"function\""));
+        }
+        let Some(mut function) = call.object("function")? else {
+            return Err(ApiError::Missing {
+                param: call.at("function"),
+                allowed: "an object with `name` and `arguments`",
+            });
+        };
+        function.need::<String>("name", "a text")?;
+        let arguments = "a text that is a JSON object";
+        let text: String = function.need("arguments", arguments)?;
+        if !text.trim().is_empty() && serde_json::from_str::<serde_json::Map<String, Value>>(&text).is_err() {
+            return Err(ApiError::invalid(function.at("arguments"), "not one", arguments));
+        }
+        function.finish()?;
+        call.finish()?;
+    }
+    Ok(has_calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(messages: &str, expected: &str) {
+        let body = format!("{{\"messages\": {messages}}}");
+        let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+        let param = match read_messages(&mut fields) {
+            Ok(_) => String::new(),
+            Err(
+                ApiError::Invalid { param, .. }
+                | ApiError::Missing { param, .. }
+                | ApiError::NotServed { param, .. }
+                | ApiError::Unknown { param, .. },
+            ) => param,
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(param, expected, "{messages}");
+    }
+
+    #[test]
+    fn what_clients_send_is_read() {
+        check(r#"[{"role": "user", "content": "hi"}]"#, "");
+        check(r#"[{"role": "user", "content": [{"type": "text", "text": "hi"}]}]"#, "");
+        check(
+            r#"[{"role": "assistant", "content": null, "refusal": null, "annotations": [], "audio": null, "function_call": null,
+                 "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]},
+                {"role": "tool", "tool_call_id": "1", "content": "5"}]"#,
+            "",
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_path() {
+        check(r#"[]"#, "messages");
+        check(r#""hi""#, "messages");
+        check(r#"[{"content": "hi"}]"#, "messages[0].role");
+        check(r#"[{"role": "usr", "content": "hi"}]"#, "messages[0].role");
+        check(r#"[{"role": "user"}]"#, "messages[0].content");
+        check(r#"[{"role": "user", "content": 5}]"#, "messages[0].content");
+        check(r#"[{"role": "user", "content": "\ud800"}]"#, "messages[0].content");
+        check(
+            r#"[{"role": "user", "content": "hi"}, {"role": "user", "contnt": "hi", "content": ""}]"#,
+            "messages[1].contnt",
+        );
+        check(
+            r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]"#,
+            "messages[0].content[0].type",
+        );
+        check(r#"[{"role": "user", "content": [{"type": "text"}]}]"#, "messages[0].content[0].text");
+        check(
+            r#"[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]"#,
+            "messages[0].tool_calls[0].function.arguments",
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! The HTTP API's requests and responses, as plain values.
+//!
+//! Reading: a body becomes a typed request or an error that names the parameter; what Pelton does not serve is refused,
+//! never ignored. Writing: deltas of an answer become chunks of a stream or add up to a whole response.
+//! Never here: sockets, the engine, the model; ranges of sampling values are `generate`'s, which all doors share.
+
+pub(crate) mod chat;
+pub(crate) mod completion;
+mod fields;
+mod logprobs;
+mod messages;
+pub(crate) mod models;
+mod sampling;
+pub(crate) mod stream;
+pub(crate) mod tokens;
+mod tools;
+mod unserved;
+mod usage;
+
+pub(crate) use sampling::StreamOptions;
+pub(crate) use tools::tools_of_json;
+
+use crate::generate::{Ending, Finish, StopCause};
+
+/// What a response says about how an answer ended.
+fn finish_reason(finish: &Finish) -> &'static str {
+    match finish.ending {
+        Ending::Length => "length",
+        Ending::Stop(_) if finish.has_calls => "tool_calls",
+        Ending::Stop(_) => "stop",
+    }
+}
+
+/// The stop text or stop token of the request that ended an answer; `null` for the model's own end.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
+pub(crate) enum StopReason {
+    Text(String),
+    Token(u32),
+}
+
+fn stop_reason(finish: &Finish) -> Option<StopReason> {
+    match &finish.ending {
+        Ending::Stop(StopCause::Text(text)) => Some(StopReason::Text(text.clone())),
+        Ending::Stop(StopCause::Token(token)) => Some(StopReason::Token(*token)),
+        Ending::Stop(StopCause::EndOfText) | Ending::Length => None,
+    }
+}

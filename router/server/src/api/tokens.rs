@@ -1,0 +1,110 @@
+//! `/tokenize` and `/detokenize`.
+
+use pelton_engine::TokenId;
+use serde::Serialize;
+
+use super::{chat::read_input, fields::Fields};
+use crate::{error::ApiError, generate::Prompt};
+
+/// A text or a chat to be tokenised.
+#[derive(Debug)]
+pub(crate) struct TokenizeRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: Prompt,
+    /// Whether each token is wanted as text, too.
+    pub(crate) return_token_strs: bool,
+}
+
+impl TokenizeRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let model = fields.text("model")?;
+        let return_token_strs = fields.flag("return_token_strs")?.unwrap_or(false);
+        let text = fields.text("prompt")?;
+        let has_messages = fields.raw("messages").is_some();
+        let add_special = fields.flag("add_special_tokens")?;
+        let prompt = match (text, has_messages) {
+            (Some(text), false) => Prompt::Text { text, add_special: add_special.unwrap_or(true) },
+            (None, true) => {
+                let (input, _) = read_input(&mut fields)?;
+                Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(false) }
+            }
+            (Some(_), true) => {
+                return Err(ApiError::Conflict {
+                    param: "prompt".to_owned(),
+                    reason: "cannot go together with `messages`".to_owned(),
+                });
+            }
+            (None, false) => {
+                return Err(ApiError::Missing { param: "prompt".to_owned(), allowed: "a text; or send `messages`" });
+            }
+        };
+        fields.finish()?;
+        Ok(Self { model, prompt, return_token_strs })
+    }
+}
+
+/// Its answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct TokenizeResponse<'a> {
+    pub(crate) count: usize,
+    pub(crate) max_model_len: Option<u32>,
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) token_strs: Option<Vec<String>>,
+}
+
+/// Tokens to be turned into text.
+#[derive(Debug)]
+pub(crate) struct DetokenizeRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) tokens: Vec<TokenId>,
+}
+
+impl DetokenizeRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let model = fields.text("model")?;
+        let tokens = fields.need("tokens", "a list of token ids")?;
+        fields.finish()?;
+        Ok(Self { model, tokens })
+    }
+}
+
+/// Its answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct DetokenizeResponse {
+    pub(crate) prompt: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> Option<String> {
+        match TokenizeRequest::read(body.as_bytes()) {
+            Ok(_) => None,
+            Err(
+                ApiError::Invalid { param, .. }
+                | ApiError::Missing { param, .. }
+                | ApiError::Conflict { param, .. }
+                | ApiError::Unknown { param, .. },
+            ) => Some(param),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_text_or_a_chat_is_tokenised_but_not_both() {
+        for (body, expected) in [
+            (r#"{"prompt": ""}"#, None),
+            (r#"{"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false}"#, None),
+            (r#"{}"#, Some("prompt")),
+            (r#"{"prompt": ["a"]}"#, Some("prompt")),
+            (r#"{"prompt": "a", "messages": []}"#, Some("prompt")),
+            (r#"{"prompt": "a", "add_generation_prompt": true}"#, Some("add_generation_prompt")),
+            (r#"{"messages": []}"#, Some("messages")),
+        ] {
+            assert_eq!(refused(body).as_deref(), expected, "{body}");
+        }
+    }
+}

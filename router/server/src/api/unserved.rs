@@ -1,0 +1,151 @@
+//! Parameters that OpenAI's or the peer's clients may send and that Pelton does not serve yet, or that need nothing.
+//!
+//! A parameter that would change the answer is refused by name unless its value changes nothing. To ignore it would be
+//! a lie that somebody finds out in production.
+
+use super::fields::{Fields, shown};
+use crate::error::ApiError;
+
+/// A parameter, the JSON values of it that ask for nothing (`null` always does), and what any other value asks for.
+type Unserved = (&'static str, &'static [&'static str], &'static str);
+
+/// In chats and completions.
+const BOTH: &[Unserved] = &[
+    ("allowed_token_ids", &[], "drawing from a list of tokens"),
+    ("bad_words", &["[]"], "forbidding words"),
+    ("early_stopping", &["false"], "beam search"),
+    ("kv_transfer_params", &[], "moving KV between servers"),
+    ("length_penalty", &["1", "1.0"], "beam search"),
+    ("logprob_token_ids", &[], "log-probabilities of chosen tokens"),
+    ("prompt_logprobs", &[], "log-probabilities of the prompt"),
+    ("repetition_detection", &[], "ending on repetitions"),
+    ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
+    ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
+    ("structured_outputs", &[], "constraining the answer by a grammar"),
+    ("thinking_token_budget", &["-1"], "a bound on thinking"),
+    ("truncate_prompt_tokens", &[], "cutting long prompts"),
+    ("truncation_side", &[], "cutting long prompts"),
+    ("use_beam_search", &["false"], "beam search"),
+    ("vllm_xargs", &["{}"], "passing arguments to the worker"),
+    ("guided_choice", &[], "constraining the answer by a grammar"),
+    ("guided_grammar", &[], "constraining the answer by a grammar"),
+    ("guided_json", &[], "constraining the answer by a grammar"),
+    ("guided_regex", &[], "constraining the answer by a grammar"),
+];
+
+/// In completions.
+const COMPLETION: &[Unserved] = &[
+    ("best_of", &["1"], "choosing the best of several answers"),
+    ("prompt_embeds", &[], "a prompt of embeddings"),
+    ("suffix", &["\"\""], "filling in before a suffix"),
+];
+
+/// In chats.
+const CHAT: &[Unserved] = &[
+    ("audio", &[], "spoken answers"),
+    ("chat_template", &[], "a template in the request"),
+    ("echo", &["false"], "repeating the last message"),
+    ("function_call", &["\"none\"", "\"auto\""], "the old form of calling functions (use `tools`)"),
+    ("functions", &["[]"], "the old form of calling functions (use `tools`)"),
+    ("include_reasoning", &["true"], "leaving out the reasoning"),
+    ("media_io_kwargs", &["{}"], "media"),
+    ("mm_processor_kwargs", &["{}"], "media"),
+    ("modalities", &["[\"text\"]"], "answers that are not text"),
+    ("moderation", &[], "moderation"),
+    ("prediction", &[], "a predicted answer"),
+    ("store", &["false"], "storing answers"),
+    ("verbosity", &["\"medium\""], "a wish for length"),
+    ("web_search_options", &[], "searching the web"),
+];
+
+/// Parameters that OpenAI's protocol has for the client's own books. They change no answer.
+const WITHOUT_EFFECT: &[&str] = &[
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "session_id",
+    "user",
+];
+
+/// Refuses what a completion cannot have.
+pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    refuse(fields, &[BOTH, COMPLETION])
+}
+
+/// Refuses what a chat cannot have.
+pub(crate) fn refuse_in_chat(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    refuse(fields, &[BOTH, CHAT])
+}
+
+fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiError> {
+    for &(name, without_effect, what) in tables.iter().copied().flatten() {
+        let Some(raw) = fields.raw(name) else { continue };
+        // Compared without spaces: no value here has a space within a text.
+        let value: String = raw.get().split_ascii_whitespace().collect();
+        if !without_effect.contains(&value.as_str()) {
+            return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
+        }
+    }
+    for &name in WITHOUT_EFFECT {
+        fields.raw(name);
+    }
+    refuse_response_format(fields)
+}
+
+fn refuse_response_format(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(()) };
+    let Some(kind) = format.raw("type") else {
+        return Err(ApiError::Missing { param: format.at("type"), allowed: "\"text\"" });
+    };
+    match kind.get() {
+        "\"text\"" => format.finish(),
+        "\"json_object\"" | "\"json_schema\"" | "\"structural_tag\"" => Err(ApiError::NotServed {
+            param: format.at("type"),
+            what: format!("constraining the answer ({})", shown(kind)).into(),
+        }),
+        _ => Err(format.wrong("type", kind, "\"text\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, expected: Option<&str>) {
+        let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+        let param = match refuse_in_chat(&mut fields) {
+            Ok(()) => None,
+            Err(
+                ApiError::NotServed { param, .. } | ApiError::Invalid { param, .. } | ApiError::Missing { param, .. },
+            ) => Some(param),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(param.as_deref(), expected, "{body}");
+        if expected.is_none() {
+            fields.finish().expect("everything was known");
+        }
+    }
+
+    #[test]
+    fn what_would_change_the_answer_is_refused_by_name() {
+        check(r#"{"audio": {"voice": "alloy"}}"#, Some("audio"));
+        check(r#"{"store": true}"#, Some("store"));
+        check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
+        check(r#"{"prompt_logprobs": 0}"#, Some("prompt_logprobs"));
+        check(r#"{"response_format": {"type": "json_schema", "json_schema": {}}}"#, Some("response_format.type"));
+        check(r#"{"response_format": {"type": "yaml"}}"#, Some("response_format.type"));
+        check(r#"{"response_format": {}}"#, Some("response_format.type"));
+        check(r#"{"structured_outputs": {"regex": "a"}}"#, Some("structured_outputs"));
+    }
+
+    #[test]
+    fn what_changes_nothing_passes() {
+        check(
+            r#"{"audio": null, "store": false, "modalities": [ "text" ], "response_format": {"type": "text"}}"#,
+            None,
+        );
+        check(r#"{"user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
+    }
+}

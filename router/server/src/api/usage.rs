@@ -1,0 +1,92 @@
+//! `usage`: what a request took.
+
+use pelton_engine::Usage as AnswerUsage;
+use serde::Serialize;
+
+/// Tokens of a whole request, in OpenAI's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+    completion_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+}
+
+/// Adds up the answers of a request. A prompt counts once, however many answers it has.
+#[derive(Debug, Default)]
+pub(crate) struct UsageSum {
+    /// By answer: what it has taken so far.
+    answers: Vec<AnswerUsage>,
+    answers_per_prompt: usize,
+}
+
+impl UsageSum {
+    /// `prompts`: the tokens of each.
+    pub(crate) fn new(prompts: impl IntoIterator<Item = usize>, answers_per_prompt: usize) -> Self {
+        let usage = |prompt: usize| AnswerUsage {
+            prompt: u32::try_from(prompt).expect("prompts fit the context"),
+            ..AnswerUsage::default()
+        };
+        let answers =
+            prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(usage(prompt), answers_per_prompt)).collect();
+        Self { answers, answers_per_prompt }
+    }
+
+    /// So many more tokens of an answer have come.
+    pub(crate) fn drawn(&mut self, choice: usize, tokens: usize) {
+        self.answers[choice].completion += u32::try_from(tokens).expect("tokens fit the context");
+    }
+
+    /// An answer is complete.
+    pub(crate) fn finished(&mut self, choice: usize, usage: AnswerUsage) {
+        self.answers[choice] = usage;
+    }
+
+    /// Of all answers.
+    pub(crate) fn total(&self) -> Usage {
+        self.of(&self.answers)
+    }
+
+    /// Of one answer and its prompt.
+    pub(crate) fn of_choice(&self, choice: usize) -> Usage {
+        self.of(&self.answers[choice..=choice])
+    }
+
+    fn of(&self, answers: &[AnswerUsage]) -> Usage {
+        let first_of_prompt = || answers.iter().step_by(self.answers_per_prompt.max(1));
+        let prompt_tokens = first_of_prompt().map(|usage| u64::from(usage.prompt)).sum();
+        let completion_tokens = answers.iter().map(|usage| u64::from(usage.completion)).sum();
+        let cached_tokens = first_of_prompt().map(|usage| u64::from(usage.cached)).sum();
+        Usage {
+            prompt_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            completion_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_counts_once_and_answers_each() {
+        let mut sum = UsageSum::new([10, 20], 2);
+        sum.drawn(0, 1);
+        sum.finished(0, AnswerUsage { prompt: 10, cached: 8, completion: 3 });
+        sum.finished(1, AnswerUsage { prompt: 10, cached: 9, completion: 4 });
+        sum.finished(2, AnswerUsage { prompt: 20, cached: 0, completion: 5 });
+        sum.drawn(3, 1);
+        sum.drawn(3, 2);
+        let total = sum.total();
+        assert_eq!((total.prompt_tokens, total.completion_tokens, total.total_tokens), (30, 15, 45));
+        assert_eq!(total.prompt_tokens_details.cached_tokens, 8);
+        assert_eq!(sum.of_choice(1).total_tokens, 14);
+    }
+}

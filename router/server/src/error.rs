@@ -1,0 +1,403 @@
+//! Everything that can go wrong between a client and us, and what it looks like over HTTP and over gRPC.
+//!
+//! Handlers return an [`ApiError`]; here, and nowhere else, it becomes a status, an envelope or a gRPC status.
+//! What the client reads is the error's text. What only the log keeps is `log` of [`ApiError::Internal`].
+
+use std::{borrow::Cow, fmt::Display};
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use pelton_engine::Failure;
+use serde::Serialize;
+
+/// Expected trouble: whose fault it is, which parameter, what it got, what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The body is no JSON object that we read.
+    #[error("the body is not a JSON object that can be read: {reason}")]
+    BadBody {
+        /// Where and why.
+        reason: String,
+    },
+    /// A parameter has a wrong type or value.
+    #[error("`{param}` is {got}; allowed: {allowed}")]
+    Invalid {
+        /// Its path in the request.
+        param: String,
+        /// What the client sent, shortened.
+        got: String,
+        /// What it may be.
+        allowed: Cow<'static, str>,
+    },
+    /// A parameter that must be there is not.
+    #[error("`{param}` is missing; it must be {allowed}")]
+    Missing {
+        /// Its path in the request.
+        param: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// Nobody knows this parameter.
+    #[error("`{param}` is not a parameter of this request{}", did_you_mean(.nearest.as_deref()))]
+    Unknown {
+        /// Its path in the request.
+        param: String,
+        /// The known one that it resembles.
+        nearest: Option<String>,
+    },
+    /// A parameter of the protocol that Pelton does not serve yet: refused, since ignoring it would be a lie.
+    #[error("`{param}`: {what} is not served yet")]
+    NotServed {
+        /// Its path in the request.
+        param: String,
+        /// What was asked for.
+        what: Cow<'static, str>,
+    },
+    /// Two parameters that exclude each other, or one that needs another.
+    #[error("`{param}` {reason}")]
+    Conflict {
+        /// The one to change.
+        param: String,
+        /// Why, as the rest of the sentence.
+        reason: String,
+    },
+    /// The prompt leaves no room for an answer.
+    #[error(
+        "the prompt has {prompt} tokens and the model's context {limit}, prompt and answer together: shorten the prompt by at least {}",
+        .prompt + 1 - .limit
+    )]
+    PromptTooLong {
+        /// Where the prompt stood in the request.
+        param: &'static str,
+        /// Its tokens.
+        prompt: u64,
+        /// The context.
+        limit: u64,
+    },
+    /// The model is not one of ours.
+    #[error("the model `{asked}` is not served here; served: {served}")]
+    UnknownModel {
+        /// What was asked for.
+        asked: String,
+        /// The names that exist.
+        served: String,
+    },
+    /// No key, or a wrong one.
+    #[error("a valid API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
+    Unauthorized,
+    /// No such path.
+    #[error("there is nothing at `{path}`{}", did_you_mean(.nearest.as_deref()))]
+    UnknownRoute {
+        /// What was asked for.
+        path: String,
+        /// The path that it resembles.
+        nearest: Option<String>,
+    },
+    /// The path exists, the method does not.
+    #[error("`{method}` is not answered here; allowed: {allowed}")]
+    WrongMethod {
+        /// What was asked for.
+        method: String,
+        /// As in the `Allow` header.
+        allowed: String,
+    },
+    /// More bytes than we take.
+    #[error("the body has more than {limit} bytes, the most this server takes")]
+    BodyTooLarge {
+        /// The bound.
+        limit: usize,
+    },
+    /// The client's body did not arrive whole.
+    #[error("the body ended early: {reason}")]
+    BodyBroken {
+        /// What the connection said.
+        reason: String,
+    },
+    /// The body is declared as something else than JSON.
+    #[error("the content type is `{got}`; allowed: application/json")]
+    WrongMediaType {
+        /// What was declared.
+        got: String,
+    },
+    /// The engine does not take the request, or could not end it.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Not now: the model loads, or the server drains.
+    #[error("{reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+        /// When to try again.
+        retry_after_s: u32,
+    },
+    /// Too much text waits to be tokenised.
+    #[error("too many long prompts are being tokenised; try again")]
+    TextQueueFull,
+    /// The request's time is over.
+    #[error("the request was not finished within {seconds} s")]
+    DeadlineExceeded {
+        /// The bound.
+        seconds: u64,
+    },
+    /// Our fault.
+    #[error("the server had an error while processing the request; its log says more")]
+    Internal {
+        /// For the log alone.
+        log: String,
+    },
+}
+
+/// [`Failure`] with the equality and the source that [`ApiError`] needs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(pub Failure);
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unavailable(reason) => Self::Unavailable { reason, retry_after_s: 1 },
+            other => Self::Engine(EngineError(other)),
+        }
+    }
+}
+
+/// What protocols need to know of an error beside its text.
+struct Facts<'a> {
+    status: StatusCode,
+    /// The peer's class-like name, which clients may depend on.
+    kind: &'static str,
+    /// Stable and ours: texts may change, this does not.
+    code_name: &'static str,
+    param: Option<&'a str>,
+    grpc: tonic::Code,
+    retry_after_s: Option<u32>,
+}
+
+impl ApiError {
+    /// A parameter with a wrong value.
+    pub(crate) fn invalid(param: impl Into<String>, got: impl Display, allowed: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { param: param.into(), got: got.to_string(), allowed: allowed.into() }
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.facts().status
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        use tonic::Code;
+        let bad = |code_name, param| Facts {
+            status: StatusCode::BAD_REQUEST,
+            kind: "BadRequestError",
+            code_name,
+            param,
+            grpc: Code::InvalidArgument,
+            retry_after_s: None,
+        };
+        let of =
+            |status, kind, code_name, grpc| Facts { status, kind, code_name, param: None, grpc, retry_after_s: None };
+        let later = |seconds: u32, facts| Facts { retry_after_s: Some(seconds), ..facts };
+        match self {
+            Self::BadBody { .. } => bad("invalid_json", None),
+            Self::BodyBroken { .. } => bad("incomplete_body", None),
+            Self::Invalid { param, .. } => bad("invalid_value", Some(param)),
+            Self::Missing { param, .. } => bad("missing_parameter", Some(param)),
+            Self::Unknown { param, .. } => bad("unknown_parameter", Some(param)),
+            Self::NotServed { param, .. } => bad("not_served_yet", Some(param)),
+            Self::Conflict { param, .. } => bad("conflicting_parameters", Some(param)),
+            Self::PromptTooLong { param, .. } => bad("context_length_exceeded", Some(param)),
+            Self::UnknownModel { .. } => Facts {
+                param: Some("model"),
+                ..of(StatusCode::NOT_FOUND, "NotFoundError", "model_not_found", Code::NotFound)
+            },
+            Self::Unauthorized => {
+                of(StatusCode::UNAUTHORIZED, "AuthenticationError", "invalid_api_key", Code::Unauthenticated)
+            }
+            Self::UnknownRoute { .. } => {
+                of(StatusCode::NOT_FOUND, "NotFoundError", "unknown_route", Code::Unimplemented)
+            }
+            Self::WrongMethod { .. } => {
+                of(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowedError", "method_not_allowed", Code::Unimplemented)
+            }
+            Self::BodyTooLarge { .. } => {
+                of(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLargeError", "body_too_large", Code::ResourceExhausted)
+            }
+            Self::WrongMediaType { .. } => of(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UnsupportedMediaTypeError",
+                "wrong_content_type",
+                Code::InvalidArgument,
+            ),
+            Self::Engine(EngineError(failure)) => match failure {
+                Failure::NeverFits { .. } => bad("never_fits", None),
+                Failure::QueueFull { retry_after_s, .. } => later(
+                    *retry_after_s,
+                    of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "queue_full", Code::ResourceExhausted),
+                ),
+                Failure::Unavailable(_) => later(
+                    1,
+                    of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
+                ),
+                Failure::Internal(_) => {
+                    of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "engine_failed", Code::Internal)
+                }
+            },
+            Self::Unavailable { retry_after_s, .. } => later(
+                *retry_after_s,
+                of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
+            ),
+            Self::TextQueueFull => later(
+                1,
+                of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "text_queue_full", Code::ResourceExhausted),
+            ),
+            Self::DeadlineExceeded { .. } => {
+                of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
+            }
+            Self::Internal { .. } => {
+                of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "internal_error", Code::Internal)
+            }
+        }
+    }
+
+    /// The one body that every error has, on every route and inside streams.
+    pub fn envelope(&self) -> Envelope<'_> {
+        let facts = self.facts();
+        let error = EnvelopeError {
+            message: self.to_string(),
+            kind: facts.kind,
+            param: facts.param,
+            code: facts.status.as_u16(),
+            code_name: facts.code_name,
+        };
+        Envelope { error }
+    }
+
+    /// Writes to the log what concerns whoever runs the server.
+    pub(crate) fn report(&self) {
+        match self {
+            Self::Internal { log } => tracing::error!(error = %log, "internal error"),
+            Self::Engine(EngineError(Failure::Internal(reason))) => {
+                tracing::error!(error = %reason, "the engine failed a request")
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `{"error": {...}}`.
+#[derive(Debug, Serialize)]
+pub struct Envelope<'a> {
+    error: EnvelopeError<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct EnvelopeError<'a> {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<&'a str>,
+    code: u16,
+    code_name: &'static str,
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.report();
+        let facts = self.facts();
+        let mut response = (facts.status, axum::Json(self.envelope())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = facts.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        match &self {
+            Self::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::WrongMethod { allowed, .. } => {
+                if let Ok(allowed) = HeaderValue::from_str(allowed) {
+                    headers.insert(header::ALLOW, allowed);
+                }
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<ApiError> for tonic::Status {
+    fn from(error: ApiError) -> Self {
+        error.report();
+        let facts = error.facts();
+        let mut metadata = tonic::metadata::MetadataMap::new();
+        metadata.insert("pelton-code-name", tonic::metadata::MetadataValue::from_static(facts.code_name));
+        if let Some(seconds) = facts.retry_after_s {
+            metadata.insert("retry-after", tonic::metadata::MetadataValue::from(seconds));
+        }
+        Self::with_metadata(facts.grpc, error.to_string(), metadata)
+    }
+}
+
+fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(error: ApiError, status: u16, code_name: &str, grpc: tonic::Code) {
+        let shown = serde_json::to_value(error.envelope()).expect("envelopes are plain");
+        let keys: Vec<&String> = shown["error"].as_object().expect("an object").keys().collect();
+        assert_eq!(keys, ["message", "type", "param", "code", "code_name"]);
+        assert_eq!(shown["error"]["code"], status);
+        assert_eq!(shown["error"]["code_name"], code_name);
+        assert_eq!(tonic::Status::from(error).code(), grpc);
+    }
+
+    #[test]
+    fn every_protocol_is_told_whose_fault_it_is() {
+        use tonic::Code;
+        check(ApiError::invalid("n", "0", "1 to 128"), 400, "invalid_value", Code::InvalidArgument);
+        check(
+            ApiError::UnknownModel { asked: "x".into(), served: "demo".into() },
+            404,
+            "model_not_found",
+            Code::NotFound,
+        );
+        check(ApiError::Unauthorized, 401, "invalid_api_key", Code::Unauthenticated);
+        check(
+            Failure::QueueFull { waiting: 9, limit: 9, retry_after_s: 3 }.into(),
+            429,
+            "queue_full",
+            Code::ResourceExhausted,
+        );
+        check(
+            Failure::NeverFits { needed: 9, blocks: 8, block_size: 32 }.into(),
+            400,
+            "never_fits",
+            Code::InvalidArgument,
+        );
+        check(Failure::Unavailable("loading".into()).into(), 503, "unavailable", Code::Unavailable);
+        check(Failure::Internal("broken".into()).into(), 500, "engine_failed", Code::Internal);
+        check(ApiError::Internal { log: "secret".into() }, 500, "internal_error", Code::Internal);
+    }
+
+    #[test]
+    fn what_only_the_log_keeps_is_not_shown() {
+        let shown =
+            serde_json::to_string(&ApiError::Internal { log: "/home/secret".into() }.envelope()).expect("plain");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let response = ApiError::from(Failure::QueueFull { waiting: 9, limit: 9, retry_after_s: 7 }).into_response();
+        assert_eq!(response.headers()["retry-after"], "7");
+    }
+
+    #[test]
+    fn a_long_prompt_is_told_by_how_much() {
+        let error = ApiError::PromptTooLong { param: "prompt", prompt: 100, limit: 100 };
+        assert!(error.to_string().ends_with("shorten the prompt by at least 1"), "{error}");
+    }
+}

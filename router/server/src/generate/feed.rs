@@ -1,0 +1,264 @@
+//! Hands an answer to its reader at the reader's pace.
+//!
+//! A task follows the generation and offers what has come to a channel of one place. While the reader is busy, more
+//! comes, and all of it goes into the next offer: the slower the reader, the larger the pieces, never more memory than the
+//! answer itself. A reader that takes nothing for too long, or is gone, loses the answer, and the engine gets its blocks
+//! back. Nobody else waits for it.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::Stream;
+use tokio::sync::mpsc;
+
+use super::{ApiLimits, Delta, Generation};
+use crate::{error::ApiError, metrics::Metrics};
+
+/// Turns deltas into what a protocol sends. `None`: nothing to send.
+pub(crate) trait Writer: Send + 'static {
+    /// One piece of the protocol's stream.
+    type Item: Send;
+    fn deltas(&mut self, deltas: Vec<Delta>) -> Option<Self::Item>;
+    /// After the last delta; `last` is what the last deltas came to, and goes in front.
+    fn end(&mut self, last: Option<Self::Item>) -> Self::Item;
+    /// In place of whatever would follow.
+    fn error(&mut self, error: ApiError) -> Self::Item;
+    /// Shows that the answer is still under way.
+    fn keep_alive(&mut self) -> Option<Self::Item>;
+}
+
+/// Where deltas come from: a [`Generation`], but for tests.
+pub(crate) trait DeltaSource: Send + 'static {
+    fn next(&mut self) -> impl Future<Output = Result<Vec<Delta>, ApiError>> + Send;
+    fn is_over(&self) -> bool;
+}
+
+impl DeltaSource for Generation {
+    async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
+        Self::next(self).await
+    }
+
+    fn is_over(&self) -> bool {
+        Self::is_over(self)
+    }
+}
+
+/// How long each side waits for the other.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    keep_alive: Duration,
+    stall: Duration,
+}
+
+/// The reader's end: a stream of pieces.
+pub(crate) struct Feed<T> {
+    pieces: mpsc::Receiver<Piece<T>>,
+    is_complete: bool,
+}
+
+enum Piece<T> {
+    More(T),
+    Last(T),
+}
+
+/// The stream was cut: its reader was too slow, or we failed. To end it quietly would show half an answer as a whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the stream was cut before its end")]
+pub(crate) struct Cut;
+
+impl<T> Stream for Feed<T> {
+    type Item = Result<T, Cut>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let piece = std::task::ready!(self.pieces.poll_recv(context));
+        Poll::Ready(match piece {
+            Some(Piece::More(piece)) => Some(Ok(piece)),
+            Some(Piece::Last(piece)) => {
+                self.is_complete = true;
+                Some(Ok(piece))
+            }
+            None if self.is_complete => None,
+            None => {
+                self.is_complete = true;
+                Some(Err(Cut))
+            }
+        })
+    }
+}
+
+/// Starts to feed a reader.
+pub(crate) fn feed<W: Writer>(
+    generation: Generation,
+    writer: W,
+    limits: &ApiLimits,
+    metrics: &Arc<Metrics>,
+) -> Feed<W::Item> {
+    let patience = Patience { keep_alive: limits.keep_alive, stall: limits.stall_timeout };
+    let (sender, pieces) = mpsc::channel(1);
+    let metrics = Arc::clone(metrics);
+    tokio::spawn(async move {
+        if pump(generation, writer, sender, patience).await == Pumped::Stalled {
+            metrics.stream_stalled();
+        }
+    });
+    Feed { pieces, is_complete: false }
+}
+
+/// How the feeding ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Pumped {
+    Completed,
+    ReaderGone,
+    Stalled,
+}
+
+async fn pump<W: Writer>(
+    mut source: impl DeltaSource,
+    mut writer: W,
+    sender: mpsc::Sender<Piece<W::Item>>,
+    patience: Patience,
+) -> Pumped {
+    loop {
+        let piece = tokio::select! {
+            deltas = source.next() => match deltas {
+                Err(error) => Some(Piece::Last(writer.error(error))),
+                Ok(deltas) => {
+                    let piece = writer.deltas(deltas);
+                    if source.is_over() { Some(Piece::Last(writer.end(piece))) } else { piece.map(Piece::More) }
+                }
+            },
+            () = sender.closed() => return Pumped::ReaderGone,
+            () = tokio::time::sleep(patience.keep_alive) => writer.keep_alive().map(Piece::More),
+        };
+        let Some(piece) = piece else { continue };
+        let is_last = matches!(piece, Piece::Last(_));
+        match tokio::time::timeout(patience.stall, sender.send(piece)).await {
+            Ok(Ok(())) if is_last => return Pumped::Completed,
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Pumped::ReaderGone,
+            Err(_) => return Pumped::Stalled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures::StreamExt as _;
+
+    use super::*;
+
+    /// Gives these results, then waits for ever, or is over.
+    struct Script {
+        results: std::vec::IntoIter<Result<Vec<Delta>, ApiError>>,
+        ends: bool,
+    }
+
+    impl DeltaSource for Script {
+        async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
+            match self.results.next() {
+                Some(result) => result,
+                None => pending().await,
+            }
+        }
+
+        fn is_over(&self) -> bool {
+            self.ends && self.results.len() == 0
+        }
+    }
+
+    struct Plain;
+
+    impl Writer for Plain {
+        type Item = String;
+
+        fn deltas(&mut self, deltas: Vec<Delta>) -> Option<String> {
+            let text: String = deltas.into_iter().map(|delta| delta.text).collect();
+            (!text.is_empty()).then_some(text)
+        }
+
+        fn end(&mut self, last: Option<String>) -> String {
+            last.unwrap_or_default() + "."
+        }
+
+        fn error(&mut self, error: ApiError) -> String {
+            format!("error: {error}")
+        }
+
+        fn keep_alive(&mut self) -> Option<String> {
+            Some("...".to_owned())
+        }
+    }
+
+    const PATIENT: Patience = Patience { keep_alive: Duration::from_secs(3600), stall: Duration::from_secs(3600) };
+
+    fn script(texts: &[&str], ends: bool) -> Script {
+        let delta = |text: &&str| Ok(vec![Delta { text: (*text).to_owned(), ..Delta::default() }]);
+        Script { results: texts.iter().map(delta).collect::<Vec<_>>().into_iter(), ends }
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(future)
+    }
+
+    async fn read(source: Script, patience: Patience) -> (Pumped, Vec<Result<String, Cut>>) {
+        let (sender, pieces) = mpsc::channel(1);
+        tokio::join!(pump(source, Plain, sender, patience), Feed { pieces, is_complete: false }.collect())
+    }
+
+    #[test]
+    fn an_answer_arrives_whole_and_its_end_in_the_last_piece() {
+        let (pumped, pieces) = run(read(script(&["a", "", "b"], true), PATIENT));
+        assert_eq!(pumped, Pumped::Completed);
+        assert_eq!(pieces, [Ok("a".to_owned()), Ok("b.".to_owned())]);
+    }
+
+    #[test]
+    fn an_error_is_the_last_piece() {
+        let mut source = script(&["a"], false);
+        source.results = vec![source.results.next().expect("one"), Err(ApiError::TextQueueFull)].into_iter();
+        let (pumped, pieces) = run(read(source, PATIENT));
+        assert_eq!(pumped, Pumped::Completed);
+        assert_eq!(pieces[1], Ok(format!("error: {}", ApiError::TextQueueFull)));
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_cut_and_sees_it() {
+        run(async {
+            let (sender, pieces) = mpsc::channel(1);
+            let impatient = Patience { stall: Duration::ZERO, ..PATIENT };
+            assert_eq!(pump(script(&["a", "b", "c"], true), Plain, sender, impatient).await, Pumped::Stalled);
+            let seen: Vec<_> = Feed { pieces, is_complete: false }.collect().await;
+            assert_eq!(seen, [Ok("a".to_owned()), Err(Cut)]);
+        });
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_ends_the_answer_even_while_nothing_comes() {
+        run(async {
+            let (sender, pieces) = mpsc::channel(1);
+            let (pumped, ()) = tokio::join!(pump(script(&[], false), Plain, sender, PATIENT), async { drop(pieces) });
+            assert_eq!(pumped, Pumped::ReaderGone);
+        });
+    }
+
+    #[test]
+    fn an_answer_that_is_silent_shows_that_it_lives() {
+        run(async {
+            let (sender, pieces) = mpsc::channel(1);
+            let chatty = Patience { keep_alive: Duration::ZERO, ..PATIENT };
+            let mut feed = Feed { pieces, is_complete: false };
+            let reading = async {
+                assert_eq!(feed.next().await, Some(Ok("...".to_owned())));
+                drop(feed);
+            };
+            let (pumped, ()) = tokio::join!(pump(script(&[], false), Plain, sender, chatty), reading);
+            assert_eq!(pumped, Pumped::ReaderGone);
+        });
+    }
+}

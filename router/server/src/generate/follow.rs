@@ -1,0 +1,254 @@
+//! Follows one answer: tokens in, text out, until a stop string, a stop token or the length ends it.
+//!
+//! Pure: no engine, no clock. Tokens pass through detokeniser, stop matcher and tool-call parser, in this order. Each may
+//! hold text back, never changes its order, and gives the rest away at the end.
+
+use std::sync::Arc;
+
+use pelton_engine::{Failure, FinishReason, Output, TokenId, TokenLogprobs, Usage};
+use pelton_text::{Detokenizer, Piece, StopMatcher, Tokenizer, ToolCallParser};
+
+use super::ToolReading;
+
+/// What ends an answer and what of it is shown.
+#[derive(Debug, Clone)]
+pub(crate) struct TextRules {
+    pub(crate) stop: Vec<String>,
+    pub(crate) include_stop: bool,
+    /// Every token that ends the answer, sorted.
+    pub(crate) stop_ids: Arc<[TokenId]>,
+    /// Those of them that are the model's own, and therefore not worth naming.
+    pub(crate) eos_ids: Vec<TokenId>,
+    /// In the text of so many first tokens, no stop string counts.
+    pub(crate) min_tokens: u32,
+    pub(crate) skip_special: bool,
+    pub(crate) tools: Option<ToolReading>,
+    /// Tokens of the prompt.
+    pub(crate) prompt: u32,
+}
+
+/// What became of one answer since the last delta.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Delta {
+    /// Which answer: those of the first prompt come first.
+    pub choice: usize,
+    /// Text to show.
+    pub text: String,
+    /// Parts of tool calls.
+    pub calls: Vec<CallPiece>,
+    /// The tokens, also those whose text is held back still.
+    pub tokens: Vec<Drawn>,
+    /// On the last delta of an answer.
+    pub finish: Option<Finish>,
+}
+
+impl Delta {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.calls.is_empty() && self.tokens.is_empty() && self.finish.is_none()
+    }
+}
+
+/// A token of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    /// Which.
+    pub token: TokenId,
+    /// Characters of text before it, special tokens left out or not as asked.
+    pub text_offset: usize,
+    /// If asked for.
+    pub logprobs: Option<Box<TokenLogprobs>>,
+}
+
+/// A part of a tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallPiece {
+    /// A call begins.
+    Start {
+        /// Counted from 0 within the answer.
+        index: usize,
+        /// Unique in the world.
+        id: String,
+        /// The function's name.
+        name: String,
+    },
+    /// More of its arguments, a JSON text.
+    Arguments {
+        /// Which call.
+        index: usize,
+        /// To be appended.
+        delta: String,
+    },
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Why.
+    pub ending: Ending,
+    /// Whether it called a tool.
+    pub has_calls: bool,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// It was complete.
+    Stop(StopCause),
+    /// `max_tokens` or the context was reached.
+    Length,
+}
+
+/// What ended a complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopCause {
+    /// One of the model's own end tokens.
+    EndOfText,
+    /// One of the request's `stop_token_ids`.
+    Token(TokenId),
+    /// One of the request's `stop` texts.
+    Text(String),
+}
+
+/// What the caller does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// Wait for more.
+    Going,
+    /// Tell the engine to stop: the text has reached a stop string.
+    StopText,
+    /// Nothing: the engine has ended the answer.
+    Over,
+}
+
+/// One answer being followed.
+pub(crate) struct Follower {
+    rules: Arc<TextRules>,
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    calls: Option<ToolCallParser>,
+    has_calls: bool,
+    cached: u32,
+    drawn: u32,
+    /// Characters that the detokeniser has given.
+    characters: usize,
+}
+
+impl Follower {
+    pub(crate) fn new(tokenizer: &Tokenizer, rules: Arc<TextRules>) -> Self {
+        Self {
+            detokenizer: Detokenizer::new(tokenizer.clone(), rules.skip_special),
+            stops: StopMatcher::new(rules.stop.clone(), rules.include_stop),
+            calls: rules.tools.map(|_| ToolCallParser::new()),
+            has_calls: false,
+            cached: 0,
+            drawn: 0,
+            characters: 0,
+            rules,
+        }
+    }
+
+    /// Takes the engine's next output and adds what it leads to. Not called again after it returned an end.
+    pub(crate) fn push(&mut self, output: Output, delta: &mut Delta) -> Result<Followed, Failure> {
+        match output {
+            Output::Admitted { cached } => {
+                self.cached = cached;
+                Ok(Followed::Going)
+            }
+            Output::Token { token, logprobs } => Ok(self.token(token, logprobs, delta)),
+            Output::Finished { reason, usage } => {
+                self.end(delta);
+                let ending = self.ending(reason);
+                delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage });
+                Ok(Followed::Over)
+            }
+            Output::Failed(failure) => Err(failure),
+        }
+    }
+
+    fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>, delta: &mut Delta) -> Followed {
+        self.drawn += 1;
+        delta.tokens.push(Drawn { token, text_offset: self.characters, logprobs });
+        // A stop token ends the answer, wherever it comes: `Finished` is next. Its text is shown on demand.
+        let is_stop = self.rules.stop_ids.binary_search(&token).is_ok();
+        if is_stop && !self.rules.include_stop {
+            return Followed::Going;
+        }
+        let text = self.detokenizer.push(token);
+        let Some(hit) = self.text(&text, delta) else { return Followed::Going };
+        self.end_calls(delta);
+        let usage = Usage { prompt: self.rules.prompt, cached: self.cached, completion: self.drawn };
+        let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
+        delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage });
+        Followed::StopText
+    }
+
+    /// Passes text on. Returns the stop string that ended it.
+    fn text(&mut self, text: &str, delta: &mut Delta) -> Option<usize> {
+        self.characters += text.chars().count();
+        if self.drawn <= self.rules.min_tokens {
+            self.show(text, delta);
+            return None;
+        }
+        let step = self.stops.push(text);
+        self.show(&step.text, delta);
+        step.hit
+    }
+
+    /// Gives away what is still held back. A stop string cannot complete here: only the end of a broken character is added.
+    fn end(&mut self, delta: &mut Delta) {
+        let rest = self.detokenizer.finish();
+        let hit = self.text(&rest, delta);
+        if hit.is_none() {
+            let rest = self.stops.finish();
+            self.show(&rest, delta);
+        }
+        self.end_calls(delta);
+    }
+
+    fn show(&mut self, text: &str, delta: &mut Delta) {
+        match &mut self.calls {
+            None => delta.text.push_str(text),
+            Some(calls) => {
+                let pieces = calls.push(text);
+                self.take(pieces, delta);
+            }
+        }
+    }
+
+    fn end_calls(&mut self, delta: &mut Delta) {
+        if let Some(calls) = &mut self.calls {
+            let pieces = calls.finish();
+            self.take(pieces, delta);
+        }
+    }
+
+    fn take(&mut self, pieces: Vec<Piece>, delta: &mut Delta) {
+        let is_wanted = |index| index == 0 || self.rules.tools == Some(ToolReading::Parallel);
+        for piece in pieces {
+            match piece {
+                Piece::Content(text) => delta.text.push_str(&text),
+                Piece::CallStart { index, name } if is_wanted(index) => {
+                    self.has_calls = true;
+                    let id = format!("call_{}", uuid::Uuid::new_v4().simple());
+                    delta.calls.push(CallPiece::Start { index, id, name });
+                }
+                Piece::CallArguments { index, delta: arguments } if is_wanted(index) => match delta.calls.last_mut() {
+                    Some(CallPiece::Arguments { index: last, delta }) if *last == index => delta.push_str(&arguments),
+                    _ => delta.calls.push(CallPiece::Arguments { index, delta: arguments }),
+                },
+                Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => {}
+            }
+        }
+    }
+
+    fn ending(&self, reason: FinishReason) -> Ending {
+        match reason {
+            FinishReason::Length => Ending::Length,
+            FinishReason::StopToken(token) if self.rules.eos_ids.contains(&token) => Ending::Stop(StopCause::EndOfText),
+            FinishReason::StopToken(token) => Ending::Stop(StopCause::Token(token)),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! All answers of one request, as they come.
+//!
+//! Dropping a [`Generation`] before its end aborts what still runs: a client that leaves costs nothing more.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use pelton_engine::{Answer, Output, Submission, Usage};
+
+use super::{
+    PreparedPrompt, Request,
+    follow::{Delta, Ending, Finish, Followed, Follower, TextRules},
+    options::ModelFacts,
+    serving::Serving,
+};
+use crate::{error::ApiError, metrics::RequestClock};
+
+/// Answers under way.
+pub struct Generation {
+    prompts: Vec<PreparedPrompt>,
+    answers_per_prompt: usize,
+    choices: Vec<Choice>,
+    deadline: Option<Deadline>,
+}
+
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: tokio::time::Instant,
+    seconds: u64,
+}
+
+/// One answer, and where it comes from.
+struct Choice {
+    source: Source,
+    follower: Follower,
+    clock: RequestClock,
+}
+
+enum Source {
+    Engine(Answer),
+    /// An answer of no tokens: only the prompt is shown.
+    Nothing(Usage),
+    Over,
+}
+
+impl Serving {
+    /// Starts a request: checks, renders, tokenises and submits it.
+    pub async fn generate(self: &Arc<Self>, mut request: Request) -> Result<Generation, ApiError> {
+        let arrival = Instant::now();
+        let deadline = self
+            .limits
+            .request_timeout
+            .map(|timeout| Deadline { at: tokio::time::Instant::now() + timeout, seconds: timeout.as_secs() });
+        let model = self.ready()?;
+        let facts = self.facts(&model);
+        request.options.check_rest(&facts)?;
+        self.check_choices(&request)?;
+        let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
+        let prompts = self.tokenize(std::mem::take(&mut request.prompts), request.echo).await?;
+        let mut choices = Vec::with_capacity(prompts.len() * request.options.n as usize);
+        for prompt in &prompts {
+            let submission = self.submission(&request, prompt, is_chat, &facts)?;
+            let rules = Arc::new(self.rules(&request, &submission, &facts));
+            for index in 0..request.options.n {
+                let mut submission = submission.clone();
+                submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
+                let clock = RequestClock::new(&self.metrics, arrival, request.options.n, submission.stop.max_tokens);
+                let source = if submission.stop.max_tokens == 0 {
+                    Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() })
+                } else {
+                    Source::Engine(self.engine.submit(submission)?)
+                };
+                choices.push(Choice { source, follower: Follower::new(&self.tokenizer, Arc::clone(&rules)), clock });
+            }
+        }
+        let answers_per_prompt = request.options.n as usize;
+        Ok(Generation { prompts, answers_per_prompt, choices, deadline })
+    }
+
+    fn check_choices(&self, request: &Request) -> Result<(), ApiError> {
+        let most = self.limits.max_choices;
+        let prompts = request.prompts.len();
+        if prompts == 0 || prompts > most {
+            return Err(ApiError::invalid("prompt", format_args!("{prompts} prompts"), format!("1 to {most} prompts")));
+        }
+        if prompts.saturating_mul(request.options.n as usize) > most {
+            let got = format!("{}, for each of {prompts} prompts", request.options.n);
+            return Err(ApiError::invalid("n", got, format!("at most {most} answers to one request")));
+        }
+        Ok(())
+    }
+
+    fn rules(&self, request: &Request, submission: &Submission, facts: &ModelFacts<'_>) -> TextRules {
+        let options = &request.options;
+        // Some models mark calls by special tokens: those must be seen to be read.
+        let marks = ["<tool_call>", "</tool_call>"];
+        let is_special = |mark: &&str| self.tokenizer.token_to_id(mark).is_some_and(|id| self.tokenizer.is_special(id));
+        let needs_special = request.tools.is_some() && marks.iter().any(is_special);
+        TextRules {
+            stop: options.stop.clone(),
+            include_stop: options.include_stop,
+            stop_ids: Arc::clone(&submission.stop.stop_ids),
+            eos_ids: facts.eos_ids.to_vec(),
+            min_tokens: options.min_tokens,
+            skip_special: options.skip_special && !needs_special,
+            tools: request.tools,
+            prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
+        }
+    }
+}
+
+impl Generation {
+    /// The prompts, as they were tokenised.
+    pub fn prompts(&self) -> &[PreparedPrompt] {
+        &self.prompts
+    }
+
+    /// How many answers there are.
+    pub fn choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Which prompt an answer belongs to.
+    pub fn prompt_of(&self, choice: usize) -> usize {
+        choice / self.answers_per_prompt
+    }
+
+    /// Whether every answer is complete.
+    pub fn is_over(&self) -> bool {
+        self.choices.iter().all(|choice| matches!(choice.source, Source::Over))
+    }
+
+    /// Waits until something has come, and returns all that has: at most one delta per answer, none that is empty.
+    /// No deltas at all: every answer is complete. Safe to cancel.
+    pub async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
+        let deadline = self.deadline;
+        let next = poll_fn(|context| self.poll_next(context));
+        match deadline {
+            None => next.await,
+            Some(Deadline { at, seconds }) => {
+                tokio::time::timeout_at(at, next).await.unwrap_or(Err(ApiError::DeadlineExceeded { seconds }))
+            }
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delta>, ApiError>> {
+        let mut deltas = Vec::new();
+        let mut is_going = false;
+        for (index, choice) in self.choices.iter_mut().enumerate() {
+            let mut delta = Delta { choice: index, ..Delta::default() };
+            if let Err(failure) = choice.poll_into(context, &mut delta) {
+                return Poll::Ready(Err(failure));
+            }
+            is_going |= !matches!(choice.source, Source::Over);
+            if !delta.is_empty() {
+                deltas.push(delta);
+            }
+        }
+        if deltas.is_empty() && is_going { Poll::Pending } else { Poll::Ready(Ok(deltas)) }
+    }
+}
+
+impl Choice {
+    /// Takes all that is here. Registers for more if the answer is not over.
+    fn poll_into(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Result<(), ApiError> {
+        loop {
+            let answer = match &mut self.source {
+                Source::Over => return Ok(()),
+                Source::Nothing(usage) => {
+                    delta.finish = Some(Finish { ending: Ending::Length, has_calls: false, usage: *usage });
+                    self.over(delta);
+                    return Ok(());
+                }
+                Source::Engine(answer) => answer,
+            };
+            // The future holds no state of its own: dropped while pending, it loses nothing.
+            let Poll::Ready(output) = pin!(answer.next()).poll(context) else {
+                self.clock.drawn(delta.tokens.len());
+                return Ok(());
+            };
+            let output = output.expect("an answer is over after its last output alone");
+            if matches!(output, Output::Admitted { .. }) {
+                self.clock.admitted();
+            }
+            match self.follower.push(output, delta).inspect_err(|_| self.clock.failed())? {
+                Followed::Going => {}
+                Followed::StopText => {
+                    answer.finish();
+                    self.over(delta);
+                }
+                Followed::Over => self.over(delta),
+            }
+        }
+    }
+
+    fn over(&mut self, delta: &Delta) {
+        self.source = Source::Over;
+        self.clock.drawn(delta.tokens.len());
+        if let Some(finish) = &delta.finish {
+            self.clock.finished(finish);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! One request's way through text and engine: checked, rendered, tokenised, submitted, followed, turned into text again.
+//!
+//! In: [`Serving::generate`] with a [`Request`], the same for HTTP, gRPC and the Python class. Out: [`Generation`],
+//! a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
+//! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
+
+mod feed;
+mod follow;
+mod generation;
+mod options;
+mod prepare;
+mod serving;
+mod whole;
+
+pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
+pub use generation::Generation;
+pub use options::Options;
+pub use prepare::{PreparedPrompt, Prompt};
+pub use serving::{ApiLimits, Serving, ServingParts};
+pub use whole::{Call, Whole};
+
+pub(crate) use {
+    feed::{Writer, feed},
+    prepare::now,
+    serving::seconds_since_1970,
+};
+
+/// What is to be generated.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// At least one. Each is answered `options.n` times.
+    pub prompts: Vec<Prompt>,
+    /// How tokens are drawn and answers end.
+    pub options: Options,
+    /// Whether the prompt will be shown before the answer; then an answer may have no tokens at all.
+    pub echo: bool,
+    /// How tool calls are read out of the answer; `None`: they are text.
+    pub tools: Option<ToolReading>,
+}
+
+/// How tool calls are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolReading {
+    /// All calls.
+    Parallel,
+    /// The first one; others are dropped.
+    Single,
+}

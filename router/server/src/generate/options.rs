@@ -1,0 +1,376 @@
+//! What a client may ask of the drawing and the ending of tokens, and what becomes of it for one model.
+//!
+//! Every door (HTTP, gRPC, Python) fills the same [`Options`]; ranges, vocabulary and defaults are checked here, once.
+//! Defaults: the request's value, else the model's `generation_config.json`, else OpenAI's.
+
+use std::{fmt::Display, ops::RangeInclusive, sync::Arc};
+
+use pelton_engine::{Sampling, TokenId};
+use pelton_text::GenerationDefaults;
+
+use super::serving::ApiLimits;
+use crate::error::ApiError;
+
+/// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
+const LOGIT_BIAS_MAX: usize = 1024;
+/// Entries of `stop_token_ids` at most. (B:SA2)
+const STOP_TOKEN_IDS_MAX: usize = 128;
+/// Characters of `cache_salt` at most.
+const CACHE_SALT_MAX: usize = 128;
+/// Bytes of one stop string at most: so much text is held back while it might begin.
+const STOP_STRING_BYTES_MAX: usize = 1024;
+/// Temperatures between 0 and this are raised to it: below, the division overflows before the result differs from greedy.
+const TEMPERATURE_MIN: f32 = 0.01;
+/// `max_tokens` of a completion that names none; a chat's is the room left. OpenAI's defaults.
+pub(crate) const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// What a client asked for. `None`: nothing, so that a default applies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Answers per prompt.
+    pub n: u32,
+    /// Tokens of an answer at most.
+    pub max_tokens: Option<u32>,
+    /// Tokens before which neither a stop token nor a stop string ends the answer.
+    pub min_tokens: u32,
+    /// 0: greedy.
+    pub temperature: Option<f32>,
+    /// 0 and -1: all.
+    pub top_k: Option<i64>,
+    /// 1: all.
+    pub top_p: Option<f32>,
+    /// 0: all.
+    pub min_p: Option<f32>,
+    /// 1: off.
+    pub repetition_penalty: Option<f32>,
+    /// 0: off.
+    pub presence_penalty: Option<f32>,
+    /// 0: off.
+    pub frequency_penalty: Option<f32>,
+    /// Each id at most once.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// `None` and -1: drawn by the server.
+    pub seed: Option<i64>,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer, beside the model's own.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Whether the model's own end tokens do not end the answer.
+    pub ignore_eos: bool,
+    /// Whether the text shows what ended it.
+    pub include_stop: bool,
+    /// Whether special tokens are left out of the text.
+    pub skip_special: bool,
+    /// How many likeliest tokens to tell beside the chosen one.
+    pub logprobs: Option<u32>,
+    /// Smaller first.
+    pub priority: i32,
+    /// Requests with different salts share no cached blocks.
+    pub cache_salt: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            n: 1,
+            max_tokens: None,
+            min_tokens: 0,
+            temperature: None,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            logit_bias: Vec::new(),
+            seed: None,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            include_stop: false,
+            skip_special: true,
+            logprobs: None,
+            priority: 0,
+            cache_salt: None,
+        }
+    }
+}
+
+/// What options are checked against.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelFacts<'a> {
+    pub(crate) vocab_size: u32,
+    pub(crate) max_model_len: u32,
+    pub(crate) eos_ids: &'a [TokenId],
+    pub(crate) defaults: &'a GenerationDefaults,
+    pub(crate) limits: &'a ApiLimits,
+}
+
+impl Options {
+    /// How tokens are drawn, with `seed` in place of a missing one.
+    pub(crate) fn sampling(&self, facts: &ModelFacts<'_>, seed: u64) -> Result<Sampling, ApiError> {
+        let defaults = facts.defaults;
+        let temperature = self.temperature.or(defaults.temperature).unwrap_or(1.0);
+        let top_k = self.top_k.or(defaults.top_k.map(i64::from)).unwrap_or(0);
+        let sampling = Sampling {
+            temperature: if temperature > 0.0 { temperature.max(TEMPERATURE_MIN) } else { temperature },
+            // More than the vocabulary is all of it.
+            top_k: u32::try_from(top_k.max(0)).unwrap_or(0).min(facts.vocab_size),
+            top_p: self.top_p.or(defaults.top_p).unwrap_or(1.0),
+            min_p: self.min_p.or(defaults.min_p).unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.or(defaults.repetition_penalty).unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.filter(|&seed| seed != -1).map_or(seed, i64::cast_unsigned),
+            logprobs: self.logprobs,
+        };
+        number("temperature", sampling.temperature, 0.0..=2.0, "a number from 0 to 2")?;
+        integer("top_k", top_k, -1..=i64::from(u32::MAX), "-1 or 0 (all tokens), or at least 1")?;
+        number("top_p", sampling.top_p, f32::MIN_POSITIVE..=1.0, "a number above 0, at most 1")?;
+        number("min_p", sampling.min_p, 0.0..=1.0, "a number from 0 to 1")?;
+        number("repetition_penalty", sampling.repetition_penalty, f32::MIN_POSITIVE..=f32::MAX, "a number above 0")?;
+        number("presence_penalty", sampling.presence_penalty, -2.0..=2.0, "a number from -2 to 2")?;
+        number("frequency_penalty", sampling.frequency_penalty, -2.0..=2.0, "a number from -2 to 2")?;
+        self.check_logit_bias(facts)?;
+        if let Some(count) = self.logprobs {
+            let max = facts.limits.max_logprobs;
+            within("logprobs", count, "", 0..=max, || format!("an integer from 0 to {max}"))?;
+        }
+        Ok(sampling)
+    }
+
+    fn check_logit_bias(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+        let count = self.logit_bias.len();
+        within("logit_bias", count, " entries", 0..=LOGIT_BIAS_MAX, || format!("at most {LOGIT_BIAS_MAX} entries"))?;
+        for &(token, bias) in &self.logit_bias {
+            in_vocabulary("logit_bias", token, facts)?;
+            number("logit_bias", bias, -100.0..=100.0, "numbers from -100 to 100")?;
+        }
+        Ok(())
+    }
+
+    /// Checks what ends an answer, and returns the tokens that do.
+    pub(crate) fn stop_ids(&self, facts: &ModelFacts<'_>) -> Result<Arc<[TokenId]>, ApiError> {
+        let max = facts.limits.max_stop_strings;
+        within("stop", self.stop.len(), " texts", 0..=max, || format!("a text, or a list of at most {max} texts"))?;
+        for text in &self.stop {
+            within("stop", text.len(), " bytes of text", 1..=STOP_STRING_BYTES_MAX, || {
+                format!("texts of 1 to {STOP_STRING_BYTES_MAX} bytes")
+            })?;
+        }
+        let count = self.stop_token_ids.len();
+        within("stop_token_ids", count, " ids", 0..=STOP_TOKEN_IDS_MAX, || {
+            format!("at most {STOP_TOKEN_IDS_MAX} ids")
+        })?;
+        for &token in &self.stop_token_ids {
+            in_vocabulary("stop_token_ids", token, facts)?;
+        }
+        let mut ids = self.stop_token_ids.clone();
+        if !self.ignore_eos {
+            ids.extend_from_slice(facts.eos_ids);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids.into())
+    }
+
+    /// Checks what is left: counts of answers, scheduling.
+    pub(crate) fn check_rest(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+        let max = facts.limits.max_n;
+        within("n", self.n, "", 1..=max, || format!("an integer from 1 to {max}"))?;
+        if let Some(salt) = &self.cache_salt {
+            within("cache_salt", salt.chars().count(), " characters", 1..=CACHE_SALT_MAX, || {
+                format!("1 to {CACHE_SALT_MAX} characters")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tokens that an answer to a prompt of `prompt` tokens may have at most.
+    ///
+    /// A wish beyond the room that the context leaves is cut to it, as clients ask for a round number and mean "enough";
+    /// the answer then ends with `length`. A wish beyond the whole context is refused.
+    pub(crate) fn max_tokens(
+        &self,
+        prompt: usize,
+        is_chat: bool,
+        echo: bool,
+        facts: &ModelFacts<'_>,
+    ) -> Result<u32, ApiError> {
+        let limit = facts.max_model_len;
+        let room = match u32::try_from(prompt).ok().and_then(|prompt| limit.checked_sub(prompt)) {
+            Some(room) if room > 0 => room,
+            _ => {
+                let param = if is_chat { "messages" } else { "prompt" };
+                return Err(ApiError::PromptTooLong { param, prompt: prompt as u64, limit: u64::from(limit) });
+            }
+        };
+        if let Some(asked) = self.max_tokens {
+            let least = if echo { 0 } else { 1 };
+            within("max_tokens", asked, "", least..=limit, || {
+                format!("an integer from {least} to {limit}, the model's context")
+            })?;
+        }
+        let default = if is_chat { room } else { COMPLETION_MAX_TOKENS };
+        let most = self.max_tokens.or(facts.defaults.max_new_tokens).unwrap_or(default);
+        within("min_tokens", self.min_tokens, "", 0..=most, || {
+            format!("an integer from 0 to `max_tokens`, which is {most}")
+        })?;
+        Ok(most.min(room))
+    }
+}
+
+/// Whether a token id exists. (B:SA3)
+pub(crate) fn in_vocabulary(param: &str, token: TokenId, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+    if token < facts.vocab_size {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        param,
+        format_args!("token id {token}"),
+        format!("token ids from 0 to {}", facts.vocab_size - 1),
+    ))
+}
+
+fn number(param: &str, got: f32, range: RangeInclusive<f32>, allowed: &'static str) -> Result<(), ApiError> {
+    // NaN is in no range.
+    if range.contains(&got) { Ok(()) } else { Err(ApiError::invalid(param, got, allowed)) }
+}
+
+fn integer(param: &str, got: i64, range: RangeInclusive<i64>, allowed: &'static str) -> Result<(), ApiError> {
+    if range.contains(&got) { Ok(()) } else { Err(ApiError::invalid(param, got, allowed)) }
+}
+
+fn within<T: PartialOrd + Display>(
+    param: &str,
+    got: T,
+    unit: &str,
+    range: RangeInclusive<T>,
+    allowed: impl FnOnce() -> String,
+) -> Result<(), ApiError> {
+    if range.contains(&got) { Ok(()) } else { Err(ApiError::invalid(param, format_args!("{got}{unit}"), allowed())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ApiLimits = ApiLimits::DEFAULT;
+
+    fn facts(defaults: &GenerationDefaults) -> ModelFacts<'_> {
+        ModelFacts { vocab_size: 100, max_model_len: 64, eos_ids: &[2, 3], defaults, limits: &LIMITS }
+    }
+
+    /// The parameter that is refused, if one is.
+    fn refused(options: &Options) -> Option<String> {
+        let defaults = GenerationDefaults::default();
+        let facts = facts(&defaults);
+        let all = options
+            .sampling(&facts, 0)
+            .map(drop)
+            .and_then(|()| options.stop_ids(&facts).map(drop))
+            .and_then(|()| options.check_rest(&facts))
+            .and_then(|()| options.max_tokens(10, false, false, &facts).map(drop));
+        match all {
+            Ok(()) => None,
+            Err(ApiError::Invalid { param, .. }) => Some(param),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut Options), expected: Option<&str>) {
+        let mut options = Options::default();
+        change(&mut options);
+        assert_eq!(refused(&options).as_deref(), expected, "{options:?}");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        check(|_| {}, None);
+        check(|o| o.temperature = Some(2.0), None);
+        check(|o| o.temperature = Some(2.1), Some("temperature"));
+        check(|o| o.temperature = Some(-0.1), Some("temperature"));
+        check(|o| o.temperature = Some(f32::NAN), Some("temperature"));
+        check(|o| o.top_p = Some(0.0), Some("top_p"));
+        check(|o| o.top_p = Some(1.0), None);
+        check(|o| o.top_k = Some(-1), None);
+        check(|o| o.top_k = Some(-2), Some("top_k"));
+        check(|o| o.min_p = Some(1.1), Some("min_p"));
+        check(|o| o.repetition_penalty = Some(0.0), Some("repetition_penalty"));
+        check(|o| o.repetition_penalty = Some(f32::INFINITY), Some("repetition_penalty"));
+        check(|o| o.presence_penalty = Some(-2.5), Some("presence_penalty"));
+        check(|o| o.frequency_penalty = Some(2.5), Some("frequency_penalty"));
+        check(|o| o.logprobs = Some(20), None);
+        check(|o| o.logprobs = Some(21), Some("logprobs"));
+        check(|o| o.n = 0, Some("n"));
+        check(|o| o.n = 129, Some("n"));
+        check(|o| o.cache_salt = Some(String::new()), Some("cache_salt"));
+        check(|o| o.stop = vec![String::new()], Some("stop"));
+        check(|o| o.stop = vec!["x".into(); 5], Some("stop"));
+        check(|o| o.max_tokens = Some(0), Some("max_tokens"));
+        check(|o| o.max_tokens = Some(64), None);
+        check(|o| o.max_tokens = Some(65), Some("max_tokens"));
+        check(|o| o.min_tokens = 17, Some("min_tokens"));
+    }
+
+    #[test]
+    fn lists_of_ids_are_bounded_and_within_the_vocabulary() {
+        // B:SA2
+        check(|o| o.logit_bias = vec![(1, 0.0); 1024], None);
+        check(|o| o.logit_bias = vec![(1, 0.0); 1025], Some("logit_bias"));
+        check(|o| o.stop_token_ids = vec![1; 128], None);
+        check(|o| o.stop_token_ids = vec![1; 129], Some("stop_token_ids"));
+        // B:SA3
+        check(|o| o.logit_bias = vec![(99, 1.0)], None);
+        check(|o| o.logit_bias = vec![(100, 1.0)], Some("logit_bias"));
+        check(|o| o.stop_token_ids = vec![100], Some("stop_token_ids"));
+        check(|o| o.logit_bias = vec![(1, 100.5)], Some("logit_bias"));
+    }
+
+    #[test]
+    fn the_request_goes_before_the_model_and_the_model_before_openai() {
+        let model = GenerationDefaults { temperature: Some(0.5), top_k: Some(20), ..GenerationDefaults::default() };
+        let asked = Options { temperature: Some(0.25), ..Options::default() };
+        let sampling = asked.sampling(&facts(&model), 7).expect("valid");
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed), (0.25, 20, 1.0, 7));
+        let sampling = Options::default().sampling(&facts(&model), 7).expect("valid");
+        assert_eq!(sampling.temperature, 0.5);
+    }
+
+    #[test]
+    fn a_seed_is_kept_and_minus_one_is_none() {
+        let defaults = GenerationDefaults::default();
+        for (asked, expected) in [(None, 7), (Some(-1), 7), (Some(5), 5), (Some(-2), u64::MAX - 1)] {
+            let options = Options { seed: asked, ..Options::default() };
+            assert_eq!(options.sampling(&facts(&defaults), 7).expect("valid").seed, expected);
+        }
+    }
+
+    #[test]
+    fn the_models_end_tokens_count_unless_ignored() {
+        let defaults = GenerationDefaults::default();
+        let mut options = Options { stop_token_ids: vec![9, 2], ..Options::default() };
+        assert_eq!(*options.stop_ids(&facts(&defaults)).expect("valid"), [2, 3, 9]);
+        options.ignore_eos = true;
+        assert_eq!(*options.stop_ids(&facts(&defaults)).expect("valid"), [2, 9]);
+    }
+
+    #[test]
+    fn an_answer_gets_the_room_that_the_prompt_leaves() {
+        let defaults = GenerationDefaults::default();
+        let facts = facts(&defaults);
+        let asked = |max_tokens| Options { max_tokens, ..Options::default() };
+        assert_eq!(asked(None).max_tokens(10, false, false, &facts), Ok(16));
+        assert_eq!(asked(None).max_tokens(10, true, false, &facts), Ok(54));
+        assert_eq!(asked(None).max_tokens(60, false, false, &facts), Ok(4));
+        assert_eq!(asked(Some(64)).max_tokens(10, false, false, &facts), Ok(54));
+        assert_eq!(asked(Some(0)).max_tokens(10, false, true, &facts), Ok(0));
+        for prompt in [64, 65, usize::MAX] {
+            assert!(matches!(
+                asked(Some(1)).max_tokens(prompt, false, false, &facts),
+                Err(ApiError::PromptTooLong { .. })
+            ));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! From what a client sent to what the engine takes: the prompt is rendered and tokenised, the room is computed.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use pelton_engine::{StopRule, Submission, TokenId};
+use pelton_text::{ChatInput, LocalTime, TemplateError};
+use serde_json::Value;
+
+use super::{
+    Request,
+    options::{ModelFacts, in_vocabulary},
+    serving::Serving,
+};
+use crate::error::ApiError;
+
+/// One prompt, in any of its forms.
+#[derive(Debug, Clone)]
+pub enum Prompt {
+    /// Text to be continued.
+    Text {
+        /// The text.
+        text: String,
+        /// Whether the tokenizer adds its special tokens, such as one for the beginning.
+        add_special: bool,
+    },
+    /// Tokens to be continued.
+    Ids(Vec<TokenId>),
+    /// A conversation, rendered by the model's template.
+    Chat {
+        /// What the template is given.
+        input: Box<ChatInput>,
+        /// Whether the tokenizer adds its special tokens to what the template wrote; most templates write them.
+        add_special: bool,
+    },
+}
+
+/// A prompt as the engine sees it.
+#[derive(Debug, Clone)]
+pub struct PreparedPrompt {
+    /// Its tokens; at least one.
+    pub ids: Arc<[TokenId]>,
+    /// What to show where the prompt is echoed.
+    pub text: Option<String>,
+}
+
+impl Prompt {
+    fn param(&self) -> &'static str {
+        if self.is_chat() { "messages" } else { "prompt" }
+    }
+
+    pub(crate) fn is_chat(&self) -> bool {
+        matches!(self, Self::Chat { .. })
+    }
+
+    /// Bytes of text that must be gone through.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text { text, .. } => text.len(),
+            Self::Ids(_) => 0,
+            Self::Chat { input, .. } => {
+                let tools = input.tools.iter().flatten();
+                input.messages.iter().chain(tools).map(text_bytes).sum()
+            }
+        }
+    }
+}
+
+impl Serving {
+    /// Renders and tokenises prompts where it delays nobody else.
+    pub(crate) async fn tokenize(
+        self: &Arc<Self>,
+        prompts: Vec<Prompt>,
+        echo: bool,
+    ) -> Result<Vec<PreparedPrompt>, ApiError> {
+        let bytes = prompts.iter().map(Prompt::bytes).sum();
+        let serving = Arc::clone(self);
+        self.on_text(bytes, move || prompts.into_iter().map(|prompt| serving.tokenize_one(prompt, echo)).collect())
+            .await
+    }
+
+    /// Turns tokens into text, special ones too. `param` is what the request calls the tokens.
+    pub(crate) async fn detokenize(&self, param: &'static str, tokens: Vec<TokenId>) -> Result<String, ApiError> {
+        let tokenizer = self.tokenizer.clone();
+        let size = tokenizer.vocab_size();
+        if let Some(token) = tokens.iter().find(|&&token| token >= size) {
+            let allowed = format!("token ids from 0 to {}", size.saturating_sub(1));
+            return Err(ApiError::invalid(param, format_args!("token id {token}"), allowed));
+        }
+        self.on_text(tokens.len(), move || Ok(tokenizer.decode(&tokens, false))).await
+    }
+
+    fn tokenize_one(&self, prompt: Prompt, echo: bool) -> Result<PreparedPrompt, ApiError> {
+        let param = prompt.param();
+        let (text, add_special) = match prompt {
+            Prompt::Ids(ids) => {
+                let text = echo.then(|| self.tokenizer.decode(&ids, true));
+                return Ok(PreparedPrompt { ids: ids.into(), text });
+            }
+            Prompt::Text { text, add_special } => (text, add_special),
+            Prompt::Chat { input, add_special } => (self.render(*input)?, add_special),
+        };
+        self.check_length(param, &text)?;
+        let ids = self
+            .tokenizer
+            .encode(&text, add_special)
+            .map_err(|error| ApiError::Conflict { param: param.to_owned(), reason: error.to_string() })?;
+        Ok(PreparedPrompt { ids: ids.into(), text: echo.then_some(text) })
+    }
+
+    /// A chat as the text that the model is given.
+    pub(crate) fn render(&self, mut input: ChatInput) -> Result<String, ApiError> {
+        let Some(template) = &self.template else {
+            return Err(ApiError::Conflict {
+                param: "messages".to_owned(),
+                reason: "cannot be used: the model has no chat template; use /v1/completions".to_owned(),
+            });
+        };
+        input.messages = template.adapt(input.messages);
+        template.render(&input).map_err(|error| match error {
+            TemplateError::Input { param, reason } => ApiError::Conflict { param: param.to_owned(), reason },
+            TemplateError::Raised(reason) => {
+                let reason = format!("do not suit the model's chat template, which says: {reason}");
+                ApiError::Conflict { param: "messages".to_owned(), reason }
+            }
+            other => {
+                ApiError::Conflict { param: "messages".to_owned(), reason: format!("cannot be rendered: {other}") }
+            }
+        })
+    }
+
+    /// Refuses a text that no tokenisation could fit into the context, before going through megabytes of it.
+    fn check_length(&self, param: &'static str, text: &str) -> Result<(), ApiError> {
+        let Some(context) = self.max_model_len() else { return Ok(()) };
+        // Normalisers may drop some text (spaces, accents), so that the bound is taken twice as wide.
+        let most = (context as usize).saturating_mul(self.longest_token_bytes).saturating_mul(2);
+        if text.len() <= most {
+            return Ok(());
+        }
+        let got = format!("{} bytes of text", text.len());
+        Err(ApiError::invalid(param, got, format!("what fits into the model's context of {context} tokens")))
+    }
+
+    /// Everything the engine needs for the answers to one prompt; they differ in their seeds alone.
+    pub(crate) fn submission(
+        &self,
+        request: &Request,
+        prompt: &PreparedPrompt,
+        is_chat: bool,
+        facts: &ModelFacts<'_>,
+    ) -> Result<Submission, ApiError> {
+        let options = &request.options;
+        let param = if is_chat { "messages" } else { "prompt" };
+        if prompt.ids.is_empty() {
+            return Err(ApiError::invalid(param, "empty", "a prompt of at least one token"));
+        }
+        prompt.ids.iter().try_for_each(|&token| in_vocabulary(param, token, facts))?;
+        let seed = match options.seed {
+            Some(seed) if seed != -1 => seed.cast_unsigned(),
+            _ => drawn_seed()?,
+        };
+        Ok(Submission {
+            prompt: Arc::clone(&prompt.ids),
+            sampling: options.sampling(facts, seed)?,
+            stop: StopRule {
+                max_tokens: options.max_tokens(prompt.ids.len(), is_chat, request.echo, facts)?,
+                min_tokens: options.min_tokens,
+                stop_ids: options.stop_ids(facts)?,
+            },
+            cache_salt: self.cache_salt(options.cache_salt.as_deref()),
+            priority: options.priority,
+        })
+    }
+}
+
+/// A seed from the operating system.
+fn drawn_seed() -> Result<u64, ApiError> {
+    getrandom::u64().map_err(|error| ApiError::Internal { log: format!("no random numbers: {error}") })
+}
+
+/// Bytes of text in a value.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
+        _ => 8,
+    }
+}
+
+/// The time that templates may print, as clocks show it in UTC: a server's clients live anywhere.
+pub(crate) fn now() -> LocalTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    LocalTime { unix_seconds: since.as_secs().cast_signed(), utc_offset_seconds: 0 }
+}

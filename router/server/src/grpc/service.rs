@@ -1,0 +1,64 @@
+//! The calls of `pelton.v1.Pelton`.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures::{Stream, StreamExt as _, stream};
+use pelton_rpc::v1::{self, pelton_server::Pelton};
+use tonic::{Request, Response, Status};
+
+use super::convert::{self, MessageWriter};
+use crate::generate::{Serving, feed};
+
+pub(super) struct PeltonService {
+    serving: Arc<Serving>,
+}
+
+impl PeltonService {
+    pub(super) fn new(serving: Arc<Serving>) -> Self {
+        Self { serving }
+    }
+}
+
+#[tonic::async_trait]
+impl Pelton for PeltonService {
+    type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
+
+    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let message = request.into_inner();
+        self.serving.check_model(Some(&message.model))?;
+        tracing::debug!(request_id = message.request_id, "generate");
+        let generation = self.serving.generate(convert::request(message)?).await?;
+        let writer = MessageWriter { tokenizer: self.serving.tokenizer.clone() };
+        let feed = feed(generation, writer, &self.serving.limits, &self.serving.metrics);
+        let messages = feed.flat_map(|piece| match piece {
+            Ok(Ok(messages)) => stream::iter(messages).map(Ok).left_stream(),
+            Ok(Err(status)) => stream::iter([Err(status)]).right_stream(),
+            Err(cut) => stream::iter([Err(Status::aborted(cut.to_string()))]).right_stream(),
+        });
+        Ok(Response::new(Box::pin(messages)))
+    }
+
+    async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let message = request.into_inner();
+        self.serving.check_model(Some(&message.model))?;
+        let prepared = self.serving.tokenize(vec![convert::tokenize_prompt(message)?], false).await?;
+        let max_model_len = self.serving.max_model_len().unwrap_or(0);
+        Ok(Response::new(v1::TokenizeResponse { token_ids: prepared[0].ids.to_vec(), max_model_len }))
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<v1::DetokenizeRequest>,
+    ) -> Result<Response<v1::DetokenizeResponse>, Status> {
+        let message = request.into_inner();
+        self.serving.check_model(Some(&message.model))?;
+        let text = self.serving.detokenize("token_ids", message.token_ids).await?;
+        Ok(Response::new(v1::DetokenizeResponse { text }))
+    }
+
+    async fn models(&self, _: Request<v1::ModelsRequest>) -> Result<Response<v1::ModelsResponse>, Status> {
+        let max_model_len = self.serving.max_model_len().unwrap_or(0);
+        let model = |id: &String| v1::Model { id: id.clone(), max_model_len };
+        Ok(Response::new(v1::ModelsResponse { models: self.serving.served_names.iter().map(model).collect() }))
+    }
+}

@@ -1,0 +1,98 @@
+//! What surrounds every request: its id, its measurement, its right to be answered.
+
+use std::time::Instant;
+
+use axum::{
+    extract::{MatchedPath, Request, State},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::App;
+use crate::{auth::is_allowed, error::ApiError};
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Characters of a client's request id at most.
+const REQUEST_ID_MAX: usize = 128;
+
+/// Answered without a key: what probes and collectors ask, which can carry none.
+const OPEN: [&str; 6] = ["/health", "/ping", "/livez", "/readyz", "/startupz", "/metrics"];
+/// The same over gRPC.
+const OPEN_GRPC: &str = "/grpc.health.v1.Health/";
+
+/// The request's id: the client's, if it is a plain one, else our own.
+#[derive(Debug, Clone)]
+pub(super) struct RequestId(pub(super) String);
+
+impl RequestId {
+    fn of(headers: &HeaderMap) -> Self {
+        let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+        let is_plain =
+            |id: &&str| !id.is_empty() && id.len() <= REQUEST_ID_MAX && id.chars().all(|c| c.is_ascii_graphic());
+        Self(given.filter(is_plain).map_or_else(|| uuid::Uuid::now_v7().simple().to_string(), str::to_owned))
+    }
+}
+
+/// Gives every request an id and every response the id of its request.
+pub(super) async fn identify(mut request: Request, next: Next) -> Response {
+    let id = RequestId::of(request.headers());
+    let echoed = HeaderValue::from_str(&id.0).expect("ids are visible ASCII");
+    request.extensions_mut().insert(id);
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(REQUEST_ID.clone(), echoed);
+    response
+}
+
+/// Counts and times every request until its response begins.
+pub(super) async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+    let begin = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    // Any word is a method: those that nobody uses are one series.
+    let method = match request.method().as_str() {
+        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known.to_owned(),
+        _ => "other".to_owned(),
+    };
+    let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    app.serving.metrics.http_answered(&route, &method, status, begin.elapsed());
+    tracing::debug!(%id, method, route, status, duration_us = begin.elapsed().as_micros() as u64, "answered");
+    response
+}
+
+/// Refuses whoever has no key.
+pub(super) async fn authorize(State(app): State<App>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_open = OPEN.contains(&path) || path.starts_with(OPEN_GRPC);
+    if is_open || is_allowed(&app.api_keys, request.headers()) {
+        return next.run(request).await;
+    }
+    rejection(&request, ApiError::Unauthorized)
+}
+
+/// An error in the protocol that the request speaks.
+pub(super) fn rejection(request: &Request, error: ApiError) -> Response {
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    let is_grpc = content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    if is_grpc { tonic::Status::from(error).into_http() } else { error.into_response() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_id_is_kept_and_any_other_replaced() {
+        let id = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(&REQUEST_ID, HeaderValue::from_bytes(value.as_bytes()).expect("a header"));
+            RequestId::of(&headers).0
+        };
+        assert_eq!(id("abc-123"), "abc-123");
+        for replaced in ["", "a b", "é", &"x".repeat(129)] {
+            assert_ne!(id(replaced), replaced);
+            assert_eq!(id(replaced).len(), 32);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `/v1/completions` and `/v1/chat/completions`.
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+
+use super::{App, around::RequestId, body::JsonBody, sse};
+use crate::{
+    api::{
+        chat::{ChatEvents, ChatForm, ChatRequest},
+        completion::{CompletionEvents, CompletionForm, CompletionRequest},
+        stream::Head,
+    },
+    error::ApiError,
+    generate::{Serving, seconds_since_1970},
+};
+
+pub(super) async fn completions(
+    State(App { serving, .. }): State<App>,
+    Extension(id): Extension<RequestId>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    let mut request = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
+    serving.check_model(request.model.as_deref())?;
+    let stream = request.stream;
+    let head = head(&serving, "cmpl", "text_completion", request.request_id.take(), id);
+    let generation = serving.generate(request.request.clone()).await?;
+    let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
+    Ok(match stream {
+        Some(options) => sse::respond(&serving, generation, CompletionEvents::new(form, options)),
+        None => Json(form.whole(generation.whole().await?)).into_response(),
+    })
+}
+
+pub(super) async fn chat_completions(
+    State(App { serving, .. }): State<App>,
+    Extension(id): Extension<RequestId>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    let mut request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
+    serving.check_model(request.model.as_deref())?;
+    if request.request.tools.is_some() && !serving.reads_tool_calls {
+        let reason =
+            "cannot be used: the model's chat template asks for tool calls in no form that is read here".to_owned();
+        return Err(ApiError::Conflict { param: "tools".to_owned(), reason });
+    }
+    let object = if request.stream.is_some() { "chat.completion.chunk" } else { "chat.completion" };
+    let head = head(&serving, "chatcmpl", object, request.request_id.take(), id);
+    let generation = serving.generate(request.request.clone()).await.map_err(|error| request.renamed(error))?;
+    let form = ChatForm::new(head, serving.tokenizer.clone(), &request, &generation);
+    Ok(match request.stream {
+        Some(options) => sse::respond(&serving, generation, ChatEvents::new(form, options)),
+        None => Json(form.whole(generation.whole().await?)).into_response(),
+    })
+}
+
+/// The response's id names the request: by the body's `request_id`, else by the header's, else by ours.
+fn head(serving: &Serving, prefix: &str, object: &'static str, given: Option<String>, id: RequestId) -> Head {
+    let id = given.filter(|given| !given.is_empty()).unwrap_or(id.0);
+    Head { id: format!("{prefix}-{id}"), object, created: seconds_since_1970(), model: serving.model_name().to_owned() }
+}

@@ -1,0 +1,84 @@
+//! What is answered where. The one list of routes: the router, `Allow` headers and "did you mean" all come from it.
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware::{from_fn, from_fn_with_state},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
+};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::{App, around, generation, health, models, tokens};
+use crate::{error::ApiError, grpc, nearest::nearest};
+
+const GET: &str = "GET, HEAD";
+const POST: &str = "POST";
+
+/// Path, allowed methods as the `Allow` header has them, handlers.
+fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
+    vec![
+        ("/v1/completions", POST, post(generation::completions)),
+        ("/v1/chat/completions", POST, post(generation::chat_completions)),
+        ("/v1/models", GET, get(models::list)),
+        ("/v1/models/{*id}", GET, get(models::one)),
+        ("/tokenize", POST, post(tokens::tokenize)),
+        ("/detokenize", POST, post(tokens::detokenize)),
+        ("/version", GET, get(models::version)),
+        ("/metrics", GET, get(health::metrics)),
+        ("/health", GET, get(health::health)),
+        ("/ping", "GET, HEAD, POST", get(health::health).post(health::health)),
+        ("/livez", GET, get(health::live)),
+        ("/readyz", GET, get(health::ready)),
+        ("/startupz", GET, get(health::started)),
+    ]
+}
+
+/// HTTP, and gRPC beside it if `with_grpc`.
+pub(super) fn http_router(app: &App, with_grpc: bool) -> Router {
+    let mut router = Router::new();
+    for (path, _, handlers) in routes() {
+        router = router.route(path, handlers);
+    }
+    let router = router.method_not_allowed_fallback(wrong_method).fallback(unknown_route).with_state(app.clone());
+    surrounded(if with_grpc { grpc::add_services(router, app) } else { router }, app)
+}
+
+/// gRPC alone, for a port of its own.
+pub(super) fn grpc_router(app: &App) -> Router {
+    surrounded(grpc::add_services(Router::new().fallback(unknown_route), app), app)
+}
+
+/// The outermost comes last.
+fn surrounded(router: Router, app: &App) -> Router {
+    router
+        .layer(DefaultBodyLimit::disable()) // `body` has limits of its own, with our errors
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(app.clone(), around::authorize))
+        .layer(from_fn_with_state(app.clone(), around::measure))
+        .layer(from_fn(around::identify))
+}
+
+async fn unknown_route(request: Request) -> Response {
+    let path = request.uri().path();
+    let all = routes();
+    let known = all.iter().map(|(path, ..)| *path).filter(|path| !path.contains('{'));
+    let error = ApiError::UnknownRoute {
+        path: path.chars().take(200).collect(),
+        nearest: nearest(path, known).map(str::to_owned),
+    };
+    around::rejection(&request, error)
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let path = request.extensions().get::<axum::extract::MatchedPath>().map_or("", |path| path.as_str());
+    let allowed = routes().into_iter().find(|(known, ..)| *known == path).map_or("", |(_, allowed, _)| allowed);
+    let method = request.method().to_string();
+    around::rejection(&request, ApiError::WrongMethod { method, allowed: allowed.to_owned() })
+}
+
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    ApiError::Internal { log: format!("a handler panicked: {text}") }.into_response()
+}

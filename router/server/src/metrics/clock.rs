@@ -1,0 +1,162 @@
+//! Times one answer and records what came of it, also if its client left.
+
+use std::{sync::Arc, time::Instant};
+
+use super::Metrics;
+use crate::generate::{Ending, Finish};
+
+/// Runs from a request's arrival to the end of one of its answers. Dropped earlier, it counts a client that left.
+pub(crate) struct RequestClock {
+    metrics: Arc<Metrics>,
+    answers: u32,
+    max_tokens: u32,
+    arrival: Instant,
+    admitted: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    is_over: bool,
+}
+
+/// Indices into `ENDS`.
+const STOP: usize = 0;
+const LENGTH: usize = 1;
+const TOOL_CALLS: usize = 2;
+const ABORT: usize = 3;
+const ERROR: usize = 4;
+
+impl RequestClock {
+    pub(crate) fn new(metrics: &Arc<Metrics>, arrival: Instant, answers: u32, max_tokens: u32) -> Self {
+        Self {
+            metrics: Arc::clone(metrics),
+            answers,
+            max_tokens,
+            arrival,
+            admitted: None,
+            first_token: None,
+            last_token: None,
+            is_over: false,
+        }
+    }
+
+    /// The answer has entered a batch.
+    pub(crate) fn admitted(&mut self) {
+        let now = Instant::now();
+        self.admitted = Some(now);
+        self.metrics.queue.observe((now - self.arrival).as_secs_f64());
+    }
+
+    /// So many tokens have come since the last call.
+    pub(crate) fn drawn(&mut self, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(last) = self.last_token.replace(now) {
+            let share = (now - last).as_secs_f64() / tokens as f64;
+            self.metrics.between_tokens.observe_many(share, tokens as u64);
+            return;
+        }
+        self.first_token = Some(now);
+        self.metrics.to_first_token.observe((now - self.arrival).as_secs_f64());
+        if let Some(admitted) = self.admitted {
+            self.metrics.prefill.observe((now - admitted).as_secs_f64());
+        }
+    }
+
+    /// The answer is complete.
+    pub(crate) fn finished(&mut self, finish: &Finish) {
+        self.is_over = true;
+        let end = match finish.ending {
+            Ending::Length => LENGTH,
+            Ending::Stop(_) if finish.has_calls => TOOL_CALLS,
+            Ending::Stop(_) => STOP,
+        };
+        let metrics = &self.metrics;
+        metrics.ended[end].add(1);
+        metrics.end_to_end.observe(self.arrival.elapsed().as_secs_f64());
+        metrics.prompt_tokens.observe(f64::from(finish.usage.prompt));
+        metrics.generation_tokens.observe(f64::from(finish.usage.completion));
+        metrics.max_generation_tokens.observe(f64::from(self.max_tokens));
+        metrics.params_max_tokens.observe(f64::from(self.max_tokens));
+        metrics.params_n.observe(f64::from(self.answers));
+        let (Some(first), Some(last)) = (self.first_token, self.last_token) else { return };
+        let decode = (last - first).as_secs_f64();
+        metrics.decode.observe(decode);
+        if finish.usage.completion > 1 {
+            metrics.per_output_token.observe(decode / f64::from(finish.usage.completion - 1));
+        }
+        if let Some(admitted) = self.admitted {
+            metrics.inference.observe((last - admitted).as_secs_f64());
+        }
+    }
+
+    /// The engine could not finish the answer.
+    pub(crate) fn failed(&mut self) {
+        self.is_over = true;
+        self.metrics.ended[ERROR].add(1);
+    }
+}
+
+impl Drop for RequestClock {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.metrics.ended[ABORT].add(1);
+        let phase = match (self.admitted, self.first_token) {
+            (None, _) => 0,
+            (Some(_), None) => 1,
+            (Some(_), Some(_)) => 2,
+        };
+        self.metrics.cancelled[phase].add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_engine::Usage;
+
+    use super::*;
+    use crate::generate::StopCause;
+
+    fn clock(metrics: &Arc<Metrics>) -> RequestClock {
+        RequestClock::new(metrics, Instant::now(), 1, 16)
+    }
+
+    #[test]
+    fn a_client_that_leaves_is_counted_where_it_left() {
+        let metrics = Arc::new(Metrics::new("demo", 100));
+        drop(clock(&metrics));
+        let mut waiting = clock(&metrics);
+        waiting.admitted();
+        drop(waiting);
+        let mut reading = clock(&metrics);
+        reading.admitted();
+        reading.drawn(1);
+        drop(reading);
+        let counts: Vec<u64> = metrics.cancelled.iter().map(super::super::Counter::value).collect();
+        assert_eq!(counts, [1, 1, 1]);
+        assert_eq!(metrics.ended[ABORT].value(), 3);
+    }
+
+    #[test]
+    fn a_complete_answer_is_counted_once_by_its_reason() {
+        let metrics = Arc::new(Metrics::new("demo", 100));
+        let usage = Usage { prompt: 3, cached: 0, completion: 2 };
+        for (ending, has_calls) in [
+            (Ending::Length, false),
+            (Ending::Stop(StopCause::EndOfText), false),
+            (Ending::Stop(StopCause::EndOfText), true),
+            (Ending::Length, true),
+        ] {
+            let mut clock = clock(&metrics);
+            clock.drawn(2);
+            clock.finished(&Finish { ending, has_calls, usage });
+        }
+        let mut clock = clock(&metrics);
+        clock.failed();
+        drop(clock);
+        let counts: Vec<u64> = metrics.ended.iter().map(super::super::Counter::value).collect();
+        assert_eq!(counts, [1, 2, 1, 0, 1]);
+    }
+}

@@ -1,0 +1,285 @@
+//! What the server counts and measures, and how it is shown at `/metrics`.
+//!
+//! Names and bucket edges are the peer's (`vllm:*`) where we know the value, so that dashboards and autoscalers keep working;
+//! what others lack is `pelton_*`. Readers take one series per name, so there is exactly one (`engine="0"`), present from the start.
+//! Never here: waiting. A scrape reads atomics and the engine's latest counters.
+
+mod clock;
+mod series;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use pelton_engine::{Phase, Stats, Status};
+
+pub(crate) use clock::RequestClock;
+use series::{Counter, Exposition, Histogram, labelled, one_two_five};
+
+/// The peer's edges, seconds.
+const TO_FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+];
+const BETWEEN_TOKENS: &[f64] =
+    &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
+const LATENCY: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+];
+const ANSWERS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+const HTTP_DURATION: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
+/// How answers end, in the order of `Metrics::ended`.
+const ENDS: [&str; 5] = ["stop", "length", "tool_calls", "abort", "error"];
+/// Where an answer was when its client left, in the order of `Metrics::cancelled`.
+const PHASES: [&str; 3] = ["queued", "prefill", "decode"];
+
+/// All series that the server itself feeds. The engine's counters are read when they are shown.
+#[derive(Debug)]
+pub struct Metrics {
+    model: String,
+    to_first_token: Histogram,
+    between_tokens: Histogram,
+    per_output_token: Histogram,
+    end_to_end: Histogram,
+    queue: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    inference: Histogram,
+    prompt_tokens: Histogram,
+    generation_tokens: Histogram,
+    max_generation_tokens: Histogram,
+    params_n: Histogram,
+    params_max_tokens: Histogram,
+    ended: [Counter; ENDS.len()],
+    cancelled: [Counter; PHASES.len()],
+    stalled_streams: Counter,
+    /// By route, method and class of status. Routes are those of the router, so this is bounded.
+    http: Mutex<BTreeMap<(String, String, &'static str), Arc<HttpSeries>>>,
+}
+
+#[derive(Debug)]
+struct HttpSeries {
+    requests: Counter,
+    duration: Histogram,
+}
+
+impl Metrics {
+    /// `context`: the most tokens a request can have; bounds the edges of token counts.
+    pub(crate) fn new(model: &str, context: u32) -> Self {
+        let tokens = one_two_five(context);
+        Self {
+            model: model.to_owned(),
+            to_first_token: Histogram::new(TO_FIRST_TOKEN),
+            between_tokens: Histogram::new(BETWEEN_TOKENS),
+            per_output_token: Histogram::new(BETWEEN_TOKENS),
+            end_to_end: Histogram::new(LATENCY),
+            queue: Histogram::new(LATENCY),
+            prefill: Histogram::new(LATENCY),
+            decode: Histogram::new(LATENCY),
+            inference: Histogram::new(LATENCY),
+            prompt_tokens: Histogram::new(&tokens),
+            generation_tokens: Histogram::new(&tokens),
+            max_generation_tokens: Histogram::new(&tokens),
+            params_n: Histogram::new(ANSWERS),
+            params_max_tokens: Histogram::new(&tokens),
+            ended: Default::default(),
+            cancelled: Default::default(),
+            stalled_streams: Counter::default(),
+            http: Mutex::default(),
+        }
+    }
+
+    /// An HTTP response has begun. `route` is a route of ours, never a path that a client made up.
+    pub(crate) fn http_answered(&self, route: &str, method: &str, status: u16, took: Duration) {
+        let class = match status {
+            ..200 => "1xx",
+            200..300 => "2xx",
+            300..400 => "3xx",
+            400..500 => "4xx",
+            500.. => "5xx",
+        };
+        let series = {
+            let mut all = self.http.lock().unwrap_or_else(PoisonError::into_inner);
+            let series = all.entry((route.to_owned(), method.to_owned(), class)).or_insert_with(|| {
+                Arc::new(HttpSeries { requests: Counter::default(), duration: Histogram::new(HTTP_DURATION) })
+            });
+            Arc::clone(series)
+        };
+        series.requests.add(1);
+        series.duration.observe(took.as_secs_f64());
+    }
+
+    /// A client left its stream unread for too long.
+    pub(crate) fn stream_stalled(&self) {
+        self.stalled_streams.add(1);
+    }
+
+    /// The classic text format, whatever the reader says it accepts: autoscalers read nothing else.
+    pub(crate) fn show(&self, stats: &Stats, status: &Status, now_s: u64) -> String {
+        let mut shown = Exposition::new(labelled(&[("model_name", &self.model), ("engine", "0")]));
+        self.show_gauges(&mut shown, stats, status, now_s);
+        Self::show_engine(&mut shown, stats);
+        self.show_requests(&mut shown);
+        self.show_own(&mut shown, stats, status);
+        let mut text = shown.into_text();
+        text.push_str(&self.http_text());
+        text
+    }
+
+    /// The five that load balancers live on come first.
+    fn show_gauges(&self, shown: &mut Exposition, stats: &Stats, status: &Status, now_s: u64) {
+        let used = if stats.blocks == 0 { 0.0 } else { stats.blocks_held as f64 / stats.blocks as f64 };
+        shown.gauge("vllm:num_requests_running", "Requests in a batch.", stats.running);
+        shown.gauge("vllm:num_requests_waiting", "Requests not yet admitted to a batch.", stats.waiting);
+        shown.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks that requests hold, 0 to 1.", used);
+        let model = status.model.as_ref();
+        let block_size = model.map_or(0, |model| model.block_size).to_string();
+        let blocks = model.map_or(0, |model| model.blocks).to_string();
+        let dtype = model.map_or("", |model| model.dtype.as_str());
+        let labels = [("block_size", block_size.as_str()), ("num_gpu_blocks", &blocks), ("cache_dtype", dtype)];
+        shown.info("vllm:cache_config_info", "The KV cache.", &labels, 1);
+        let labels = [("max_lora", "0"), ("running_lora_adapters", ""), ("waiting_lora_adapters", "")];
+        shown.info("vllm:lora_requests_info", "Adapters in use, at this time.", &labels, now_s);
+    }
+
+    fn show_engine(shown: &mut Exposition, stats: &Stats) {
+        shown.counter(
+            "vllm:prefix_cache_queries_total",
+            "Prompt tokens looked up in the prefix cache.",
+            stats.prompt_tokens,
+        );
+        shown.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.cached_tokens);
+        shown.counter("vllm:num_preemptions_total", "Requests preempted.", stats.preemptions);
+        shown.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", stats.prompt_tokens);
+        shown.counter("vllm:prompt_tokens_cached_total", "Of those, found in the prefix cache.", stats.cached_tokens);
+        shown.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
+    }
+
+    fn show_requests(&self, shown: &mut Exposition) {
+        let labels = ENDS.map(|reason| [("finished_reason", reason)]);
+        let series = labels.iter().zip(&self.ended).map(|(labels, counter)| (labels.as_slice(), counter.value()));
+        shown.counters("vllm:request_success_total", "Answers ended, by reason.", series);
+        for (name, help, histogram) in [
+            ("vllm:time_to_first_token_seconds", "From arrival to the first token.", &self.to_first_token),
+            ("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", &self.between_tokens),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time between an answer's tokens.",
+                &self.per_output_token,
+            ),
+            ("vllm:e2e_request_latency_seconds", "From arrival to the end of the answer.", &self.end_to_end),
+            ("vllm:request_queue_time_seconds", "From arrival to a place in a batch.", &self.queue),
+            ("vllm:request_prefill_time_seconds", "From a place in a batch to the first token.", &self.prefill),
+            ("vllm:request_decode_time_seconds", "From the first token to the last.", &self.decode),
+            ("vllm:request_inference_time_seconds", "From a place in a batch to the last token.", &self.inference),
+            ("vllm:request_prompt_tokens", "Tokens of a prompt.", &self.prompt_tokens),
+            ("vllm:request_generation_tokens", "Tokens of an answer.", &self.generation_tokens),
+            (
+                "vllm:request_max_num_generation_tokens",
+                "Tokens that an answer could have had.",
+                &self.max_generation_tokens,
+            ),
+            ("vllm:request_params_n", "`n` of a request.", &self.params_n),
+            ("vllm:request_params_max_tokens", "`max_tokens` of a request.", &self.params_max_tokens),
+        ] {
+            shown.histogram(name, help, histogram);
+        }
+    }
+
+    fn show_own(&self, shown: &mut Exposition, stats: &Stats, status: &Status) {
+        let (done, total) = match status.phase {
+            Phase::Loading { done, total, .. } => (done, total),
+            _ => (0, 0),
+        };
+        let is_ready = matches!(status.phase, Phase::Ready | Phase::Recovering { .. });
+        shown.gauge("pelton_ready", "1 while requests are taken.", u8::from(is_ready));
+        shown.gauge("pelton_load_done_bytes", "Bytes loaded; 0 when nothing loads.", done);
+        shown.gauge("pelton_load_total_bytes", "Bytes to be loaded; 0 when nothing loads.", total);
+        shown.gauge("pelton_kv_blocks", "KV blocks.", stats.blocks);
+        shown.gauge("pelton_kv_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
+        shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
+        shown.counter("pelton_requests_aborted_total", "Requests aborted in the engine.", stats.aborted);
+        shown.counter("pelton_worker_restarts_total", "Workers replaced.", stats.worker_restarts);
+        shown.counter("pelton_requests_replayed_total", "Requests replayed after a worker's death.", stats.replayed);
+        shown.counter("pelton_bad_frames_total", "Frames and results that failed their check.", stats.bad_frames);
+        shown.counter(
+            "pelton_streams_stalled_total",
+            "Streams cut because nobody read them.",
+            self.stalled_streams.value(),
+        );
+        let labels = PHASES.map(|phase| [("phase", phase)]);
+        let series = labels.iter().zip(&self.cancelled).map(|(labels, counter)| (labels.as_slice(), counter.value()));
+        shown.counters("pelton_requests_cancelled_total", "Answers whose client left, by where they were.", series);
+    }
+
+    fn http_text(&self) -> String {
+        let all: Vec<_> = {
+            let all = self.http.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().map(|(key, series)| (key.clone(), Arc::clone(series))).collect()
+        };
+        let labels: Vec<_> = all
+            .iter()
+            .map(|((route, method, status), _)| {
+                [("handler", route.as_str()), ("method", method.as_str()), ("status", *status)]
+            })
+            .collect();
+        let mut shown = Exposition::new(String::new());
+        let requests =
+            labels.iter().zip(&all).map(|(labels, (_, series))| (labels.as_slice(), series.requests.value()));
+        shown.counters("http_requests_total", "HTTP requests answered.", requests);
+        let durations = labels.iter().zip(&all).map(|(labels, (_, series))| (labels.as_slice(), &series.duration));
+        shown.histograms("http_request_duration_seconds", "Until the response began.", durations);
+        shown.into_text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(metrics: &Metrics) -> String {
+        let status =
+            Status { phase: Phase::Loading { stage: "weights".into(), done: 1, total: 2 }, budget: None, model: None };
+        metrics.show(&Stats::default(), &status, 1_700_000_000)
+    }
+
+    #[test]
+    fn the_gauges_that_balancers_read_are_there_before_the_model_is() {
+        let text = shown(&Metrics::new("demo", 4096));
+        for line in [
+            "vllm:num_requests_running{model_name=\"demo\",engine=\"0\"} 0",
+            "vllm:num_requests_waiting{model_name=\"demo\",engine=\"0\"} 0",
+            "vllm:kv_cache_usage_perc{model_name=\"demo\",engine=\"0\"} 0",
+            "# TYPE vllm:cache_config_info gauge",
+            "# TYPE vllm:lora_requests_info gauge",
+            "pelton_load_total_bytes{model_name=\"demo\",engine=\"0\"} 2",
+            "vllm:request_success_total{model_name=\"demo\",engine=\"0\",finished_reason=\"stop\"} 0",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}");
+        }
+        assert!(!text.contains("NaN"));
+    }
+
+    #[test]
+    fn every_family_is_typed_and_stands_once() {
+        let metrics = Metrics::new("demo", 4096);
+        metrics.http_answered("/health", "GET", 200, Duration::from_millis(2));
+        metrics.http_answered("/health", "GET", 503, Duration::from_millis(2));
+        let text = shown(&metrics);
+        let mut typed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let count = typed.len();
+        typed.dedup();
+        typed.sort_unstable();
+        typed.dedup();
+        assert_eq!(typed.len(), count);
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split('{').next().expect("a name");
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            assert!(typed.iter().any(|family| family.split(' ').next() == Some(base)), "{line}");
+        }
+    }
+}
