@@ -1,0 +1,141 @@
+"""The kernels for CPUs: addresses of checked tensors, handed to Rust. The GIL is released while an op runs.
+
+Never called but by `ops`, which has checked formats, shapes and contiguity: Rust takes addresses at their word.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pelton_kernels import _native
+from pelton_kernels.packed import PackedWeight
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
+
+
+def _sizes(cache: Tensor) -> tuple[int, int, int, int]:
+    blocks, heads, block_size, dim = cache.shape
+    return blocks, heads, block_size, dim
+
+
+def set_threads(threads: int) -> None:
+    """See `ops.set_threads`."""
+    _native.set_threads(threads)
+
+
+def available_isas() -> list[str]:
+    """See `ops.available_isas`."""
+    return _native.available_isas()
+
+
+def force_isa(name: str | None) -> None:
+    """See `ops.force_isa`."""
+    _native.force_isa(name)
+
+
+def numerics_id(dtype: torch.dtype) -> str:
+    """See `ops.numerics_id`."""
+    return _native.numerics_id(_DTYPES[dtype])
+
+
+def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
+    """See `ops.embed`."""
+    _native.embed(_DTYPES[out.dtype], _span(out), _span(table), _span(ids), out.shape[1])
+
+
+def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """See `ops.rms_norm`."""
+    _native.rms_norm(_DTYPES[out.dtype], _span(out), _span(x), _span(gain), eps)
+
+
+def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """See `ops.add_rms_norm`."""
+    _native.add_rms_norm(_DTYPES[out.dtype], _span(out), _span(residual), _span(x), _span(gain), eps)
+
+
+def pack(weight: Tensor) -> PackedWeight:
+    """See `ops.pack`."""
+    columns, depth = weight.shape
+    data = _native.pack(_DTYPES[weight.dtype], _span(weight), columns, depth)
+    return PackedWeight(weight.device, weight.dtype, columns, depth, data)
+
+
+def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
+    """See `ops.linear` and `ops.linear_f32`: the result's format is that of `out`."""
+    assert isinstance(weight.data, _native.PackedWeight), "packed on this device, which `ops` compared"
+    _native.linear(_DTYPES[out.dtype], _span(out), _span(x), weight.data, None if bias is None else _span(bias))
+
+
+def silu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """See `ops.silu_mul`."""
+    _native.silu_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    kv_slots: Tensor,
+) -> None:
+    """See `ops.rope_kv_write`."""
+    _native.rope_kv_write(
+        _DTYPES[q.dtype], _span(q), _span(k), _span(v), _span(cos_sin), cos_sin.shape[1], _span(positions),
+        _span(k_cache), _span(v_cache), _sizes(k_cache), _span(kv_slots), q.shape[1],
+    )  # fmt: skip
+
+
+def paged_attention(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    row_offsets: Tensor,
+    row_starts: Tensor,
+    scale: float,
+) -> None:
+    """See `ops.paged_attention`."""
+    _native.paged_attention(
+        _DTYPES[out.dtype], _span(out), _span(q), _span(k_cache), _span(v_cache), _sizes(k_cache),
+        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale,
+    )  # fmt: skip
+
+
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
+    """See `ops.copy_blocks`."""
+    _native.copy_blocks(
+        _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), _sizes(k_cache),
+        _span(from_blocks), _span(to_blocks), _span(tokens),
+    )  # fmt: skip
+
+
+def sample(
+    out_tokens: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    params: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    counts: Tensor | None,
+    bias_ids: Tensor,
+    bias_values: Tensor,
+    suppressed: Tensor,
+) -> None:
+    """See `ops.sample`."""
+    _native.sample(
+        _span(out_tokens), _span(out_flags), _span(out_chosen), _span(out_top_ids), _span(out_top_logprobs),
+        _span(logits), logits.shape[1], _span(params), _span(slots), _span(positions),
+        None if counts is None else _span(counts), _span(bias_ids), _span(bias_values), _span(suppressed),
+    )  # fmt: skip

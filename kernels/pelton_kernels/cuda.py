@@ -1,0 +1,91 @@
+"""The kernels for GPUs: Triton twins where there are some, torch for the rest.
+
+Linear layers are cuBLAS, so a row's bits may depend on its batch here: the promise of `ops` is the CPU's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pelton_kernels import reference
+from pelton_kernels.packed import PackedWeight
+from pelton_kernels.triton.activation import silu_mul
+from pelton_kernels.triton.attention import paged_attention
+from pelton_kernels.triton.norm import add_rms_norm, rms_norm
+from pelton_kernels.triton.rope import rope_kv_write
+
+__all__ = [
+    "add_rms_norm",
+    "copy_blocks",
+    "embed",
+    "linear",
+    "numerics_id",
+    "pack",
+    "paged_attention",
+    "rms_norm",
+    "rope_kv_write",
+    "sample",
+    "silu_mul",
+]
+
+_VERSION = 1
+
+
+def numerics_id(dtype: torch.dtype) -> str:
+    """See `ops.numerics_id`."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"cuda-sm{major}{minor}-{str(dtype).removeprefix('torch.')}-{_VERSION}"
+
+
+def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
+    """See `ops.embed`."""
+    torch.index_select(table, 0, ids, out=out)
+
+
+def pack(weight: Tensor) -> PackedWeight:
+    """See `ops.pack`: the tensor itself."""
+    columns, depth = weight.shape
+    return PackedWeight(weight.device, weight.dtype, columns, depth, weight)
+
+
+def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
+    """See `ops.linear` and `ops.linear_f32`."""
+    assert isinstance(weight.data, Tensor), "packed on this device, which `ops` compared"
+    if out.dtype is x.dtype:
+        torch.mm(x, weight.data.T, out=out)
+    else:
+        torch.mm(x, weight.data.T, out_dtype=out.dtype, out=out)
+    if bias is not None:
+        out += bias
+
+
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
+    """See `ops.copy_blocks`."""
+    reference.copy_blocks(k_cache, v_cache, from_blocks, to_blocks, tokens)
+
+
+def sample(
+    out_tokens: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    params: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    counts: Tensor | None,
+    bias_ids: Tensor,
+    bias_values: Tensor,
+    suppressed: Tensor,
+) -> None:
+    """See `ops.sample`."""
+    drawn = reference.sample(
+        logits, params, slots, positions, counts, bias_ids, bias_values, suppressed, out_top_ids.shape[1]
+    )
+    out_tokens.copy_(drawn.tokens)
+    out_flags.copy_(drawn.flags)
+    out_chosen.copy_(drawn.chosen)
+    out_top_ids.copy_(drawn.top_ids)
+    out_top_logprobs.copy_(drawn.top_logprobs)

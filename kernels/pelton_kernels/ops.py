@@ -1,0 +1,330 @@
+"""The one dispatch table: each op checks its tensors, then goes to the kernels of the device they lie on.
+
+Outputs come first and are written in place. All tensors are contiguous and on one device; formats are float32 and
+bfloat16. A ValueError names the argument, what it is, and what is allowed. What each op computes is written down, in
+plain torch, in `reference`; indices out of range are refused on the CPU and are the caller's duty on a GPU.
+
+On a CPU a row's result is bit for bit the same alone, in any batch or chunk, on any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pelton_kernels import admit, cpu
+from pelton_kernels.checks import expect, expect_dimensions, expect_format, refuse
+from pelton_kernels.packed import PackedWeight
+
+__all__ = [
+    "PackedWeight",
+    "add_rms_norm",
+    "available_isas",
+    "copy_blocks",
+    "embed",
+    "force_isa",
+    "linear",
+    "linear_f32",
+    "numerics_id",
+    "pack",
+    "paged_attention",
+    "rms_norm",
+    "rope_kv_write",
+    "sample",
+    "set_threads",
+    "silu_mul",
+]
+
+
+class _Kernels(Protocol):
+    """What a device brings."""
+
+    def numerics_id(self, dtype: torch.dtype) -> str: ...
+    def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None: ...
+    def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
+    def add_rms_norm(self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
+    def pack(self, weight: Tensor) -> PackedWeight: ...
+    def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None: ...
+    def silu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
+
+    def rope_kv_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_slots: Tensor,
+    ) -> None: ...
+
+    def paged_attention(
+        self,
+        out: Tensor,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_table: Tensor,
+        row_offsets: Tensor,
+        row_starts: Tensor,
+        scale: float,
+    ) -> None: ...
+
+    def copy_blocks(
+        self, k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor
+    ) -> None: ...
+
+    def sample(
+        self,
+        out_tokens: Tensor,
+        out_flags: Tensor,
+        out_chosen: Tensor,
+        out_top_ids: Tensor,
+        out_top_logprobs: Tensor,
+        logits: Tensor,
+        params: Tensor,
+        slots: Tensor,
+        positions: Tensor,
+        counts: Tensor | None,
+        bias_ids: Tensor,
+        bias_values: Tensor,
+        suppressed: Tensor,
+    ) -> None: ...
+
+
+def _kernels(device: torch.device) -> _Kernels:
+    if device.type == "cpu":
+        return cpu
+    if device.type == "cuda":
+        from pelton_kernels import cuda  # Triton is imported where there is a GPU only
+
+        return cuda
+    raise refuse("device", device, "cpu, cuda")
+
+
+def set_threads(threads: int) -> None:
+    """How many threads the CPU kernels use, the caller's among them."""
+    cpu.set_threads(threads)
+
+
+def available_isas() -> list[str]:
+    """The instruction-set classes that this processor has, the best first."""
+    return cpu.available_isas()
+
+
+def force_isa(name: str | None) -> None:
+    """Uses this class instead of the best (None: the best again). Weights that were packed for a wider class are refused."""
+    cpu.force_isa(name)
+
+
+def numerics_id(device: torch.device | str, dtype: torch.dtype) -> str:
+    """What bits depend on besides the inputs: within one id a row's result is always the same."""
+    return _kernels(torch.device(device)).numerics_id(dtype)
+
+
+def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
+    """out[t] = table[ids[t]].   out: [T, W]; table: [V, W]; ids: int32 [T]."""
+    expect_format("out", out, 2)
+    expect_dimensions("table", table, 2)
+    tokens, width = out.shape
+    expect("out", out, out.dtype, (tokens, width), out.device)
+    expect("table", table, out.dtype, (table.shape[0], width), out.device)
+    expect("ids", ids, torch.int32, (tokens,), out.device)
+    _kernels(out.device).embed(out, table, ids)
+
+
+def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain.   out, x: [T, W], the same tensor or apart; gain: [W]."""
+    expect_format("out", out, 2)
+    shape = (out.shape[0], out.shape[1])
+    expect("out", out, out.dtype, shape, out.device)
+    expect("x", x, out.dtype, shape, out.device)
+    expect("gain", gain, out.dtype, shape[1:], out.device)
+    _kernels(out.device).rms_norm(out, x, gain, eps)
+
+
+def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """residual += x, rounded; out = rms_norm(residual).   out, residual, x: [T, W]; gain: [W]."""
+    expect_format("out", out, 2)
+    shape = (out.shape[0], out.shape[1])
+    expect("out", out, out.dtype, shape, out.device)
+    expect("residual", residual, out.dtype, shape, out.device)
+    expect("x", x, out.dtype, shape, out.device)
+    expect("gain", gain, out.dtype, shape[1:], out.device)
+    _kernels(out.device).add_rms_norm(out, residual, x, gain, eps)
+
+
+def pack(weight: Tensor) -> PackedWeight:
+    """A weight [N, K] as `linear` wants it. The tensor may be freed afterwards (on a GPU it is kept: it is what is read)."""
+    expect_format("weight", weight, 2)
+    if 0 in weight.shape:
+        raise refuse("weight", tuple(weight.shape), "a matrix that is not empty")
+    expect("weight", weight, weight.dtype, tuple(weight.shape), weight.device)
+    return _kernels(weight.device).pack(weight)
+
+
+def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
+    """out = x · weightᵀ (+ bias), summed in float32, rounded once.   out: [T, N]; x: [T, K]; bias: [N]."""
+    _linear(out, x, weight, bias, weight.dtype)
+
+
+def linear_f32(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
+    """`linear` with a float32 result, whatever the weight's format: for logits."""
+    _linear(out, x, weight, bias, torch.float32)
+
+
+def _linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None, out_dtype: torch.dtype) -> None:
+    expect_format("x", x, 2)
+    tokens = x.shape[0]
+    expect("x", x, weight.dtype, (tokens, weight.depth), weight.device)
+    expect("out", out, out_dtype, (tokens, weight.columns), weight.device)
+    if bias is not None:
+        expect("bias", bias, weight.dtype, (weight.columns,), weight.device)
+    _kernels(weight.device).linear(out, x, weight, bias)
+
+
+def silu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """out = silu(gate) · up.   out: [T, F]; gate_up: [T, 2F], gate first."""
+    expect_format("out", out, 2)
+    tokens, width = out.shape
+    expect("out", out, out.dtype, (tokens, width), out.device)
+    expect("gate_up", gate_up, out.dtype, (tokens, 2 * width), out.device)
+    _kernels(out.device).silu_mul(out, gate_up)
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    kv_slots: Tensor,
+) -> None:
+    """Rotates q and k in place (half-split form) and writes k and v into the cache.
+
+    q: [T, H, D]; k, v: [T, KH, D]; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
+    positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place.
+    """
+    expect_format("q", q, 3)
+    expect_dimensions("k_cache", k_cache, 4)
+    expect_dimensions("cos_sin", cos_sin, 2)
+    tokens, heads, dim = q.shape
+    blocks, kv_heads, block_size, _ = k_cache.shape
+    rotated = cos_sin.shape[1]
+    if not 0 < rotated <= dim or rotated % 2:
+        raise refuse("cos_sin", f"{rotated} wide", f"an even number up to {dim}")
+    expect("q", q, q.dtype, (tokens, heads, dim), q.device)
+    expect("k", k, q.dtype, (tokens, kv_heads, dim), q.device)
+    expect("v", v, q.dtype, (tokens, kv_heads, dim), q.device)
+    expect("cos_sin", cos_sin, torch.float32, (cos_sin.shape[0], rotated), q.device)
+    expect("positions", positions, torch.int32, (tokens,), q.device)
+    expect("k_cache", k_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
+    expect("v_cache", v_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
+    expect("kv_slots", kv_slots, torch.int64, (tokens,), q.device)
+    _kernels(q.device).rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots)
+
+
+def paged_attention(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    row_offsets: Tensor,
+    row_starts: Tensor,
+    scale: float,
+) -> None:
+    """Causal attention over the cache, which holds the keys and values of these tokens already.
+
+    Row r has the tokens row_offsets[r] .. row_offsets[r + 1], at the positions row_starts[r] and on, its blocks in
+    block_table[r].   out, q: [T, H, D]; caches: [blocks, KH, block_size, D], H a multiple of KH;
+    block_table: int32 [R, max blocks]; row_offsets: int32 [R + 1], from 0 to T; row_starts: int32 [R].
+    """
+    expect_format("out", out, 3)
+    expect_dimensions("k_cache", k_cache, 4)
+    expect_dimensions("block_table", block_table, 2)
+    shape = (out.shape[0], out.shape[1], out.shape[2])
+    rows, max_blocks = block_table.shape
+    blocks, kv_heads, block_size, dim = k_cache.shape
+    if kv_heads == 0 or shape[1] % kv_heads:
+        raise refuse("out", f"{shape[1]} heads", f"a multiple of the cache's {kv_heads}")
+    expect("out", out, out.dtype, (*shape[:2], dim), out.device)
+    expect("q", q, out.dtype, shape, out.device)
+    expect("k_cache", k_cache, out.dtype, (blocks, kv_heads, block_size, dim), out.device)
+    expect("v_cache", v_cache, out.dtype, (blocks, kv_heads, block_size, dim), out.device)
+    expect("block_table", block_table, torch.int32, (rows, max_blocks), out.device)
+    expect("row_offsets", row_offsets, torch.int32, (rows + 1,), out.device)
+    expect("row_starts", row_starts, torch.int32, (rows,), out.device)
+    _kernels(out.device).paged_attention(out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale)
+
+
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
+    """Copies the first tokens[i] tokens of block from_blocks[i] to block to_blocks[i], in order.   The lists: int32 [C]."""
+    expect_format("k_cache", k_cache, 4)
+    shape = tuple(k_cache.shape)
+    expect("k_cache", k_cache, k_cache.dtype, shape, k_cache.device)
+    expect("v_cache", v_cache, k_cache.dtype, shape, k_cache.device)
+    expect_dimensions("from_blocks", from_blocks, 1)
+    count = from_blocks.shape[0]
+    expect("from_blocks", from_blocks, torch.int32, (count,), k_cache.device)
+    expect("to_blocks", to_blocks, torch.int32, (count,), k_cache.device)
+    expect("tokens", tokens, torch.int32, (count,), k_cache.device)
+    _kernels(k_cache.device).copy_blocks(k_cache, v_cache, from_blocks, to_blocks, tokens)
+
+
+def sample(
+    out_tokens: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    params: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    counts: Tensor | None,
+    bias_ids: Tensor,
+    bias_values: Tensor,
+    suppressed: Tensor,
+) -> None:
+    """Draws one token per row, each row as if it were alone; see `reference.sample` for the exact order of things.
+
+    out_tokens, out_flags: int32 [R]; out_chosen: float32 [R]; out_top_ids, out_top_logprobs: [R, K];
+    logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots, positions: int32 [R], the position being that of the
+    token that is drawn; counts: int32 [S, V] or None; bias_ids, bias_values: [S, B]; suppressed: int32 [S, U]. K, B and U may be 0.
+    """
+    expect_dimensions("logits", logits, 2)
+    for name, table in (
+        ("out_top_ids", out_top_ids),
+        ("params", params),
+        ("bias_ids", bias_ids),
+        ("suppressed", suppressed),
+    ):
+        expect_dimensions(name, table, 2)
+    rows, vocabulary = logits.shape
+    count, device = params.shape[0], logits.device
+    if vocabulary == 0:
+        raise refuse("logits", "empty", "a vocabulary of at least one token")
+    expect("out_tokens", out_tokens, torch.int32, (rows,), device)
+    expect("out_flags", out_flags, torch.int32, (rows,), device)
+    expect("out_chosen", out_chosen, torch.float32, (rows,), device)
+    expect("out_top_ids", out_top_ids, torch.int32, (rows, out_top_ids.shape[1]), device)
+    expect("out_top_logprobs", out_top_logprobs, torch.float32, (rows, out_top_ids.shape[1]), device)
+    expect("logits", logits, torch.float32, (rows, vocabulary), device)
+    expect("params", params, torch.int32, (count, admit.WORDS), device)
+    expect("slots", slots, torch.int32, (rows,), device)
+    expect("positions", positions, torch.int32, (rows,), device)
+    if counts is not None:
+        expect("counts", counts, torch.int32, (count, vocabulary), device)
+    expect("bias_ids", bias_ids, torch.int32, (count, bias_ids.shape[1]), device)
+    expect("bias_values", bias_values, torch.float32, (count, bias_ids.shape[1]), device)
+    expect("suppressed", suppressed, torch.int32, (count, suppressed.shape[1]), device)
+    _kernels(device).sample(
+        out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, params, slots, positions,
+        counts, bias_ids, bias_values, suppressed,
+    )  # fmt: skip

@@ -1,0 +1,26 @@
+"""The oracle: every op in plain torch, as its formula reads, for tensors on any device.
+
+bfloat16 is computed in float32 and rounded at the end; float64 stays float64, so the truth that a kernel's error is measured
+against comes from the same lines. Results are returned; only caches are written in place.
+Never here: anything for speed.
+"""
+
+from pelton_kernels.reference.attention import copy_blocks, paged_attention, rope_kv_write
+from pelton_kernels.reference.dense import add_rms_norm, embed, linear, linear_f32, rms_norm, silu_mul
+from pelton_kernels.reference.philox import philox4x32
+from pelton_kernels.reference.sampling import Sampled, sample
+
+__all__ = [
+    "Sampled",
+    "add_rms_norm",
+    "copy_blocks",
+    "embed",
+    "linear",
+    "linear_f32",
+    "paged_attention",
+    "philox4x32",
+    "rms_norm",
+    "rope_kv_write",
+    "sample",
+    "silu_mul",
+]

@@ -1,0 +1,75 @@
+"""Ops that know positions and the paged cache, `[blocks, KH, block_size, D]`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pelton_kernels.reference.dense import wide
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: [T, heads, D]; cos, sin: [T, R/2]. Element i of the first half of R is turned against i of the second."""
+    half = cos.shape[1]
+    a, b, rest = wide(x).split([half, half, x.shape[2] - 2 * half], dim=2)
+    cos, sin = cos[:, None].to(a.dtype), sin[:, None].to(a.dtype)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=2).to(x.dtype)
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    kv_slots: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The rotated q and k; k and v are written into the caches, a later token over an earlier one."""
+    cos, sin = cos_sin[positions.long()].chunk(2, dim=1)
+    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    block_size = k_cache.shape[2]
+    for token, slot in enumerate(kv_slots.tolist()):
+        k_cache[slot // block_size, :, slot % block_size] = k[token]
+        v_cache[slot // block_size, :, slot % block_size] = v[token]
+    return q, k
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    row_offsets: Tensor,
+    row_starts: Tensor,
+    scale: float,
+) -> Tensor:
+    """softmax(scale · q·k) · v over each token's own position and all before, row by row.   q: [T, H, D]."""
+    out = torch.empty_like(q)
+    group = q.shape[1] // k_cache.shape[1]
+    offsets = row_offsets.tolist()
+    for row, start in enumerate(row_starts.tolist()):
+        tokens = slice(offsets[row], offsets[row + 1])
+        count = tokens.stop - tokens.start
+        if count == 0:
+            continue
+        known = start + count
+        used = block_table[row, : -(-known // k_cache.shape[2])].long()
+        k, v = (
+            wide(cache[used]).transpose(0, 1).flatten(1, 2)[:, :known] for cache in (k_cache, v_cache)
+        )  # [KH, known, D]
+        k, v = (heads.repeat_interleave(group, dim=0) for heads in (k, v))
+        scores = torch.einsum("thd,hkd->htk", wide(q[tokens]), k) * scale
+        position = torch.arange(start, known, device=q.device)
+        hidden = torch.arange(known, device=q.device) > position[:, None]
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=2)
+        out[tokens] = torch.einsum("htk,hkd->thd", weights, v).to(q.dtype)
+    return out
+
+
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
+    """Copies the beginnings of blocks, in order: a target may be a later copy's source."""
+    for source, target, count in zip(from_blocks.tolist(), to_blocks.tolist(), tokens.tolist(), strict=True):
+        for cache in (k_cache, v_cache):
+            cache[target, :, :count] = cache[source, :, :count].clone()
