@@ -181,6 +181,7 @@ mod tests {
         let replayable: Vec<_> = journal.replayable().map(|new| (new.id.0, new.generated)).collect();
         assert_eq!(replayable, [(1, vec![7]), (2, vec![])]);
         journal.finished(RequestId(1), FinishReason::Length);
+        assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
         let usage = Usage { prompt: 2, cached: 1, completion: 1 };
         assert_eq!(first.try_recv(), Ok(Output::Finished { reason: FinishReason::Length, usage }));
