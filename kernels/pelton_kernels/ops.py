@@ -116,7 +116,7 @@ def available_isas() -> list[str]:
 
 
 def force_isa(name: str | None) -> None:
-    """Uses this class instead of the best (None: the best again). Weights that were packed for a wider class are refused."""
+    """Uses this class instead of the best (None: the best). Weights packed for one of another width are refused then."""
     cpu.force_isa(name)
 
 
@@ -158,7 +158,7 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
 
 
 def pack(weight: Tensor) -> PackedWeight:
-    """A weight [N, K] as `linear` wants it. The tensor may be freed afterwards (on a GPU it is kept: it is what is read)."""
+    """A weight [N, K] as `linear` reads it: on a CPU a copy in a layout of its own, on a GPU the tensor itself."""
     expect_format("weight", weight, 2)
     if 0 in weight.shape:
         raise refuse("weight", tuple(weight.shape), "a matrix that is not empty")
@@ -264,7 +264,7 @@ def paged_attention(
 
 
 def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
-    """Copies the first tokens[i] tokens of block from_blocks[i] to block to_blocks[i], in order.   The lists: int32 [C]."""
+    """The first tokens[i] tokens of block from_blocks[i] go to block to_blocks[i], in order.   The lists: int32 [C]."""
     expect_format("k_cache", k_cache, 4)
     shape = tuple(k_cache.shape)
     expect("k_cache", k_cache, k_cache.dtype, shape, k_cache.device)
@@ -295,17 +295,14 @@ def sample(
     """Draws one token per row, each row as if it were alone; see `reference.sample` for the exact order of things.
 
     out_tokens, out_flags: int32 [R]; out_chosen: float32 [R]; out_top_ids, out_top_logprobs: [R, K];
-    logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots, positions: int32 [R], the position being that of the
-    token that is drawn; counts: int32 [S, V] or None; bias_ids, bias_values: [S, B]; suppressed: int32 [S, U]. K, B and U may be 0.
+    logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots: int32 [R]; positions: int32 [R], of the tokens drawn;
+    counts: int32 [S, V] or None; bias_ids, bias_values: [S, B]; suppressed: int32 [S, U]. K, B and U may be 0.
     """
     expect_dimensions("logits", logits, 2)
-    for name, table in (
-        ("out_top_ids", out_top_ids),
-        ("params", params),
-        ("bias_ids", bias_ids),
-        ("suppressed", suppressed),
-    ):
-        expect_dimensions(name, table, 2)
+    expect_dimensions("out_top_ids", out_top_ids, 2)
+    expect_dimensions("params", params, 2)
+    expect_dimensions("bias_ids", bias_ids, 2)
+    expect_dimensions("suppressed", suppressed, 2)
     rows, vocabulary = logits.shape
     count, device = params.shape[0], logits.device
     if vocabulary == 0:

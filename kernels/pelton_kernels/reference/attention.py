@@ -11,7 +11,7 @@ from pelton_kernels.reference.dense import wide
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x: [T, heads, D]; cos, sin: [T, R/2]. Element i of the first half of R is turned against i of the second."""
     half = cos.shape[1]
-    a, b, rest = wide(x).split([half, half, x.shape[2] - 2 * half], dim=2)
+    a, b, rest = torch.tensor_split(wide(x), [half, 2 * half], dim=2)
     cos, sin = cos[:, None].to(a.dtype), sin[:, None].to(a.dtype)
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=2).to(x.dtype)
 
