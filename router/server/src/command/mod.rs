@@ -1,0 +1,129 @@
+//! The command `pelton`: finds the subcommand, resolves its settings, runs it, and turns trouble into a message and an exit code.
+//!
+//! Codes: 0 done, 1 it failed (the message says what to change), 2 the command line or a setting is wrong.
+
+mod bench;
+mod chat;
+mod config_explain;
+mod doctor;
+pub(crate) mod serve;
+mod worker;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::config::{self, Asked, Config, ConfigError, Setting, Surroundings, Values, Wheel};
+use crate::nearest::nearest;
+
+const OVERVIEW: &str = "\
+Pelton serves large language models.
+
+  pelton serve [MODEL]            serve a model over HTTP and gRPC; without MODEL: the demo model
+  pelton chat [MODEL]             chat in the terminal, with a running server (--url) or one of its own
+  pelton doctor                   what this machine is, and what Pelton will use of it
+  pelton config explain           every setting, its value, and where it came from
+  pelton bench serve              measure a running server
+  pelton worker --listen ADDRESS  a worker by itself, for a router to be pointed at
+
+`pelton COMMAND --help` shows its flags. MODEL is a folder in Hugging Face layout, or ORG/NAME from the hub.
+";
+
+/// Why a command ended without doing what it was asked.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The command line, a variable or the file is wrong.
+    Usage(String),
+    /// Anything else; the message says what to change.
+    Failed(String),
+}
+
+impl From<ConfigError> for Trouble {
+    fn from(error: ConfigError) -> Self {
+        Trouble::Usage(error.to_string())
+    }
+}
+
+/// Runs the command that `args` (the program's name first) asks for.
+pub(crate) fn run(args: &[OsString], wheel: Option<Wheel>) -> ExitCode {
+    match dispatch(args, wheel) {
+        Ok(code) => code,
+        Err(Trouble::Usage(message)) => {
+            eprintln!("pelton: {message}");
+            ExitCode::from(2)
+        }
+        Err(Trouble::Failed(message)) => {
+            eprintln!("pelton: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble> {
+    let around = Surroundings::new(std::env::vars_os(), wheel)?;
+    let words: Vec<&str> = args.iter().skip(1).take(2).map_while(|word| word.to_str()).collect();
+    let rest = |skip: usize| args.get(skip..).unwrap_or_default();
+    match words.as_slice() {
+        ["serve", ..] => serve::run(rest(2), &around),
+        ["chat", ..] => chat::run(rest(2), &around),
+        ["doctor", ..] => doctor::run(rest(2), &around),
+        ["config", "explain", ..] => config_explain::explain(rest(3), &around),
+        ["config", "docs", ..] => config_explain::docs(rest(3)),
+        ["bench", "serve", ..] => bench::run(rest(3), &around),
+        ["worker", ..] => worker::run(rest(2), &around),
+        ["config", ..] => Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into())),
+        ["bench", ..] => Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into())),
+        ["help" | "--help" | "-h", ..] => {
+            print!("{OVERVIEW}");
+            Ok(ExitCode::SUCCESS)
+        }
+        ["version" | "--version" | "-V", ..] => {
+            println!("pelton {}", env!("CARGO_PKG_VERSION"));
+            Ok(ExitCode::SUCCESS)
+        }
+        [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
+        [word, ..] => {
+            let known = ["serve", "chat", "doctor", "config", "bench", "worker", "help", "version"];
+            let advice = nearest(word, known).map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
+            Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))
+        }
+    }
+}
+
+/// What a subcommand's line asks for, after `--help` has been dealt with.
+enum Line {
+    /// Help was printed.
+    Helped,
+    /// To run.
+    Run(Values),
+}
+
+/// Resolves a subcommand's line, or prints its help.
+fn resolve(
+    usage: &str,
+    args: &[OsString],
+    positional: Option<&'static str>,
+    settings: &[&'static Setting],
+    around: &Surroundings,
+) -> Result<Line, Trouble> {
+    Ok(match config::resolve(args, positional, settings, around)? {
+        Asked::Help => {
+            print!("{usage}{}", config::help(settings));
+            Line::Helped
+        }
+        Asked::Run(values) => Line::Run(values),
+    })
+}
+
+/// The tree, for a command that takes all of the server's settings.
+fn tree(values: &Values) -> Result<Config, Trouble> {
+    Ok(Config::new(values)?)
+}
+
+/// A runtime for commands that wait for sockets.
+fn runtime() -> Result<tokio::runtime::Runtime, Trouble> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("pelton-io")
+        .build()
+        .map_err(|error| Trouble::Failed(format!("cannot start threads: {error}")))
+}

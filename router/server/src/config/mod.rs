@@ -1,0 +1,113 @@
+//! Settings: one typed tree, declared once in `tree`, filled from flags, `PELTON_` variables, a TOML file and defaults.
+//!
+//! Knows every setting, its text, its type and who said it. Never here: what a setting does. Nothing else in Pelton reads
+//! the environment; a value passes from here down as a plain field.
+
+mod derived;
+mod error;
+mod file;
+mod flags;
+mod page;
+mod resolve;
+pub(crate) mod setting;
+mod tree;
+mod units;
+mod value;
+mod words;
+
+pub use error::ConfigError;
+pub use resolve::{Asked, Given, Origin, Surroundings, Values, Wheel, merge, resolve};
+pub use setting::{Default, Derived, Scope, Section, Setting, Settings};
+pub use tree::{Engine, General, Hub, Log, Model, Server, Worker};
+pub use units::{Bytes, Count, Seed, Tokens};
+pub use value::{Arity, Auto, Row, Value, Word};
+pub use words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Secret, Url, WorkerAddress};
+
+pub(crate) use page::{explain, flags_page, help};
+pub(crate) use setting::settings;
+
+/// Everything that can be set about a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What is served.
+    pub model: Model,
+    /// How clients reach it.
+    pub server: Server,
+    /// How requests are scheduled, and in which memory.
+    pub engine: Engine,
+    /// What computes.
+    pub worker: Worker,
+    /// Where models come from.
+    pub hub: Hub,
+    /// What is written down.
+    pub log: Log,
+}
+
+/// All settings of the tree, in the order of help and docs.
+pub fn server_settings() -> Vec<&'static Setting> {
+    [General::ALL, Model::ALL, Server::ALL, Engine::ALL, Worker::ALL, Hub::ALL, Log::ALL].into_iter().flatten().collect()
+}
+
+impl Config {
+    /// From resolved values; refuses settings that do not go together.
+    pub fn new(values: &Values) -> Result<Self, ConfigError> {
+        let config = Self {
+            model: Model::take(values),
+            server: Server::take(values),
+            engine: Engine::take(values),
+            worker: Worker::take(values),
+            hub: Hub::take(values),
+            log: Log::take(values),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// From keyword arguments, as of a Python class: names with underscores, and texts.
+    pub fn from_arguments(arguments: &[(String, String)], around: &Surroundings) -> Result<Self, ConfigError> {
+        let settings = server_settings();
+        let mut said: Vec<Given> = Vec::new();
+        for (name, text) in arguments {
+            let Some(setting) = settings.iter().find(|setting| setting.field == name) else {
+                let fields = settings.iter().map(|setting| setting.field);
+                let nearest = crate::nearest::nearest(name, fields).map(str::to_owned);
+                return Err(ConfigError::UnknownFlag { got: name.clone(), nearest });
+            };
+            said.push(Given { field: setting.field, texts: vec![text.clone()], origin: Origin::Argument(name.clone()) });
+        }
+        Self::new(&merge(said, &settings, around)?)
+    }
+
+    /// Requests in a batch: never more than one step has tokens for.
+    pub fn max_running(&self) -> u32 {
+        const USUAL: u32 = 256;
+        self.engine.max_running.said().map_or(USUAL.min(self.engine.token_budget.0), |count| count.0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let conflict = |text: String| Err(ConfigError::Conflict(text));
+        if let Auto::Of(running) = self.engine.max_running
+            && running.0 > self.engine.token_budget.0
+        {
+            return conflict(format!(
+                "`max-running` is {}, more than the `token-budget` of {}: a step has a token for each running request; lower one or raise the other",
+                running.0, self.engine.token_budget.0
+            ));
+        }
+        if self.server.grpc_port.is_some_and(|port| port != 0 && port == self.server.port) {
+            return conflict(format!("`port` and `grpc-port` are both {}; leave `grpc-port` out to serve both on one port", self.server.port));
+        }
+        let is_tcp = matches!(self.worker.worker, Some(WorkerAddress::Tcp { .. }));
+        if is_tcp && self.worker.worker_token_file.is_none() {
+            return conflict("a tcp worker asks for a token: set `worker-token-file`".into());
+        }
+        if !is_tcp && (self.worker.worker_token_file.is_some() || self.worker.worker_ca.is_some()) {
+            return conflict("`worker-token-file` and `worker-ca` are for a tcp worker: set `worker` to tcp://HOST:PORT".into());
+        }
+        Ok(())
+    }
+}
+
+
+#[cfg(test)]
+mod tests;

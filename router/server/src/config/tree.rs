@@ -1,0 +1,121 @@
+//! The configuration tree: every setting of the server, declared once. `docs/flags.md` is made from this file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::setting::settings;
+use super::units::{Bytes, Count, Tokens};
+use super::value::Auto;
+use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Secret, Url, WorkerAddress};
+
+settings! {
+    /// General
+    section General ("", Everywhere) {
+        /// A TOML file with settings; flags and variables come before it.
+        config: Option<PathBuf>;
+    }
+}
+
+settings! {
+    /// Model
+    section Model ("model", Everywhere) {
+        /// What to serve: a folder in Hugging Face layout, or ORG/NAME from the hub. Not set: the demo model that comes with
+        /// Pelton. It may stand without its flag: `pelton serve ./my-model`.
+        model: Option<String>;
+        /// The name by which requests ask for the model. May be given several times; the first one is reported.
+        /// Not set: the folder's name, or ORG/NAME.
+        served_model_name: Vec<String>;
+        /// What weights and activations are computed in; `auto` is what the checkpoint says.
+        dtype: Dtype = "auto";
+        /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
+        max_model_len: Auto<Tokens> = "auto";
+    }
+}
+
+settings! {
+    /// Server
+    section Server ("server", Everywhere) {
+        /// The address to listen on. Use 0.0.0.0 to be reached from other machines, and then an API key.
+        host: String = "127.0.0.1";
+        /// The port for HTTP/1.1, HTTP/2 and gRPC.
+        port: u16 = "8000";
+        /// A port of its own for gRPC. Not set: gRPC is served on `port`.
+        grpc_port: Option<u16>;
+        /// A key that clients must send (`Authorization: Bearer KEY`). May be given several times. Other users of the machine
+        /// can read flags: `api-key-file` is the better place.
+        api_key: Vec<Secret>;
+        /// A file with one API key a line; empty lines and lines that begin with `#` are skipped.
+        api_key_file: Option<PathBuf>;
+        /// The largest request body.
+        body_limit: Bytes = "8MiB";
+        /// The longest that one request may take, from its arrival to its last token.
+        request_timeout: Duration = "1h";
+        /// How long running requests may take to finish after SIGTERM.
+        drain_timeout: Duration = "30s";
+    }
+}
+
+settings! {
+    /// Engine
+    section Engine ("engine", Everywhere) {
+        /// Memory for KV blocks; `auto` is what weights and activations leave of `memory-limit`.
+        kv_memory: Auto<Bytes> = "auto";
+        /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free.
+        memory_limit: Auto<Bytes> = "auto";
+        /// Tokens in a KV block; `auto` is 32 on CPUs and 16 on GPUs.
+        block_size: Auto<BlockSize> = "auto";
+        /// Requests that run at once; others wait. `auto` is 256, or `token-budget` if that is less.
+        max_running: Auto<Count<1, 4096>> = "auto";
+        /// Requests that may wait; more are refused with status 429.
+        max_waiting: Count<1, 1_000_000> = "4096";
+        /// Tokens of one step, prompts and outputs together. Smaller: a steadier stream; larger: faster prompts.
+        token_budget: Tokens = "2048";
+        /// Whether blocks of a finished request serve later ones that begin alike.
+        prefix_caching: bool = "true";
+    }
+}
+
+settings! {
+    /// Worker
+    section Worker ("worker", Everywhere) {
+        /// Where the model runs; `auto` is the first GPU that PyTorch can use, else the processor.
+        device: Auto<Device> = "auto";
+        /// Threads that compute; `auto` is the processor's cores, or the cgroup's share of them.
+        threads: Auto<Count<1, 1024>> = "auto";
+        /// A worker that runs already: unix:///path/to/worker.sock on this machine, tcp://HOST:PORT on another.
+        /// Not set: Pelton starts one of its own.
+        worker: Option<WorkerAddress>;
+        /// A file with the token that a tcp worker asks for.
+        worker_token_file: Option<PathBuf>;
+        /// The certificate authority (PEM) that signed the certificate of a tcp worker.
+        worker_ca: Option<PathBuf>;
+        /// The Python interpreter that runs the worker.
+        python: PathBuf, by super::derived::python as "the one that runs the command, else python3";
+    }
+}
+
+settings! {
+    /// Hub
+    section Hub ("hub", Everywhere) {
+        /// The branch, tag or commit of ORG/NAME.
+        revision: String = "main";
+        /// The hub that ORG/NAME comes from.
+        hub_endpoint: Url = "https://huggingface.co";
+        /// Where downloads are kept, in the layout of the hub's own tools.
+        hub_cache: PathBuf, by super::derived::hub_cache as "~/.cache/huggingface/hub";
+        /// A file with the access token for models that need one.
+        hub_token_file: Option<PathBuf>, by super::derived::hub_token_file as "~/.cache/huggingface/token, if there";
+        /// Whether to use only what is in the cache.
+        offline: bool, by super::derived::offline as "false";
+    }
+}
+
+settings! {
+    /// Log
+    section Log ("log", Everywhere) {
+        /// The least important message that is written.
+        log_level: LogLevel = "info";
+        /// `text` for people, `json` for collectors.
+        log_format: LogFormat = "text";
+    }
+}

@@ -1,0 +1,11 @@
+//! What this machine is: memory, processor, GPUs. Read from /proc, /sys and the processor itself.
+//!
+//! Knows facts, each read once when asked for. Never here: what is done with them, and the environment.
+
+mod gpu;
+mod memory;
+mod processor;
+
+pub use gpu::{Gpu, gpus};
+pub use memory::{Memory, memory};
+pub use processor::{Processor, processor};
