@@ -1,0 +1,3 @@
+"""The router as a Python extension (`router/python`)."""
+
+def main(argv: list[str]) -> int: ...

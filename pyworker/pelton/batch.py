@@ -1,0 +1,105 @@
+"""The persistent batch: what each slot holds between steps, and how a step's deltas change it.
+
+Never here: tensors, devices, sampling. Host arrays only, and no loop over rows, tokens or blocks: a step costs the same
+few dozen array operations for one row or a thousand.
+
+A slot's life: an admit empties its block table, appends fill it, rows of later steps read it, a drop or the next admit
+ends it. A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last, which
+only the device knows. So the batch says which tokens are *pending*, and the runner fills them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pelton.frames import (
+    ADMIT_SLOT,
+    ROW_COUNT,
+    ROW_FLAGS,
+    ROW_KNOWN,
+    ROW_OFFSET,
+    ROW_SAMPLES,
+    ROW_SLOT,
+    ROW_START,
+    Frame,
+    Ints,
+)
+from pelton.ragged import Indices, ranks, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One step's rows as arrays. Named as in `Step`, which holds the same as tensors."""
+
+    ids: Ints  # [tokens]; 0 where pending
+    positions: Ints  # [tokens]
+    kv_slots: Indices  # [tokens]
+    block_table: Ints  # [rows, blocks]
+    row_offsets: Ints  # [rows + 1]
+    row_starts: Ints  # [rows]
+    pending_at: Indices  # [pending]: places in `ids`
+    pending_slots: Indices  # [pending]: whose latest token stands there
+    drawn_rows: NDArray[np.intp]  # [drawn]: rows that sample
+    drawn_at: Indices  # [drawn]: their last tokens' places
+    drawn_slots: Ints  # [drawn]
+    drawn_positions: Ints  # [drawn]: where the drawn tokens will stand
+
+
+class Batch:
+    """Block tables by slot."""
+
+    def __init__(self, slots: int, blocks_max: int, block_size: int) -> None:
+        self.block_size = block_size
+        self._tables: Ints = np.zeros((slots, blocks_max), dtype=np.int32)
+        self._blocks: Indices = np.zeros(slots, dtype=np.int64)  # how many of a table count
+
+    def apply(self, frame: Frame) -> None:
+        """Takes in drops, admits and appends, in this order."""
+        self._blocks[frame.drops] = 0
+        self._blocks[frame.admits[:, ADMIT_SLOT]] = 0
+        if len(frame.appends):
+            slots, blocks = frame.appends.T
+            at = self._blocks[slots] + ranks(slots)
+            assert at.max() < self._tables.shape[1], "no request has more blocks than the longest context"
+            self._tables[slots, at] = blocks
+            self._blocks += np.bincount(slots, minlength=len(self._blocks))
+
+    def layout(self, frame: Frame) -> Layout:
+        """The arrays of a step with at least one row."""
+        rows = frame.rows
+        slots, starts, counts, known = (rows[:, column] for column in (ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN))
+        offsets, ends = rows[:, ROW_OFFSET], rows[:, ROW_OFFSET] + counts
+        reach = starts + counts  # positions below this have KV after the step
+        assert (reach <= self._blocks[slots] * self.block_size).all(), "every token of a row has a place for its KV"
+
+        row, within = spread(counts)
+        positions = starts[row] + within.astype(np.int32)
+        tables = self._tables[:, : -(-int(reach.max()) // self.block_size)].take(slots, axis=0)
+        blocks = tables[row, positions // self.block_size].astype(np.int64)
+
+        is_pending = known < counts
+        pending_at = (ends[is_pending] - 1).astype(np.int64)
+        ids = np.zeros(len(row), dtype=np.int32)
+        is_known = np.ones(len(row), dtype=np.bool_)
+        is_known[pending_at] = False
+        # Known tokens lie in the frame in the order of rows, as they do here: what is left out closes up.
+        ids[is_known] = frame.tokens
+
+        samples = np.flatnonzero(rows[:, ROW_FLAGS] & ROW_SAMPLES)
+        return Layout(
+            ids=ids,
+            positions=positions,
+            kv_slots=blocks * self.block_size + positions % self.block_size,
+            block_table=tables,
+            row_offsets=np.append(offsets, ends[-1:]),
+            row_starts=np.ascontiguousarray(starts),
+            pending_at=pending_at,
+            pending_slots=slots[is_pending].astype(np.int64),
+            drawn_rows=samples,
+            drawn_at=(ends[samples] - 1).astype(np.int64),
+            drawn_slots=slots[samples],
+            drawn_positions=reach[samples],
+        )

@@ -1,0 +1,51 @@
+"""Where a model runs, and what there is of memory. The one place that asks torch or the kernel about the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from pelton.loading.error import LoadError
+
+CARD_SHARE = 0.92  # of a card's free memory; the rest is for the driver's own allocations and for fragmentation
+
+
+def choose(wish: str) -> torch.device:
+    """ "auto" is the first card that PyTorch can use, else the processor."""
+    if wish == "cpu" or (wish == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if wish in {"auto", "cuda"}:
+        if not torch.cuda.is_available():
+            raise LoadError("--device cuda: PyTorch sees no card it can use; check `nvidia-smi` and the PyTorch build")
+        return torch.device("cuda", 0)
+    raise LoadError(f"--device {wish}; supported: auto, cpu, cuda")
+
+
+def memory(device: torch.device, limit_bytes: int) -> tuple[int, int]:
+    """What is taken already, and the most that may be taken in all.
+
+    `limit_bytes` is the host's; a card's limit is what the card has free. 0: what the machine has available.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return 0, int(free * CARD_SHARE)
+    held = _kilobytes(Path("/proc/self/status"), "RssAnon") * 1024
+    return held, limit_bytes or held + _kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
+
+
+def resident_bytes() -> int:
+    """The process's resident set."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _kilobytes(path: Path, name: str) -> int:
+    line = next(line for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])

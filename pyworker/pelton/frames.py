@@ -1,0 +1,137 @@
+"""Frames as arrays: views of every region, made once, and the cut of them that one step uses.
+
+Never here: the meaning of a record, tensors, gRPC. Offsets come from the memory itself (`WorkerEnd.layout`), counts
+from a header that the native side has checked; the column numbers below are those of proto/frame/src/records.rs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+# Columns of an Admit record. The sampling kernel reads the others.
+ADMIT_SLOT, ADMIT_FLAGS, ADMIT_PROMPT_LEN = 0, 1, 12
+BIAS_OFFSET, BIAS_COUNT, SUPPRESS_OFFSET, SUPPRESS_COUNT, HISTORY_OFFSET, HISTORY_COUNT = 14, 15, 16, 17, 18, 19
+ADMIT_WORDS = 24
+HAS_PENALTIES = 1  # of ADMIT_FLAGS
+# Columns of a Row record.
+ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
+ROW_SAMPLES = 1  # of ROW_FLAGS
+
+
+class Regions(Protocol):
+    """The part of `WorkerEnd` that says where everything lies."""
+
+    @property
+    def layout(self) -> Mapping[str, tuple[int, int, int]]:
+        """Region -> (bytes from the frame's begin, words per record, records)."""
+
+    @property
+    def frame_stride(self) -> int:
+        """Bytes from one frame to the next."""
+
+    @property
+    def frames(self) -> int:
+        """How many."""
+
+    @property
+    def preamble_bytes(self) -> int:
+        """Bytes before the first one."""
+
+    def buffer(self) -> Any:
+        """The whole mapping, writable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Records in each region of one step, as its header says."""
+
+    step: int
+    epoch: int
+    drops: int
+    admits: int
+    appends: int
+    copies: int
+    biases: int
+    suppressed: int
+    history: int
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One step: what the router wrote, and where the results go. All are views; nothing is copied."""
+
+    drops: Ints  # [drops] slots
+    admits: Ints  # [admits, 24]
+    biases: Ints  # [biases, 2]: token, value as float32 bits
+    suppressed: Ints  # [suppressed]
+    history: Ints  # [history]
+    appends: Ints  # [appends, 2]: slot, block
+    copies: Ints  # [copies, 4]: from, to, tokens, zero
+    rows: Ints  # [rows, 8]
+    tokens: Ints  # [tokens]
+    results: Results
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What each row drew, by row number. Rows that do not sample are zero."""
+
+    sampled: Ints  # [rows]
+    flags: Ints  # [rows]
+    chosen_logprob: Floats  # [rows]
+    top_ids: Ints  # [rows, top_logprobs]
+    top_logprobs: Floats  # [rows, top_logprobs]
+
+
+class FrameViews:
+    """The regions of every frame of a memory, as arrays of their full capacity."""
+
+    def __init__(self, memory: Regions) -> None:
+        words: Ints = np.frombuffer(memory.buffer(), dtype=np.int32)
+        self.slots = memory.layout["rows"][2]
+        self.tokens = memory.layout["tokens"][2]
+        self.top_logprobs = memory.layout["top_ids"][1]
+        self._frames = [
+            {
+                name: _region(words, memory.preamble_bytes + frame * memory.frame_stride, *place)
+                for name, place in memory.layout.items()
+            }
+            for frame in range(memory.frames)
+        ]
+
+    def cut(self, frame: int, counts: Counts) -> Frame:
+        """The used part of each region."""
+        region, rows = self._frames[frame], counts.rows
+        return Frame(
+            drops=region["drops"][: counts.drops, 0],
+            admits=region["admits"][: counts.admits],
+            biases=region["biases"][: counts.biases],
+            suppressed=region["suppressed"][: counts.suppressed, 0],
+            history=region["history"][: counts.history, 0],
+            appends=region["appends"][: counts.appends],
+            copies=region["copies"][: counts.copies],
+            rows=region["rows"][:rows],
+            tokens=region["tokens"][: counts.tokens, 0],
+            results=Results(
+                sampled=region["sampled"][:rows, 0],
+                flags=region["flags"][:rows, 0],
+                chosen_logprob=region["chosen_logprob"][:rows, 0].view(np.float32),
+                top_ids=region["top_ids"][:rows],
+                top_logprobs=region["top_logprobs"][:rows].view(np.float32),
+            ),
+        )
+
+
+def _region(words: Ints, frame_bytes: int, offset: int, width: int, records: int) -> Ints:
+    begin = (frame_bytes + offset) // 4
+    return words[begin : begin + width * records].reshape(records, width)

@@ -1,0 +1,96 @@
+"""Rotary positions: what each kind of scaling makes of the frequencies, and the table of angles.
+
+The kinds are those of transformers' Llama and Qwen3 whose angles depend on the position alone. "dynamic" and "longrope"
+change the angles with the length of the request, so cached KV would differ from fresh KV: refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Frequencies in numbers. Only what `kind` names counts."""
+
+    kind: str
+    theta: float
+    factor: float = 1.0
+    original_positions: int = 0  # llama3, yarn: what the model was first trained for
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+
+
+class Rotary(nn.Module):
+    """Cosines, then sines, of each position's angles: `cos_sin` is [positions, head_dim] float32."""
+
+    cos_sin: Tensor
+
+    def __init__(self, rope: Rope, head_dim: int, positions: int) -> None:
+        super().__init__()
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope, head_dim)
+        scale = rope.attention_factor
+        self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
+
+
+def frequencies(rope: Rope, dim: int) -> Tensor:
+    """Angle per position of each pair of columns: [dim / 2] float32."""
+    return KINDS[rope.kind](rope, _plain(rope, dim))
+
+
+def _plain(rope: Rope, dim: int) -> Tensor:
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    return 1.0 / rope.theta**exponents
+
+
+def _default(rope: Rope, plain: Tensor) -> Tensor:
+    return plain
+
+
+def _linear(rope: Rope, plain: Tensor) -> Tensor:
+    return plain / rope.factor
+
+
+def _llama3(rope: Rope, plain: Tensor) -> Tensor:
+    """Long waves are stretched, short ones kept, those between blended. (Llama 3.1)"""
+    wavelength = 2 * math.pi / plain
+    turns = rope.original_positions / wavelength  # over the first training's length
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - blend) * plain / rope.factor + blend * plain
+    kept = torch.where(wavelength < rope.original_positions / rope.high_freq_factor, plain, blended)
+    return torch.where(wavelength > rope.original_positions / rope.low_freq_factor, plain / rope.factor, kept)
+
+
+def _yarn(rope: Rope, plain: Tensor) -> Tensor:
+    """As llama3, with a ramp over the columns instead of the wavelengths. (arXiv:2309.00071)"""
+    pairs = plain.shape[0]
+
+    def column(turns: float) -> float:
+        """Where a wave makes so many turns over the first training's length."""
+        return pairs * math.log(rope.original_positions / (turns * 2 * math.pi)) / math.log(rope.theta)
+
+    low, high = column(rope.beta_fast), column(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    if low == high:
+        high += 0.001  # a step instead of a ramp
+    stretched = ((torch.arange(pairs, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return plain / rope.factor * stretched + plain * (1 - stretched)
+
+
+KINDS: dict[str, Callable[[Rope, Tensor], Tensor]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

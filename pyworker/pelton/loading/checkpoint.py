@@ -1,0 +1,100 @@
+"""A folder in Hugging Face layout: its config, and its tensors in one file or in shards.
+
+Never here: what the tensors are for. Only names inside the folder are opened, whatever an index says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pelton.loading.error import LoadError
+from pelton.loading.safetensors import SafetensorsFile, Stored
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+JSON_BYTES_MAX = 64 << 20  # an index of a model of 10,000 tensors has about 1 MB
+
+
+class Checkpoint:
+    """Config, and name -> tensor."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], files: list[SafetensorsFile]) -> None:
+        self.folder = folder
+        self.config = config
+        self._homes = {name: file for file in files for name in file.tensors}
+        if len(self._homes) != sum(len(file.tensors) for file in files):
+            twice = next(name for file in files for name in file.tensors if self._homes[name] is not file)
+            raise LoadError(f"`{twice}` stands in two files of {folder}")
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Reads the config and all headers, no weights."""
+        if not folder.is_dir():
+            raise LoadError(
+                f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)"
+            )
+        config = read_json(folder / "config.json")
+        return cls(folder, config, [SafetensorsFile.open(folder / name) for name in _file_names(folder)])
+
+    @property
+    def tensors(self) -> dict[str, Stored]:
+        """What is stored, by name."""
+        return {name: file.tensors[name] for name, file in self._homes.items()}
+
+    def tensor(self, name: str) -> Tensor:
+        """A view of the mapped file."""
+        return self._homes[name].tensor(name)
+
+    def forget(self, name: str) -> None:
+        """Gives the pages of a tensor back to the machine."""
+        self._homes[name].forget(name)
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes when a file that loading reads is replaced: names, sizes and times, not contents."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.suffix in {".json", ".safetensors"}:
+            stat = path.stat()
+            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n".encode())
+    return digest.hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of bounded size."""
+    try:
+        if path.stat().st_size > JSON_BYTES_MAX:
+            raise LoadError(f"{path} has more than {JSON_BYTES_MAX} bytes")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoadError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"{path} is no JSON object")
+    return value
+
+
+def _file_names(folder: Path) -> list[str]:
+    if (folder / SINGLE).exists():
+        return [SINGLE]
+    if (folder / INDEX).exists():
+        places = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict) or not places:
+            raise LoadError(f"{folder / INDEX} has no `weight_map`")
+        names = sorted({str(name) for name in places.values()})
+        for name in names:
+            if Path(name).name != name:  # "../elsewhere.safetensors"
+                raise LoadError(f"{folder / INDEX} names `{name}`, which is not a file of its folder")
+        return names
+    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return found
+    others = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for path in folder.glob(pattern))
+    beside = f" There is {others[0]}, but only safetensors files are read: convert it." if others else ""
+    raise LoadError(f"{folder} has neither {SINGLE} nor {INDEX}.{beside}")

@@ -1,0 +1,69 @@
+"""Typed reading of a config.json: each field by name, with what it got and what is allowed when it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pelton.loading.error import LoadError
+
+
+class Fields:
+    """The fields of one JSON object. `None` counts as absent, as transformers writes it."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
+        self._values = {name: value for name, value in values.items() if value is not None}
+        self._where = where
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def count(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number, `least` or more."""
+        value = self._get(name, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or value < least:
+            raise self._unfit(name, value, f"a whole number from {least}")
+        return value
+
+    def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
+        """A number greater than `above`."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
+            raise self._unfit(name, value, f"a number above {above:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._unfit(name, value, "true or false")
+        return value
+
+    def word(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
+        """One of `allowed`."""
+        value = self._get(name, default)
+        if value not in allowed:
+            raise self._unfit(name, value, " or ".join(allowed))
+        return str(value)
+
+    def object(self, name: str) -> Fields:
+        """A JSON object; empty if absent."""
+        value = self._values.get(name, {})
+        if not isinstance(value, dict):
+            raise self._unfit(name, value, "an object")
+        return Fields(value, f"{self._where}{name}.")
+
+    def get(self, name: str) -> Any:
+        """Whatever stands there, unchecked."""
+        return self._values.get(name)
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self._values.get(name, default)
+        if value is None:
+            raise LoadError(f"config.json has no `{self._where}{name}`")
+        return value
+
+    def _unfit(self, name: str, got: Any, allowed: str) -> LoadError:
+        return LoadError(f"`{self._where}{name}` in config.json is {got!r}; supported: {allowed}")

@@ -1,0 +1,7 @@
+"""Why a model is not loaded: trouble that trying again does not change. The message says what to change."""
+
+from __future__ import annotations
+
+
+class LoadError(Exception):
+    """The checkpoint or the wish is at fault, not the worker."""

@@ -1,0 +1,112 @@
+"""Loading, from the wish to a model that has run once. A generator: it yields progress, and returns the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+from pelton_kernels import ops
+
+from pelton import device as machine
+from pelton.kv import KvArena, KvShape
+from pelton.loading import budget, weights
+from pelton.loading.budget import Budget
+from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
+from pelton.loading.wish import Wish
+from pelton.models import resolve
+from pelton.models.llama import Llama
+from pelton.step import Step
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}  # what the kernels compute in
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far loading is, in bytes over all stages; the budget once it is known."""
+
+    stage: str
+    done: int
+    total: int
+    budget: Budget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, ready to run, and the memory for its KV."""
+
+    model: Llama
+    kv: KvArena
+    budget: Budget
+    device: torch.device
+    dtype: str
+    numerics_id: str
+    slots: int  # the bounds of one step
+    token_budget: int
+
+
+def load(wish: Wish) -> Generator[Progress, None, Loaded]:
+    """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
+    yield Progress("reading the checkpoint", 0, 0)
+    checkpoint = Checkpoint.open(wish.folder)
+    family, config = resolve(checkpoint.config)
+    device = machine.choose(wish.device)
+    dtype_name = _dtype(wish.dtype, checkpoint)
+    dtype = DTYPES[dtype_name]
+    threads = wish.threads or machine.cores()
+    ops.set_threads(threads)
+    torch.set_num_threads(threads)
+
+    block_size = wish.block_size or (16 if device.type == "cuda" else 32)
+    shape = KvShape(config.layers, config.kv_heads, config.head_dim, block_size, dtype)
+    bare = family(config, positions=1)  # without weights and angles: it only says what it wants
+    found = weights.holdings(bare)
+    weights.compare(found, bare, checkpoint)
+    planned = budget.plan(
+        wish, config, shape, weights.needed_bytes(found, dtype), *machine.memory(device, wish.memory_limit_bytes)
+    )
+    total = weights.stored_bytes(found, checkpoint)
+    yield Progress("reading weights", 0, total, planned)
+
+    with torch.inference_mode():
+        model = family(config, planned.max_model_len).to(device)
+        for done in weights.read(weights.holdings(model), checkpoint, dtype, device):
+            yield Progress("reading weights", done, total)
+        yield Progress("allocating KV", total, total)
+        arena = KvArena(shape, planned.blocks, device)
+        yield Progress("trying a step", total, total)
+        _try_step(model, arena, device)
+    return Loaded(
+        model, arena, planned, device, dtype_name, ops.numerics_id(device, dtype), wish.slots, wish.token_budget
+    )
+
+
+def _dtype(wish: str, checkpoint: Checkpoint) -> str:
+    """ "auto": bfloat16 stays; everything else becomes float32, which holds float16 exactly."""
+    if wish in DTYPES:
+        return wish
+    if wish != "auto":
+        raise LoadError(f"--dtype {wish}; supported: auto, {', '.join(DTYPES)}")
+    sizes: Counter[torch.dtype] = Counter()
+    for stored in checkpoint.tensors.values():
+        sizes[stored.dtype] += stored.bytes
+    most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    return "bfloat16" if most == torch.bfloat16 else "float32"
+
+
+def _try_step(model: Llama, arena: KvArena, device: torch.device) -> None:
+    """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
+    for tokens in (1, arena.shape.block_size):
+        places = torch.arange(tokens, device=device)
+        step = Step(
+            ids=torch.zeros(tokens, dtype=torch.int32, device=device),
+            positions=places.int(),
+            kv_slots=places,
+            block_table=torch.zeros(1, 1, dtype=torch.int32, device=device),
+            row_offsets=torch.tensor([0, tokens], dtype=torch.int32, device=device),
+            row_starts=torch.zeros(1, dtype=torch.int32, device=device),
+            kv=arena,
+        )
+        model.head(model(step)[-1:])

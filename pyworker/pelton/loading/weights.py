@@ -1,0 +1,92 @@
+"""Which tensor of the checkpoint goes into which layer: all compared before any is read, then handed over by layer.
+
+After a layer has taken its tensors their pages are given back, so that no weight stands in memory twice for longer than
+its layer takes to pack it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pelton.layers.leaf import Leaf, Wanted
+from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
+from pelton.models.llama import Llama
+
+NAMED_MAX = 8  # names in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A layer, and its tensors' names in the checkpoint."""
+
+    leaf: Leaf
+    wanted: list[tuple[str, Wanted]]
+
+
+def holdings(model: Llama) -> list[Holding]:
+    """Every layer with weights, in the order in which the model runs."""
+    names = model.names | ({"head": model.names["embedding"]} if model.config.is_tied else {})
+    leaves = [(path, leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
+    return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
+
+
+def compare(found: list[Holding], model: Llama, checkpoint: Checkpoint) -> None:
+    """Refuses a checkpoint with missing, unexpected or misshaped tensors, and names them."""
+    stored = checkpoint.tensors
+    wanted = {name: want.shape for holding in found for name, want in holding.wanted}
+    # A tied head may be stored too: it is the embedding once more.
+    ignored = [*model.ignored, *([re.escape(f"{model.names['head'][0]}.weight")] if model.config.is_tied else [])]
+    troubles = {
+        "missing": [name for name in wanted if name not in stored],
+        "unexpected": [
+            name for name in stored if name not in wanted and not any(re.fullmatch(rule, name) for rule in ignored)
+        ],
+        "of another shape": [
+            f"{name} {list(stored[name].shape)} instead of {list(shape)}"
+            for name, shape in wanted.items()
+            if name in stored and stored[name].shape != shape
+        ],
+    }
+    said = [f"{len(names)} {kind}: {_some(names)}" for kind, names in troubles.items() if names]
+    if said:
+        raise LoadError(f"the tensors in {checkpoint.folder} are not those of its config.json; " + "; ".join(said))
+
+
+def stored_bytes(found: list[Holding], checkpoint: Checkpoint) -> int:
+    """Bytes that `read` goes through. A tied table counts twice, since it is read twice."""
+    stored = checkpoint.tensors
+    return sum(stored[name].bytes for holding in found for name, _ in holding.wanted)
+
+
+def needed_bytes(found: list[Holding], dtype: torch.dtype) -> int:
+    """Bytes that the layers hold afterwards. A tied table counts twice: as rows to look up, and packed as the head."""
+    return sum(math.prod(want.shape) for holding in found for _, want in holding.wanted) * dtype.itemsize
+
+
+def read(found: list[Holding], checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Iterator[int]:
+    """Fills the layers; yields the bytes gone through so far after each."""
+    stored, done = checkpoint.tensors, 0
+    for holding in found:
+        names = [name for name, _ in holding.wanted]
+        holding.leaf.take([checkpoint.tensor(name) for name in names], dtype, device)
+        for name in names:
+            checkpoint.forget(name)
+            done += stored[name].bytes
+        yield done
+
+
+def _named(path: str, leaf: Leaf, names: dict[str, list[str]]) -> list[tuple[str, Wanted]]:
+    number = next(iter(re.findall(r"\d+", path)), "")
+    parts = names[re.sub(r"\d+", "*", path)]
+    return [(f"{parts[want.part].replace('*', number)}.{want.kind}", want) for want in leaf.wants()]
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,22 @@
+"""What to load, and within which bounds: a plain copy of the contract's `LoadRequest`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """0 and "auto" mean: choose. See proto/pelton/v1/worker.proto."""
+
+    folder: Path
+    dtype: str = "auto"
+    max_model_len: int = 0
+    kv_bytes: int = 0
+    memory_limit_bytes: int = 0
+    block_size: int = 0
+    threads: int = 0
+    slots: int = 256
+    token_budget: int = 2048
+    device: str = "auto"

@@ -1,0 +1,83 @@
+"""One step, from the frame's arrays to the frame's results: deltas, forward pass, draw.
+
+Never here: waiting, publishing, sockets, clocks. The step loop hands in frames; tests do the same without a process.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pelton.batch import Batch
+from pelton.frames import Frame
+from pelton.loading.load import Loaded
+from pelton.sampler import Sampler
+from pelton.step import Step
+from pelton.transfer import Array, transfer_for
+
+
+class Runner:
+    """A loaded model with the state of one router's requests: made anew for each router, KV reset with it."""
+
+    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int) -> None:
+        kv, longest = loaded.kv, loaded.budget.max_model_len
+        self._model = loaded.model
+        self._kv = kv
+        self._transfer = transfer_for(loaded.device)
+        self._batch = Batch(slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
+        self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
+
+    @torch.inference_mode()
+    def run(self, frame: Frame) -> None:
+        """Applies the frame in the contract's order: drops, admits, appends, copies, rows."""
+        self._batch.apply(frame)
+        self._sampler.admit(frame)
+        if len(frame.copies):
+            source, target, tokens = self._transfer.up(list(frame.copies[:, :3].T.copy()))
+            self._kv.copy(source, target, tokens)
+        if len(frame.rows):
+            self._run_rows(frame)
+
+    def _run_rows(self, frame: Frame) -> None:
+        at = self._batch.layout(frame)
+        (
+            ids,
+            positions,
+            kv_slots,
+            block_table,
+            row_offsets,
+            row_starts,
+            pending_at,
+            pending_slots,
+            drawn_at,
+            drawn_slots,
+            drawn_positions,
+        ) = self._transfer.up(
+            [
+                at.ids,
+                at.positions,
+                at.kv_slots,
+                at.block_table,
+                at.row_offsets,
+                at.row_starts,
+                at.pending_at,
+                at.pending_slots,
+                at.drawn_at,
+                at.drawn_slots,
+                at.drawn_positions,
+            ]
+        )
+        ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
+        hidden = self._model(Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv))
+
+        results = frame.results
+        whole = (results.sampled, results.flags, results.chosen_logprob, results.top_ids, results.top_logprobs)
+        for part in whole:
+            part.fill(0)  # rows that do not sample
+        if len(at.drawn_rows) == 0:
+            return
+        logits = self._model.head(hidden.index_select(0, drawn_at))
+        drawn = self._sampler.draw(logits, drawn_slots, drawn_positions)
+        parts = (drawn.tokens, drawn.flags, drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs)
+        region: Array
+        for region, values in zip(whole, self._transfer.down(parts), strict=True):
+            region[at.drawn_rows] = values

@@ -1,0 +1,53 @@
+"""What this worker is: known without torch, because the handshake does not wait for it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+from pathlib import Path
+
+
+def device() -> tuple[str, str]:
+    """What "auto" will choose, and what the card or processor calls itself."""
+    card = _card() if _torch_has_cuda() else None
+    return ("cuda:0", card) if card else ("cpu", _processor())
+
+
+def resident_bytes() -> int:
+    """The process's resident set."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def has_parent_death_signal() -> bool:
+    """Whether whoever started this process wants it to end with them: then it was spawned by a router."""
+    signal = ctypes.c_int(0)
+    PR_GET_PDEATHSIG = 2
+    ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(signal))
+    return signal.value != 0
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _torch_has_cuda() -> bool:
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations if found else None
+    return any((Path(folder) / "lib" / "libtorch_cuda.so").exists() for folder in folders or [])
+
+
+def _card() -> str | None:
+    """The name of the first card, from the driver; None without a driver or a card."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count, name = ctypes.c_int(0), ctypes.create_string_buffer(256)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return None
+    return name.value.decode() if driver.cuDeviceGetName(name, len(name), 0) == 0 else None
