@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use pelton_text::{ChatInput, ChatTemplate, LocalTime, TemplateError};
+use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -93,6 +95,72 @@ fn every_expression_prints_what_jinja_prints() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(DIFFERENT.iter().all(|source| golden.expressions.contains_key(*source)));
 }
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let key = prop_oneof![
+        "role|content|tool_calls|function|name|arguments|text|type|reasoning_content|parameters|properties",
+        "[a-z]{0,2}",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "user|assistant|system|tool|\\PC{0,6}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((key.clone(), inner), 0..5)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_json_is_rendered_or_refused(
+        messages in prop::collection::vec(any_json(), 0..4),
+        tools in prop::option::of(prop::collection::vec(any_json(), 0..3)),
+        kwargs in any_json(),
+        flags: [bool; 2],
+    ) {
+        for template in TEMPLATES.iter() {
+            let kwargs = kwargs.as_object().cloned().unwrap_or_default();
+            let input = ChatInput {
+                messages: template.adapt(messages.clone()),
+                tools: tools.clone(),
+                documents: messages.first().cloned(),
+                template: None,
+                add_generation_prompt: flags[0],
+                continue_final_message: flags[1],
+                kwargs,
+                now: LocalTime::default(),
+            };
+            // Whatever happens is a value: a text, or what is wrong with the chat.
+            let rendered = template.render(&input);
+            let is_operators = matches!(rendered, Err(TemplateError::Invalid { .. }));
+            prop_assert!(!is_operators);
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_template_or_refused(source in "([a-z'\"\\\\ .|()\\[\\]\n]|\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|raw|generation|-|if|for|é){0,24}") {
+        let sources = BTreeMap::from([("default".to_owned(), source)]);
+        let opened = ChatTemplate::from_sources(sources, Map::new());
+        let is_told = matches!(opened, Ok(_) | Err(TemplateError::Invalid { .. }));
+        prop_assert!(is_told);
+    }
+}
+
+static TEMPLATES: LazyLock<Vec<ChatTemplate>> = LazyLock::new(|| {
+    let golden = golden();
+    let open = |name| {
+        let sources = BTreeMap::from([("default".to_owned(), read(&format!("templates/{name}.jinja")))]);
+        ChatTemplate::from_sources(sources, golden.special_tokens.clone()).expect("it parses")
+    };
+    golden.templates.keys().map(open).collect()
+});
 
 #[test]
 fn dates_are_those_of_strftime() {

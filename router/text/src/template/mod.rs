@@ -27,7 +27,7 @@ pub use strftime::LocalTime;
 /// A million tokens are some 4 MB of text; the largest context there is fits twice over.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
 
-/// Instructions per rendering. A message takes some hundred, so 100,000 messages fit; about half a second at most.
+/// Instructions per rendering. A message takes some hundred, so 100,000 messages fit; about a second at most.
 const FUEL: u64 = 20_000_000;
 
 /// Why a chat could not be rendered, or a template not opened.
