@@ -10,10 +10,10 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from support.checkpoints import VARIANTS, make_checkpoint  # noqa: E402
-from support.server import Server, serving  # noqa: E402
+import pytest
+import torch
+from support.checkpoints import VARIANTS, make_checkpoint
+from support.server import Server, serving
 
 
 @pytest.fixture(scope="session")

@@ -172,7 +172,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     make_stubs()
-    subprocess.run(["cargo", "build", "--release", "-q", "-p", "pelton-frame", "--example", "wire_router"], check=True, cwd=ROOT)
+    subprocess.run(
+        ["cargo", "build", "--release", "-q", "-p", "pelton-frame", "--example", "wire_router"], check=True, cwd=ROOT
+    )
     peers = {"frame": frame, "grpcio unary": grpc_unary, "pyzmq": zmq_pair}
     report: dict[str, Any] = {"date": str(date.today()), "machine": machine(), "sequences": args.sequences}
     # Back to back, and with a pause in which both sides fall asleep.

@@ -24,7 +24,13 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleType, ModuleT
     """Messages and stubs, generated from proto/ as a user would."""
     out = tmp_path_factory.mktemp("stubs")
     code = protoc.main(
-        ["protoc", f"-I{ROOT / 'proto' / 'pelton' / 'v1'}", f"--python_out={out}", f"--grpc_python_out={out}", "pelton.proto"]
+        [
+            "protoc",
+            f"-I{ROOT / 'proto' / 'pelton' / 'v1'}",
+            f"--python_out={out}",
+            f"--grpc_python_out={out}",
+            "pelton.proto",
+        ]
     )
     assert code == 0
     sys.path.insert(0, str(out))
@@ -73,8 +79,16 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
     stub = services.PeltonStub(channel)
     cases = [
         (messages.GenerateRequest(), "input", grpc.StatusCode.INVALID_ARGUMENT),
-        (messages.GenerateRequest(text="x", sampling=messages.Sampling(temperature=-1)), "temperature", grpc.StatusCode.INVALID_ARGUMENT),
-        (messages.GenerateRequest(token_ids=messages.TokenIds(ids=[1 << 30])), "token_ids", grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            messages.GenerateRequest(text="x", sampling=messages.Sampling(temperature=-1)),
+            "temperature",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(token_ids=messages.TokenIds(ids=[1 << 30])),
+            "token_ids",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
         (messages.GenerateRequest(text="x", model="other"), "other", grpc.StatusCode.NOT_FOUND),
     ]
     for request, names, status in cases:

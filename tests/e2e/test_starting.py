@@ -68,7 +68,7 @@ def test_doctor_and_config_explain_speak(tmp_path: Path) -> None:
     assert doctor.returncode == 0, doctor.stderr
     assert "cores" in doctor.stdout
     file = tmp_path / "pelton.toml"
-    file.write_text('[server]\nport = 8123\n')
+    file.write_text("[server]\nport = 8123\n")
     explained = subprocess.run(
         [PELTON, "config", "explain", "--config", str(file), "--api-key", "sk-secret"],
         capture_output=True,

@@ -30,7 +30,9 @@ def disturbed(server: Server, jobs: list[dict[str, object]], kills: int) -> list
         answers = pool.submit(together, server, jobs)
         for _ in range(kills):
             before = server.metric("pelton_generated_tokens_total")
-            server.wait_until("tokens flow", lambda seen=before: server.metric("pelton_generated_tokens_total") > seen + 200)
+            server.wait_until(
+                "tokens flow", lambda seen=before: server.metric("pelton_generated_tokens_total") > seen + 200
+            )
             victim = server.worker_pid()
             os.kill(victim, signal.SIGKILL)
             server.wait_until("the loss is seen", lambda dead=victim: dead not in workers(server))

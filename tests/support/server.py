@@ -127,9 +127,7 @@ class Server:
     def worker_pid(self) -> int:
         """The worker process."""
         workers = [
-            pid
-            for pid in children(self.process.pid)
-            if b"pelton.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in children(self.process.pid) if b"pelton.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         assert len(workers) == 1, workers
         return workers[0]

@@ -63,7 +63,9 @@ def _paged_attention(
     for piece in range(0, last, PIECE):
         key_at = piece + tl.arange(0, PIECE)
         known = key_at < last
-        block = tl.load(block_table + row.to(tl.int64) * table_width + key_at // block_size, mask=known, other=0).to(tl.int64)
+        block = tl.load(block_table + row.to(tl.int64) * table_width + key_at // block_size, mask=known, other=0).to(
+            tl.int64
+        )
         base = ((block * kv_heads + kv_head) * block_size + key_at % block_size) * dim
         there = known[:, None] & (column < dim)[None, :]
         key = tl.load(k_cache + base[:, None] + column[None, :], mask=there, other=0.0)

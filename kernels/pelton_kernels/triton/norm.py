@@ -18,10 +18,8 @@ def _rms_norm(out, x, gain, width, eps, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * width + column
     row = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(row * row) / width + eps)
-    # As in the models' own code: the normalised row is rounded to its dtype before the gain.
-    normed = (row * scale).to(out.dtype.element_ty).to(tl.float32)
     weight = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, normed * weight, mask=inside)
+    tl.store(out + at, row * scale * weight, mask=inside)
 
 
 @triton.jit
@@ -36,9 +34,8 @@ def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr):
     tl.store(residual + at, rounded, mask=inside)
     row = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(row * row) / width + eps)
-    normed = (row * scale).to(out.dtype.element_ty).to(tl.float32)
     weight = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, normed * weight, mask=inside)
+    tl.store(out + at, row * scale * weight, mask=inside)
 
 
 def _warps(block: int) -> int:

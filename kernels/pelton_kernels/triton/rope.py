@@ -53,7 +53,14 @@ def _rope_kv_write(
 
 
 def rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, positions: Tensor, k_cache: Tensor, v_cache: Tensor, kv_slots: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    kv_slots: Tensor,
 ) -> None:
     """See `ops.rope_kv_write`."""
     tokens, heads, dim = q.shape

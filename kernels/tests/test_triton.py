@@ -1,0 +1,149 @@
+"""The Triton kernels against the reference: on a card if there is one, else through Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are decorated, so before they are imported
+
+from pelton_kernels import reference  # noqa: E402
+
+triton_norm = pytest.importorskip("pelton_kernels.triton.norm", reason="Triton is not installed")
+from pelton_kernels.triton import activation, attention, norm, rope  # noqa: E402
+
+FORMATS = [torch.float32, torch.bfloat16]
+GUARD = 2  # NaN rows before and after an output
+
+
+def fresh(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=DEVICE)
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """An output full of NaN between guard rows, and the whole of which it is a part."""
+    whole = torch.full((shape[0] + 2 * GUARD, *shape[1:]), math.nan, dtype=dtype, device=DEVICE)
+    return whole[GUARD:-GUARD], whole
+
+
+def check(out: Tensor, whole: Tensor, plain: Tensor, exact: Tensor) -> None:
+    """No worse than twice the error of plain torch in the same format, and nothing written outside."""
+    step = torch.finfo(out.dtype).eps * exact.abs().max()
+    error = (out.double() - exact).abs().max()
+    assert error <= 2 * (plain.double() - exact).abs().max() + step
+    assert whole[:GUARD].isnan().all()
+    assert whole[-GUARD:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 63), (17, 1000), (5, 4096)])
+def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
+    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    out, whole = poisoned(tokens, width, dtype=dtype)
+    norm.rms_norm(out, x, gain, 1e-6)
+    exact = reference.rms_norm(x.double(), gain.double(), 1e-6)
+    check(out, whole, reference.rms_norm(x, gain, 1e-6), exact)
+    alone, _ = poisoned(1, width, dtype=dtype)
+    norm.rms_norm(alone, x[:1].clone(), gain, 1e-6)
+    assert torch.equal(out[:1], alone)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 7), (4, 129), (2, 2048)])
+def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
+    x, residual, gain = fresh(tokens, width, dtype=dtype), fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    plain, total = reference.add_rms_norm(residual, x, gain, 1e-5)
+    exact = reference.rms_norm(total.double(), gain.double(), 1e-5)
+    out, whole = poisoned(tokens, width, dtype=dtype)
+    norm.add_rms_norm(out, residual, x, gain, 1e-5)
+    check(out, whole, plain, exact)
+    # Triton's interpreter cuts bfloat16 off instead of rounding it: there the last bit may differ.
+    ulp = torch.finfo(dtype).eps if DEVICE == "cpu" and dtype is torch.bfloat16 else 0.0
+    torch.testing.assert_close(residual, total, rtol=ulp, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
+def test_silu_mul(tokens: int, width: int, dtype: torch.dtype) -> None:
+    gate_up = fresh(tokens, 2 * width, dtype=dtype)
+    out, whole = poisoned(tokens, width, dtype=dtype)
+    activation.silu_mul(out, gate_up)
+    check(out, whole, reference.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary", "block_size"), [(4, 2, 24, 24, 16), (8, 1, 64, 32, 32), (3, 3, 10, 6, 8)]
+)
+def test_rope_kv_write(heads: int, kv_heads: int, dim: int, rotary: int, block_size: int, dtype: torch.dtype) -> None:
+    tokens, blocks = 13, 5
+    q, k, v = (fresh(tokens, n, dim, dtype=dtype) for n in (heads, kv_heads, kv_heads))
+    angles = torch.rand(90, rotary // 2, device=DEVICE) * 6
+    cos_sin = torch.cat([angles.cos(), angles.sin()], 1).contiguous()
+    positions = torch.randint(90, (tokens,), dtype=torch.int32, device=DEVICE)
+    slots = torch.randperm(blocks * block_size, device=DEVICE)[:tokens]
+    caches = [torch.full((blocks, kv_heads, block_size, dim), math.nan, dtype=dtype, device=DEVICE) for _ in range(2)]
+    expected_caches = [cache.clone() for cache in caches]
+    expected = reference.rope_kv_write(q.clone(), k.clone(), v, cos_sin, positions, *expected_caches, slots)
+    rope.rope_kv_write(q, k, v, cos_sin, positions, *caches, slots)
+    for got, want in zip((q, k), expected, strict=True):
+        torch.testing.assert_close(got, want)
+    for got, want in zip(caches, expected_caches, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+# Rows of (tokens before the row, tokens of the row): decoding, a whole prompt, a chunk in the middle, one token at the start.
+MIXES = [[(0, 1)], [(70, 1), (3, 1), (0, 9)], [(16, 33), (0, 1), (127, 2), (31, 1)]]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), [(8, 2, 24, 16), (3, 3, 64, 32), (32, 1, 16, 8)])
+def test_paged_attention(
+    mix: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+) -> None:
+    out, whole, inputs = run_attention(mix, heads, kv_heads, dim, block_size, dtype)
+    exact = reference.paged_attention(*(t.double() if t.is_floating_point() else t for t in inputs), dim**-0.5)
+    plain = reference.paged_attention(*inputs, dim**-0.5)
+    check(out, whole, plain, exact)
+
+
+def run_attention(
+    mix: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """One call over fresh inputs; KV beyond each row's end is NaN."""
+    starts = torch.tensor([start for start, _ in mix], dtype=torch.int32, device=DEVICE)
+    counts = [count for _, count in mix]
+    offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=DEVICE)
+    width = max(-(-(start + count) // block_size) for start, count in mix) + 1
+    table = torch.randperm(len(mix) * width, device=DEVICE).view(len(mix), width).int()
+    caches = [
+        torch.full((len(mix) * width, kv_heads, block_size, dim), math.nan, dtype=dtype, device=DEVICE) for _ in "kv"
+    ]
+    for row, (start, count) in enumerate(mix):
+        for position in range(start + count):
+            block = int(table[row, position // block_size])
+            for cache in caches:
+                cache[block, :, position % block_size] = fresh(kv_heads, dim, dtype=dtype)
+    q = fresh(sum(counts), heads, dim, dtype=dtype)
+    out, whole = poisoned(sum(counts), heads, dim, dtype=dtype)
+    inputs = [q, *caches, table, offsets, starts]
+    attention.paged_attention(out, *inputs, dim**-0.5)
+    return out, whole, inputs
+
+
+def test_a_tokens_attention_is_the_same_in_every_chunk() -> None:
+    """Pieces lie at absolute positions: a prompt in one row, and its last token as a row of its own, give the same bits."""
+    out, _, (q, k_cache, v_cache, table, _, _) = run_attention([(0, 70)], 8, 2, 32, 16, torch.bfloat16)
+    last = torch.full_like(out[:1], math.nan)
+    offsets = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
+    starts = torch.tensor([69], dtype=torch.int32, device=DEVICE)
+    attention.paged_attention(last, q[69:].contiguous(), k_cache, v_cache, table, offsets, starts, 32**-0.5)
+    assert torch.equal(last, out[69:])
