@@ -35,10 +35,7 @@ impl Bell {
     /// A new bell.
     pub fn create() -> Result<Self, MemoryError> {
         let file = sealed_file("pelton-bell", BELL_BYTES)?;
-        Ok(Self {
-            mapping: Mapping::shared(&file)?,
-            file,
-        })
+        Ok(Self { mapping: Mapping::shared(&file)?, file })
     }
 
     /// A bell that was handed over.
@@ -46,10 +43,7 @@ impl Bell {
         let mapping = Mapping::shared(&file)?;
         let got = 4 * mapping.words().len() as u64;
         if got != BELL_BYTES as u64 {
-            return Err(MemoryError::Size {
-                got,
-                expected: BELL_BYTES as u64,
-            });
+            return Err(MemoryError::Size { got, expected: BELL_BYTES as u64 });
         }
         Ok(Self { mapping, file })
     }
@@ -71,19 +65,12 @@ impl Bell {
 
     /// Waits until the bell has been rung since `read` returned `seen`, at most `timeout`.
     pub fn wait(&self, seen: u32, timeout: Duration) -> Woken {
-        if self.signal().wait(seen, timeout) {
-            Woken::Rung
-        } else {
-            Woken::TimedOut
-        }
+        if self.signal().wait(seen, timeout) { Woken::Rung } else { Woken::TimedOut }
     }
 
     fn signal(&self) -> Signal<'_> {
         let words: &[AtomicU32] = self.mapping.words();
-        Signal {
-            word: &words[COUNT],
-            sleepers: &words[SLEEPERS],
-        }
+        Signal { word: &words[COUNT], sleepers: &words[SLEEPERS] }
     }
 }
 
@@ -97,19 +84,14 @@ mod tests {
         let seen = bell.read();
         bell.ring();
         assert_eq!(bell.wait(seen, Duration::ZERO), Woken::Rung);
-        assert_eq!(
-            bell.wait(bell.read(), Duration::from_millis(1)),
-            Woken::TimedOut
-        );
+        assert_eq!(bell.wait(bell.read(), Duration::from_millis(1)), Woken::TimedOut);
     }
 
     #[test]
     fn a_ring_through_another_mapping_is_heard() {
         let bell = Bell::create().unwrap();
         let seen = bell.read();
-        Bell::from_fd(bell.fd().try_clone_to_owned().unwrap())
-            .unwrap()
-            .ring();
+        Bell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring();
         assert_eq!(bell.wait(seen, Duration::ZERO), Woken::Rung);
     }
 
@@ -123,12 +105,6 @@ mod tests {
     #[test]
     fn a_file_of_another_size_is_refused() {
         let file = sealed_file("long", 2 * BELL_BYTES).unwrap();
-        assert!(matches!(
-            Bell::from_fd(file),
-            Err(MemoryError::Size {
-                got: 8192,
-                expected: 4096
-            })
-        ));
+        assert!(matches!(Bell::from_fd(file), Err(MemoryError::Size { got: 8192, expected: 4096 })));
     }
 }

@@ -27,11 +27,7 @@ impl Checksum {
             self = self.pair(words[at], words[at + 1]);
             at += 2;
         }
-        if at < words.len() {
-            self.pair(words[at], 0)
-        } else {
-            self
-        }
+        if at < words.len() { self.pair(words[at], 0) } else { self }
     }
 
     pub(crate) const fn finish(self) -> u64 {

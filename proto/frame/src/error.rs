@@ -18,9 +18,7 @@ pub enum LayoutError {
         most: u32,
     },
     /// Each capacity is in range, but not all together.
-    #[error(
-        "the frames would take {bytes} bytes; allowed: {most}. Lower the token budget, the slots or the context"
-    )]
+    #[error("the frames would take {bytes} bytes; allowed: {most}. Lower the token budget, the slots or the context")]
     TooLarge {
         /// Bytes of the whole memory.
         bytes: usize,
@@ -52,9 +50,7 @@ pub enum MemoryError {
         expected: u64,
     },
     /// A field of the preamble is not what this build writes.
-    #[error(
-        "the memory's {field} is {got:#x}, and this build has {expected:#x}: router and worker differ in version"
-    )]
+    #[error("the memory's {field} is {got:#x}, and this build has {expected:#x}: router and worker differ in version")]
     Mismatch {
         /// Which field.
         field: &'static str,

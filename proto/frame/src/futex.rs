@@ -50,10 +50,7 @@ impl Signal<'_> {
         }
         let begin = Instant::now();
         loop {
-            let Some(left) = timeout
-                .checked_sub(begin.elapsed())
-                .filter(|left| !left.is_zero())
-            else {
+            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else {
                 return self.changed(seen);
             };
             self.sleep(seen, left);
@@ -86,10 +83,7 @@ impl Signal<'_> {
 
     /// Returns when woken, when `timeout` has passed, when a signal came, or at once if the word is not `seen`.
     fn sleep(self, seen: u32, timeout: Duration) {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         self.sleepers.fetch_add(1, SeqCst); // pairs with the load in `raise`
         let woken = futex::wait(self.word, Flags::empty(), seen, Some(&timeout));
         self.sleepers.fetch_sub(1, SeqCst);
@@ -108,10 +102,7 @@ fn has_several_processors() -> bool {
 
 fn wake(word: &AtomicU32) {
     let woken = futex::wake(word, Flags::empty(), i32::MAX as u32);
-    assert!(
-        woken.is_ok(),
-        "futex wake on a mapped, aligned word cannot fail: {woken:?}"
-    );
+    assert!(woken.is_ok(), "futex wake on a mapped, aligned word cannot fail: {woken:?}");
 }
 
 #[cfg(test)]
@@ -122,25 +113,13 @@ mod tests {
     #[test]
     fn a_word_that_has_changed_already_is_not_waited_for() {
         let (word, sleepers) = (AtomicU32::new(1), AtomicU32::new(0));
-        assert!(
-            Signal {
-                word: &word,
-                sleepers: &sleepers
-            }
-            .wait(0, Duration::ZERO)
-        );
+        assert!(Signal { word: &word, sleepers: &sleepers }.wait(0, Duration::ZERO));
     }
 
     #[test]
     fn a_wait_that_nobody_ends_times_out_and_leaves_no_sleeper() {
         let (word, sleepers) = (AtomicU32::new(0), AtomicU32::new(0));
-        assert!(
-            !Signal {
-                word: &word,
-                sleepers: &sleepers
-            }
-            .wait(0, Duration::from_millis(1))
-        );
+        assert!(!Signal { word: &word, sleepers: &sleepers }.wait(0, Duration::from_millis(1)));
         assert_eq!(sleepers.load(Relaxed), 0);
     }
 
@@ -149,32 +128,18 @@ mod tests {
         // Each round sleeps or spins by chance. A lost wake-up would show as a wait that ran into its minute.
         const ROUNDS: u32 = 100_000;
         let words: [AtomicU32; 4] = Default::default();
-        let (ping, pong) = (
-            Signal {
-                word: &words[0],
-                sleepers: &words[1],
-            },
-            Signal {
-                word: &words[2],
-                sleepers: &words[3],
-            },
-        );
+        let (ping, pong) =
+            (Signal { word: &words[0], sleepers: &words[1] }, Signal { word: &words[2], sleepers: &words[3] });
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    assert!(
-                        ping.wait(round, Duration::from_secs(60)),
-                        "ping {round} was lost"
-                    );
+                    assert!(ping.wait(round, Duration::from_secs(60)), "ping {round} was lost");
                     pong.raise();
                 }
             });
             for round in 0..ROUNDS {
                 ping.raise();
-                assert!(
-                    pong.wait(round, Duration::from_secs(60)),
-                    "pong {round} was lost"
-                );
+                assert!(pong.wait(round, Duration::from_secs(60)), "pong {round} was lost");
             }
         });
         assert_eq!(words[1].load(Relaxed) + words[3].load(Relaxed), 0);

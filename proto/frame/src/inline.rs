@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    FrameError, FrameHeader, Memory, Region, ResultHeader, plan::PLAN_REGIONS,
-    router::result_regions,
-};
+use crate::{FrameError, FrameHeader, Memory, Region, ResultHeader, plan::PLAN_REGIONS, router::result_regions};
 
 /// Carries plan parts and result parts between a memory and a stream. One per memory, beside its `RouterEnd` or `WorkerEnd`.
 pub struct Inline {
@@ -21,11 +18,7 @@ pub struct Inline {
 impl Inline {
     /// For a fresh memory.
     pub fn new(memory: Memory) -> Self {
-        Self {
-            memory,
-            plans: 0,
-            results: 0,
-        }
+        Self { memory, plans: 0, results: 0 }
     }
 
     /// Router: the next plan part that was submitted, waiting at most `timeout` for it. For a thread of its own.
@@ -74,13 +67,7 @@ impl Inline {
         let header: ResultHeader = *bytemuck::from_bytes(bytemuck::cast_slice(head));
         let regions = self.result_regions(&header)?;
         let frame = self.results % self.memory.layout().capacities().frames;
-        self.put(
-            "result",
-            frame,
-            (Region::ResultHeader, head),
-            &regions,
-            body,
-        )?;
+        self.put("result", frame, (Region::ResultHeader, head), &regions, body)?;
         self.results = self.results.wrapping_add(1);
         self.memory.beat();
         self.memory.complete();
@@ -90,8 +77,7 @@ impl Inline {
     /// The plan part of a frame.
     pub fn plan_bytes(&self, frame: u32) -> Result<Vec<u8>, FrameError> {
         let mut words = Vec::new();
-        self.memory
-            .read(frame, Region::Header, FrameHeader::WORDS, &mut words);
+        self.memory.read(frame, Region::Header, FrameHeader::WORDS, &mut words);
         let header: FrameHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&words));
         for (region, count) in self.plan_regions(&header)? {
             self.memory.read(frame, region, count, &mut words);
@@ -102,8 +88,7 @@ impl Inline {
     /// The result part of a frame.
     pub fn result_bytes(&self, frame: u32) -> Result<Vec<u8>, FrameError> {
         let mut words = Vec::new();
-        self.memory
-            .read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut words);
+        self.memory.read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut words);
         let header: ResultHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&words));
         for (region, count) in self.result_regions(&header)? {
             self.memory.read(frame, region, count, &mut words);
@@ -117,20 +102,11 @@ impl Inline {
         let count = |(region, count): (Region, u32)| {
             let place = self.memory.layout().place(region);
             if count > place.capacity {
-                return Err(FrameError::TooMany {
-                    step,
-                    region,
-                    got: count.into(),
-                    capacity: place.capacity,
-                });
+                return Err(FrameError::TooMany { step, region, got: count.into(), capacity: place.capacity });
             }
             Ok((region, count as usize * place.words))
         };
-        PLAN_REGIONS
-            .into_iter()
-            .zip(header.counts())
-            .map(count)
-            .collect()
+        PLAN_REGIONS.into_iter().zip(header.counts()).map(count).collect()
     }
 
     /// Used words of each region of a result, none above its capacity.
@@ -139,19 +115,10 @@ impl Inline {
         if header.rows > place.capacity {
             let step = crate::checksum::whole(header.step_lo, header.step_hi);
             let (region, got, capacity) = (Region::Sampled, header.rows.into(), place.capacity);
-            return Err(FrameError::TooMany {
-                step,
-                region,
-                got,
-                capacity,
-            });
+            return Err(FrameError::TooMany { step, region, got, capacity });
         }
         let rows = header.rows as usize;
-        let top = if header.top == 0 {
-            0
-        } else {
-            rows * place.words
-        };
+        let top = if header.top == 0 { 0 } else { rows * place.words };
         Ok(result_regions(rows, top).into())
     }
 
@@ -166,11 +133,7 @@ impl Inline {
         let expected = 4 * (head.len() + regions.iter().map(|(_, count)| count).sum::<usize>());
         let got = 4 * (head.len() + body.len());
         if got != expected {
-            return Err(FrameError::Length {
-                part,
-                got,
-                expected,
-            });
+            return Err(FrameError::Length { part, got, expected });
         }
         for (region, count) in regions {
             let (words, rest) = body.split_at(*count);
@@ -191,8 +154,5 @@ fn words(part: &'static str, bytes: &[u8], least: usize) -> Result<Vec<u32>, Fra
             expected: bytes.len().next_multiple_of(4).max(4 * least),
         });
     }
-    Ok(bytes
-        .chunks_exact(4)
-        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-        .collect())
+    Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
 }

@@ -172,17 +172,7 @@ impl Layout {
     /// Places all regions, one after the other, each on a line of its own.
     pub fn new(capacities: Capacities) -> Result<Self, LayoutError> {
         check(&capacities)?;
-        let Capacities {
-            slots,
-            tokens,
-            appends,
-            copies,
-            biases,
-            suppressed,
-            history,
-            top_logprobs,
-            ..
-        } = capacities;
+        let Capacities { slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, .. } = capacities;
         let shape = |region| match region {
             Region::Header => (FrameHeader::WORDS, 1),
             Region::Drops => (1, slots),
@@ -201,24 +191,13 @@ impl Layout {
         let mut end = 0;
         let places = Region::ALL.map(|region| {
             let (words, capacity) = shape(region);
-            let place = Place {
-                offset: end,
-                words,
-                capacity,
-            };
+            let place = Place { offset: end, words, capacity };
             end = (end + place.bytes()).next_multiple_of(LINE);
             place
         });
-        let layout = Self {
-            capacities,
-            places,
-            frame_stride: end,
-        };
+        let layout = Self { capacities, places, frame_stride: end };
         if layout.total_bytes() > BYTES_MAX {
-            return Err(LayoutError::TooLarge {
-                bytes: layout.total_bytes(),
-                most: BYTES_MAX,
-            });
+            return Err(LayoutError::TooLarge { bytes: layout.total_bytes(), most: BYTES_MAX });
         }
         Ok(layout)
     }
@@ -280,12 +259,7 @@ fn check(capacities: &Capacities) -> Result<(), LayoutError> {
     ];
     for ((name, least, most), got) in bounds.into_iter().zip(capacities.words()) {
         if !(least..=most).contains(&got) {
-            return Err(LayoutError::Capacity {
-                name,
-                got,
-                least,
-                most,
-            });
+            return Err(LayoutError::Capacity { name, got, least, most });
         }
     }
     Ok(())

@@ -43,9 +43,8 @@ pub use layout::{Capacities, Layout, PREAMBLE_BYTES, Place, Region};
 pub use memory::{Memory, Pulse};
 pub use plan::{Bounds, PlanView};
 pub use records::{
-    ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, Append, Bias, Copy, FRAME_VERSION, FrameHeader,
-    Preamble, RECORDS_CHECKSUM, RESULT_NOT_FINITE, ROW_SAMPLES, ResultHeader, Row, STATUS_FAILED,
-    STATUS_OK,
+    ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, Append, Bias, Copy, FRAME_VERSION, FrameHeader, Preamble, RECORDS_CHECKSUM,
+    RESULT_NOT_FINITE, ROW_SAMPLES, ResultHeader, Row, STATUS_FAILED, STATUS_OK,
 };
 pub use router::{Results, RouterEnd};
 pub use worker::{HEARTBEAT_INTERVAL, Waited, WorkerEnd};

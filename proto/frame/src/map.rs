@@ -40,14 +40,7 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address of the kernel's choice; the file has `bytes` bytes and is sealed, so all
         // of them exist for as long as the mapping does. Other processes write to it: it is only reached as atomics.
         let start = unsafe {
-            rustix::mm::mmap(
-                null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file.as_fd(),
-                0,
-            )
+            rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file.as_fd(), 0)
         };
         Self::of(start.map_err(system("mmap"))?.cast(), bytes)
     }
@@ -56,25 +49,14 @@ impl Mapping {
     pub(crate) fn private(bytes: usize) -> Result<Self, MemoryError> {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let start = unsafe {
-            rustix::mm::mmap_anonymous(
-                null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
+            rustix::mm::mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
         Self::of(start.map_err(system("mmap"))?.cast(), bytes)
     }
 
     fn of(start: *mut AtomicU32, bytes: usize) -> Result<Self, MemoryError> {
-        let start = NonNull::new(start).ok_or(MemoryError::System {
-            call: "mmap",
-            error: Errno::INVAL,
-        })?;
-        Ok(Self {
-            start,
-            words: bytes / size_of::<AtomicU32>(),
-        })
+        let start = NonNull::new(start).ok_or(MemoryError::System { call: "mmap", error: Errno::INVAL })?;
+        Ok(Self { start, words: bytes / size_of::<AtomicU32>() })
     }
 
     pub(crate) fn words(&self) -> &[AtomicU32] {
@@ -92,12 +74,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by mmap with this length, and nothing borrows from it any more. An error would leave the mapping
         // in place, which harms nobody.
-        let _ = unsafe {
-            rustix::mm::munmap(
-                self.start.as_ptr().cast(),
-                self.words * size_of::<AtomicU32>(),
-            )
-        };
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * size_of::<AtomicU32>()) };
     }
 }
 

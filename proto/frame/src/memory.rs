@@ -23,8 +23,7 @@ use std::{
 };
 
 use crate::{
-    Capacities, FRAME_VERSION, Layout, MemoryError, PREAMBLE_BYTES, Preamble, RECORDS_CHECKSUM,
-    Region,
+    Capacities, FRAME_VERSION, Layout, MemoryError, PREAMBLE_BYTES, Preamble, RECORDS_CHECKSUM, Region,
     checksum::{halves, whole},
     futex::Signal,
     map::{Mapping, sealed_file},
@@ -42,7 +41,7 @@ const SLEEPERS: usize = 80;
 pub struct Memory {
     mapping: Arc<Mapping>,
     file: Option<Arc<OwnedFd>>, // none: of this process alone
-    layout: Layout,
+    layout: Arc<Layout>,
     epoch: u32,
 }
 
@@ -64,7 +63,7 @@ impl Memory {
         let memory = Self {
             mapping: Arc::new(Mapping::shared(&file)?),
             file: Some(Arc::new(file)),
-            layout: layout.clone(),
+            layout: Arc::new(layout.clone()),
             epoch,
         };
         memory.write_preamble();
@@ -74,12 +73,7 @@ impl Memory {
     /// Memory of this process alone, for frames that travel inline.
     pub fn local(layout: &Layout, epoch: u32) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::private(layout.total_bytes())?);
-        let memory = Self {
-            mapping,
-            file: None,
-            layout: layout.clone(),
-            epoch,
-        };
+        let memory = Self { mapping, file: None, layout: Arc::new(layout.clone()), epoch };
         memory.write_preamble();
         Ok(memory)
     }
@@ -89,25 +83,19 @@ impl Memory {
         let mapping = Mapping::shared(&file)?;
         let bytes = 4 * mapping.words().len();
         if bytes < PREAMBLE_BYTES {
-            return Err(MemoryError::Size {
-                got: bytes as u64,
-                expected: PREAMBLE_BYTES as u64,
-            });
+            return Err(MemoryError::Size { got: bytes as u64, expected: PREAMBLE_BYTES as u64 });
         }
         let mut words = [0; Preamble::WORDS];
         load(&mapping.words()[..Preamble::WORDS], &mut words);
         let preamble: Preamble = bytemuck::cast(words);
         let layout = check(&preamble)?;
         if bytes != layout.total_bytes() {
-            return Err(MemoryError::Size {
-                got: bytes as u64,
-                expected: layout.total_bytes() as u64,
-            });
+            return Err(MemoryError::Size { got: bytes as u64, expected: layout.total_bytes() as u64 });
         }
         Ok(Self {
             mapping: Arc::new(mapping),
             file: Some(Arc::new(file)),
-            layout,
+            layout: Arc::new(layout),
             epoch: preamble.epoch,
         })
     }
@@ -136,11 +124,7 @@ impl Memory {
     pub fn pulse(&self) -> Pulse {
         // Completed first: steps in flight are never counted as fewer than they are.
         let (completed, heartbeat) = (self.completed(), self.word(HEARTBEAT).load(Relaxed));
-        Pulse {
-            submitted: self.submitted(),
-            completed,
-            heartbeat,
-        }
+        Pulse { submitted: self.submitted(), completed, heartbeat }
     }
 
     /// Tells the worker that no more frames will come, and wakes it.
@@ -160,10 +144,7 @@ impl Memory {
 
     /// What the worker sleeps on.
     pub(crate) fn submissions(&self) -> Signal<'_> {
-        Signal {
-            word: self.word(SUBMITTED),
-            sleepers: self.word(SLEEPERS),
-        }
+        Signal { word: self.word(SUBMITTED), sleepers: self.word(SLEEPERS) }
     }
 
     pub(crate) fn completed(&self) -> u32 {
@@ -195,12 +176,8 @@ impl Memory {
     fn region(&self, frame: u32, region: Region, count: usize) -> &[AtomicU32] {
         assert!(frame < self.layout.capacities().frames);
         let place = self.layout.place(region);
-        assert!(
-            4 * count <= place.bytes(),
-            "{count} words of {region} were checked against its capacity"
-        );
-        let begin =
-            (PREAMBLE_BYTES + frame as usize * self.layout.frame_stride() + place.offset) / 4;
+        assert!(4 * count <= place.bytes(), "{count} words of {region} were checked against its capacity");
+        let begin = (PREAMBLE_BYTES + frame as usize * self.layout.frame_stride() + place.offset) / 4;
         &self.mapping.words()[begin..begin + count]
     }
 
@@ -209,17 +186,8 @@ impl Memory {
     }
 
     fn write_preamble(&self) {
-        let Capacities {
-            frames,
-            slots,
-            tokens,
-            appends,
-            copies,
-            biases,
-            suppressed,
-            history,
-            top_logprobs,
-        } = *self.layout.capacities();
+        let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs } =
+            *self.layout.capacities();
         let (records_checksum_lo, records_checksum_hi) = halves(RECORDS_CHECKSUM);
         let (layout_checksum_lo, layout_checksum_hi) = halves(self.layout.checksum());
         let preamble = Preamble {
@@ -269,15 +237,7 @@ fn check(preamble: &Preamble) -> Result<Layout, MemoryError> {
 }
 
 fn same(field: &'static str, got: u64, expected: u64) -> Result<(), MemoryError> {
-    if got == expected {
-        Ok(())
-    } else {
-        Err(MemoryError::Mismatch {
-            field,
-            got,
-            expected,
-        })
-    }
+    if got == expected { Ok(()) } else { Err(MemoryError::Mismatch { field, got, expected }) }
 }
 
 fn load(from: &[AtomicU32], into: &mut [u32]) {
@@ -306,23 +266,16 @@ mod tests {
     #[test]
     fn a_memory_says_what_it_is() {
         let memory = handed_over(|_| {}).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            (memory.layout().capacities(), memory.epoch()),
-            (&small(), 7)
-        );
+        assert_eq!((memory.layout().capacities(), memory.epoch()), (&small(), 7));
     }
 
     #[test]
     fn damage_of_any_word_of_the_preamble_is_noticed() {
         for word in (0..Preamble::WORDS).filter(|word| *word != 6) {
-            assert!(
-                handed_over(|memory| flip(memory, 4 * word, 1 << 9)).is_err(),
-                "word {word}"
-            );
+            assert!(handed_over(|memory| flip(memory, 4 * word, 1 << 9)).is_err(), "word {word}");
         }
         // The epoch may have any value here: the handshake has named it, and whoever attaches compares.
-        let other = handed_over(|memory| flip(memory, 4 * 6, 1 << 9))
-            .unwrap_or_else(|error| panic!("{error}"));
+        let other = handed_over(|memory| flip(memory, 4 * 6, 1 << 9)).unwrap_or_else(|error| panic!("{error}"));
         assert_ne!(other.epoch(), 7);
     }
 
@@ -333,25 +286,16 @@ mod tests {
         let long = Memory {
             mapping: Arc::new(Mapping::shared(&file).unwrap()),
             file: None,
-            layout,
+            layout: Arc::new(layout),
             epoch: 1,
         };
         long.write_preamble();
-        assert!(matches!(
-            Memory::from_fd(file),
-            Err(MemoryError::Size { .. })
-        ));
+        assert!(matches!(Memory::from_fd(file), Err(MemoryError::Size { .. })));
     }
 
     #[test]
     fn a_file_without_a_preamble_is_refused() {
-        assert!(matches!(
-            Memory::from_fd(sealed_file("short", 64).unwrap()),
-            Err(MemoryError::Size { .. })
-        ));
-        assert!(matches!(
-            Memory::from_fd(sealed_file("empty", 4096).unwrap()),
-            Err(MemoryError::Mismatch { .. })
-        ));
+        assert!(matches!(Memory::from_fd(sealed_file("short", 64).unwrap()), Err(MemoryError::Size { .. })));
+        assert!(matches!(Memory::from_fd(sealed_file("empty", 4096).unwrap()), Err(MemoryError::Mismatch { .. })));
     }
 }

@@ -61,12 +61,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// No bound.
-    pub const ANY: Self = Self {
-        blocks: u32::MAX,
-        block_size: u32::MAX,
-        vocab: u32::MAX,
-        positions: u32::MAX,
-    };
+    pub const ANY: Self = Self { blocks: u32::MAX, block_size: u32::MAX, vocab: u32::MAX, positions: u32::MAX };
 }
 
 impl<'a> PlanView<'a> {
@@ -88,8 +83,7 @@ impl<'a> PlanView<'a> {
     /// The signed header of this plan.
     pub(crate) fn header(&self, epoch: u32, top: bool) -> FrameHeader {
         let (step_lo, step_hi) = halves(self.step);
-        let count =
-            |len: usize| u32::try_from(len).expect("counts were checked against capacities");
+        let count = |len: usize| u32::try_from(len).expect("counts were checked against capacities");
         let mut header = FrameHeader {
             step_lo,
             step_hi,
@@ -114,11 +108,7 @@ impl<'a> PlanView<'a> {
     pub(crate) fn check(&self, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         self.check_counts(layout)?;
         let slots = below(layout.capacities().slots);
-        let mut at = Cursor {
-            step: self.step,
-            region: Region::Drops,
-            index: 0,
-        };
+        let mut at = Cursor { step: self.step, region: Region::Drops, index: 0 };
         for (index, slot) in self.drops.iter().enumerate() {
             (at.region, at.index) = (Region::Drops, index);
             at.within("slot", *slot, &slots)?;
@@ -143,50 +133,26 @@ impl<'a> PlanView<'a> {
             let place = layout.place(region);
             let got = (words.len() / place.words) as u64;
             if got > u64::from(place.capacity) {
-                return Err(FrameError::TooMany {
-                    step: self.step,
-                    region,
-                    got,
-                    capacity: place.capacity,
-                });
+                return Err(FrameError::TooMany { step: self.step, region, got, capacity: place.capacity });
             }
         }
         Ok(())
     }
 
-    fn check_admits(
-        &self,
-        at: &mut Cursor,
-        layout: &Layout,
-        bounds: &Bounds,
-    ) -> Result<(), FrameError> {
+    fn check_admits(&self, at: &mut Cursor, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         let mut taken = vec![false; layout.capacities().slots as usize];
         for (index, admit) in self.admits.iter().enumerate() {
             (at.region, at.index) = (Region::Admits, index);
             at.vacant("slot", admit.slot, &mut taken)?;
-            at.within(
-                "top_logprobs",
-                admit.top_logprobs,
-                &(0..=layout.capacities().top_logprobs),
-            )?;
-            at.part(
-                "bias_offset + bias_count",
-                admit.bias_offset,
-                admit.bias_count,
-                self.biases.len(),
-            )?;
+            at.within("top_logprobs", admit.top_logprobs, &(0..=layout.capacities().top_logprobs))?;
+            at.part("bias_offset + bias_count", admit.bias_offset, admit.bias_count, self.biases.len())?;
             at.part(
                 "suppress_offset + suppress_count",
                 admit.suppress_offset,
                 admit.suppress_count,
                 self.suppressed.len(),
             )?;
-            at.part(
-                "history_offset + history_count",
-                admit.history_offset,
-                admit.history_count,
-                self.history.len(),
-            )?;
+            at.part("history_offset + history_count", admit.history_offset, admit.history_count, self.history.len())?;
         }
         for (index, bias) in self.biases.iter().enumerate() {
             (at.region, at.index) = (Region::Biases, index);
@@ -196,12 +162,7 @@ impl<'a> PlanView<'a> {
         at.tokens(Region::History, self.history, bounds)
     }
 
-    fn check_rows(
-        &self,
-        at: &mut Cursor,
-        layout: &Layout,
-        bounds: &Bounds,
-    ) -> Result<(), FrameError> {
+    fn check_rows(&self, at: &mut Cursor, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         let capacities = layout.capacities();
         let mut taken = vec![false; capacities.slots as usize];
         let (mut tokens, mut flat) = (0, 0);
@@ -209,11 +170,7 @@ impl<'a> PlanView<'a> {
             (at.region, at.index) = (Region::Rows, index);
             at.vacant("slot", row.slot, &mut taken)?;
             at.within("count", row.count, &(1..=capacities.tokens - flat))?; // empty once the step is full
-            at.within(
-                "start",
-                row.start,
-                &(0..=bounds.positions.saturating_sub(row.count)),
-            )?;
+            at.within("start", row.start, &(0..=bounds.positions.saturating_sub(row.count)))?;
             at.within("known", row.known, &(row.count - 1..=row.count))?;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
@@ -223,12 +180,7 @@ impl<'a> PlanView<'a> {
         }
         if self.tokens.len() != tokens as usize {
             let (got, expected) = (self.tokens.len() as u64, tokens.into());
-            return Err(FrameError::Header {
-                part: "plan",
-                field: "tokens",
-                got,
-                expected,
-            });
+            return Err(FrameError::Header { part: "plan", field: "tokens", got, expected });
         }
         at.tokens(Region::Tokens, self.tokens, bounds)
     }
@@ -236,14 +188,8 @@ impl<'a> PlanView<'a> {
 
 /// Over the header without its checksum, then the used words.
 pub(crate) fn plan_checksum(header: &FrameHeader, parts: [&[u32]; 9]) -> u64 {
-    let unsigned = FrameHeader {
-        checksum_lo: 0,
-        checksum_hi: 0,
-        ..*header
-    };
-    let sum = Checksum::new().absorb(bytemuck::cast_ref::<_, [u32; FrameHeader::WORDS]>(
-        &unsigned,
-    ));
+    let unsigned = FrameHeader { checksum_lo: 0, checksum_hi: 0, ..*header };
+    let sum = Checksum::new().absorb(bytemuck::cast_ref::<_, [u32; FrameHeader::WORDS]>(&unsigned));
     parts.into_iter().fold(sum, Checksum::absorb).finish()
 }
 
@@ -277,20 +223,12 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn within(
-        &self,
-        field: &'static str,
-        got: u32,
-        allowed: &RangeInclusive<u32>,
-    ) -> Result<(), FrameError> {
+    fn within(&self, field: &'static str, got: u32, allowed: &RangeInclusive<u32>) -> Result<(), FrameError> {
         if allowed.contains(&got) {
             return Ok(());
         }
-        let words = if allowed.is_empty() {
-            "none".to_owned()
-        } else {
-            format!("{} to {}", allowed.start(), allowed.end())
-        };
+        let words =
+            if allowed.is_empty() { "none".to_owned() } else { format!("{} to {}", allowed.start(), allowed.end()) };
         Err(self.error(field, got.into(), words))
     }
 
@@ -302,27 +240,12 @@ impl Cursor {
         Ok(())
     }
 
-    fn part(
-        &self,
-        field: &'static str,
-        offset: u32,
-        count: u32,
-        len: usize,
-    ) -> Result<(), FrameError> {
+    fn part(&self, field: &'static str, offset: u32, count: u32, len: usize) -> Result<(), FrameError> {
         let end = u64::from(offset) + u64::from(count);
-        if end <= len as u64 {
-            Ok(())
-        } else {
-            Err(self.error(field, end, format!("0 to {len}")))
-        }
+        if end <= len as u64 { Ok(()) } else { Err(self.error(field, end, format!("0 to {len}"))) }
     }
 
-    fn tokens(
-        &mut self,
-        region: Region,
-        tokens: &[u32],
-        bounds: &Bounds,
-    ) -> Result<(), FrameError> {
+    fn tokens(&mut self, region: Region, tokens: &[u32], bounds: &Bounds) -> Result<(), FrameError> {
         self.region = region;
         match tokens.iter().position(|token| *token >= bounds.vocab) {
             None => Ok(()),
@@ -334,14 +257,7 @@ impl Cursor {
     }
 
     fn error(&self, field: &'static str, got: u64, allowed: String) -> FrameError {
-        FrameError::Bound {
-            step: self.step,
-            region: self.region,
-            index: self.index,
-            field,
-            got,
-            allowed,
-        }
+        FrameError::Bound { step: self.step, region: self.region, index: self.index, field, got, allowed }
     }
 }
 

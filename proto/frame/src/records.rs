@@ -264,13 +264,7 @@ pub const RECORDS_CHECKSUM: u64 = Checksum::new()
     .finish();
 
 // What Python's columns rely on, asserted field by field where a number is written down on the other side.
-const _: () =
-    assert!(offset_of!(Admit, temperature) == 2 * 4 && offset_of!(Admit, seed_lo) == 9 * 4);
-const _: () =
-    assert!(offset_of!(Admit, prompt_len) == 12 * 4 && offset_of!(Admit, history_count) == 19 * 4);
-const _: () =
-    assert!(offset_of!(Row, token_offset) == 4 * 4 && offset_of!(Row, row_offset) == 6 * 4);
-const _: () = assert!(
-    offset_of!(FrameHeader, checksum_lo) == 12 * 4
-        && offset_of!(ResultHeader, checksum_lo) == 6 * 4
-);
+const _: () = assert!(offset_of!(Admit, temperature) == 2 * 4 && offset_of!(Admit, seed_lo) == 9 * 4);
+const _: () = assert!(offset_of!(Admit, prompt_len) == 12 * 4 && offset_of!(Admit, history_count) == 19 * 4);
+const _: () = assert!(offset_of!(Row, token_offset) == 4 * 4 && offset_of!(Row, row_offset) == 6 * 4);
+const _: () = assert!(offset_of!(FrameHeader, checksum_lo) == 12 * 4 && offset_of!(ResultHeader, checksum_lo) == 6 * 4);

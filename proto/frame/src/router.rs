@@ -46,14 +46,7 @@ impl RouterEnd {
     pub fn new(memory: Memory) -> Self {
         let wants_top = vec![false; memory.layout().capacities().slots as usize];
         let (in_flight, scratch) = (VecDeque::new(), Vec::new());
-        Self {
-            memory,
-            submitted: 0,
-            received: 0,
-            in_flight,
-            wants_top,
-            scratch,
-        }
+        Self { memory, submitted: 0, received: 0, in_flight, wants_top, scratch }
     }
 
     /// The memory beneath.
@@ -89,31 +82,21 @@ impl RouterEnd {
     /// Writes the plan into the next frame, publishes it and wakes the worker. Nothing is written if it fails.
     pub fn submit(&mut self, plan: &PlanView<'_>) -> Result<(), FrameError> {
         if !self.free_frame() {
-            return Err(FrameError::NoFreeFrame {
-                frames: self.memory.layout().capacities().frames,
-            });
+            return Err(FrameError::NoFreeFrame { frames: self.memory.layout().capacities().frames });
         }
         plan.check(self.memory.layout(), &Bounds::ANY)?;
         for admit in plan.admits {
             self.wants_top[admit.slot as usize] = admit.top_logprobs > 0;
         }
-        let top = plan
-            .rows
-            .iter()
-            .any(|row| self.wants_top[row.slot as usize]);
+        let top = plan.rows.iter().any(|row| self.wants_top[row.slot as usize]);
         let frame = self.submitted % self.memory.layout().capacities().frames;
         for (region, words) in crate::plan::PLAN_REGIONS.into_iter().zip(plan.parts()) {
             self.memory.write(frame, region, words);
         }
         let header = plan.header(self.epoch(), top);
-        self.memory
-            .write(frame, Region::Header, bytemuck::cast_slice(&[header]));
+        self.memory.write(frame, Region::Header, bytemuck::cast_slice(&[header]));
         self.submitted = self.submitted.wrapping_add(1);
-        self.in_flight.push_back(Due {
-            step: plan.step,
-            rows: header.rows,
-            top,
-        });
+        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, top });
         self.memory.submissions().raise();
         Ok(())
     }
@@ -125,16 +108,8 @@ impl RouterEnd {
             return None;
         }
         let most = self.in_flight();
-        let Some(due) = (if waiting <= most {
-            self.in_flight.pop_front()
-        } else {
-            None
-        }) else {
-            return Some(Err(FrameError::Counter {
-                counter: "completed",
-                got: waiting,
-                most,
-            }));
+        let Some(due) = (if waiting <= most { self.in_flight.pop_front() } else { None }) else {
+            return Some(Err(FrameError::Counter { counter: "completed", got: waiting, most }));
         };
         let frame = self.received % self.memory.layout().capacities().frames;
         let result = self.copy_out(frame, &due);
@@ -145,18 +120,9 @@ impl RouterEnd {
     fn copy_out(&mut self, frame: u32, due: &Due) -> Result<Results, FrameError> {
         // First the copy, of as much as is due whatever the header claims; then the checks, on the copy alone.
         let rows = due.rows as usize;
-        let top = if due.top {
-            rows * self.memory.layout().capacities().top_logprobs as usize
-        } else {
-            0
-        };
+        let top = if due.top { rows * self.memory.layout().capacities().top_logprobs as usize } else { 0 };
         self.scratch.clear();
-        self.memory.read(
-            frame,
-            Region::ResultHeader,
-            ResultHeader::WORDS,
-            &mut self.scratch,
-        );
+        self.memory.read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut self.scratch);
         for (region, words) in result_regions(rows, top) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
@@ -164,12 +130,7 @@ impl RouterEnd {
         let header: ResultHeader = *bytemuck::from_bytes(bytemuck::cast_slice(header));
         self.check(&header, arrays, due)?;
 
-        let floats = |words: &[u32]| {
-            words
-                .iter()
-                .map(|word| f32::from_bits(*word))
-                .collect::<Vec<_>>()
-        };
+        let floats = |words: &[u32]| words.iter().map(|word| f32::from_bits(*word)).collect::<Vec<_>>();
         let (sampled, arrays) = arrays.split_at(rows);
         let (flags, arrays) = arrays.split_at(rows);
         let (chosen, arrays) = arrays.split_at(rows);
@@ -193,25 +154,14 @@ impl RouterEnd {
         ];
         for (field, got, expected) in fields {
             if got != expected {
-                return Err(FrameError::Header {
-                    part: "result",
-                    field,
-                    got,
-                    expected,
-                });
+                return Err(FrameError::Header { part: "result", field, got, expected });
             }
         }
         if result_checksum(header, arrays) != whole(header.checksum_lo, header.checksum_hi) {
-            return Err(FrameError::Checksum {
-                step: due.step,
-                part: "result",
-            });
+            return Err(FrameError::Checksum { step: due.step, part: "result" });
         }
         if header.status != STATUS_OK {
-            return Err(FrameError::WorkerFailed {
-                step: due.step,
-                status: header.status,
-            });
+            return Err(FrameError::WorkerFailed { step: due.step, status: header.status });
         }
         Ok(())
     }
@@ -236,17 +186,8 @@ pub(crate) fn result_regions(rows: usize, top: usize) -> [(Region, usize); 5] {
 
 /// Over the header without its checksum, then the used words one after the other.
 pub(crate) fn result_checksum(header: &ResultHeader, arrays: &[u32]) -> u64 {
-    let unsigned = ResultHeader {
-        checksum_lo: 0,
-        checksum_hi: 0,
-        ..*header
-    };
-    Checksum::new()
-        .absorb(bytemuck::cast_ref::<_, [u32; ResultHeader::WORDS]>(
-            &unsigned,
-        ))
-        .absorb(arrays)
-        .finish()
+    let unsigned = ResultHeader { checksum_lo: 0, checksum_hi: 0, ..*header };
+    Checksum::new().absorb(bytemuck::cast_ref::<_, [u32; ResultHeader::WORDS]>(&unsigned)).absorb(arrays).finish()
 }
 
 /// Signs a result header over the words that it announces.

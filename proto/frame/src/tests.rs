@@ -45,16 +45,7 @@ impl Plan {
     fn row(mut self, slot: u32, start: u32, count: u32) -> Self {
         let token_offset = self.tokens.len() as u32;
         let row_offset = self.rows.iter().map(|row| row.count).sum();
-        let row = Row {
-            slot,
-            start,
-            count,
-            known: count,
-            token_offset,
-            flags: ROW_SAMPLES,
-            row_offset,
-            zero: 0,
-        };
+        let row = Row { slot, start, count, known: count, token_offset, flags: ROW_SAMPLES, row_offset, zero: 0 };
         self.rows.push(row);
         self.tokens.extend(start..start + count);
         self
@@ -79,37 +70,18 @@ fn full() -> Plan {
     let plan = Plan {
         drops: vec![7, 2],
         admits: vec![admit],
-        biases: vec![
-            Bias {
-                token: 5,
-                value: -1.5,
-            },
-            Bias {
-                token: 6,
-                value: 100.0,
-            },
-        ],
+        biases: vec![Bias { token: 5, value: -1.5 }, Bias { token: 6, value: 100.0 }],
         suppressed: vec![1, 2],
         history: vec![9, 8, 7],
         appends: vec![Append { slot: 2, block: 11 }, Append { slot: 3, block: 12 }],
-        copies: vec![Copy {
-            from: 3,
-            to: 11,
-            tokens: 16,
-            zero: 0,
-        }],
+        copies: vec![Copy { from: 3, to: 11, tokens: 16, zero: 0 }],
         ..Plan::default()
     };
     plan.row(2, 0, 9).row(3, 40, 1)
 }
 
 fn bounds() -> Bounds {
-    Bounds {
-        blocks: 32,
-        block_size: 32,
-        vocab: 1000,
-        positions: 4096,
-    }
+    Bounds { blocks: 32, block_size: 32, vocab: 1000, positions: 4096 }
 }
 
 fn ends() -> (RouterEnd, WorkerEnd) {
@@ -132,26 +104,12 @@ fn answer(worker: &mut WorkerEnd, frame: u32, first: u32) {
     let rows = worker.header(frame).unwrap().rows;
     let memory = worker.memory().clone();
     let top = memory.layout().capacities().top_logprobs;
-    memory.write(
-        frame,
-        Region::Sampled,
-        &(first..first + rows).collect::<Vec<_>>(),
-    );
+    memory.write(frame, Region::Sampled, &(first..first + rows).collect::<Vec<_>>());
     memory.write(frame, Region::Flags, &vec![0; rows as usize]);
-    memory.write(
-        frame,
-        Region::ChosenLogprob,
-        &vec![(-0.5f32).to_bits(); rows as usize],
-    );
+    memory.write(frame, Region::ChosenLogprob, &vec![(-0.5f32).to_bits(); rows as usize]);
     memory.write(frame, Region::TopIds, &(0..rows * top).collect::<Vec<_>>());
-    memory.write(
-        frame,
-        Region::TopLogprobs,
-        &vec![(-0.25f32).to_bits(); (rows * top) as usize],
-    );
-    worker
-        .publish(frame, STATUS_OK, Duration::from_micros(250))
-        .unwrap();
+    memory.write(frame, Region::TopLogprobs, &vec![(-0.25f32).to_bits(); (rows * top) as usize]);
+    worker.publish(frame, STATUS_OK, Duration::from_micros(250)).unwrap();
 }
 
 #[test]
@@ -163,31 +121,15 @@ fn a_step_goes_out_and_its_results_come_back() {
 
     let frame = take(&mut worker);
     let header = *worker.header(frame).unwrap();
-    assert_eq!(
-        (header.step(), header.epoch, header.rows, header.tokens),
-        (1, 3, 2, 10)
-    );
-    assert_eq!(
-        (header.drops, header.admits, header.appends, header.copies),
-        (2, 1, 2, 1)
-    );
+    assert_eq!((header.step(), header.epoch, header.rows, header.tokens), (1, 3, 2, 10));
+    assert_eq!((header.drops, header.admits, header.appends, header.copies), (2, 1, 2, 1));
     answer(&mut worker, frame, 40);
 
     let results = router.poll().unwrap().unwrap();
     assert_eq!((results.step, results.duration_us), (1, 250));
     assert_eq!((results.sampled, results.flags), (vec![40, 41], vec![0, 0]));
     assert_eq!(results.chosen, [-0.5, -0.5]);
-    assert_eq!(
-        results.top,
-        [
-            (0, -0.25),
-            (1, -0.25),
-            (2, -0.25),
-            (3, -0.25),
-            (4, -0.25),
-            (5, -0.25)
-        ]
-    );
+    assert_eq!(results.top, [(0, -0.25), (1, -0.25), (2, -0.25), (3, -0.25), (4, -0.25), (5, -0.25)]);
     assert_eq!((router.in_flight(), router.poll()), (0, None));
 }
 
@@ -196,32 +138,13 @@ fn likeliest_tokens_travel_only_while_a_row_in_the_step_asks_for_them() {
     let (mut router, mut worker) = ends();
     let asks = full();
     let others = Plan::default().row(3, 41, 1);
-    let left = Plan {
-        admits: vec![Admit {
-            slot: 2,
-            ..Admit::default()
-        }],
-        ..Plan::default()
-    }
-    .row(2, 0, 1);
-    for (step, (plan, top)) in [
-        (asks, 6),
-        (others, 0),
-        (Plan::default().row(2, 9, 1), 3),
-        (left, 0),
-    ]
-    .iter()
-    .enumerate()
+    let left = Plan { admits: vec![Admit { slot: 2, ..Admit::default() }], ..Plan::default() }.row(2, 0, 1);
+    for (step, (plan, top)) in [(asks, 6), (others, 0), (Plan::default().row(2, 9, 1), 3), (left, 0)].iter().enumerate()
     {
         router.submit(&plan.view(step as u64 + 1)).unwrap();
         let frame = take(&mut worker);
         answer(&mut worker, frame, 0);
-        assert_eq!(
-            router.poll().unwrap().unwrap().top.len(),
-            *top,
-            "step {}",
-            step + 1
-        );
+        assert_eq!(router.poll().unwrap().unwrap().top.len(), *top, "step {}", step + 1);
     }
 }
 
@@ -235,16 +158,10 @@ fn steps_queue_up_to_the_number_of_frames_and_come_back_in_order() {
             step += 1;
             router.submit(&plan.view(step)).unwrap();
         }
-        assert_eq!(
-            router.submit(&plan.view(step + 1)),
-            Err(FrameError::NoFreeFrame { frames: 4 })
-        );
+        assert_eq!(router.submit(&plan.view(step + 1)), Err(FrameError::NoFreeFrame { frames: 4 }));
         let taken: Vec<u32> = (0..4).map(|_| take(&mut worker)).collect();
         assert_eq!(worker.take(), Ok(Waited::Idle));
-        assert_eq!(
-            worker.publish(taken[1], STATUS_OK, Duration::ZERO),
-            Err(FrameError::NotDue { frame: taken[1] })
-        );
+        assert_eq!(worker.publish(taken[1], STATUS_OK, Duration::ZERO), Err(FrameError::NotDue { frame: taken[1] }));
         for frame in taken {
             answer(&mut worker, frame, round);
         }
@@ -258,22 +175,11 @@ fn steps_queue_up_to_the_number_of_frames_and_come_back_in_order() {
 fn damage_of_any_word_of_a_result_is_noticed() {
     let words_of = |router: &RouterEnd| {
         let layout = router.memory().layout().clone();
-        let used = [
-            (Region::ResultHeader, 16),
-            (Region::Sampled, 2),
-            (Region::Flags, 2),
-            (Region::ChosenLogprob, 2),
-        ];
+        let used = [(Region::ResultHeader, 16), (Region::Sampled, 2), (Region::Flags, 2), (Region::ChosenLogprob, 2)];
         let tops = [(Region::TopIds, 6), (Region::TopLogprobs, 6)];
         let words = move |(region, count)| (0..count).map(move |word| (region, word));
-        let at = move |(region, word): (Region, usize)| {
-            PREAMBLE_BYTES + layout.place(region).offset + 4 * word
-        };
-        used.into_iter()
-            .chain(tops)
-            .flat_map(words)
-            .map(at)
-            .collect::<Vec<_>>()
+        let at = move |(region, word): (Region, usize)| PREAMBLE_BYTES + layout.place(region).offset + 4 * word;
+        used.into_iter().chain(tops).flat_map(words).map(at).collect::<Vec<_>>()
     };
     let count = words_of(&ends().0).len();
     for word in 0..count {
@@ -296,11 +202,7 @@ fn damage_of_any_word_of_a_plan_is_noticed() {
         for word in 0..count as usize * place.words {
             let (mut router, mut worker) = ends();
             router.submit(&plan.view(1)).unwrap();
-            flip(
-                router.memory(),
-                PREAMBLE_BYTES + place.offset + 4 * word,
-                1 << (word % 32),
-            );
+            flip(router.memory(), PREAMBLE_BYTES + place.offset + 4 * word, 1 << (word % 32));
             assert!(worker.take().is_err(), "word {word} of {region}");
         }
     }
@@ -313,58 +215,25 @@ fn plans_that_point_outside_are_refused_by_field() {
     let cases: &[(Change, &str)] = &[
         (|p| p.drops[0] = 8, "drops[0].slot is 8"),
         (|p| p.admits[0].slot = 8, "admits[0].slot is 8"),
-        (
-            |p| p.admits.push(p.admits[0]),
-            "admits[1].slot is 2; allowed: each slot once",
-        ),
-        (
-            |p| p.admits[0].bias_count = 3,
-            "bias_offset + bias_count is 3",
-        ),
-        (
-            |p| p.admits[0].bias_offset = u32::MAX,
-            "bias_offset + bias_count is 4294967297",
-        ),
-        (
-            |p| p.admits[0].suppress_offset = 2,
-            "suppress_offset + suppress_count is 3",
-        ),
-        (
-            |p| p.admits[0].history_count = 4,
-            "history_offset + history_count is 4",
-        ),
-        (
-            |p| p.admits[0].top_logprobs = 4,
-            "top_logprobs is 4; allowed: 0 to 3",
-        ),
+        (|p| p.admits.push(p.admits[0]), "admits[1].slot is 2; allowed: each slot once"),
+        (|p| p.admits[0].bias_count = 3, "bias_offset + bias_count is 3"),
+        (|p| p.admits[0].bias_offset = u32::MAX, "bias_offset + bias_count is 4294967297"),
+        (|p| p.admits[0].suppress_offset = 2, "suppress_offset + suppress_count is 3"),
+        (|p| p.admits[0].history_count = 4, "history_offset + history_count is 4"),
+        (|p| p.admits[0].top_logprobs = 4, "top_logprobs is 4; allowed: 0 to 3"),
         (|p| p.appends[1].slot = 9, "appends[1].slot is 9"),
-        (
-            |p| p.rows[1].slot = 2,
-            "rows[1].slot is 2; allowed: each slot once",
-        ),
+        (|p| p.rows[1].slot = 2, "rows[1].slot is 2; allowed: each slot once"),
         (|p| p.rows[1].slot = 99, "rows[1].slot is 99"),
         (|p| p.rows[0].count = 0, "rows[0].count is 0"),
-        (
-            |p| p.rows[1].count = 56,
-            "rows[1].count is 56; allowed: 1 to 55",
-        ),
-        (
-            |p| p.rows[0].known = 7,
-            "rows[0].known is 7; allowed: 8 to 9",
-        ),
+        (|p| p.rows[1].count = 56, "rows[1].count is 56; allowed: 1 to 55"),
+        (|p| p.rows[0].known = 7, "rows[0].known is 7; allowed: 8 to 9"),
         (|p| p.rows[0].known = 10, "rows[0].known is 10"),
-        (
-            |p| p.rows[1].token_offset = 8,
-            "rows[1].token_offset is 8; allowed: 9 to 9",
-        ),
+        (|p| p.rows[1].token_offset = 8, "rows[1].token_offset is 8; allowed: 9 to 9"),
         (|p| p.rows[1].row_offset = 10, "rows[1].row_offset is 10"),
         (|p| p.rows[1].flags = 2, "rows[1].flags is 2"),
         (|p| p.tokens.push(1), "tokens is 11, and 10 is due"),
         (|p| p.tokens.truncate(5), "tokens is 5, and 10 is due"),
-        (
-            |p| p.drops = vec![0; 9],
-            "9 drops do not fit; the frame holds 8",
-        ),
+        (|p| p.drops = vec![0; 9], "9 drops do not fit; the frame holds 8"),
         (|p| p.history = vec![0; 33], "33 history do not fit"),
     ];
     for (change, expected) in cases {
@@ -377,10 +246,7 @@ fn plans_that_point_outside_are_refused_by_field() {
     }
     // What only the worker knows: its arena, its model.
     let cases: &[(Change, &str)] = &[
-        (
-            |p| p.appends[0].block = 32,
-            "appends[0].block is 32; allowed: 0 to 31",
-        ),
+        (|p| p.appends[0].block = 32, "appends[0].block is 32; allowed: 0 to 31"),
         (|p| p.copies[0].from = 32, "copies[0].from is 32"),
         (|p| p.copies[0].to = u32::MAX, "copies[0].to is"),
         (|p| p.copies[0].tokens = 33, "copies[0].tokens is 33"),
@@ -388,10 +254,7 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.suppressed[0] = 1000, "suppressed[0].token is 1000"),
         (|p| p.history[2] = 5000, "history[2].token is 5000"),
         (|p| p.tokens[9] = 1000, "tokens[9].token is 1000"),
-        (
-            |p| p.rows[1].start = 4096,
-            "rows[1].start is 4096; allowed: 0 to 4095",
-        ),
+        (|p| p.rows[1].start = 4096, "rows[1].start is 4096; allowed: 0 to 4095"),
         (|p| p.rows[1].start = u32::MAX, "rows[1].start is"),
     ];
     for (change, expected) in cases {
@@ -410,16 +273,8 @@ fn plans_that_point_outside_are_refused_by_field() {
 #[test]
 fn steps_out_of_order_and_other_epochs_are_refused() {
     let (mut router, mut worker) = ends();
-    router
-        .submit(&Plan::default().row(0, 0, 1).view(2))
-        .unwrap();
-    assert!(
-        worker
-            .take()
-            .unwrap_err()
-            .to_string()
-            .contains("step is 2, and 1 is due")
-    );
+    router.submit(&Plan::default().row(0, 0, 1).view(2)).unwrap();
+    assert!(worker.take().unwrap_err().to_string().contains("step is 2, and 1 is due"));
 
     let memory = Memory::local(&Layout::new(small()).unwrap(), 4).unwrap();
     let (mut other, mut carrier) = (RouterEnd::new(memory.clone()), Inline::new(memory));
@@ -427,24 +282,14 @@ fn steps_out_of_order_and_other_epochs_are_refused() {
     let bytes = carrier.next_plan(Duration::ZERO).unwrap().unwrap();
     let local = Memory::local(&Layout::new(small()).unwrap(), 3).unwrap();
     Inline::new(local.clone()).accept_plan(&bytes).unwrap();
-    assert!(
-        WorkerEnd::new(local, None)
-            .take()
-            .unwrap_err()
-            .to_string()
-            .contains("epoch is 4, and 3 is due")
-    );
+    assert!(WorkerEnd::new(local, None).take().unwrap_err().to_string().contains("epoch is 4, and 3 is due"));
 }
 
 #[test]
 fn a_worker_that_counts_what_nobody_submitted_is_an_error() {
     let (mut router, worker) = ends();
     worker.memory().complete();
-    let counter = FrameError::Counter {
-        counter: "completed",
-        got: 1,
-        most: 0,
-    };
+    let counter = FrameError::Counter { counter: "completed", got: 1, most: 0 };
     assert_eq!(router.poll(), Some(Err(counter)));
 }
 
@@ -453,16 +298,8 @@ fn a_failed_step_is_the_workers_fault() {
     let (mut router, mut worker) = ends();
     router.submit(&full().view(1)).unwrap();
     let frame = take(&mut worker);
-    worker
-        .publish(frame, STATUS_FAILED, Duration::ZERO)
-        .unwrap();
-    assert_eq!(
-        router.poll(),
-        Some(Err(FrameError::WorkerFailed {
-            step: 1,
-            status: STATUS_FAILED
-        }))
-    );
+    worker.publish(frame, STATUS_FAILED, Duration::ZERO).unwrap();
+    assert_eq!(router.poll(), Some(Err(FrameError::WorkerFailed { step: 1, status: STATUS_FAILED })));
 }
 
 #[test]
@@ -487,31 +324,16 @@ fn inline_bytes_of_a_wrong_length_are_refused() {
     assert_eq!(out.next_plan(Duration::ZERO), Ok(None));
     let mut inlet = Inline::new(Memory::local(&Layout::new(small()).unwrap(), 3).unwrap());
     for cut in [0, 3, 63, 64, bytes.len() - 4, bytes.len() - 1] {
-        assert!(
-            matches!(
-                inlet.accept_plan(&bytes[..cut]),
-                Err(FrameError::Length { .. })
-            ),
-            "{cut} bytes"
-        );
-        assert!(
-            inlet.accept_result(&bytes[..cut.min(60)]).is_err(),
-            "{cut} bytes"
-        );
+        assert!(matches!(inlet.accept_plan(&bytes[..cut]), Err(FrameError::Length { .. })), "{cut} bytes");
+        assert!(inlet.accept_result(&bytes[..cut.min(60)]).is_err(), "{cut} bytes");
     }
     let mut long = bytes.clone();
     long.extend([0; 4]);
-    assert!(matches!(
-        inlet.accept_plan(&long),
-        Err(FrameError::Length { .. })
-    ));
+    assert!(matches!(inlet.accept_plan(&long), Err(FrameError::Length { .. })));
     for frame in 0..4 {
         assert_eq!(inlet.accept_plan(&bytes), Ok(frame));
     }
-    assert_eq!(
-        inlet.accept_plan(&bytes),
-        Err(FrameError::NoFreeFrame { frames: 4 })
-    );
+    assert_eq!(inlet.accept_plan(&bytes), Err(FrameError::NoFreeFrame { frames: 4 }));
 }
 
 prop_compose! {
@@ -557,19 +379,14 @@ fn exchange(plans: &[Plan], mut router: RouterEnd, mut worker: WorkerEnd, mut ca
         let frame = take(&mut worker);
         for (region, words) in plan::PLAN_REGIONS.into_iter().zip(plan.view(step).parts()) {
             let mut arrived = Vec::new();
-            worker
-                .memory()
-                .read(frame, region, words.len(), &mut arrived);
+            worker.memory().read(frame, region, words.len(), &mut arrived);
             assert_eq!(arrived, words, "{region}");
         }
         answer(&mut worker, frame, 100);
         carry();
         let results = router.poll().expect("the result was carried").unwrap();
         assert_eq!(results.step, step);
-        assert_eq!(
-            results.sampled,
-            (100..100 + plan.rows.len() as u32).collect::<Vec<_>>()
-        );
+        assert_eq!(results.sampled, (100..100 + plan.rows.len() as u32).collect::<Vec<_>>());
     }
 }
 

@@ -87,11 +87,7 @@ impl WorkerEnd {
         match self.memory.submitted().wrapping_sub(self.taken) {
             0 => return Ok(Waited::Idle),
             got if got > most => {
-                return Err(FrameError::Counter {
-                    counter: "submitted",
-                    got,
-                    most,
-                });
+                return Err(FrameError::Counter { counter: "submitted", got, most });
             }
             _ => {}
         }
@@ -114,22 +110,13 @@ impl WorkerEnd {
         let frames = self.memory.layout().capacities().frames;
         let mut frames_taken = (0..frames).map(|ahead| self.published.wrapping_add(ahead) % frames);
         let position = frames_taken.position(|taken| taken == frame);
-        position
-            .and_then(|ahead| self.headers.get(ahead))
-            .ok_or(FrameError::NotDue { frame })
+        position.and_then(|ahead| self.headers.get(ahead)).ok_or(FrameError::NotDue { frame })
     }
 
     /// Signs the result part of the oldest frame taken, publishes it and rings the router.
-    pub fn publish(
-        &mut self,
-        frame: u32,
-        status: u32,
-        duration: Duration,
-    ) -> Result<(), FrameError> {
+    pub fn publish(&mut self, frame: u32, status: u32, duration: Duration) -> Result<(), FrameError> {
         let capacities = *self.memory.layout().capacities();
-        let due = (frame == self.published % capacities.frames)
-            .then(|| self.headers.pop_front())
-            .flatten();
+        let due = (frame == self.published % capacities.frames).then(|| self.headers.pop_front()).flatten();
         let plan = due.ok_or(FrameError::NotDue { frame })?;
         let mut header = ResultHeader {
             step_lo: plan.step_lo,
@@ -142,18 +129,13 @@ impl WorkerEnd {
             ..ResultHeader::default()
         };
         let rows = plan.rows as usize;
-        let top = if plan.top == 1 {
-            rows * capacities.top_logprobs as usize
-        } else {
-            0
-        };
+        let top = if plan.top == 1 { rows * capacities.top_logprobs as usize } else { 0 };
         self.scratch.clear();
         for (region, words) in result_regions(rows, top) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         sign(&mut header, &self.scratch);
-        self.memory
-            .write(frame, Region::ResultHeader, bytemuck::cast_slice(&[header]));
+        self.memory.write(frame, Region::ResultHeader, bytemuck::cast_slice(&[header]));
         self.published = self.published.wrapping_add(1);
         self.memory.beat();
         self.memory.complete();
@@ -167,32 +149,17 @@ impl WorkerEnd {
     /// of steps, then every record.
     fn check(&mut self, frame: u32) -> Result<FrameHeader, FrameError> {
         self.scratch.clear();
-        self.memory
-            .read(frame, Region::Header, FrameHeader::WORDS, &mut self.scratch);
+        self.memory.read(frame, Region::Header, FrameHeader::WORDS, &mut self.scratch);
         let header: FrameHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&self.scratch));
         let step = header.step();
         let mut parts: [Range<usize>; 9] = Default::default();
-        for ((region, count), part) in PLAN_REGIONS
-            .into_iter()
-            .zip(header.counts())
-            .zip(&mut parts)
-        {
+        for ((region, count), part) in PLAN_REGIONS.into_iter().zip(header.counts()).zip(&mut parts) {
             let place = self.memory.layout().place(region);
             if count > place.capacity {
-                return Err(FrameError::TooMany {
-                    step,
-                    region,
-                    got: count.into(),
-                    capacity: place.capacity,
-                });
+                return Err(FrameError::TooMany { step, region, got: count.into(), capacity: place.capacity });
             }
             let begin = self.scratch.len();
-            self.memory.read(
-                frame,
-                region,
-                count as usize * place.words,
-                &mut self.scratch,
-            );
+            self.memory.read(frame, region, count as usize * place.words, &mut self.scratch);
             *part = begin..self.scratch.len();
         }
         let parts = parts.map(|part| &self.scratch[part]);
@@ -206,25 +173,10 @@ impl WorkerEnd {
         ];
         for (field, got, expected) in fields {
             if got != expected {
-                return Err(FrameError::Header {
-                    part: "plan",
-                    field,
-                    got,
-                    expected,
-                });
+                return Err(FrameError::Header { part: "plan", field, got, expected });
             }
         }
-        let [
-            drops,
-            admits,
-            biases,
-            suppressed,
-            history,
-            appends,
-            copies,
-            rows,
-            tokens,
-        ] = parts;
+        let [drops, admits, biases, suppressed, history, appends, copies, rows, tokens] = parts;
         let plan = PlanView {
             step,
             drops,
@@ -244,9 +196,7 @@ impl WorkerEnd {
 
 /// Sleeps until more than `taken` frames are submitted or `timeout` has passed, but no longer than to the next heartbeat.
 pub(crate) fn wait_for_submission(memory: &Memory, taken: u32, timeout: Duration) {
-    memory
-        .submissions()
-        .wait(taken, timeout.min(HEARTBEAT_INTERVAL));
+    memory.submissions().wait(taken, timeout.min(HEARTBEAT_INTERVAL));
     memory.beat();
 }
 

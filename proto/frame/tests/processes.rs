@@ -39,11 +39,9 @@ struct Pair {
 impl Pair {
     /// A memory, and a child that serves `steps` steps from it and then does what `then` says.
     fn start(epoch: u32, steps: u32, then: &str) -> Self {
-        let router =
-            RouterEnd::new(Memory::create(&Layout::new(capacities()).unwrap(), epoch).unwrap());
+        let router = RouterEnd::new(Memory::create(&Layout::new(capacities()).unwrap(), epoch).unwrap());
         let bell = Bell::create().unwrap();
-        let path =
-            |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        let path = |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "worker_process", "--ignored", "--nocapture"])
             .env("MEMORY", path(router.memory().fd().unwrap()))
@@ -54,37 +52,13 @@ impl Pair {
             .spawn()
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(
-            output
-                .by_ref()
-                .map_while(Result::ok)
-                .any(|line| line.contains("attached")),
-            "the child attaches"
-        );
-        Self {
-            router,
-            bell,
-            child,
-            output,
-        }
+        assert!(output.by_ref().map_while(Result::ok).any(|line| line.contains("attached")), "the child attaches");
+        Self { router, bell, child, output }
     }
 
     fn submit(&mut self, step: u64) {
-        let row = Row {
-            slot: 1,
-            start: 5,
-            count: 1,
-            known: 1,
-            ..Row::default()
-        };
-        self.router
-            .submit(&PlanView {
-                step,
-                rows: &[row],
-                tokens: &[step as u32],
-                ..PlanView::default()
-            })
-            .unwrap();
+        let row = Row { slot: 1, start: 5, count: 1, known: 1, ..Row::default() };
+        self.router.submit(&PlanView { step, rows: &[row], tokens: &[step as u32], ..PlanView::default() }).unwrap();
     }
 
     fn result(&mut self) -> Results {
@@ -108,21 +82,13 @@ impl Drop for Pair {
 #[test]
 #[ignore = "the other process of these tests"]
 fn worker_process() {
-    let open = |name| -> OwnedFd {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(env::var(name).unwrap())
-            .unwrap()
-            .into()
-    };
+    let open =
+        |name| -> OwnedFd { OpenOptions::new().read(true).write(true).open(env::var(name).unwrap()).unwrap().into() };
     let memory = Memory::from_fd(open("MEMORY")).unwrap();
     let mut worker = WorkerEnd::new(memory, Some(Bell::from_fd(open("BELL")).unwrap()));
     println!("attached");
     for _ in 0..env::var("STEPS").unwrap().parse::<u32>().unwrap() {
-        let Waited::Step(frame) = worker.wait(LONG).unwrap() else {
-            panic!("a submission was lost")
-        };
+        let Waited::Step(frame) = worker.wait(LONG).unwrap() else { panic!("a submission was lost") };
         worker.publish(frame, STATUS_OK, Duration::ZERO).unwrap();
     }
     match env::var("THEN").unwrap().as_str() {

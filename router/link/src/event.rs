@@ -1,0 +1,132 @@
+//! What the supervisor tells the engine.
+
+use pelton_frame::RouterEnd;
+use pelton_rpc::v1;
+
+/// One thing that happened to a worker. The bell is rung after each.
+#[allow(clippy::large_enum_variant)] // a handful in a worker's life, each moved twice
+pub enum LinkEvent {
+    /// The worker starts or loads.
+    Progress {
+        /// What is being done, in words.
+        stage: String,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all; 0: not known yet.
+        total: u64,
+    },
+    /// What loading will take; told before weights are read.
+    Budget(Budget),
+    /// The worker is ready for steps.
+    Attached {
+        /// Which life of the worker.
+        epoch: u32,
+        /// Where plans go in and results come out.
+        port: RouterEnd,
+        /// What was loaded.
+        report: ModelReport,
+    },
+    /// The worker is gone (a child is dead and reaped); another is being started.
+    Lost {
+        /// Which life has ended.
+        epoch: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The worker cannot be had, and nothing more will be tried.
+    GaveUp {
+        /// Why, and what to change.
+        reason: String,
+    },
+}
+
+/// Bytes, as planned before loading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Budget {
+    /// Weights, packed.
+    pub weights_bytes: u64,
+    /// Activations of the largest step.
+    pub activation_bytes: u64,
+    /// The KV arena.
+    pub kv_bytes: u64,
+    /// One block of it.
+    pub kv_bytes_per_block: u64,
+    /// Blocks in it.
+    pub blocks: u32,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// The most the worker may take.
+    pub memory_limit_bytes: u64,
+}
+
+/// What is loaded, as the worker reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelReport {
+    /// "llama", "qwen3" ...
+    pub family: String,
+    /// "bfloat16" ...
+    pub dtype: String,
+    /// "cpu", "cuda:0".
+    pub device: String,
+    /// What the processor or card calls itself.
+    pub device_name: String,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// KV blocks.
+    pub blocks: u32,
+    /// Names the arithmetic.
+    pub numerics_id: String,
+    /// Whether tokens are the same in every batch.
+    pub invariant: bool,
+    /// What it takes.
+    pub budget: Budget,
+}
+
+impl From<v1::Budget> for Budget {
+    fn from(budget: v1::Budget) -> Self {
+        Self {
+            weights_bytes: budget.weights_bytes,
+            activation_bytes: budget.activation_bytes,
+            kv_bytes: budget.kv_bytes,
+            kv_bytes_per_block: budget.kv_bytes_per_block,
+            blocks: budget.blocks,
+            block_size: budget.block_size,
+            max_model_len: budget.max_model_len,
+            memory_limit_bytes: budget.memory_limit_bytes,
+        }
+    }
+}
+
+impl ModelReport {
+    /// The worker's claim, checked: what the engine divides by or allocates for is not zero.
+    pub(crate) fn check(report: v1::ModelReport, device: String, device_name: String) -> Result<Self, String> {
+        let sizes = [
+            ("vocab_size", report.vocab_size),
+            ("max_model_len", report.max_model_len),
+            ("block_size", report.block_size),
+            ("blocks", report.blocks),
+        ];
+        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(format!("the worker's model report has no `{name}`"));
+        }
+        Ok(Self {
+            family: report.family,
+            dtype: report.dtype,
+            device,
+            device_name,
+            vocab_size: report.vocab_size,
+            max_model_len: report.max_model_len,
+            block_size: report.block_size,
+            blocks: report.blocks,
+            numerics_id: report.numerics_id,
+            invariant: report.invariant,
+            budget: report.budget.unwrap_or_default().into(),
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! What a link is made of. Plain values; nothing is read from the environment here.
+
+use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use pelton_frame::{Bell, Capacities};
+
+/// Where a worker comes from.
+#[derive(Debug, Clone)]
+pub enum WorkerSpec {
+    /// A child process of ours. ` --listen unix:///...` is added to its arguments.
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+        /// Added to our environment.
+        env: Vec<(OsString, OsString)>,
+    },
+    /// A worker on this host that others started: memory is handed over.
+    Unix {
+        /// Its control socket.
+        path: PathBuf,
+    },
+    /// A worker elsewhere: frames travel inline.
+    Tcp {
+        /// HOST:PORT.
+        address: String,
+        /// What it wants to hear.
+        token: Token,
+        /// None: unencrypted, allowed to a loopback address alone.
+        tls: Option<Tls>,
+    },
+}
+
+impl WorkerSpec {
+    /// Pelton's own worker under this interpreter.
+    pub fn python(interpreter: impl Into<PathBuf>) -> Self {
+        let arguments = vec!["-m".into(), "pelton.worker".into()];
+        Self::Spawn { program: interpreter.into(), arguments, env: Vec::new() }
+    }
+}
+
+/// A secret that is shown nowhere.
+#[derive(Clone)]
+pub struct Token(pub String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(hidden)")
+    }
+}
+
+/// How a worker elsewhere proves who it is.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// Certificates that may sign the worker's, as PEM.
+    pub ca_pem: Vec<u8>,
+    /// The name in the worker's certificate; none: the host of its address.
+    pub name: Option<String>,
+}
+
+/// What the worker loads, and within which bounds: the contract's `LoadRequest`.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Folder in Hugging Face layout, on the worker's host.
+    pub model_path: PathBuf,
+    /// "auto", "bfloat16" or "float32".
+    pub dtype: String,
+    /// 0: what the model's config says.
+    pub max_model_len: u32,
+    /// 0: what the limit leaves.
+    pub kv_bytes: u64,
+    /// The most the worker may take in all.
+    pub memory_limit_bytes: u64,
+    /// 0: by device.
+    pub block_size: u32,
+    /// 0: all cores.
+    pub threads: u32,
+    /// Rows of a step at most.
+    pub slots: u32,
+    /// Tokens of a step at most.
+    pub token_budget: u32,
+    /// "auto", "cpu" or "cuda".
+    pub device: String,
+}
+
+/// Every wait of a link has one of these bounds, and its name stands in the error.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadlines {
+    /// `connect`: from the start of a child to its control socket, imports of Python packages included.
+    pub connect: Duration,
+    /// `handshake`: the answer to the first call.
+    pub handshake: Duration,
+    /// `load-progress`: between two signs of progress.
+    pub load_progress: Duration,
+    /// `attach`: from the hand-over to the worker's yes.
+    pub attach: Duration,
+    /// `heartbeat`: an idle worker that shows no sign of life for so long is lost.
+    pub heartbeat: Duration,
+    /// `step`: allowed to each step in flight while nothing moves in the memory. The engine, which knows what a step
+    /// holds, usually acts first; this bound holds even if it does not.
+    pub step: Duration,
+    /// How often the watch looks. With shared memory that is a look at three words and costs the worker nothing;
+    /// a worker elsewhere is asked by a `Health` call.
+    pub watch_interval: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(120),
+            handshake: Duration::from_secs(10),
+            load_progress: Duration::from_secs(300),
+            attach: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(20),
+            step: Duration::from_secs(60),
+            watch_interval: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A whole link.
+#[derive(Clone)]
+pub struct LinkOptions {
+    /// Where the worker comes from.
+    pub spec: WorkerSpec,
+    /// What it loads.
+    pub load: LoadOptions,
+    /// What a step may hold.
+    pub capacities: Capacities,
+    /// Rung after every event and every result.
+    pub bell: Arc<Bell>,
+    /// Bounds of all waits.
+    pub deadlines: Deadlines,
+    /// Failed starts in a row after which a spawned worker is given up. A worker that others start is waited for.
+    pub failed_starts_max: u32,
+}
+
+impl LinkOptions {
+    /// With the default deadlines.
+    pub fn new(spec: WorkerSpec, load: LoadOptions, capacities: Capacities, bell: Arc<Bell>) -> Self {
+        Self { spec, load, capacities, bell, deadlines: Deadlines::default(), failed_starts_max: 5 }
+    }
+}

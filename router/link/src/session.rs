@@ -1,0 +1,173 @@
+//! One connection to a worker, from the first call to attached memory.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use pelton_frame::{Bell, Layout, Memory};
+use pelton_rpc::v1::{DrainRequest, HealthRequest, ShutdownRequest};
+use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
+
+use crate::{
+    LinkOptions, ModelReport,
+    client::{self, Client, Route, Said, dial},
+    error::{Trouble, within},
+    folder::Folder,
+    handover::hand_over,
+    inline::Steps,
+    process::Neighbour,
+};
+
+/// A worker that has loaded its model and maps, or mirrors, a memory of this epoch.
+pub(crate) struct Session {
+    pub(crate) memory: Memory,
+    client: Client,
+    carriage: Carriage,
+}
+
+/// How frames travel.
+enum Carriage {
+    /// Both map one memory. The worker hears of our end by the end of the socket, and we of its end by the pidfd, if it is
+    /// not our child and its process can be seen from here (not through containers).
+    Shared { _socket: UnixStream, process: Option<Neighbour> },
+    /// Over gRPC, by a task that ends with the reason.
+    Inline(JoinHandle<Trouble>),
+}
+
+/// Where the control socket of a worker on this host is.
+pub(crate) enum Address {
+    /// In our folder, which goes as soon as both connections stand.
+    Ours(Folder),
+    /// Where others have put it.
+    Theirs(PathBuf),
+}
+
+impl Address {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Ours(folder) => folder.socket(),
+            Self::Theirs(path) => path.clone(),
+        }
+    }
+}
+
+impl Session {
+    /// Steps 2 to 5 of a worker's life (see the crate's first comment) with a worker on this host.
+    pub(crate) async fn open_here(
+        options: &LinkOptions,
+        layout: &Layout,
+        epoch: u32,
+        address: Address,
+        tell: impl FnMut(Said),
+    ) -> Result<(Self, ModelReport), Trouble> {
+        let deadlines = &options.deadlines;
+        let nonce = nonce()?;
+        let control = dial(&address.path(), deadlines.connect).await?;
+        let process = match &address {
+            Address::Ours(_) => None, // its end is seen by whoever has spawned it
+            Address::Theirs(_) => Neighbour::behind(&control),
+        };
+        let mut client = client::over_unix(control, layout).await?;
+        let hello = client::handshake(&mut client, &nonce, epoch, deadlines).await?;
+        if hello.memory_socket.is_empty() {
+            return Err(Trouble::Contract("the worker has no memory socket, and it is on this host".to_owned()));
+        }
+        let mut socket = dial(Path::new(&hello.memory_socket), deadlines.attach).await?;
+        drop(address); // both connections stand
+        let report = client::load(&mut client, &options.load, &hello, deadlines, tell).await?;
+        let memory = Memory::create(layout, epoch)?;
+        let file = memory.fd().expect("created as a file");
+        let handed = hand_over(&mut socket, &nonce, [file, options.bell.fd()]);
+        within("attach", deadlines.attach, handed).await?;
+        let carriage = Carriage::Shared { _socket: socket, process };
+        Ok((Self { memory, client, carriage }, report))
+    }
+
+    /// The same with a worker elsewhere.
+    pub(crate) async fn open_there(
+        options: &LinkOptions,
+        layout: &Layout,
+        epoch: u32,
+        route: &Route,
+        tell: impl FnMut(Said),
+    ) -> Result<(Self, ModelReport), Trouble> {
+        let Route::There { endpoint, auth } = route else { unreachable!("a tcp worker has a route of its own") };
+        let deadlines = &options.deadlines;
+        let nonce = nonce()?;
+        let mut client = client::over_tcp(endpoint, auth.clone(), deadlines.connect, layout).await?;
+        let hello = client::handshake(&mut client, &nonce, epoch, deadlines).await?;
+        let report = client::load(&mut client, &options.load, &hello, deadlines, tell).await?;
+        let steps = within("attach", deadlines.attach, Steps::open(&mut client, &nonce, layout)).await?;
+        let memory = Memory::local(layout, epoch)?;
+        let bell: Arc<Bell> = Arc::clone(&options.bell);
+        let task = tokio::spawn(steps.carry(memory.clone(), bell));
+        Ok((Self { memory, client, carriage: Carriage::Inline(task) }, report))
+    }
+
+    /// Waits until the connection itself shows that the worker has gone.
+    pub(crate) async fn ended(&mut self) -> Trouble {
+        match &mut self.carriage {
+            Carriage::Shared { process: Some(process), .. } => process.ended().await,
+            Carriage::Shared { process: None, .. } => std::future::pending().await,
+            Carriage::Inline(task) => match task.await {
+                Ok(trouble) => trouble,
+                Err(error) => Trouble::System { call: "carrying frames", error: error.into() },
+            },
+        }
+    }
+
+    /// By what the worker's life is seen. Inline, the memory's heartbeat says nothing of it, so it is asked.
+    pub(crate) fn vital(&self) -> Vital {
+        let asked = match self.carriage {
+            Carriage::Shared { .. } => None,
+            Carriage::Inline(_) => Some(self.client.clone()),
+        };
+        Vital { memory: self.memory.clone(), asked }
+    }
+
+    /// Lets the worker finish its steps; a child is asked to end as well.
+    pub(crate) async fn drain(&mut self, is_child: bool, allowed: Duration) {
+        let calls = async {
+            let drained = self.client.drain(DrainRequest {}).await.map(|_| ());
+            if is_child { drained.and(self.client.shutdown(ShutdownRequest {}).await.map(|_| ())) } else { drained }
+        };
+        match timeout(allowed, calls).await {
+            Ok(Ok(())) => {}
+            Ok(Err(status)) => tracing::debug!("the worker does not drain: {}", status.message()),
+            Err(_) => tracing::debug!("the worker does not drain within {allowed:?}"),
+        }
+    }
+}
+
+/// The signs of life of a session.
+pub(crate) struct Vital {
+    pub(crate) memory: Memory,
+    asked: Option<Client>,
+}
+
+impl Vital {
+    /// Whether the worker has answered a call. False without one if its memory beats by itself.
+    pub(crate) async fn answers(&mut self, allowed: Duration) -> bool {
+        match &mut self.asked {
+            None => false,
+            Some(client) => timeout(allowed, client.health(HealthRequest {})).await.is_ok_and(|answer| answer.is_ok()),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.memory.detach();
+        if let Carriage::Inline(task) = &self.carriage {
+            task.abort(); // ends the stream
+        }
+    }
+}
+
+fn nonce() -> Result<[u8; 16], Trouble> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(|error| Trouble::Contract(format!("no randomness: {error}")))?;
+    Ok(nonce)
+}
