@@ -116,7 +116,7 @@ def available_isas() -> list[str]:
 
 
 def force_isa(name: str | None) -> None:
-    """Uses this class instead of the best (None: the best). Weights packed for one of another width are refused then."""
+    """Uses this class, not the best (None: the best). Weights packed for one of another width are refused then."""
     cpu.force_isa(name)
 
 
@@ -295,7 +295,7 @@ def sample(
     """Draws one token per row, each row as if it were alone; see `reference.sample` for the exact order of things.
 
     out_tokens, out_flags: int32 [R]; out_chosen: float32 [R]; out_top_ids, out_top_logprobs: [R, K];
-    logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots: int32 [R]; positions: int32 [R], of the tokens drawn;
+    logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots, positions (of the tokens drawn): int32 [R];
     counts: int32 [S, V] or None; bias_ids, bias_values: [S, B]; suppressed: int32 [S, U]. K, B and U may be 0.
     """
     expect_dimensions("logits", logits, 2)

@@ -1,7 +1,7 @@
 """The oracle: every op in plain torch, as its formula reads, for tensors on any device.
 
-bfloat16 is computed in float32 and rounded at the end; float64 stays float64, so that the truth which a kernel's error is
-measured against comes from the same lines. Results are returned; only caches are written in place.
+bfloat16 is computed in float32 and rounded at the end; float64 stays float64, so that the truth, by which errors are
+measured, comes from the same lines. Results are returned; only caches are written in place.
 Never here: anything for speed.
 """
 

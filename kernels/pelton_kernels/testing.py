@@ -1,0 +1,42 @@
+"""What kernel tests share: fresh inputs, poisoned outputs, and errors as shares of the exact result.
+
+A kernel's tolerance is derived, not guessed: `error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)`, with `exact` from
+float64 inputs and `plain` from the kernel's own, both through `reference`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def fresh(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Normal random values."""
+    return torch.randn(*shape).to(dtype)
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> Tensor:
+    """A contiguous output full of NaN (of -1 for integers), between two guard rows of the same."""
+    fill = torch.nan if dtype.is_floating_point else -1
+    return torch.full((shape[0] + 2, *shape[1:]), fill, dtype=dtype)[1:-1]
+
+
+def guards_untouched(out: Tensor) -> bool:
+    """Whether the rows before and after a `poisoned` output are still as they were."""
+    whole = out._base
+    assert whole is not None, "an output of `poisoned`"
+    guards = torch.stack([whole[0], whole[-1]])
+    return bool((guards.isnan() if out.dtype.is_floating_point else guards == -1).all())
+
+
+def error(got: Tensor, exact: Tensor) -> float:
+    """The greatest difference, as a share of the greatest exact value."""
+    if exact.numel() == 0:
+        return 0.0
+    difference = (got.double() - exact.double()).abs().amax() / exact.double().abs().amax().clamp(min=1e-30)
+    return float(difference.nan_to_num(torch.inf))
+
+
+def ulp(dtype: torch.dtype) -> float:
+    """The step between neighbouring numbers, as a share of the greater."""
+    return torch.finfo(dtype).eps

@@ -1,0 +1,43 @@
+"""Every kernel test runs on fresh random inputs, and the CPU's on each instruction set that this machine has."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+import torch
+from pelton_kernels import ops
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="repeat a run of the kernel tests: the seed that its failure printed")
+
+
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> int:
+    chosen = request.config.getoption("--seed", None)
+    seed = secrets.randbits(31) if chosen is None else int(chosen)
+    print(f"--seed {seed}")  # shown when the test fails
+    torch.manual_seed(seed)
+    return seed
+
+
+@pytest.fixture(params=ops.available_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    ops.force_isa(request.param)
+    yield request.param
+    ops.force_isa(None)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    torch.set_num_threads(1)
+    ops.set_threads(2)
+    yield
+    ops.set_threads(2)

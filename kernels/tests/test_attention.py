@@ -1,0 +1,155 @@
+"""Rope, attention and block copies on the CPU: right, and the same in any chunks and batches, on any number of threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from pelton_kernels import ops, reference
+from pelton_kernels.testing import error, fresh, guards_untouched, poisoned, ulp
+from torch import Tensor
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+
+@dataclass
+class Paged:
+    """Rows of known tokens in a cache whose blocks are shuffled, and whose unwritten places are NaN."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_table: Tensor
+    row_offsets: Tensor
+    row_starts: Tensor
+
+    @classmethod
+    def fresh(
+        cls, rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+    ) -> Paged:
+        """rows: (tokens known before, tokens of this step)."""
+        counts = [count for _, count in rows]
+        used = [-(-(start + count) // block_size) for start, count in rows]
+        shuffled = (torch.randperm(sum(used)) + 1).int()  # block 0 belongs to nobody
+        table = torch.full((len(rows), max(used) + 1), -1, dtype=torch.int32)  # -1: must never be looked at
+        k_cache, v_cache = (torch.full((sum(used) + 1, kv_heads, block_size, dim), torch.nan) for _ in range(2))
+        for row, ((start, count), blocks) in enumerate(zip(rows, shuffled.split(used), strict=True)):
+            table[row, : len(blocks)] = blocks
+            for position in range(start + count):
+                for cache in (k_cache, v_cache):
+                    cache[blocks[position // block_size], :, position % block_size] = torch.randn(kv_heads, dim)
+        return cls(
+            q=fresh(sum(counts), heads, dim, dtype=dtype),
+            k_cache=k_cache.to(dtype),
+            v_cache=v_cache.to(dtype),
+            block_table=table,
+            row_offsets=torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
+            row_starts=torch.tensor([start for start, _ in rows], dtype=torch.int32),
+        )
+
+    def attend(self) -> Tensor:
+        out = poisoned(*self.q.shape, dtype=self.q.dtype)
+        ops.paged_attention(
+            out, self.q, self.k_cache, self.v_cache, self.block_table, self.row_offsets, self.row_starts, 0.2
+        )
+        assert guards_untouched(out)
+        return out
+
+    def row(self, row: int, first: int, last: int) -> Paged:
+        """Tokens first .. last of one row, as a batch of their own."""
+        begin = int(self.row_offsets[row])
+        return Paged(
+            q=self.q[begin + first : begin + last],
+            k_cache=self.k_cache,
+            v_cache=self.v_cache,
+            block_table=self.block_table[row : row + 1],
+            row_offsets=torch.tensor([0, last - first], dtype=torch.int32),
+            row_starts=self.row_starts[row : row + 1] + first,
+        )
+
+
+CASES = [
+    ([(0, 1)], 1, 1, 1, 1),
+    ([(0, 5), (3, 1), (9, 0), (0, 1)], 4, 2, 8, 3),
+    ([(300, 1), (0, 40), (511, 2), (255, 3)], 6, 2, 20, 16),
+    ([(600, 1), (1, 70)], 14, 2, 64, 32),
+    ([(100, 30)], 4, 1, 128, 32),
+]
+
+
+@pytest.mark.parametrize(("rows", "heads", "kv_heads", "dim", "block_size"), CASES)
+def test_paged_attention(
+    rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+) -> None:
+    batch = Paged.fresh(rows, heads, kv_heads, dim, block_size, dtype)
+    out = batch.attend()
+    tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
+    exact = reference.paged_attention(batch.q.double(), batch.k_cache.double(), batch.v_cache.double(), *tables)
+    plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables)
+    assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
+    for row, (_, count) in enumerate(rows):  # alone, and cut in two: the same bits
+        begin = int(batch.row_offsets[row])
+        for cut in {0, count // 2, count - 1, count} & set(range(count + 1)):
+            parts = [batch.row(row, 0, cut).attend(), batch.row(row, cut, count).attend()]
+            assert torch.equal(torch.cat(parts), out[begin : begin + count])
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        assert torch.equal(batch.attend(), out)
+
+
+def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype) -> None:
+    """A token never sees those after it, even those that share its chunk and its block."""
+    batch = Paged.fresh([(0, 20)], 4, 2, 16, 8, dtype)
+    out = batch.attend()
+    last = batch.block_table[0, 19 // 8].long()
+    batch.k_cache[last, :, 19 % 8] = torch.nan
+    batch.v_cache[last, :, 19 % 8] = torch.inf
+    spoiled = batch.attend()
+    assert torch.equal(spoiled[:19], out[:19])
+    assert not spoiled[19].isfinite().any()
+
+
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
+    (1, 1, 1, 2, 2), (0, 2, 1, 8, 8), (5, 4, 2, 20, 12), (60, 9, 3, 64, 64), (33, 16, 8, 128, 128),
+])  # fmt: skip
+def test_rope_kv_write(tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, dtype: torch.dtype) -> None:
+    q, k, v = fresh(tokens, heads, dim, dtype=dtype), *(fresh(tokens, kv_heads, dim, dtype=dtype) for _ in range(2))
+    angles = 100 * torch.rand(90, rotated // 2)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
+    positions = torch.randint(0, 90, (tokens,), dtype=torch.int32)
+    caches = [poisoned(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
+    kv_slots = torch.randperm(72)[:tokens]
+    exact_q, exact_k = reference.rope_kv_write(
+        q.double(), k.double(), v.double(), cos_sin, positions, *(cache.double() for cache in caches), kv_slots
+    )
+    plain = [cache.clone() for cache in caches]
+    plain_q, plain_k = reference.rope_kv_write(q, k, v, cos_sin, positions, *plain, kv_slots)
+    for threads in (1, 2, 3):
+        ops.set_threads(threads)
+        own = [poisoned(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
+        own_q, own_k = poisoned(tokens, heads, dim, dtype=dtype), poisoned(tokens, kv_heads, dim, dtype=dtype)
+        own_q.copy_(q)
+        own_k.copy_(k)
+        ops.rope_kv_write(own_q, own_k, v, cos_sin, positions, *own, kv_slots)
+        assert error(own_q, exact_q) <= 2 * error(plain_q, exact_q) + ulp(dtype)
+        assert error(own_k, exact_k) <= 2 * error(plain_k, exact_k) + ulp(dtype)
+        assert all(guards_untouched(tensor) for tensor in (own_q, own_k, *own))
+        for token, slot in enumerate(kv_slots.tolist()):
+            assert torch.equal(own[0][slot // 8, :, slot % 8], own_k[token])
+            assert torch.equal(own[1][slot // 8, :, slot % 8], v[token])
+        assert int(own[0].isnan().sum()) == (72 - tokens) * kv_heads * dim  # nothing else was written
+
+
+def test_copy_blocks_walks_in_order(dtype: torch.dtype) -> None:
+    k_cache, v_cache = (fresh(6, 3, 8, 40, dtype=dtype) for _ in range(2))
+    # A chain (1 -> 2 -> 3), a block onto itself, none of its tokens, all of them.
+    lists = [torch.tensor(values, dtype=torch.int32) for values in ([1, 2, 4, 0, 5], [2, 3, 4, 1, 0], [5, 4, 3, 0, 8])]
+    expected = [k_cache.clone(), v_cache.clone()]
+    reference.copy_blocks(*expected, *lists)
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        own = [k_cache.clone(), v_cache.clone()]
+        ops.copy_blocks(*own, *lists)
+        assert torch.equal(own[0], expected[0])
+        assert torch.equal(own[1], expected[1])

@@ -1,0 +1,93 @@
+"""Ops on a token by itself, on the CPU: right, the same alone and in a batch, the same on any number of threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pelton_kernels import ops, reference
+from pelton_kernels.testing import error, fresh, guards_untouched, poisoned, ulp
+
+# Wide enough in the last case that threads share it.
+SHAPES = [(0, 16), (1, 1), (3, 63), (17, 1000), (40, 4096)]
+THREADS = [1, 2, 3]
+
+pytestmark = pytest.mark.usefixtures("isa")
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
+    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    out = poisoned(tokens, width, dtype=dtype)
+    ops.rms_norm(out, x, gain, 1e-6)
+    exact = reference.rms_norm(x.double(), gain.double(), 1e-6)
+    assert error(out, exact) <= 2 * error(reference.rms_norm(x, gain, 1e-6), exact) + ulp(dtype)
+    assert guards_untouched(out)
+    for token in range(min(tokens, 3)):
+        alone = poisoned(1, width, dtype=dtype)
+        ops.rms_norm(alone, x[token : token + 1], gain, 1e-6)
+        assert torch.equal(alone, out[token : token + 1])
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again = x.clone()
+        ops.rms_norm(again, again, gain, 1e-6)  # in place, too
+        assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
+    start, x, gain = (fresh(tokens, width, dtype=dtype) for _ in range(3))
+    gain = gain.new_ones(width) if tokens == 0 else gain[0].clone()
+    residual, out = start.clone(), poisoned(tokens, width, dtype=dtype)
+    ops.add_rms_norm(out, residual, x, gain, 1e-5)
+    plain, plain_total = reference.add_rms_norm(start, x, gain, 1e-5)
+    assert torch.equal(residual, plain_total)
+    exact = reference.rms_norm(residual.double(), gain.double(), 1e-5)
+    assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
+    assert guards_untouched(out)
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again, total = poisoned(tokens, width, dtype=dtype), start.clone()
+        ops.add_rms_norm(again, total, x, gain, 1e-5)
+        assert torch.equal(again, out)
+        assert torch.equal(total, residual)
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_silu_mul(tokens: int, width: int, dtype: torch.dtype) -> None:
+    gate_up = 6 * fresh(tokens, 2 * width, dtype=dtype)
+    out = poisoned(tokens, width, dtype=dtype)
+    ops.silu_mul(out, gate_up)
+    exact = reference.silu_mul(gate_up.double())
+    assert error(out, exact) <= 2 * error(reference.silu_mul(gate_up), exact) + ulp(dtype)
+    assert guards_untouched(out)
+    for token in range(min(tokens, 3)):
+        alone = poisoned(1, width, dtype=dtype)
+        ops.silu_mul(alone, gate_up[token : token + 1])
+        assert torch.equal(alone, out[token : token + 1])
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again = poisoned(tokens, width, dtype=dtype)
+        ops.silu_mul(again, gate_up)
+        assert torch.equal(again, out)
+
+
+def test_silu_mul_keeps_its_ends(dtype: torch.dtype) -> None:
+    gates = [torch.inf, -torch.inf, 1e4, -1e4, torch.nan]
+    out = poisoned(1, 5, dtype=dtype)
+    ops.silu_mul(out, torch.tensor([[*gates, 1, 1, 1, 1, 1]], dtype=dtype))
+    # -inf · 0 is NaN by the formula itself, as in the reference.
+    assert torch.equal(out.isnan(), torch.tensor([[False, True, False, False, True]]))
+    assert out[0, 0] == torch.inf
+    assert out[0, 3] == 0
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_embed(tokens: int, width: int, dtype: torch.dtype) -> None:
+    table = fresh(99, width, dtype=dtype)
+    ids = torch.randint(0, 99, (tokens,), dtype=torch.int32)
+    for threads in THREADS:
+        ops.set_threads(threads)
+        out = poisoned(tokens, width, dtype=dtype)
+        ops.embed(out, table, ids)
+        assert torch.equal(out, reference.embed(table, ids))
+        assert guards_untouched(out)
