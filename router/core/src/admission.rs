@@ -117,7 +117,7 @@ impl Core {
         next.row(slot, epoch.running_mut(slot), request, count);
         self.requests.move_to_slot(key, id, slot);
         self.tell_admitted(key, cached);
-        Some(u64::from(known - cached) + 1)
+        Some(u64::from(known - committed))
     }
 
     /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything.

@@ -54,6 +54,10 @@ fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreCon
         assert_eq!(running.appended, told, "{slot:?}: the worker knows the blocks that are filled");
         assert!(running.table.len() >= told);
         assert!(running.committed <= running.planned);
+        assert!(
+            running.indexed * config.block_size as usize <= running.committed as usize,
+            "{slot:?}: the index sees committed tokens"
+        );
         match running.owner {
             Owner::Serves(key) | Owner::Yields(key) => {
                 check_home(requests, key, id, slot);

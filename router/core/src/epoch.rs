@@ -119,10 +119,10 @@ impl Epoch {
         }
     }
 
-    /// Tokens that wait to be computed here, and one more for each request: it will want one in every step.
+    /// Tokens that are still to be computed here or are being computed.
     pub(crate) fn load(&self, requests: &Requests) -> u64 {
-        let tokens = |slot| u64::from(self.running(slot).ahead(requests.get(self.served(slot)))) + 1;
-        self.order.iter().map(|&(_, slot)| tokens(slot)).sum()
+        let tokens = |running: &Running, key| u64::from(requests.get(key).known() + running.draws - running.committed);
+        self.order.iter().map(|&(_, slot)| tokens(self.running(slot), self.served(slot))).sum()
     }
 
     /// Whether a commit will bring blocks back, perhaps.
