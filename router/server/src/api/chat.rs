@@ -381,3 +381,6 @@ impl Events for ChatEvents {
         done(out);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -235,7 +235,14 @@ impl Events for CompletionEvents {
 
 #[cfg(test)]
 mod tests {
+    use pelton_engine::{TokenLogprobs, Usage as AnswerUsage};
+    use serde_json::json;
+
     use super::*;
+    use crate::{
+        api::read_events,
+        generate::{Ending, Sum, testing::tokenizer},
+    };
 
     fn refused(body: &str) -> String {
         match CompletionRequest::read(body.as_bytes()) {
@@ -324,5 +331,76 @@ mod tests {
         let body = r#"{"model": "demo", "prompt": "a", "user": "me", "best_of": 1, "suffix": null, "n": 2, "seed": -5, "stop": "x",
                        "logit_bias": {"7": -1.5}, "stream": true, "stream_options": {"include_usage": true}}"#;
         assert_eq!(refused(body), "");
+    }
+
+    fn form(has_logprobs: bool) -> CompletionForm {
+        let head = Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "demo".into() };
+        let prompt =
+            |ids: &[u32], text: Option<&str>| PreparedPrompt { ids: ids.into(), text: text.map(str::to_owned) };
+        let prompts = vec![prompt(&[1, 2], Some("one ")), prompt(&[3], None)];
+        let tokenizer = tokenizer();
+        CompletionForm { head, tokenizer, has_logprobs, return_token_ids: false, prompts, answers_per_prompt: 1 }
+    }
+
+    fn drawn(token: u32, text_offset: usize) -> Drawn {
+        let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(66, -0.25), (token, -0.5)] };
+        Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)) }
+    }
+
+    fn deltas() -> Vec<Delta> {
+        let usage = |prompt| AnswerUsage { prompt, cached: 0, completion: 1 };
+        let end = |choice, prompt| {
+            let finish = Finish { ending: Ending::Length, has_calls: false, usage: usage(prompt) };
+            Delta { choice, finish: Some(finish), ..Delta::default() }
+        };
+        let text =
+            |choice, text: &str| Delta { choice, text: text.into(), tokens: vec![drawn(65, 0)], ..Delta::default() };
+        vec![text(0, "A"), text(1, "A"), end(1, 1), end(0, 2)]
+    }
+
+    #[test]
+    fn a_prompt_is_echoed_once_and_before_its_own_answer() {
+        let mut events = CompletionEvents::new(form(false), StreamOptions::default());
+        let mut out = BytesMut::new();
+        events.deltas(deltas(), &mut out);
+        events.end(&mut out);
+        let chunks = read_events(&out);
+        let text = |index: usize| -> String {
+            let choices = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+            choices.map(|choice| choice["text"].as_str().expect("a text")).collect()
+        };
+        assert_eq!((text(0).as_str(), text(1).as_str()), ("one A", "A"));
+        assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
+    }
+
+    #[test]
+    fn a_whole_answer_has_the_shape_that_clients_read() {
+        let mut sums = [Sum::default(), Sum::default()];
+        deltas().into_iter().for_each(|delta| sums[delta.choice].add(delta));
+        let form = form(true);
+        let shown = serde_json::to_value(form.whole(sums.map(Sum::whole).into())).expect("plain");
+        let logprobs = json!({ "tokens": ["A"], "token_logprobs": [-0.5], "top_logprobs": [{ "A": -0.5, "B": -0.25 }], "text_offset": [0] });
+        let choice = |index: usize, text: &str| json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": "length", "stop_reason": null });
+        let expected = json!({
+            "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "demo",
+            "choices": [choice(0, "one A"), choice(1, "A")],
+            "usage": { "prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 0 } },
+        });
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn usage_comes_where_it_is_asked_for() {
+        let run = |include_usage, continuous_usage| {
+            let mut events = CompletionEvents::new(form(false), StreamOptions { include_usage, continuous_usage });
+            let mut out = BytesMut::new();
+            events.deltas(deltas(), &mut out);
+            events.end(&mut out);
+            let totals = read_events(&out).into_iter().map(|chunk| chunk["usage"]["total_tokens"].as_u64());
+            totals.collect::<Vec<_>>()
+        };
+        assert_eq!(run(false, false), [None, None, None, None]);
+        assert_eq!(run(true, false), [None, None, None, None, Some(5)]);
+        assert_eq!(run(false, true), [Some(3), Some(2), Some(2), Some(3)]);
     }
 }

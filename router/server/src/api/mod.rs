@@ -46,3 +46,12 @@ fn stop_reason(finish: &Finish) -> Option<StopReason> {
         Ending::Stop(StopCause::EndOfText) | Ending::Length => None,
     }
 }
+
+/// What a client sees of a stream: the values of its events, which end with `[DONE]`.
+#[cfg(test)]
+fn read_events(bytes: &[u8]) -> Vec<serde_json::Value> {
+    let text = std::str::from_utf8(bytes).expect("events are UTF-8");
+    let events = text.strip_suffix("data: [DONE]\n\n").expect("the last event");
+    let data = events.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("an event"));
+    data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
+}

@@ -252,3 +252,138 @@ impl Follower {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::testing::{END, tokenizer, tokens};
+
+    fn rules() -> TextRules {
+        TextRules {
+            stop: Vec::new(),
+            include_stop: false,
+            stop_ids: [b'#'.into(), END].into(),
+            eos_ids: vec![END],
+            min_tokens: 0,
+            skip_special: true,
+            tools: None,
+            prompt: 7,
+        }
+    }
+
+    /// What is shown of an answer of these tokens, and how it ends. `None` after the tokens: by its length.
+    fn follow(rules: TextRules, answer: &[u32]) -> Delta {
+        let mut follower = Follower::new(&tokenizer(), Arc::new(rules.clone()));
+        let mut delta = Delta::default();
+        let mut push = |output| follower.push(output, &mut delta).expect("no failure was pushed");
+        assert_eq!(push(Output::Admitted { cached: 3 }), Followed::Going);
+        for (count, &token) in (1..).zip(answer) {
+            match push(Output::Token { token, logprobs: None }) {
+                Followed::Going => {}
+                Followed::StopText => return delta,
+                Followed::Over => panic!("the engine has not ended the answer"),
+            }
+            if rules.stop_ids.contains(&token) {
+                let usage = Usage { prompt: 7, cached: 3, completion: count };
+                assert_eq!(push(Output::Finished { reason: FinishReason::StopToken(token), usage }), Followed::Over);
+                return delta;
+            }
+        }
+        let completion = u32::try_from(answer.len()).expect("short");
+        let usage = Usage { prompt: 7, cached: 3, completion };
+        assert_eq!(push(Output::Finished { reason: FinishReason::Length, usage }), Followed::Over);
+        delta
+    }
+
+    #[track_caller]
+    fn check(rules: TextRules, answer: &[u32], text: &str, ending: Ending, completion: u32) {
+        let delta = follow(rules, answer);
+        let finish = delta.finish.expect("it has ended");
+        assert_eq!((delta.text.as_str(), &finish.ending), (text, &ending));
+        assert_eq!(finish.usage, Usage { prompt: 7, cached: 3, completion });
+        assert_eq!(delta.tokens.len(), completion as usize);
+    }
+
+    fn stopping_at(stop: &[&str]) -> TextRules {
+        TextRules { stop: stop.iter().map(|text| (*text).to_owned()).collect(), ..rules() }
+    }
+
+    fn by_text(text: &str) -> Ending {
+        Ending::Stop(StopCause::Text(text.to_owned()))
+    }
+
+    #[test]
+    fn a_stop_token_ends_the_answer_and_is_not_shown() {
+        let answer = [tokens("hi"), vec![END]].concat();
+        check(rules(), &answer, "hi", Ending::Stop(StopCause::EndOfText), 3);
+        check(rules(), &tokens("hi#"), "hi", Ending::Stop(StopCause::Token(b'#'.into())), 3);
+        check(rules(), &tokens("hi"), "hi", Ending::Length, 2);
+    }
+
+    #[test]
+    fn what_ended_the_answer_is_shown_on_demand() {
+        let shown = TextRules { include_stop: true, ..rules() };
+        check(shown, &tokens("hi#"), "hi#", Ending::Stop(StopCause::Token(b'#'.into())), 3);
+        let shown = TextRules { include_stop: true, ..stopping_at(&["END"]) };
+        check(shown, &tokens("go END on"), "go END", by_text("END"), 6);
+    }
+
+    #[test]
+    fn a_stop_text_ends_the_answer_wherever_its_tokens_are_cut() {
+        check(stopping_at(&["END"]), &tokens("go END on"), "go ", by_text("END"), 6);
+        check(stopping_at(&["€"]), &tokens("5 € more"), "5 ", by_text("€"), 5);
+        check(stopping_at(&["END"]), &tokens("go EN"), "go EN", Ending::Length, 5);
+        check(stopping_at(&["END"]), &tokens("go EN#"), "go EN", Ending::Stop(StopCause::Token(b'#'.into())), 6);
+    }
+
+    #[test]
+    fn a_stop_text_within_the_first_tokens_does_not_count() {
+        // B:SA4
+        let late = TextRules { min_tokens: 2, ..stopping_at(&["a"]) };
+        check(late, &tokens("aabac"), "aab", by_text("a"), 4);
+    }
+
+    #[test]
+    fn half_a_character_is_shown_as_broken_at_the_end_alone() {
+        check(rules(), &tokens("é")[..1], "\u{fffd}", Ending::Length, 1);
+        check(rules(), &tokens("é"), "é", Ending::Length, 2);
+    }
+
+    #[test]
+    fn a_token_knows_where_its_text_begins() {
+        let delta = follow(rules(), &tokens("aéb"));
+        let offsets: Vec<usize> = delta.tokens.iter().map(|drawn| drawn.text_offset).collect();
+        assert_eq!(offsets, [0, 1, 1, 2]);
+    }
+
+    const CALLS: &str = "ok <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n\
+                         <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+
+    fn names(calls: &[CallPiece]) -> Vec<&str> {
+        let started = calls.iter().filter_map(|piece| match piece {
+            CallPiece::Start { name, .. } => Some(name.as_str()),
+            CallPiece::Arguments { .. } => None,
+        });
+        started.collect()
+    }
+
+    #[test]
+    fn calls_are_read_only_if_tools_were_offered() {
+        let delta = follow(TextRules { tools: Some(ToolReading::Parallel), ..rules() }, &tokens(CALLS));
+        assert_eq!(names(&delta.calls), ["f", "g"]);
+        assert_eq!(delta.text.trim(), "ok");
+        assert!(delta.finish.expect("it has ended").has_calls);
+        let delta = follow(TextRules { tools: Some(ToolReading::Single), ..rules() }, &tokens(CALLS));
+        assert_eq!(names(&delta.calls), ["f"]);
+        let delta = follow(rules(), &tokens(CALLS));
+        assert_eq!(delta.text, CALLS);
+        assert!(!delta.finish.expect("it has ended").has_calls);
+    }
+
+    #[test]
+    fn a_failure_is_passed_on() {
+        let mut follower = Follower::new(&tokenizer(), Arc::new(rules()));
+        let failure = Failure::Internal("broken".to_owned());
+        assert_eq!(follower.push(Output::Failed(failure.clone()), &mut Delta::default()), Err(failure));
+    }
+}

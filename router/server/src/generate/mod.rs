@@ -10,6 +10,8 @@ mod generation;
 mod options;
 mod prepare;
 mod serving;
+#[cfg(test)]
+pub(crate) mod testing;
 mod whole;
 
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
@@ -19,6 +21,8 @@ pub use prepare::{PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use whole::{Call, Whole};
 
+#[cfg(test)]
+pub(crate) use whole::Sum;
 pub(crate) use {
     feed::{Writer, feed},
     prepare::now,

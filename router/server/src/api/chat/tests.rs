@@ -1,0 +1,226 @@
+//! Chats: requests as clients send them, and streams against whole answers.
+
+use pelton_engine::{TokenLogprobs, Usage as AnswerUsage};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    api::read_events,
+    generate::{Ending, StopCause, Sum, testing::tokenizer},
+};
+
+fn refused(fields: &str) -> String {
+    let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"hi\"}}]{fields}}}");
+    match ChatRequest::read(body.as_bytes()) {
+        Ok(_) => String::new(),
+        Err(
+            ApiError::Invalid { param, .. }
+            | ApiError::Missing { param, .. }
+            | ApiError::NotServed { param, .. }
+            | ApiError::Conflict { param, .. }
+            | ApiError::Unknown { param, .. },
+        ) => param,
+        Err(other) => other.to_string(),
+    }
+}
+
+#[test]
+fn a_wrong_field_is_named() {
+    for (fields, expected) in [
+        (r#", "top_logprobs": 2"#, "top_logprobs"),
+        (r#", "logprobs": 5"#, "logprobs"),
+        (r#", "max_completion_tokens": "x""#, "max_completion_tokens"),
+        (r#", "reasoning_effort": "huge""#, "reasoning_effort"),
+        (r#", "chat_template_kwargs": []"#, "chat_template_kwargs"),
+        (r#", "chat_template": "{{ x }}""#, "chat_template"),
+        (r#", "continue_final_message": true, "add_generation_prompt": true"#, "continue_final_message"),
+        (r#", "continue_final_message": true"#, "continue_final_message"),
+        (r#", "documents": ["a"]"#, "documents[0]"),
+        (r#", "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]"#, "tool_choice"),
+        (r#", "response_format": {"type": "json_schema"}"#, "response_format.type"),
+        (r#", "audio": {"voice": "x"}"#, "audio"),
+        (r#", "prompt": "hi""#, "prompt"),
+        (r#", "temprature": 0"#, "temprature"),
+    ] {
+        assert_eq!(refused(fields), expected, "{fields}");
+    }
+}
+
+#[test]
+fn what_the_official_clients_send_passes() {
+    for fields in [
+        "",
+        r#", "model": "demo", "stream": true, "stream_options": {"include_usage": true}"#,
+        r#", "logprobs": true, "top_logprobs": 3, "n": 2, "seed": 1, "stop": ["a", "b"], "user": "me", "store": false"#,
+        r#", "logprobs": false, "top_logprobs": 0, "parallel_tool_calls": true, "response_format": {"type": "text"}"#,
+        r#", "max_completion_tokens": 5, "metadata": {}, "service_tier": "auto", "reasoning_effort": "low""#,
+    ] {
+        assert_eq!(refused(fields), "", "{fields}");
+    }
+}
+
+#[test]
+fn reasoning_effort_is_a_variable_of_the_template() {
+    // B:A3
+    let body = json!({ "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low",
+                       "chat_template_kwargs": {"enable_thinking": false} });
+    let read = ChatRequest::read(body.to_string().as_bytes()).expect("valid");
+    let Prompt::Chat { input, .. } = &read.request.prompts[0] else { panic!("a chat") };
+    assert_eq!(Value::Object(input.kwargs.clone()), json!({ "enable_thinking": false, "reasoning_effort": "low" }));
+}
+
+#[test]
+fn an_error_names_the_field_as_the_client_did() {
+    let body = json!({ "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 0, "logprobs": true });
+    let read = ChatRequest::read(body.to_string().as_bytes()).expect("the types are right");
+    let renamed = |param: &str| match read.renamed(ApiError::invalid(param, "x", "y")) {
+        ApiError::Invalid { param, .. } => param,
+        other => panic!("{other}"),
+    };
+    assert_eq!(renamed("max_tokens"), "max_completion_tokens");
+    assert_eq!(renamed("logprobs"), "top_logprobs");
+    assert_eq!(renamed("top_p"), "top_p");
+}
+
+fn form(has_logprobs: bool, answers: usize) -> ChatForm {
+    let head = Head { id: "chatcmpl-1".into(), object: "chat.completion", created: 1, model: "demo".into() };
+    let (prompt, tokenizer) = ([1, 2, 3].into(), tokenizer());
+    ChatForm { head, tokenizer, has_logprobs, return_token_ids: true, prompt, answers }
+}
+
+fn drawn(token: u32) -> Drawn {
+    let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(token, -0.5), (0xC3, f32::NEG_INFINITY)] };
+    Drawn { token, text_offset: 0, logprobs: Some(Box::new(logprobs)) }
+}
+
+/// One answer's deltas: a token each, text that may be held back, a call, the end.
+fn answer(choice: usize, texts: &[String], has_call: bool) -> Vec<Delta> {
+    let mut deltas: Vec<Delta> = texts
+        .iter()
+        .map(|text| Delta { choice, text: text.clone(), tokens: vec![drawn(65)], ..Delta::default() })
+        .collect();
+    if has_call {
+        let start = CallPiece::Start { index: 0, id: "call_1".into(), name: "f".into() };
+        let arguments = |delta: &str| CallPiece::Arguments { index: 0, delta: delta.into() };
+        for calls in [vec![start, arguments("{\"a\"")], vec![arguments(": 1}")]] {
+            deltas.push(Delta { choice, calls, tokens: vec![drawn(66)], ..Delta::default() });
+        }
+    }
+    let completion = u32::try_from(deltas.len()).expect("short");
+    let usage = AnswerUsage { prompt: 3, cached: 2, completion };
+    let finish = Some(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: has_call, usage });
+    deltas.push(Delta { choice, finish, ..Delta::default() });
+    deltas
+}
+
+/// What a client puts together from a stream's chunks.
+fn put_together(chunks: &[Value], choice: usize) -> Value {
+    let (mut content, mut calls, mut tokens, mut logprobs) = (String::new(), Vec::<Value>::new(), vec![], vec![]);
+    let mut reason = Value::Null;
+    let of_choice = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().expect("a list"));
+    for part in of_choice.filter(|part| part["index"] == choice) {
+        let delta = &part["delta"];
+        content += delta["content"].as_str().unwrap_or_default();
+        for call in delta["tool_calls"].as_array().unwrap_or(&vec![]) {
+            if call["id"].is_string() {
+                calls.push(call.clone());
+                continue;
+            }
+            let index = usize::try_from(call["index"].as_u64().expect("an index")).expect("small");
+            let more = call["function"]["arguments"].as_str().expect("a text");
+            let whole = calls[index]["function"]["arguments"].as_str().expect("a text").to_owned() + more;
+            calls[index]["function"]["arguments"] = whole.into();
+        }
+        tokens.extend(part["token_ids"].as_array().cloned().unwrap_or_default());
+        logprobs.extend(part["logprobs"]["content"].as_array().cloned().unwrap_or_default());
+        if !part["finish_reason"].is_null() {
+            assert!(reason.is_null(), "an answer ends once");
+            reason = part["finish_reason"].clone();
+        }
+    }
+    for call in &mut calls {
+        call.as_object_mut().expect("an object").remove("index");
+    }
+    json!({ "content": content, "calls": calls, "tokens": tokens, "logprobs": logprobs, "reason": reason })
+}
+
+fn same_form(choice: &Value) -> Value {
+    let message = &choice["message"];
+    let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+    json!({ "content": message["content"].as_str().unwrap_or_default(), "calls": calls, "tokens": choice["token_ids"],
+            "logprobs": choice["logprobs"]["content"], "reason": choice["finish_reason"] })
+}
+
+proptest! {
+    #[test]
+    fn a_stream_adds_up_to_the_whole_answer_wherever_it_is_cut(
+        texts in prop::collection::vec(prop::collection::vec("[a-é\"\n]{0,3}", 1..6), 1..4),
+        has_call: bool,
+        cuts in prop::collection::vec(1..5_usize, 40),
+    ) {
+        let answers: Vec<Vec<Delta>> =
+            texts.iter().enumerate().map(|(choice, texts)| answer(choice, texts, has_call)).collect();
+        let sums = answers.iter().map(|deltas| {
+            let mut sum = Sum::default();
+            deltas.iter().cloned().for_each(|delta| sum.add(delta));
+            sum.whole()
+        });
+        let form_of_whole = form(true, answers.len());
+        let whole = serde_json::to_value(form_of_whole.whole(sums.collect())).expect("plain");
+
+        let options = StreamOptions { include_usage: true, continuous_usage: false };
+        let mut events = ChatEvents::new(form(true, answers.len()), options);
+        let mut out = BytesMut::new();
+        let mut all: std::collections::VecDeque<Delta> = answers.into_iter().flatten().collect();
+        for cut in cuts {
+            let taken = cut.min(all.len());
+            events.deltas(all.drain(..taken).collect(), &mut out);
+        }
+        prop_assert!(all.is_empty());
+        events.end(&mut out);
+
+        let chunks = read_events(&out);
+        for (index, choice) in whole["choices"].as_array().expect("a list").iter().enumerate() {
+            prop_assert_eq!(put_together(&chunks, index), same_form(choice));
+        }
+        let (last, others) = chunks.split_last().expect("a last chunk");
+        prop_assert_eq!(&last["usage"], &whole["usage"]);
+        prop_assert_eq!(&last["choices"], &json!([]));
+        prop_assert!(others.iter().all(|chunk| chunk.get("usage") == Some(&Value::Null)));
+        prop_assert_eq!(&chunks[0]["choices"][0]["delta"], &json!({ "role": "assistant", "content": "" }));
+        prop_assert_eq!(&chunks[0]["prompt_token_ids"], &json!([1, 2, 3]));
+    }
+}
+
+#[test]
+fn bytes_of_a_token_are_exact_and_its_text_is_never_broken() {
+    let entry = serde_json::to_value(ChatLogprobs::new(&tokenizer(), &[drawn(0xA9)])).expect("plain");
+    let expected = json!({ "content": [{
+        "token": "\u{fffd}", "logprob": -0.5, "bytes": [0xA9],
+        "top_logprobs": [
+            { "token": "\u{fffd}", "logprob": -0.5, "bytes": [0xA9] },
+            { "token": "\u{fffd}", "logprob": -9999.0, "bytes": [0xC3] },
+        ],
+    }], "refusal": null });
+    assert_eq!(entry, expected);
+}
+
+#[test]
+fn a_whole_answer_has_the_shape_that_clients_read() {
+    let mut sum = Sum::default();
+    answer(0, &["Hi".to_owned()], false).into_iter().for_each(|delta| sum.add(delta));
+    let mut form = form(false, 1);
+    form.return_token_ids = false;
+    let shown = serde_json::to_value(form.whole(vec![sum.whole()])).expect("plain");
+    let expected = json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "demo",
+        "choices": [{
+            "index": 0, "message": { "role": "assistant", "content": "Hi", "refusal": null },
+            "logprobs": null, "finish_reason": "stop", "stop_reason": null,
+        }],
+        "usage": { "prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1,
+                   "prompt_tokens_details": { "cached_tokens": 2 } },
+    });
+    assert_eq!(shown, expected);
+}
