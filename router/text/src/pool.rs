@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use futures::channel::oneshot;
 
-/// Work on texts shorter than this is done by the caller's own thread: at some 2 MB/s for the slowest tokenizers it
-/// takes 2 ms at most, often less than it takes to hand it over on a busy machine.
+/// Work on texts shorter than this is done by the caller's own thread: tokenisers do about 1 MB/s, so it takes 4 ms at
+/// most, and mostly less than a hand-over does on a busy machine.
 const INLINE_BYTES: usize = 4096;
 
 /// Why a job gave no result.
