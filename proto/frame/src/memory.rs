@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   submitted  router  frames published since attach, wrapping; the worker sleeps on it
-//!   detached   router  1: no more frames will come
+//!   detached   either  1: no more frames will come, or none will be taken
 //!   completed  worker  results published since attach, wrapping
 //!   heartbeat  worker  bumped twice a second while it waits, and when a step begins and ends
 //!   sleepers   worker  threads asleep on `submitted`
@@ -127,7 +127,7 @@ impl Memory {
         Pulse { submitted: self.submitted(), completed, heartbeat }
     }
 
-    /// Tells the worker that no more frames will come, and wakes it.
+    /// Says that no more frames will come, or that none will be taken.
     pub fn detach(&self) {
         // The sleeper watches `submitted`, so it hears of this at its next heartbeat at the latest.
         self.word(DETACHED).store(1, Release); // pairs with `is_detached`
@@ -159,15 +159,16 @@ impl Memory {
         self.word(HEARTBEAT).fetch_add(1, Relaxed); // orders nothing: only its movement counts
     }
 
-    /// Copies words of a region out, behind what `into` holds.
-    pub(crate) fn read(&self, frame: u32, region: Region, count: usize, into: &mut Vec<u32>) {
+    /// Copies the first `count` words of a region out, behind what `into` holds. They mean something while the frame is
+    /// this side's to read.
+    pub fn read(&self, frame: u32, region: Region, count: usize, into: &mut Vec<u32>) {
         let begin = into.len();
         into.resize(begin + count, 0);
         load(self.region(frame, region, count), &mut into[begin..]);
     }
 
-    /// Copies `words` to the begin of a region.
-    pub(crate) fn write(&self, frame: u32, region: Region, words: &[u32]) {
+    /// Copies `words` to the begin of a region, while the frame is this side's to write.
+    pub fn write(&self, frame: u32, region: Region, words: &[u32]) {
         for (to, from) in self.region(frame, region, words.len()).iter().zip(words) {
             to.store(*from, Relaxed); // published by `submitted` or `completed`
         }

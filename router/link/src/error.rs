@@ -58,6 +58,10 @@ pub(crate) enum Trouble {
     Memory(#[from] MemoryError),
     #[error(transparent)]
     Frame(#[from] FrameError),
+    #[error("the worker refuses the memory: {0}")]
+    Refused(String),
+    #[error("the worker has closed its memory socket: it cannot go on, and its log says why")]
+    HungUp,
     #[error("the stream of steps has ended")]
     StreamEnded,
     #[error("no step has moved for {} s with {in_flight} in flight", still.as_secs())]

@@ -1,8 +1,8 @@
 //! The hand-over of memory: gRPC carries no descriptors, so they go over a second socket by SCM_RIGHTS.
 //!
 //! The router sends the handshake's nonce (16 bytes) with two descriptors, memory and bell. The worker checks our uid and
-//! the nonce, maps both, and answers 1; or 0, a length (u32, little-endian) and the reason. The router keeps the
-//! socket open for as long as it uses the memory: its end tells the worker that the router has gone.
+//! the nonce, maps both, and answers 1; or 0, a length (u32, little-endian) and the reason. Both keep the socket open
+//! for as long as they use the memory: its end tells each that the other has gone.
 
 use std::{
     io::{self, IoSlice},
@@ -38,7 +38,7 @@ pub(crate) async fn hand_over(
             let length = socket.read_u32_le().await.map_err(&read)?.min(REASON_BYTES_MAX);
             let mut reason = vec![0; length as usize];
             socket.read_exact(&mut reason).await.map_err(&read)?;
-            Err(Trouble::Contract(format!("the worker refuses the memory: {}", String::from_utf8_lossy(&reason))))
+            Err(Trouble::Refused(String::from_utf8_lossy(&reason).into_owned()))
         }
         other => Err(Trouble::Contract(format!("the worker answers the hand-over with {other}; allowed: 0, 1"))),
     }

@@ -8,7 +8,7 @@ use std::{
 
 use pelton_frame::{Bell, Layout, Memory};
 use pelton_rpc::v1::{DrainRequest, HealthRequest, ShutdownRequest};
-use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
+use tokio::{io::AsyncReadExt, net::UnixStream, select, task::JoinHandle, time::timeout};
 
 use crate::{
     LinkOptions, ModelReport,
@@ -29,9 +29,9 @@ pub(crate) struct Session {
 
 /// How frames travel.
 enum Carriage {
-    /// Both map one memory. The worker hears of our end by the end of the socket, and we of its end by the pidfd, if it is
-    /// not our child and its process can be seen from here (not through containers).
-    Shared { _socket: UnixStream, process: Option<Neighbour> },
+    /// Both map one memory. Each side hears of the other's end by the end of the socket; of a neighbour's death also by a
+    /// pidfd, unless it lives in another container.
+    Shared { socket: UnixStream, process: Option<Neighbour> },
     /// Over gRPC, by a task that ends with the reason.
     Inline(JoinHandle<Trouble>),
 }
@@ -81,7 +81,7 @@ impl Session {
         let file = memory.fd().expect("created as a file");
         let handed = hand_over(&mut socket, &nonce, [file, options.bell.fd()]);
         within("attach", deadlines.attach, handed).await?;
-        let carriage = Carriage::Shared { _socket: socket, process };
+        let carriage = Carriage::Shared { socket, process };
         Ok((Self { memory, client, carriage }, report))
     }
 
@@ -106,11 +106,17 @@ impl Session {
         Ok((Self { memory, client, carriage: Carriage::Inline(task) }, report))
     }
 
-    /// Waits until the connection itself shows that the worker has gone.
+    /// Waits until the connection itself shows that the worker has gone, or can go on no more.
     pub(crate) async fn ended(&mut self) -> Trouble {
         match &mut self.carriage {
-            Carriage::Shared { process: Some(process), .. } => process.ended().await,
-            Carriage::Shared { process: None, .. } => std::future::pending().await,
+            Carriage::Shared { socket, process: Some(process) } => {
+                select! {
+                    biased;
+                    trouble = process.ended() => trouble,
+                    trouble = hung_up(socket) => trouble,
+                }
+            }
+            Carriage::Shared { socket, process: None } => hung_up(socket).await,
             Carriage::Inline(task) => match task.await {
                 Ok(trouble) => trouble,
                 Err(error) => Trouble::System { call: "carrying frames", error: error.into() },
@@ -163,6 +169,15 @@ impl Drop for Session {
         if let Carriage::Inline(task) = &self.carriage {
             task.abort(); // ends the stream
         }
+    }
+}
+
+/// Waits for the end of the memory socket.
+async fn hung_up(socket: &mut UnixStream) -> Trouble {
+    match socket.read(&mut [0]).await {
+        Ok(0) => Trouble::HungUp,
+        Ok(_) => Trouble::Contract("the worker talks on the memory socket".to_owned()),
+        Err(error) => Trouble::System { call: "reading the memory socket", error },
     }
 }
 
