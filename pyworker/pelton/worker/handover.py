@@ -26,7 +26,6 @@ from pelton.worker.steps import StepLoop
 
 log = logging.getLogger("pelton.worker")
 
-HELLO_DEADLINE_S = 10.0  # from connect to the descriptors; a router sends both at once
 UCRED = struct.Struct("iII")  # pid, uid, gid
 MAPPED, REFUSED = b"\x01", b"\x00"
 
@@ -52,7 +51,6 @@ class MemorySocket:
             try:
                 loop = self._take(connection)
                 connection.sendall(MAPPED)
-                connection.settimeout(None)
                 connection.recv(1)  # returns when the router closes, or dies
             except (BusyError, ClaimError, ValueError) as error:  # ValueError: the memory is not what it claims
                 log.warning("memory was refused: %s", error)
@@ -69,7 +67,7 @@ class MemorySocket:
         _, uid, _ = UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))
         if uid != os.geteuid():
             raise ClaimError(f"user {uid} may not hand over memory to user {os.geteuid()}")
-        connection.settimeout(HELLO_DEADLINE_S)
+        # No deadline: a router connects before it loads, so that it can unlink the socket files, and sends afterwards.
         nonce, fds, flags, _ = socket.recv_fds(connection, NONCE_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         try:
             if len(nonce) != NONCE_BYTES or len(fds) != 2 or flags & socket.MSG_CTRUNC:
