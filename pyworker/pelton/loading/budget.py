@@ -39,7 +39,7 @@ def plan(
     if wish.max_model_len > config.positions:
         raise LoadError(
             f"--max-model-len {wish.max_model_len} is more than the model's {config.positions}: "
-            f"set it to at most {config.positions}"
+            f"set --max-model-len to at most {config.positions}"
         )
     longest = wish.max_model_len or config.positions
     activation_bytes = _activations(wish, config, kv, longest)
@@ -64,12 +64,12 @@ def plan(
     if blocks == 0:
         raise LoadError(
             f"--kv-memory {_mib(wish.kv_bytes)} holds no block of {kv.block_size} tokens: "
-            f"set it to at least {_mib(least)}"
+            f"set --kv-memory to at least {_mib(least)}"
         )
     if wish.max_model_len > blocks * kv.block_size:
         raise LoadError(
             f"--max-model-len {wish.max_model_len} needs {_mib(one_request)} of KV and {_mib(room)} are there: "
-            f"set it to at most {blocks * kv.block_size}, or --kv-memory to at least {_mib(one_request)}"
+            f"set --max-model-len to at most {blocks * kv.block_size}, or --kv-memory to at least {_mib(one_request)}"
         )
     return Budget(
         weights_bytes=weights_bytes,

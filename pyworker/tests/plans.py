@@ -1,0 +1,163 @@
+"""Plans as a router writes them: records, header and checksum, in the bytes that travel inline (proto/frame)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+CAPACITIES = {
+    "frames": 4,
+    "slots": 8,
+    "tokens": 48,
+    "appends": 256,
+    "copies": 8,
+    "biases": 64,
+    "suppressed": 64,
+    "history": 2048,
+    "top_logprobs": 3,
+}
+
+
+@dataclass
+class Admit:
+    """A request that enters a slot."""
+
+    slot: int
+    prompt_len: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    seed: int = 0
+    logprobs: int | None = None
+    suppress_until: int = 0
+    suppressed: list[int] = field(default_factory=list)
+    biases: dict[int, float] = field(default_factory=dict)
+    history: list[int] = field(default_factory=list)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the worker must count its tokens."""
+        return (self.repetition, self.presence, self.frequency) != (1.0, 0.0, 0.0)
+
+
+@dataclass
+class Row:
+    """Some tokens of a slot; the last one may be unknown."""
+
+    slot: int
+    start: int
+    count: int
+    known: list[int]
+    samples: bool
+
+
+@dataclass
+class Plan:
+    """One step."""
+
+    step: int
+    epoch: int = 1
+    drops: list[int] = field(default_factory=list)
+    admits: list[Admit] = field(default_factory=list)
+    appends: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    has_top: bool = False  # results carry likeliest tokens
+
+    def to_bytes(self) -> bytes:
+        """The plan part of a frame."""
+        admits, biases, suppressed, history = self._admits()
+        rows, tokens = self._rows()
+        regions = [
+            _words(self.drops),
+            admits,
+            biases,
+            _words(suppressed),
+            _words(history),
+            _words(word for append in self.appends for word in append),
+            _words(word for copy in self.copies for word in (*copy, 0)),
+            rows,
+            _words(tokens),
+        ]
+        counts = [
+            len(self.drops),
+            len(self.admits),
+            len(self.appends),
+            len(self.copies),
+            len(biases) // 8,
+            len(suppressed),
+            len(history),
+            len(self.rows),
+            len(tokens),
+        ]
+        has_top = int(self.has_top)
+        head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
+        unsigned = _words([*head, 0, 0, has_top, 0])
+        checksum = checksum_of(unsigned, *regions)
+        header = _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, has_top, 0])
+        return header + b"".join(regions)
+
+    def _admits(self) -> tuple[bytes, bytes, list[int], list[int]]:
+        records, biases = b"", b""
+        suppressed: list[int] = []
+        history: list[int] = []
+        for a in self.admits:
+            records += struct.pack(
+                "<IIfIfffff11I4I",
+                a.slot,
+                int(a.has_penalties) | (2 if a.logprobs is not None else 0),
+                a.temperature,
+                a.top_k,
+                a.top_p,
+                a.min_p,
+                a.repetition,
+                a.presence,
+                a.frequency,
+                a.seed & 0xFFFFFFFF,
+                a.seed >> 32,
+                a.logprobs or 0,
+                a.prompt_len,
+                a.suppress_until,
+                len(biases) // 8,
+                len(a.biases),
+                len(suppressed),
+                len(a.suppressed),
+                len(history),
+                len(a.history) if a.has_penalties else 0,
+                *[0] * 4,
+            )
+            biases += b"".join(struct.pack("<If", *entry) for entry in a.biases.items())
+            suppressed += a.suppressed
+            history += a.history if a.has_penalties else []
+        return records, biases, suppressed, history
+
+    def _rows(self) -> tuple[bytes, list[int]]:
+        records, tokens, flat = b"", [], 0
+        for row in self.rows:
+            records += _words([row.slot, row.start, row.count, len(row.known), len(tokens), int(row.samples), flat, 0])
+            tokens += row.known
+            flat += row.count
+        return records, tokens
+
+
+def checksum_of(*regions: bytes) -> int:
+    """proto/frame/src/checksum.rs, word by word. An odd word at a region's end counts as followed by zero."""
+    mask, multiplier, state = (1 << 64) - 1, 0x9E37_79B9_7F4A_7C15, 0x5065_6C74_6F6E_0001
+    for region in regions:
+        padded = region + bytes(-len(region) % 8)
+        for word in np.frombuffer(padded, dtype="<u8").tolist():
+            state = (state ^ word) * multiplier & mask
+            state = (state << 29 | state >> 35) & mask
+    mixed = (state ^ (state >> 32)) * multiplier & mask
+    return mixed ^ (mixed >> 29)
+
+
+def _words(words: Iterable[int]) -> bytes:
+    return np.array(list(words), dtype="<u4").tobytes()

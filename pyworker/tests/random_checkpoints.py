@@ -1,0 +1,100 @@
+"""Small checkpoints with random weights, in every shape that a family knows, and what `transformers` makes of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+VOCAB = 199  # no multiple of anything
+POSITIONS = 512
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 144,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": POSITIONS,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    # Large weights make logits that differ clearly, so that greedy choices are no coin tosses.
+    "initializer_range": 0.15,
+}
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+# Name -> (family, what differs from SHAPE).
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"num_attention_heads": 8, "head_dim": 8}),
+    "llama-heads": ("llama", {"num_key_value_heads": 4, "head_dim": 24}),
+    "llama-tied-biased": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama-llama3": ("llama", {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 64}}),
+    "qwen3": ("qwen3", {"head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen3-tied-yarn": (
+        "qwen3",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+}
+
+KINDS = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+}
+
+
+def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard: str = "1GB") -> Path:
+    """Writes a checkpoint and returns its folder."""
+    family, overrides = VARIANTS[variant]
+    make_config, make_model = KINDS[family]
+    torch.manual_seed(sum(map(ord, variant)))
+    model = make_model(make_config(**{**SHAPE, **overrides}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):  # transformers starts with ones, which hide a wrong gain
+                parameter.uniform_(0.5, 1.5)
+            if name.endswith("bias"):
+                parameter.uniform_(-0.5, 0.5)
+    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+    return folder
+
+
+@functools.cache
+def oracle(folder: Path) -> Any:
+    """The checkpoint in transformers, in float32."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def logits(folder: Path, tokens: Sequence[int]) -> torch.Tensor:
+    """What transformers says after each token: [tokens, vocab]."""
+    out: torch.Tensor = oracle(folder)(input_ids=torch.tensor([list(tokens)])).logits[0]
+    return out
+
+
+@torch.inference_mode()
+def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
+    """`count` greedy tokens after `prompt`, stop tokens ignored."""
+    known, past, step = list(prompt), None, torch.tensor([list(prompt)])
+    for _ in range(count):
+        out = oracle(folder)(input_ids=step, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        known.append(int(out.logits[0, -1].argmax()))
+        step = torch.tensor([[known[-1]]])
+    return known[len(prompt) :]

@@ -1,0 +1,89 @@
+"""What fits, and what a refusal tells to change: the change it names must work."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from pelton.kv import KvShape
+from pelton.layers.rotary import Rope
+from pelton.loading.budget import MIB, Budget, plan
+from pelton.loading.error import LoadError
+from pelton.loading.wish import Wish
+from pelton.models.config import DecoderConfig
+
+CONFIG = DecoderConfig(
+    vocab=32_000,
+    width=1024,
+    layers=16,
+    heads=16,
+    kv_heads=4,
+    head_dim=64,
+    mlp_width=4096,
+    norm_eps=1e-6,
+    rope=Rope("default", 1e4),
+    positions=8192,
+    is_tied=False,
+    attention_bias=False,
+    mlp_bias=False,
+)
+KV = KvShape(layers=16, heads=4, head_dim=64, block_size=32, dtype=torch.bfloat16)  # 512 KiB per block, 128 MiB per 8k
+WEIGHTS, HELD = 500 * MIB, 200 * MIB
+WISH = Wish(Path(), slots=16, token_budget=512)
+
+
+def budget(wish: Wish, limit: int) -> Budget:
+    return plan(wish, CONFIG, KV, WEIGHTS, HELD, limit)
+
+
+def ask(limit: int, **wish: int) -> Budget:
+    return budget(dataclasses.replace(WISH, **wish), limit)
+
+
+def test_kv_is_what_the_limit_leaves() -> None:
+    got = ask(2000 * MIB)
+    rest = 2000 * MIB - WEIGHTS - HELD - got.activation_bytes
+    assert 0 <= rest - got.kv_bytes < KV.block_bytes
+    assert got.blocks * KV.block_bytes == got.kv_bytes
+    assert got.max_model_len == CONFIG.positions
+
+
+def test_kv_is_what_was_asked_for() -> None:
+    assert ask(4000 * MIB, kv_bytes=300 * MIB).blocks == 600
+
+
+def test_more_than_requests_and_cache_can_use_is_left_to_the_machine() -> None:
+    assert ask(1 << 40).kv_bytes == 2 * WISH.slots * 128 * MIB
+
+
+def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:
+    got = ask(4000 * MIB, kv_bytes=64 * MIB)
+    assert got.max_model_len == got.blocks * KV.block_size == 4096
+
+
+@pytest.mark.parametrize(
+    ("limit", "wish", "flag"),
+    [
+        (600 * MIB, {}, "--memory-limit"),
+        (800 * MIB, {"max_model_len": 8192}, "--memory-limit"),
+        (1000 * MIB, {"kv_bytes": 900 * MIB}, "--kv-memory"),
+        (1000 * MIB, {"kv_bytes": 900 * MIB}, "--memory-limit"),
+        (4000 * MIB, {"kv_bytes": 1000}, "--kv-memory"),
+        (4000 * MIB, {"kv_bytes": 64 * MIB, "max_model_len": 8192}, "--kv-memory"),
+        (4000 * MIB, {"kv_bytes": 64 * MIB, "max_model_len": 8192}, "--max-model-len"),
+        (4000 * MIB, {"max_model_len": 9000}, "--max-model-len"),
+    ],
+)
+def test_a_refusal_names_a_change_that_helps(limit: int, wish: dict[str, int], flag: str) -> None:
+    with pytest.raises(LoadError) as error:
+        ask(limit, **wish)
+    found = re.search(rf"{flag} to at (?:least|most) (\d+)(MiB)?", str(error.value))
+    assert found is not None, error.value
+    number = int(found[1]) * (MIB if found[2] else 1)
+    if flag == "--memory-limit":
+        ask(number, **wish)
+    else:
+        ask(limit, **{**wish, {"--kv-memory": "kv_bytes", "--max-model-len": "max_model_len"}[flag]: number})

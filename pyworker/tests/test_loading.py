@@ -1,0 +1,160 @@
+"""From folder to model: shards, formats, what does not fit together, and progress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pelton.loading.error import LoadError
+from pelton.loading.load import Loaded, load
+from pelton.loading.wish import Wish
+from plans import Admit
+from random_checkpoints import greedy, write
+from safetensors.torch import load_file, save_file
+from tiny_router import Request, TinyRouter, load_whole
+
+PROMPT = [7, 3, 150, 20]
+
+
+def says(loaded: Loaded) -> list[int]:
+    return TinyRouter(loaded).run(Request(Admit(0), PROMPT, 12))[0]
+
+
+def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
+    folder = write(tmp_path / "sharded", "llama", shard="100KB")
+    assert not (folder / "model.safetensors").exists()
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    assert says(load_whole(folder)) == greedy(folder, PROMPT, 12)
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "computed"),
+    [
+        (torch.bfloat16, "auto", "bfloat16"),
+        (torch.float16, "auto", "float32"),
+        (torch.float32, "auto", "float32"),
+        (torch.float32, "bfloat16", "bfloat16"),
+        (torch.bfloat16, "float32", "float32"),
+    ],
+)
+def test_the_dtype_is_the_stored_one_or_the_asked_one(
+    tmp_path: Path, stored: torch.dtype, asked: str, computed: str
+) -> None:
+    folder = write(tmp_path / "model", "qwen3", stored)
+    loaded = load_whole(folder, dtype=asked)
+    assert loaded.dtype == computed
+    assert str(loaded.kv.layers[0][0].dtype) == f"torch.{computed}"
+    if computed == "float32":
+        assert says(loaded) == greedy(folder, PROMPT, 12)
+
+
+def test_what_old_and_tied_checkpoints_carry_too_many_is_left_out(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama-tied-biased")
+    expected = says(load_whole(folder))
+    change_tensors(folder, lambda t: t | {"lm_head.weight": t["model.embed_tokens.weight"].clone()})
+    change_tensors(folder, lambda t: t | {"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    assert says(load_whole(folder)) == expected
+
+
+def test_tensors_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama")
+
+    def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        del tensors["model.layers.2.mlp.up_proj.weight"]
+        tensors["model.norm.weight"] = torch.ones(63)
+        return tensors | {"model.layers.3.mlp.up_proj.weight": torch.ones(1)}
+
+    change_tensors(folder, change)
+    with pytest.raises(LoadError) as error:
+        load_whole(folder)
+    assert "1 missing: model.layers.2.mlp.up_proj.weight" in str(error.value)
+    assert "1 unexpected: model.layers.3.mlp.up_proj.weight" in str(error.value)
+    assert "1 of another shape: model.norm.weight [63] instead of [64]" in str(error.value)
+
+
+def test_the_budget_comes_before_any_weight_and_progress_counts_bytes(checkpoints: Path) -> None:
+    folder = checkpoints / "llama"
+    loading = load(Wish(folder, threads=1, kv_bytes=8 << 20))
+    said = [next(loading)]
+    while said[-1].budget is None:
+        said.append(next(loading))
+    assert said[-1].done == 0, "no weight was read yet"
+    said += list(loading)
+    done = [progress.done for progress in said]
+    assert done == sorted(done)
+    assert done[-1] == said[-1].total > 100_000
+
+
+def change_tensors(folder: Path, change: Any) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}, "brings Python code of its own"),  # B:A7
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel; supported: LlamaForCausalLM, Qwen3ForCausalLM"),
+        ({"architectures": None}, "none; supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, r"quantized \(gptq\)"),
+        ({"hidden_act": "gelu"}, "`hidden_act` in config.json is 'gelu'; supported: silu"),  # B:M3
+        ({"hidden_size": "64"}, "`hidden_size` in config.json is '64'; supported: a whole number from 1"),
+        ({"hidden_size": None}, "config.json has no `hidden_size`"),
+        ({"num_key_value_heads": 3}, "no multiple of `num_key_value_heads` 3"),
+        ({"rms_norm_eps": 0}, "`rms_norm_eps` in config.json is 0"),
+        ({"tie_word_embeddings": "yes"}, "supported: true or false"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "`rope_parameters.rope_type` .* is 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "config.json has no `rope_parameters.factor`"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "`partial_rotary_factor`"),
+    ],
+)
+def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+    folder = write(tmp_path / "model", "llama")
+    change_config(folder, **fields)
+    with pytest.raises(LoadError, match=why):
+        load_whole(folder)
+
+
+def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "qwen3")
+    change_config(folder, use_sliding_window=True)
+    with pytest.raises(LoadError, match="`use_sliding_window`"):
+        load_whole(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, r"cannot read .*config.json"),
+        ({"config.json": "{"}, "is no JSON"),
+        ({"config.json": "[]"}, "is no JSON object"),
+        ({"config.json": "{}"}, "neither model.safetensors nor model.safetensors.index.json"),
+        ({"config.json": "{}", "pytorch_model.bin": ""}, "There is pytorch_model.bin, but only safetensors"),
+        ({"config.json": "{}", "model.safetensors.index.json": "{}"}, "has no `weight_map`"),
+        (
+            {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "../b.safetensors"}}'},
+            "not a file of its folder",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, files: dict[str, str], why: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(LoadError, match=why):
+        load_whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"), [({"dtype": "float16"}, "--dtype float16"), ({"device": "tpu"}, "--device tpu")]
+)
+def test_a_wish_that_cannot_be_met_names_its_flag(checkpoints: Path, wish: dict[str, Any], why: str) -> None:
+    with pytest.raises(LoadError, match=why):
+        load_whole(checkpoints / "llama", **wish)

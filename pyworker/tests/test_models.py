@@ -1,0 +1,114 @@
+"""Models against `transformers`: logits close, greedy tokens identical, and bit for bit the same in any company."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from pelton.loading.load import Loaded
+from pelton.step import Step
+from plans import Admit
+from random_checkpoints import VARIANTS, VOCAB, greedy, logits, write
+from tiny_router import Request, TinyRouter, load_whole
+
+PROMPTS = [1, 5, 17, 40, 70, 131]  # tokens; B:SC2: one of exactly one token
+TOKENS = 64
+
+
+def prompts(seed: int) -> list[list[int]]:
+    source = random.Random(seed)
+    return [[source.randrange(VOCAB) for _ in range(length)] for length in PROMPTS]
+
+
+def forward(loaded: Loaded, tokens: list[int]) -> torch.Tensor:
+    """Logits after each token, in one pass over blocks in reverse order."""
+    size, count = loaded.kv.shape.block_size, len(tokens)
+    blocks = torch.arange(loaded.kv.blocks - 1, loaded.kv.blocks - 1 - -(-count // size), -1)
+    places = torch.arange(count)
+    step = Step(
+        ids=torch.tensor(tokens, dtype=torch.int32),
+        positions=places.int(),
+        kv_slots=blocks[places // size] * size + places % size,
+        block_table=blocks[None].int(),
+        row_offsets=torch.tensor([0, count], dtype=torch.int32),
+        row_starts=torch.zeros(1, dtype=torch.int32),
+        kv=loaded.kv,
+    )
+    with torch.inference_mode():
+        out: torch.Tensor = loaded.model.head(loaded.model(step))
+    return out
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_transformers(checkpoints: Path, variant: str) -> None:
+    tokens = prompts(1)[-1]
+    got, expected = forward(load_whole(checkpoints / variant), tokens), logits(checkpoints / variant, tokens)
+    assert got.dtype == torch.float32
+    # Sums of a few hundred float32 terms in another order, through three layers.
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-4 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_tokens_are_those_of_transformers_in_mixed_batches_with_chunked_prefill(
+    checkpoints: Path, variant: str
+) -> None:
+    folder = checkpoints / variant
+    expected = [greedy(folder, prompt, TOKENS) for prompt in prompts(2)]
+    router = TinyRouter(load_whole(folder), seed=3)
+    assert router.run(*(Request(Admit(0), prompt, TOKENS) for prompt in prompts(2))) == expected
+
+
+@pytest.fixture(scope="module", params=["llama-tied-biased", "qwen3"])
+def bf16(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    folder = tmp_path_factory.mktemp("bf16") / request.param
+    loaded = load_whole(write(folder, request.param, torch.bfloat16))
+    assert loaded.dtype == "bfloat16"
+    return loaded
+
+
+def seeded(seed: int) -> list[Request]:
+    rules = [
+        Admit(0, temperature=0.9, seed=seed + number, logprobs=3, top_p=0.95, repetition=1.1 if number % 2 else 1.0)
+        for number in range(len(PROMPTS))
+    ]
+    return [Request(rule, prompt, 24) for rule, prompt in zip(rules, prompts(seed), strict=True)]
+
+
+def test_in_bf16_tokens_and_log_probabilities_are_bit_for_bit_the_same_alone_in_a_batch_and_chunked(
+    bf16: Loaded,
+) -> None:
+    alone = seeded(5)
+    for request in alone:
+        TinyRouter(bf16).run(request)
+    for router in (TinyRouter(bf16, seed=6), TinyRouter(bf16, chunk=3), TinyRouter(bf16, chunk=48)):
+        together = seeded(5)
+        router.run(*together)
+        assert [request.output for request in together] == [request.output for request in alone]
+        assert [request.logprobs for request in together] == [request.logprobs for request in alone]
+
+
+def test_a_replay_from_committed_tokens_goes_on_as_if_nothing_had_happened(bf16: Loaded) -> None:
+    undisturbed = seeded(7)
+    TinyRouter(bf16).run(*undisturbed)
+    resumed = seeded(7)
+    for number, request in enumerate(resumed):
+        request.output = undisturbed[number].output[: 3 * number]
+    TinyRouter(bf16, seed=8).run(*resumed)
+    assert [request.output for request in resumed] == [request.output for request in undisturbed]
+
+
+def test_in_bf16_the_argmax_is_that_of_transformers_unless_the_two_best_are_closer_than_rounding(
+    tmp_path: Path,
+) -> None:
+    folder = write(tmp_path / "qwen3", "qwen3", torch.bfloat16)
+    tokens = prompts(9)[-1]
+    got, expected = forward(load_whole(folder), tokens), logits(folder, tokens)
+    # The reference computes in float32 from the same weights. Three layers round about 8 times each to 8 bits; errors of
+    # random sign add up as the root: √24 · 2⁻⁹ of the largest logit, and both candidates may move.
+    bound = 2 * 24**0.5 * 2**-9 * expected.abs().amax(dim=1)
+    best = expected.topk(2, dim=1).values
+    is_clear = best[:, 0] - best[:, 1] > bound
+    assert is_clear.float().mean() > 0.5
+    assert torch.equal(got.argmax(1)[is_clear], expected.argmax(1)[is_clear])

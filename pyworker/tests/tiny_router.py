@@ -1,0 +1,152 @@
+"""A router in a hundred lines: plans chunks under a budget, one step ahead, and commits what was drawn.
+
+It stands where the real one stands: its plans are bytes that `WorkerEnd` checks, its results are what the frame holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from pelton.frames import Counts, FrameViews
+from pelton.loading.load import Loaded
+from pelton.runner import Runner
+from pelton_kernels._native import WorkerEnd
+from plans import CAPACITIES, Admit, Plan, Row
+
+
+@dataclass
+class Request:
+    """One request's life."""
+
+    rules: Admit
+    prompt: list[int]
+    max_tokens: int
+    output: list[int] = field(default_factory=list)
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+    planned: int = 0  # tokens drawn or to be drawn by steps in flight
+
+    @property
+    def known(self) -> list[int]:
+        """What the router knows."""
+        return self.prompt + self.output
+
+    @property
+    def is_planned_out(self) -> bool:
+        """Whether no further step is needed."""
+        return self.planned == self.max_tokens
+
+
+class TinyRouter:
+    """Drives a runner. `chunk` bounds a row's tokens; None: all that the budget leaves, at random."""
+
+    def __init__(self, loaded: Loaded, chunk: int | None = None, seed: int = 0) -> None:
+        self._end = WorkerEnd.inline(CAPACITIES, 1)
+        shape = loaded.kv.shape
+        self._end.set_bounds(
+            blocks=loaded.kv.blocks,
+            block_size=shape.block_size,
+            vocab=loaded.model.config.vocab,
+            positions=loaded.budget.max_model_len,
+        )
+        self._views = FrameViews(self._end)
+        self._runner = Runner(loaded, CAPACITIES["slots"], CAPACITIES["top_logprobs"])
+        self._block_size = shape.block_size
+        self._free = list(range(loaded.kv.blocks))
+        self._chunk = chunk
+        self._random = random.Random(seed)
+        self._random.shuffle(self._free)  # blocks of a request lie anywhere
+        self._step = 0
+        self._drops: list[int] = []
+
+    def run(self, *requests: Request) -> list[list[int]]:
+        """All to their end, together; returns what they drew. Slots are given in order and must suffice."""
+        for slot, request in enumerate(requests):
+            request.rules.slot = slot
+            request.rules.prompt_len = len(request.prompt)
+            request.rules.history = request.known
+            request.planned = len(request.output)
+        waiting, running = deque(requests), list[Request]()
+        in_flight: deque[tuple[Plan, list[Request]]] = deque()
+        while waiting or in_flight or any(not request.is_planned_out for request in running):
+            plan, sampled = self._plan(waiting, running)
+            if plan.rows:
+                self._end.accept_plan(plan.to_bytes())
+                in_flight.append((plan, sampled))
+            if len(in_flight) == 2 or not plan.rows:  # one step ahead
+                self._commit(*in_flight.popleft())
+        self._drops = [request.rules.slot for request in requests]
+        for request in requests:
+            self._free += request.blocks
+            request.blocks = []
+        return [request.output for request in requests]
+
+    def _plan(self, waiting: deque[Request], running: list[Request]) -> tuple[Plan, list[Request]]:
+        self._step += 1
+        plan, sampled = Plan(self._step, drops=self._drops), []
+        self._drops = []
+        if waiting:  # one at a time, so that prompts meet requests that decode already
+            running.append(waiting.popleft())
+            plan.admits.append(running[-1].rules)
+        left = CAPACITIES["tokens"]
+        for request in self._random.sample(running, len(running)):
+            total = len(request.prompt) + request.planned  # known, or known to the device
+            count = min(total - request.computed, left, self._chunk or left)
+            if count == 0 or request.is_planned_out:
+                continue
+            if self._chunk is None:
+                count = self._random.randint(1, count)
+            self._give_blocks(plan, request, request.computed + count)
+            known = request.known[request.computed : request.computed + count]
+            samples = request.computed + count == total
+            plan.rows.append(Row(request.rules.slot, request.computed, count, known, samples))
+            request.computed += count
+            left -= count
+            if samples:
+                request.planned += 1
+                sampled.append(request)
+        plan.has_top = any(request.rules.logprobs for request in running)
+        if not plan.rows:
+            self._step -= 1
+        return plan, sampled
+
+    def _give_blocks(self, plan: Plan, request: Request, tokens: int) -> None:
+        while len(request.blocks) * self._block_size < tokens:
+            request.blocks.append(self._free.pop())
+            plan.appends.append((request.rules.slot, request.blocks[-1]))
+
+    def _commit(self, plan: Plan, sampled: list[Request]) -> None:
+        frame = self._end.wait(0.0)
+        assert frame is not None
+        counts = Counts(*self._end.header(frame))
+        cut = self._views.cut(frame, counts)
+        self._runner.run(cut)
+        results, at = cut.results, iter(sampled)
+        for number, row in enumerate(plan.rows):
+            if row.samples:
+                request = next(at)
+                request.output.append(int(results.sampled[number]))
+                assert results.flags[number] == 0
+                top = zip(results.top_ids[number].tolist(), results.top_logprobs[number].tolist(), strict=True)
+                request.logprobs.append((float(results.chosen_logprob[number]), list(top)))
+        self._end.publish(frame, 0, 1)
+
+
+def load_whole(folder: object, **wish: object) -> Loaded:
+    """Loads without looking at progress."""
+    from pathlib import Path
+
+    from pelton.loading.load import load
+    from pelton.loading.wish import Wish
+
+    fields = {"kv_bytes": 8 << 20, "block_size": 8, "threads": 1, "slots": 8, "token_budget": 48} | wish
+    loading = load(Wish(Path(str(folder)), **fields))  # type: ignore[arg-type]
+    while True:
+        try:
+            next(loading)
+        except StopIteration as end:
+            loaded: Loaded = end.value
+            return loaded
