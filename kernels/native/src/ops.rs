@@ -17,6 +17,7 @@ static CPU: LazyLock<Mutex<Cpu>> =
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PackedWeight>()?;
+    module.add_class::<ReadProbe>()?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(available_isas, module)?)?;
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
@@ -149,6 +150,29 @@ fn force_isa(py: Python<'_>, name: Option<&str>) -> PyResult<()> {
 fn numerics_id(py: Python<'_>, dtype: &str) -> PyResult<String> {
     let format = format_of(dtype)?;
     Ok(py.detach(|| cpu().numerics_id(format)))
+}
+
+/// Memory that benches have read, to know what this machine gives at that moment.
+#[pyclass(frozen, module = "pelton_kernels._native")]
+struct ReadProbe(pelton_cpu::ReadProbe);
+
+#[pymethods]
+impl ReadProbe {
+    #[new]
+    fn new(py: Python<'_>, bytes: usize) -> Self {
+        Self(py.detach(|| pelton_cpu::ReadProbe::new(&mut cpu(), bytes)))
+    }
+
+    /// How many bytes one reading takes in.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Reads everything once with all threads; the sum of it.
+    fn read(&self, py: Python<'_>) -> f32 {
+        py.detach(|| self.0.read(&mut cpu()))
+    }
 }
 
 #[pyfunction]

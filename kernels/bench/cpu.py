@@ -1,0 +1,246 @@
+"""CPU kernels on the shapes of Qwen3-0.6B, beside what the machine gives in the same minutes.
+
+    python kernels/bench/cpu.py [--tiny] [--threads 2] [--dtype bfloat16] [--isa NAME] [--only WORD] [--json FILE]
+
+Limits are taken right before each line: `read` is how fast all threads read memory together, `gemm` what torch (oneDNN)
+reaches on a large matrix product of the same format. A share above 1 means that the limit was disturbed, or that the bytes were
+still in a cache. The checksum shows that two runs computed the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import torch
+from pelton_kernels import _native, admit, ops
+from torch import Tensor
+
+
+@dataclass
+class Line:
+    name: str
+    shape: str
+    us: float
+    rate: float
+    unit: str
+    share: float
+    checksum: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One model's shapes, and how much is measured."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    dim: int
+    inner: int
+    vocabulary: int
+    context: int
+    prefill: int
+    weight_bytes: int  # a linear layer's weights are repeated up to this size, so that no cache holds them
+    gemm: int
+    repetitions: int
+
+
+FULL: Final = Sizes(1024, 16, 8, 128, 3072, 151_936, 2048, 512, 256 << 20, 2048, 7)
+TINY: Final = Sizes(64, 4, 2, 16, 96, 500, 70, 20, 1 << 16, 64, 1)
+
+
+class Bench:
+    """Measures one call at a time, its limit right before it."""
+
+    def __init__(self, sizes: Sizes, dtype: torch.dtype, only: str) -> None:
+        self.sizes, self.dtype, self.only = sizes, dtype, only
+        self.probe = _native.ReadProbe(sizes.weight_bytes)
+        self.square = torch.randn(sizes.gemm, sizes.gemm).to(dtype)
+        self.lines: list[Line] = []
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        call()
+        times = []
+        for _ in range(self.sizes.repetitions):
+            begin = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begin)
+        return median(times)
+
+    def measure(
+        self, name: str, shape: str, call: Callable[[], Tensor], *, nbytes: int = 0, flops: int = 0, calls: int = 1
+    ) -> None:
+        """`call` does the op `calls` times and returns an output; the rate is that of bytes, or else of operations."""
+        if self.only not in name:
+            return
+        if nbytes:
+            limit, unit = self.probe.nbytes / self.seconds(self.probe.read), "GB/s"
+        else:
+            limit, unit = 2 * self.sizes.gemm**3 / self.seconds(lambda: self.square @ self.square), "GFLOP/s"
+        seconds = self.seconds(call) / calls
+        rate = (nbytes or flops) / seconds
+        checksum = float(call().double().abs().sum())
+        line = Line(name, shape, seconds * 1e6, rate / 1e9, unit, rate / limit, checksum)
+        self.lines.append(line)
+        print(
+            f"{name:<22} {shape:<28} {line.us:>10.1f} us {line.rate:>8.1f} {unit:<8} {line.share:>5.2f} of"
+            f" {'read' if nbytes else 'gemm'} {limit / 1e9:>6.1f}   {checksum:.6g}",
+            flush=True,
+        )  # fmt: skip
+
+    def linear(self) -> None:
+        s = self.sizes
+        shapes = {
+            "qkv": ((s.heads + 2 * s.kv_heads) * s.dim, s.width),
+            "o": (s.width, s.heads * s.dim),
+            "gate_up": (2 * s.inner, s.width),
+            "down": (s.width, s.inner),
+        }
+        for name, (columns, depth) in shapes.items():
+            size = columns * depth * self.dtype.itemsize
+            copies = max(1, s.weight_bytes // size)
+            packed = [ops.pack(torch.randn(columns, depth).to(self.dtype)) for _ in range(copies)]
+            for tokens in (1, 8, 16, s.prefill):
+                x, out = torch.randn(tokens, depth).to(self.dtype), torch.empty(tokens, columns, dtype=self.dtype)
+                used = packed if tokens <= 16 else packed[: max(1, copies // 8)]
+
+                def call(out: Tensor = out, x: Tensor = x, used: list[ops.PackedWeight] = used) -> Tensor:
+                    for weight in used:
+                        ops.linear(out, x, weight)
+                    return out
+
+                shape = f"[{tokens}, {depth}] x [{columns}, {depth}]"
+                if tokens <= 16:
+                    self.measure(f"linear {name}", shape, call, nbytes=size, calls=len(used))
+                else:
+                    self.measure(f"linear {name}", shape, call, flops=2 * tokens * columns * depth, calls=len(used))
+
+    def attention(self) -> None:
+        s = self.sizes
+        for name, rows, count, before in (
+            ("attention decode", 1, 1, s.context),
+            ("attention decode", 8, 1, s.context),
+            ("attention prefill", 1, s.prefill, 0),
+        ):
+            known = before + count
+            used = -(-known // 32)
+            k_cache, v_cache = (torch.randn(rows * used, s.kv_heads, 32, s.dim).to(self.dtype) for _ in range(2))
+            table = torch.randperm(rows * used).int().view(rows, used)
+            offsets = torch.arange(0, rows * count + 1, count, dtype=torch.int32)
+            starts = torch.full((rows,), before, dtype=torch.int32)
+            q = torch.randn(rows * count, s.heads, s.dim).to(self.dtype)
+            out = torch.empty_like(q)
+
+            def call(
+                out: Tensor = out, q: Tensor = q, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache,
+                table: Tensor = table, offsets: Tensor = offsets, starts: Tensor = starts,
+            ) -> Tensor:  # fmt: skip
+                ops.paged_attention(out, q, k_cache, v_cache, table, offsets, starts, s.dim**-0.5)
+                return out
+
+            shape = f"{rows} x {count} after {before}"
+            if count == 1:
+                self.measure(name, shape, call, nbytes=2 * rows * known * s.kv_heads * s.dim * self.dtype.itemsize)
+            else:
+                self.measure(name, shape, call, flops=4 * s.heads * s.dim * count * (count + 1) // 2 * rows)
+
+    def small(self) -> None:
+        s = self.sizes
+        for tokens in (1, 16, s.prefill):
+            x, residual, gate_up = (
+                torch.randn(tokens, width).to(self.dtype) for width in (s.width, s.width, 2 * s.inner)
+            )
+            gain, size = torch.ones(s.width, dtype=self.dtype), self.dtype.itemsize
+            out, gated = torch.empty_like(x), torch.empty(tokens, s.inner, dtype=self.dtype)
+
+            def norm(out: Tensor = out, residual: Tensor = residual, x: Tensor = x, gain: Tensor = gain) -> Tensor:
+                for _ in range(20):
+                    ops.add_rms_norm(out, residual, x, gain, 1e-6)
+                return out
+
+            def gate(gated: Tensor = gated, gate_up: Tensor = gate_up) -> Tensor:
+                for _ in range(20):
+                    ops.silu_mul(gated, gate_up)
+                return gated
+
+            self.measure("add_rms_norm", f"[{tokens}, {s.width}]", norm, nbytes=4 * tokens * s.width * size, calls=20)
+            self.measure("silu_mul", f"[{tokens}, {s.inner}]", gate, nbytes=3 * tokens * s.inner * size, calls=20)
+
+    def sample(self) -> None:
+        s = self.sizes
+        for name, words in (
+            ("greedy", (0.0, 0, 1.0)),
+            ("temperature", (1.0, 0, 1.0)),
+            ("top-k", (1.0, 50, 1.0)),
+            ("top-p", (1.0, 0, 0.9)),
+            ("top-k, top-p", (1.0, 50, 0.9)),
+        ):
+            rows = 8
+            params = torch.zeros(rows, admit.WORDS, dtype=torch.int32)
+            values = params.view(torch.float32)
+            values[:, admit.TEMPERATURE], params[:, admit.TOP_K], values[:, admit.TOP_P] = words
+            params[:, admit.SEED_LO] = torch.arange(rows)
+            logits = 3 * torch.randn(rows, s.vocabulary)
+            tokens, flags, slots = (torch.arange(rows, dtype=torch.int32) for _ in range(3))
+            empty = torch.zeros(rows, 0)
+
+            def call(
+                tokens: Tensor = tokens, flags: Tensor = flags, slots: Tensor = slots, params: Tensor = params,
+                logits: Tensor = logits, empty: Tensor = empty,
+            ) -> Tensor:  # fmt: skip
+                none = empty.int()
+                chosen = torch.empty(len(slots))
+                ops.sample(
+                    tokens,
+                    flags,
+                    chosen,
+                    none,
+                    empty.clone(),
+                    logits,
+                    params,
+                    slots,
+                    slots.clone(),
+                    None,
+                    none,
+                    empty,
+                    none,
+                )
+                return tokens
+
+            self.measure(f"sample {name}", f"[{rows}, {s.vocabulary}]", call, nbytes=logits.nbytes)
+
+
+def main(arguments: list[str] | None = None) -> list[Line]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="small shapes, once each: proves that the bench runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--isa", choices=ops.available_isas(), help="another class than the best")
+    parser.add_argument("--only", default="", help="lines whose name has this in it")
+    parser.add_argument("--json", type=Path, help="write the lines to this file, too")
+    options = parser.parse_args(arguments)
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    ops.set_threads(options.threads)
+    ops.force_isa(options.isa)
+    dtype = getattr(torch, options.dtype)
+    print(f"{ops.numerics_id('cpu', dtype)}, {options.threads} threads")
+    bench = Bench(TINY if options.tiny else FULL, dtype, options.only)
+    bench.linear()
+    bench.attention()
+    bench.small()
+    bench.sample()
+    ops.force_isa(None)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(line) for line in bench.lines], indent=1))
+    return bench.lines
+
+
+if __name__ == "__main__":
+    main()
