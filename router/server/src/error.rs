@@ -74,6 +74,18 @@ pub enum ApiError {
         /// The context.
         limit: u64,
     },
+    /// The same, seen before the prompt was tokenised.
+    #[error(
+        "the prompt has {bytes} bytes of text, more than {limit} tokens, the model's context, can hold: shorten it"
+    )]
+    TextTooLong {
+        /// Where the prompt stood in the request.
+        param: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The context.
+        limit: u32,
+    },
     /// The model is not one of ours.
     #[error("the model `{asked}` is not served here; served: {served}")]
     UnknownModel {
@@ -205,7 +217,9 @@ impl ApiError {
             Self::Unknown { param, .. } => bad("unknown_parameter", Some(param)),
             Self::NotServed { param, .. } => bad("not_served_yet", Some(param)),
             Self::Conflict { param, .. } => bad("conflicting_parameters", Some(param)),
-            Self::PromptTooLong { param, .. } => bad("context_length_exceeded", Some(param)),
+            Self::PromptTooLong { param, .. } | Self::TextTooLong { param, .. } => {
+                bad("context_length_exceeded", Some(param))
+            }
             Self::UnknownModel { .. } => Facts {
                 param: Some("model"),
                 ..of(StatusCode::NOT_FOUND, "NotFoundError", "model_not_found", Code::NotFound)

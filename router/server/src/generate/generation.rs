@@ -60,6 +60,10 @@ impl Serving {
         let facts = self.facts(&model);
         request.options.check_rest(&facts)?;
         self.check_choices(&request)?;
+        if request.tools.is_some() && !self.reads_tool_calls {
+            let reason = "cannot be used: the model's chat template asks for tool calls in no form that is read here";
+            return Err(ApiError::Conflict { param: "tools".to_owned(), reason: reason.to_owned() });
+        }
         let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
         let prompts = self.tokenize(std::mem::take(&mut request.prompts), request.echo).await?;
         let mut choices = Vec::with_capacity(prompts.len() * request.options.n as usize);

@@ -139,8 +139,7 @@ impl Serving {
         if text.len() <= most {
             return Ok(());
         }
-        let got = format!("{} bytes of text", text.len());
-        Err(ApiError::invalid(param, got, format!("what fits into the model's context of {context} tokens")))
+        Err(ApiError::TextTooLong { param, bytes: text.len(), limit: context })
     }
 
     /// Everything the engine needs for the answers to one prompt; they differ in their seeds alone.

@@ -41,11 +41,6 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let mut request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
-    if request.request.tools.is_some() && !serving.reads_tool_calls {
-        let reason =
-            "cannot be used: the model's chat template asks for tool calls in no form that is read here".to_owned();
-        return Err(ApiError::Conflict { param: "tools".to_owned(), reason });
-    }
     let object = if request.stream.is_some() { "chat.completion.chunk" } else { "chat.completion" };
     let head = head(&serving, "chatcmpl", object, request.request_id.take(), id);
     let generation = serving.generate(request.request.clone()).await.map_err(|error| request.renamed(error))?;

@@ -115,7 +115,8 @@ impl Door {
         connections: &GracefulShutdown,
         cut: CancellationToken,
     ) {
-        let io = TokioIo::new(Connection::new(stream, self.stall));
+        // A stream that stalls is told from others by `generate`, in whose time it is cut; the connection follows.
+        let io = TokioIo::new(Connection::new(stream, self.stall * 2));
         let serving = server.serve_connection(io, TowerToHyperService::new(self.router.clone())).into_owned();
         let serving = connections.watch(serving);
         tokio::spawn(async move {

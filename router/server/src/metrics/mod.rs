@@ -58,7 +58,14 @@ pub struct Metrics {
     cancelled: [Counter; PHASES.len()],
     stalled_streams: Counter,
     /// By route, method and class of status. Routes are those of the router, so this is bounded.
-    http: Mutex<BTreeMap<(String, String, &'static str), Arc<HttpSeries>>>,
+    http: Mutex<BTreeMap<HttpLabels, Arc<HttpSeries>>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct HttpLabels {
+    route: String,
+    method: String,
+    status: &'static str,
 }
 
 #[derive(Debug)]
@@ -95,7 +102,7 @@ impl Metrics {
 
     /// An HTTP response has begun. `route` is a route of ours, never a path that a client made up.
     pub(crate) fn http_answered(&self, route: &str, method: &str, status: u16, took: Duration) {
-        let class = match status {
+        let status = match status {
             ..200 => "1xx",
             200..300 => "2xx",
             300..400 => "3xx",
@@ -104,9 +111,9 @@ impl Metrics {
         };
         let series = {
             let mut all = self.http.lock().unwrap_or_else(PoisonError::into_inner);
-            let series = all.entry((route.to_owned(), method.to_owned(), class)).or_insert_with(|| {
-                Arc::new(HttpSeries { requests: Counter::default(), duration: Histogram::new(HTTP_DURATION) })
-            });
+            let labels = HttpLabels { route: route.to_owned(), method: method.to_owned(), status };
+            let new = || HttpSeries { requests: Counter::default(), duration: Histogram::new(HTTP_DURATION) };
+            let series = all.entry(labels).or_insert_with(|| Arc::new(new()));
             Arc::clone(series)
         };
         series.requests.add(1);
@@ -223,9 +230,7 @@ impl Metrics {
         };
         let labels: Vec<_> = all
             .iter()
-            .map(|((route, method, status), _)| {
-                [("handler", route.as_str()), ("method", method.as_str()), ("status", *status)]
-            })
+            .map(|(labels, _)| [("handler", &*labels.route), ("method", &*labels.method), ("status", labels.status)])
             .collect();
         let mut shown = Exposition::new(String::new());
         let requests =
