@@ -35,12 +35,6 @@ def memory(device: torch.device, limit_bytes: int) -> tuple[int, int]:
     return held, limit_bytes or held + _kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
 
 
-def resident_bytes() -> int:
-    """The process's resident set."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -73,19 +73,23 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """The plan part of a frame."""
+        return b"".join(self.regions().values())
+
+    def regions(self) -> dict[str, bytes]:
+        """The same, region by region."""
         admits, biases, suppressed, history = self._admits()
         rows, tokens = self._rows()
-        regions = [
-            _words(self.drops),
-            admits,
-            biases,
-            _words(suppressed),
-            _words(history),
-            _words(word for append in self.appends for word in append),
-            _words(word for copy in self.copies for word in (*copy, 0)),
-            rows,
-            _words(tokens),
-        ]
+        body = {
+            "drops": _words(self.drops),
+            "admits": admits,
+            "biases": biases,
+            "suppressed": _words(suppressed),
+            "history": _words(history),
+            "appends": _words(word for append in self.appends for word in append),
+            "copies": _words(word for copy in self.copies for word in (*copy, 0)),
+            "rows": rows,
+            "tokens": _words(tokens),
+        }
         counts = [
             len(self.drops),
             len(self.admits),
@@ -97,12 +101,9 @@ class Plan:
             len(self.rows),
             len(tokens),
         ]
-        has_top = int(self.has_top)
         head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
-        unsigned = _words([*head, 0, 0, has_top, 0])
-        checksum = checksum_of(unsigned, *regions)
-        header = _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, has_top, 0])
-        return header + b"".join(regions)
+        checksum = checksum_of(_words([*head, 0, 0, int(self.has_top), 0]), *body.values())
+        return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, int(self.has_top), 0]), **body}
 
     def _admits(self) -> tuple[bytes, bytes, list[int], list[int]]:
         records, biases = b"", b""
@@ -139,7 +140,8 @@ class Plan:
         return records, biases, suppressed, history
 
     def _rows(self) -> tuple[bytes, list[int]]:
-        records, tokens, flat = b"", [], 0
+        records, flat = b"", 0
+        tokens: list[int] = []
         for row in self.rows:
             records += _words([row.slot, row.start, row.count, len(row.known), len(tokens), int(row.samples), flat, 0])
             tokens += row.known

@@ -78,7 +78,7 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard:
 @functools.cache
 def oracle(folder: Path) -> Any:
     """The checkpoint in transformers, in float32."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def budget(wish: Wish, limit: int) -> Budget:
     return plan(wish, CONFIG, KV, WEIGHTS, HELD, limit)
 
 
-def ask(limit: int, **wish: int) -> Budget:
+def ask(limit: int, **wish: Any) -> Budget:
     return budget(dataclasses.replace(WISH, **wish), limit)
 
 

@@ -27,7 +27,7 @@ def test_a_copied_prefix_gives_the_tokens_of_a_computed_one(checkpoints: Path) -
         assert frame is not None
         cut = views.cut(frame, Counts(*end.header(frame)))
         runner.run(cut)
-        sampled = cut.results.sampled.tolist()
+        sampled: list[int] = cut.results.sampled.tolist()
         end.publish(frame, 0, 0)
         return sampled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pelton.loading.load import Loaded
@@ -19,8 +20,8 @@ def loaded(checkpoints: Path) -> Loaded:
     return load_whole(checkpoints / "llama")
 
 
-def says(loaded: Loaded, tokens: int = 16, **rules: object) -> list[int]:
-    return TinyRouter(loaded).run(Request(Admit(0, **rules), PROMPT, tokens))[0]  # type: ignore[arg-type]
+def says(loaded: Loaded, tokens: int = 16, **rules: Any) -> list[int]:
+    return TinyRouter(loaded).run(Request(Admit(0, **rules), PROMPT, tokens))[0]
 
 
 def test_a_bias_forces_and_forbids_tokens(loaded: Loaded) -> None:
@@ -64,9 +65,15 @@ def test_a_repetition_penalty_counts_the_prompt_too(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 7, 15])
 def test_penalties_of_a_resumed_request_count_prompt_and_output_apart(loaded: Loaded, done: int) -> None:
-    rules = {"presence": 0.9, "frequency": 0.7, "repetition": 1.2, "temperature": 0.8, "seed": (5 << 40) + 3}
+    rules: dict[str, Any] = {
+        "presence": 0.9,
+        "frequency": 0.7,
+        "repetition": 1.2,
+        "temperature": 0.8,
+        "seed": (5 << 40) + 3,
+    }
     whole = says(loaded, **rules)
-    resumed = Request(Admit(0, **rules), PROMPT, 16, output=whole[:done])  # type: ignore[arg-type]
+    resumed = Request(Admit(0, **rules), PROMPT, 16, output=whole[:done])
     assert TinyRouter(loaded).run(resumed)[0] == whole
 
 
@@ -82,7 +89,7 @@ def test_log_probabilities_are_the_raw_models(loaded: Loaded, checkpoints: Path)
 
 
 def test_the_same_seed_draws_the_same_and_another_one_differs(loaded: Loaded) -> None:
-    hot = {"temperature": 1.5}
+    hot: dict[str, Any] = {"temperature": 1.5}
     assert says(loaded, seed=9, **hot) == says(loaded, seed=9, **hot)
     assert says(loaded, seed=9, **hot) != says(loaded, seed=10, **hot)
     assert says(loaded, seed=9, **hot) != says(loaded, seed=9 + (1 << 32), **hot)

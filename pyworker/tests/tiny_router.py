@@ -142,7 +142,14 @@ def load_whole(folder: object, **wish: object) -> Loaded:
     from pelton.loading.load import load
     from pelton.loading.wish import Wish
 
-    fields = {"kv_bytes": 8 << 20, "block_size": 8, "threads": 1, "slots": 8, "token_budget": 48} | wish
+    fields = {
+        "kv_bytes": 8 << 20,
+        "block_size": 8,
+        "threads": 1,
+        "slots": 8,
+        "token_budget": 48,
+        "device": "cpu",
+    } | wish
     loading = load(Wish(Path(str(folder)), **fields))  # type: ignore[arg-type]
     while True:
         try:

@@ -70,7 +70,7 @@ class WorkerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Handshake(self, request, context):
-        """First call. LoadError with FAILED_PRECONDITION when the versions or layouts differ.
+        """First call. Refused with FAILED_PRECONDITION when the versions or layouts differ.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

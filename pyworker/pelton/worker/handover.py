@@ -50,6 +50,8 @@ class MemorySocket:
             loop = None
             try:
                 loop = self._take(connection)
+                if loop is None:
+                    return
                 connection.sendall(MAPPED)
                 connection.recv(1)  # returns when the router closes, or dies
             except (BusyError, ClaimError, ValueError) as error:  # ValueError: the memory is not what it claims
@@ -63,12 +65,15 @@ class MemorySocket:
                 if loop is not None:
                     self._session.detach(loop)
 
-    def _take(self, connection: socket.socket) -> StepLoop:
+    def _take(self, connection: socket.socket) -> StepLoop | None:
+        """Steps run from now on. None: the router has gone before it handed anything over."""
         _, uid, _ = UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))
         if uid != os.geteuid():
             raise ClaimError(f"user {uid} may not hand over memory to user {os.geteuid()}")
         # No deadline: a router connects before it loads, so that it can unlink the socket files, and sends afterwards.
         nonce, fds, flags, _ = socket.recv_fds(connection, NONCE_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        if not nonce:
+            return None
         try:
             if len(nonce) != NONCE_BYTES or len(fds) != 2 or flags & socket.MSG_CTRUNC:
                 raise ClaimError(f"{len(nonce)} bytes and {len(fds)} descriptors came; expected {NONCE_BYTES} and 2")
