@@ -1,6 +1,12 @@
-"""Generates `pelton.rpc` from the contracts: `.venv/bin/python proto/generate.py`, after a change of `proto/pelton/v1`.
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["grpcio-tools==1.80.0"]
+# ///
+"""Generates `pelton.rpc` from the contracts: `uv run --script proto/generate.py`, after a change of `proto/pelton/v1`.
 
-The result is checked in, so that neither a build nor an installation needs a protobuf compiler.
+The result is checked in, so that neither a build nor an installation needs a protobuf compiler. Generated code refuses
+libraries older than its generator, so the generator is the oldest that pyproject.toml allows, in an environment of its
+own, and not the one that is locked.
 """
 
 from __future__ import annotations

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-import pelton.rpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from grpc_tools import protoc
+from pelton.rpc import pelton_pb2, pelton_pb2_grpc, worker_pb2, worker_pb2_grpc
 
-ROOT = Path(__file__).resolve().parents[2]
+PROTOS = Path(__file__).resolve().parents[2] / "proto"
 
 
-def test_generated_code_is_current(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "proto" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    folder = Path(pelton.rpc.__file__).parent
-    made = script.generate(tmp_path)
-    assert {name: (folder / name).read_text() for name in made} == made
+@pytest.mark.parametrize(("name", "messages"), [("pelton", pelton_pb2), ("worker", worker_pb2)])
+def test_generated_messages_are_current(tmp_path: Path, name: str, messages: object) -> None:
+    out = tmp_path / "descriptors"
+    assert protoc.main(["protoc", f"-I{PROTOS}", f"-o{out}", f"pelton/v1/{name}.proto"]) == 0
+    (expected,) = FileDescriptorSet.FromString(out.read_bytes()).file
+    got = FileDescriptorProto()
+    messages.DESCRIPTOR.CopyToProto(got)  # type: ignore[attr-defined]
+    assert got == expected
+
+
+def test_generated_services_have_every_call() -> None:
+    for file, servicer in (
+        (pelton_pb2.DESCRIPTOR, pelton_pb2_grpc.PeltonServicer),
+        (worker_pb2.DESCRIPTOR, worker_pb2_grpc.WorkerServicer),
+    ):
+        (service,) = file.services_by_name.values()
+        assert {method.name for method in service.methods} == {name for name in vars(servicer) if name[0].isupper()}

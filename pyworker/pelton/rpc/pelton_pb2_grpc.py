@@ -5,7 +5,7 @@ import warnings
 
 from pelton.rpc import pelton_pb2 as pelton_dot_v1_dot_pelton__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PeltonStub:
+class PeltonStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -56,7 +56,7 @@ class PeltonStub:
                 _registered_method=True)
 
 
-class PeltonServicer:
+class PeltonServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
@@ -116,7 +116,7 @@ def add_PeltonServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Pelton:
+class Pelton(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -113,7 +113,7 @@ class ModelReport(_message.Message):
     budget: Budget
     numerics_id: str
     invariant: bool
-    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: _Optional[bool] = ...) -> None: ...
+    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ...) -> None: ...
 
 class StepsRequest(_message.Message):
     __slots__ = ("attach", "frame")

@@ -5,7 +5,7 @@ import warnings
 
 from pelton.rpc import worker_pb2 as pelton_dot_v1_dot_worker__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class WorkerStub:
+class WorkerStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -66,7 +66,7 @@ class WorkerStub:
                 _registered_method=True)
 
 
-class WorkerServicer:
+class WorkerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Handshake(self, request, context):
@@ -152,7 +152,7 @@ def add_WorkerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Worker:
+class Worker(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
