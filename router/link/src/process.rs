@@ -30,6 +30,9 @@ const OUTPUT_DEADLINE: Duration = Duration::from_millis(500);
 /// Between SIGTERM and SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
 
+/// A dying process's connections may end before its exit is seen, and the exit says more: it is waited for so long.
+pub(crate) const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
+
 pub(crate) struct Process {
     child: Child,
     pid: Pid,

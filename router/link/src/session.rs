@@ -17,7 +17,7 @@ use crate::{
     folder::Folder,
     handover::hand_over,
     inline::Steps,
-    process::Neighbour,
+    process::{EXIT_AFTER_HANG_UP, Neighbour},
 };
 
 /// A worker that has loaded its model and maps, or mirrors, a memory of this epoch.
@@ -110,11 +110,12 @@ impl Session {
     pub(crate) async fn ended(&mut self) -> Trouble {
         match &mut self.carriage {
             Carriage::Shared { socket, process: Some(process) } => {
-                select! {
+                let trouble = select! {
                     biased;
-                    trouble = process.ended() => trouble,
+                    trouble = process.ended() => return trouble,
                     trouble = hung_up(socket) => trouble,
-                }
+                };
+                timeout(EXIT_AFTER_HANG_UP, process.ended()).await.unwrap_or(trouble)
             }
             Carriage::Shared { socket, process: None } => hung_up(socket).await,
             Carriage::Inline(task) => match task.await {

@@ -21,7 +21,7 @@ use crate::{
     error::Trouble,
     folder::Folder,
     handle::Command,
-    process::Process,
+    process::{EXIT_AFTER_HANG_UP, Process},
     session::{Address, Session},
     watch::until_lifeless,
 };
@@ -38,9 +38,6 @@ const BACK_OFF: [Duration; 7] = [
 ];
 /// A worker that served for so long was sound: its loss starts the back-off from the beginning.
 const SOUND: Duration = Duration::from_secs(30);
-
-/// How long after the end of its connection a child may take to exit.
-const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
 
 pub(crate) struct Supervisor {
     options: LinkOptions,
@@ -223,7 +220,6 @@ async fn watch(options: &LinkOptions, process: &mut Option<Process>, session: &m
         trouble = session.ended() => trouble,
         trouble = until_lifeless(vital, &options.deadlines) => return trouble,
     };
-    // A dead child's socket may end before the child can be waited for, and its exit says more.
     match process {
         Some(process) => timeout(EXIT_AFTER_HANG_UP, process.ended()).await.map_or(trouble, Trouble::Ended),
         None => trouble,

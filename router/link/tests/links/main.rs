@@ -1,0 +1,22 @@
+//! Links with real processes, real sockets and real deaths. The other side is `worker.rs`: a worker of the real contract
+//! that draws tokens by a formula. It is this binary again, started as a link starts any worker.
+#![allow(missing_docs)]
+
+mod rig;
+mod worker;
+
+mod elsewhere;
+mod neighbour;
+mod spawned;
+
+#[test]
+#[ignore = "the worker of these tests"]
+fn worker_process() {
+    worker::main();
+}
+
+#[test]
+#[ignore = "a router that is killed by these tests"]
+fn router_process() {
+    spawned::router_that_is_killed();
+}
