@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::simd::{Lanes, Simd};
+use crate::simd::{LANES, Lanes, Simd};
 
 /// A bfloat16 as stored: the upper half of a float32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -56,6 +56,9 @@ pub trait Element: Pod + Send + Sync + Default {
     /// `PACK` activations of one row, as a packed weight's kernel takes them.
     type Activation<S: Simd>: Pod + Send + Sync;
 
+    /// `16 · PACK` neighbouring elements: what one step of a dot product takes in.
+    type Block: Pod + Send + Sync;
+
     /// Exact.
     fn to_f32(self) -> f32;
     /// Rounds to nearest even.
@@ -70,6 +73,8 @@ pub trait Element: Pod + Send + Sync + Default {
     fn activation<S: Simd>(simd: S, values: &[Self]) -> Self::Activation<S>;
     /// `sum + weights · activation` for 16 columns, neighbours along K in order.
     fn multiply_add<S: Simd>(simd: S, sum: S::V, weights: &Lanes<Self::Unit>, activation: Self::Activation<S>) -> S::V;
+    /// `sum + a · b`, lane by lane; of `PACK` neighbours in one lane, in order.
+    fn dot<S: Simd>(simd: S, sum: S::V, a: &Self::Block, b: &Self::Block) -> S::V;
 }
 
 impl Element for f32 {
@@ -77,6 +82,7 @@ impl Element for f32 {
     const PACK: usize = 1;
     type Unit = f32;
     type Activation<S: Simd> = f32;
+    type Block = Lanes<f32>;
 
     #[inline(always)]
     fn to_f32(self) -> f32 {
@@ -112,6 +118,11 @@ impl Element for f32 {
     fn multiply_add<S: Simd>(simd: S, sum: S::V, weights: &Lanes<f32>, activation: f32) -> S::V {
         simd.fma(simd.load(weights), simd.splat(activation), sum)
     }
+
+    #[inline(always)]
+    fn dot<S: Simd>(simd: S, sum: S::V, a: &Lanes<f32>, b: &Lanes<f32>) -> S::V {
+        simd.fma(simd.load(a), simd.load(b), sum)
+    }
 }
 
 impl Element for Bf16 {
@@ -120,6 +131,7 @@ impl Element for Bf16 {
     /// The earlier weight in the lower half.
     type Unit = u32;
     type Activation<S: Simd> = S::Pair;
+    type Block = [Self; 2 * LANES];
 
     #[inline(always)]
     fn to_f32(self) -> f32 {
@@ -155,6 +167,11 @@ impl Element for Bf16 {
     #[inline(always)]
     fn multiply_add<S: Simd>(simd: S, sum: S::V, weights: &Lanes<u32>, activation: S::Pair) -> S::V {
         simd.dot_pairs(sum, weights, activation)
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(simd: S, sum: S::V, a: &Self::Block, b: &Self::Block) -> S::V {
+        simd.dot_blocks(sum, a, b)
     }
 }
 

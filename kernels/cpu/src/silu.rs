@@ -13,8 +13,8 @@ pub fn silu_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: 
     // The unit of work is a vector within a row, so that threads share even a single row's work.
     let vectors = width.div_ceil(LANES);
     let units = out.len() / width * vectors;
-    // An exp and a division weigh about as much as 8 plain elements.
-    let parts = cpu.parts(units, out.len() * 8);
+    // An element with its exp and division weighs about as much as two that are only read and added.
+    let parts = cpu.parts(units, out.len() * 2);
     let isa = cpu.isa;
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {

@@ -77,16 +77,18 @@ def sample(
 def gumbel(words: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
     """-ln(-ln(1 - v)) for every row and token: [R, V], float32.
 
-    v is made of the upper 31 bits of word `token % 4` of Philox at the counter (token / 4, position, 0, 0) and the key
-    seed. It stands for 1 - u, because great noise comes from u near 1, where v has more bits.
+    v is made of the upper 31 bits of a word of Philox, whose key is the seed. 64 tokens share 16 counters: token t has word
+    `t // 16 % 4` at the counter (t // 64 * 16 + t % 16, position, 0, 0). v stands for 1 - u, because great noise comes
+    from u near 1, where v has more bits.
     """
-    group = torch.arange((vocabulary + 3) // 4, device=words.device)[None]
+    blocks = (vocabulary + 63) // 64
+    first = torch.arange(16 * blocks, device=words.device)[None]
     position = positions.long()[:, None] & 0xFFFF_FFFF
     zero = torch.zeros_like(position)
     seed = words[:, admit.SEED_LO, None].long() & 0xFFFF_FFFF, words[:, admit.SEED_HI, None].long() & 0xFFFF_FFFF
-    four = philox4x32((group, position, zero, zero), seed)
-    word = torch.stack([word.expand(len(words), -1) for word in four], dim=2).flatten(1)[:, :vocabulary]
-    v = ((word >> 1).float() + 0.5) * 2.0**-31
+    four = philox4x32((first, position, zero, zero), seed)
+    word = torch.stack([word.expand(len(words), -1).reshape(-1, blocks, 16) for word in four], dim=2)
+    v = ((word.flatten(1)[:, :vocabulary] >> 1).float() + 0.5) * 2.0**-31
     v = v.clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-v.double())).float()
 

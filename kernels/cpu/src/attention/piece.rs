@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
+
 use super::Run;
 use crate::cache::CacheShape;
 use crate::element::Element;
@@ -27,11 +29,14 @@ pub(super) struct Walk<'a, E> {
     pub(super) tasks: Range<usize>,
 }
 
+/// How many keys ahead of their use the cache lines of a key or a value are asked for. Blocks lie anywhere, and the
+/// processor's own prefetch stops at each block's end.
+const AHEAD: usize = 16;
+
 /// What one task keeps, by query. Heads are filled up to whole vectors with zeros.
-#[derive(Default)]
-struct State {
-    /// `[query][vector]`, scaled.
-    q: Vec<Lanes<f32>>,
+struct State<E: Element> {
+    /// `[query][block]`.
+    q: Vec<E::Block>,
     /// `[query][vector]`: Σ exp(s - max) · v over all pieces so far.
     sums: Vec<Lanes<f32>>,
     /// `[query][vector]`: the same of one piece.
@@ -44,9 +49,14 @@ struct State {
     weight: Vec<f32>,
 }
 
-impl State {
+impl<E: Element> State<E> {
+    fn new() -> Self {
+        Self { q: vec![], sums: vec![], piece: vec![], scores: vec![], max: vec![], weight: vec![] }
+    }
+
     fn clear(&mut self, queries: usize, vectors: usize) {
-        for lanes in [&mut self.q, &mut self.sums, &mut self.piece] {
+        self.q.clear();
+        for lanes in [&mut self.sums, &mut self.piece] {
             lanes.clear();
             lanes.resize(queries * vectors, [0.0; LANES]);
         }
@@ -74,11 +84,11 @@ impl<E: Element> Kernel for Walk<'_, E> {
 impl<E: Element> Walk<'_, E> {
     #[inline(always)]
     fn walk<S: Simd, const C: usize>(self, simd: S) {
-        let mut state = State::default();
+        let mut state = State::new();
         let mut places = [0; PIECE];
         for task in self.tasks.clone() {
             let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
-            self.load_queries(simd, &mut state, run, head);
+            self.load_queries(&mut state, run, head);
             let known = run.position + run.tokens.len();
             for first in (0..known).step_by(PIECE) {
                 let places = &mut places[..PIECE.min(known - first)];
@@ -95,19 +105,15 @@ impl<E: Element> Walk<'_, E> {
     }
 
     /// Query i of a run is head `i % group` of token `i / group`.
-    #[inline(always)]
-    fn load_queries<S: Simd>(&self, simd: S, state: &mut State, run: &Run, head: usize) {
+    fn load_queries(&self, state: &mut State<E>, run: &Run, head: usize) {
         let (dim, group) = (self.cache.dim, self.group());
-        let vectors = dim.div_ceil(LANES);
-        state.clear(run.tokens.len() * group, vectors);
-        let scale = simd.splat(self.scale);
-        for (at, token) in run.tokens.clone().enumerate() {
+        state.clear(run.tokens.len() * group, dim.div_ceil(LANES));
+        for token in run.tokens.clone() {
             let heads = &self.q[(token * self.heads + head * group) * dim..][..group * dim];
-            for (query, from) in heads.chunks_exact(dim).enumerate() {
-                let to = &mut state.q[(at * group + query) * vectors..][..vectors];
-                for (to, from) in to.iter_mut().zip(from.chunks(LANES)) {
-                    simd.store(simd.mul(load(simd, from), scale), to);
-                }
+            for query in heads.chunks_exact(dim) {
+                let (whole, tail) = blocks(query);
+                state.q.extend_from_slice(whole);
+                state.q.extend(tail);
             }
         }
     }
@@ -123,12 +129,12 @@ impl<E: Element> Walk<'_, E> {
 
     /// All queries times all keys of the piece; those that a query may not see are left out later.
     #[inline(always)]
-    fn score<S: Simd, const C: usize>(&self, simd: S, state: &mut State, places: &[usize]) {
-        let vectors = self.cache.dim.div_ceil(LANES);
+    fn score<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, places: &[usize]) {
         let queries = state.max.len();
+        let steps = state.q.len() / queries;
         let mut query = 0;
         while query < queries {
-            let q = &state.q[query * vectors..];
+            let q = &state.q[query * steps..];
             let scores = &mut state.scores[query..];
             query += match queries - query {
                 1 => self.score_some::<S, 1, C>(simd, q, scores, places),
@@ -143,13 +149,16 @@ impl<E: Element> Walk<'_, E> {
     fn score_some<S: Simd, const Q: usize, const C: usize>(
         &self,
         simd: S,
-        q: &[Lanes<f32>],
+        q: &[E::Block],
         scores: &mut [[f32; PIECE]],
         places: &[usize],
     ) -> usize {
         let (several, single) = places.as_chunks::<C>();
-        for (at, places) in several.iter().enumerate() {
-            self.dots::<S, Q, C>(simd, q, scores, at * C, places);
+        for (at, now) in several.iter().enumerate() {
+            for &place in places[at * C..].iter().skip(AHEAD).take(C) {
+                self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
+            }
+            self.dots::<S, Q, C>(simd, q, scores, at * C, now);
         }
         for (at, &place) in single.iter().enumerate() {
             self.dots::<S, Q, 1>(simd, q, scores, several.len() * C + at, &[place]);
@@ -162,37 +171,50 @@ impl<E: Element> Walk<'_, E> {
     fn dots<S: Simd, const Q: usize, const C: usize>(
         &self,
         simd: S,
-        q: &[Lanes<f32>],
+        q: &[E::Block],
         scores: &mut [[f32; PIECE]],
         at: usize,
         places: &[usize; C],
     ) {
-        let vectors = self.cache.dim.div_ceil(LANES);
+        let keys = places.map(|place| blocks(&self.k_cache[place..place + self.cache.dim]));
+        let steps = keys[0].0.len() + usize::from(keys[0].1.is_some());
         let mut sums = [[simd.splat(0.0); C]; Q];
-        for vector in 0..vectors {
-            let from = vector * LANES;
-            let len = LANES.min(self.cache.dim - from);
-            let mut keys = [simd.splat(0.0); C];
-            for (key, &place) in keys.iter_mut().zip(places) {
-                *key = load(simd, &self.k_cache[place + from..place + from + len]);
-            }
+        for step in 0..keys[0].0.len() {
             for (query, sums) in sums.iter_mut().enumerate() {
-                let q = simd.load(&q[query * vectors + vector]);
-                for (sum, &key) in sums.iter_mut().zip(&keys) {
-                    *sum = simd.fma(q, key, *sum);
+                for (sum, (key, _)) in sums.iter_mut().zip(&keys) {
+                    *sum = E::dot(simd, *sum, &q[query * steps + step], &key[step]);
                 }
             }
         }
-        for (scores, sums) in scores.iter_mut().zip(sums) {
-            for (score, sum) in scores[at..].iter_mut().zip(sums) {
-                *score = simd.sum(sum);
+        for (query, sums) in sums.iter_mut().enumerate() {
+            for (sum, (_, tail)) in sums.iter_mut().zip(&keys) {
+                if let Some(tail) = tail {
+                    *sum = E::dot(simd, *sum, &q[query * steps + steps - 1], tail);
+                }
             }
+        }
+        for (scores, sums) in scores.iter_mut().zip(&sums) {
+            let (fours, rest) = sums.as_chunks::<4>();
+            for (scores, four) in scores[at..].chunks_mut(4).zip(fours) {
+                scores.copy_from_slice(&simd.sum_four(four).map(|sum| sum * self.scale));
+            }
+            for (score, &sum) in scores[at + 4 * fours.len()..].iter_mut().zip(rest) {
+                *score = simd.sum(sum) * self.scale;
+            }
+        }
+    }
+
+    /// Asks for all cache lines of one head.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, simd: S, head: &[E]) {
+        for line in head.chunks(64 / size_of::<E>()) {
+            simd.prefetch(line.as_ptr().cast());
         }
     }
 
     /// Turns one piece's scores into weights, sums up the values, and merges the piece into what came before it.
     #[inline(always)]
-    fn weigh<S: Simd, const C: usize>(&self, simd: S, state: &mut State, run: &Run, places: &[usize], first: usize) {
+    fn weigh<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, run: &Run, places: &[usize], first: usize) {
         let queries = state.max.len();
         let group = self.group();
         let visible = |query: usize| (run.position + query / group + 1).saturating_sub(first).min(places.len());
@@ -231,7 +253,7 @@ impl<E: Element> Walk<'_, E> {
     fn values<S: Simd, const Q: usize, const C: usize>(
         &self,
         simd: S,
-        state: &mut State,
+        state: &mut State<E>,
         query: usize,
         places: &[usize],
         from: usize,
@@ -257,13 +279,13 @@ impl<E: Element> Walk<'_, E> {
     fn values_at<S: Simd, const Q: usize, const C: usize, const WHOLE: bool>(
         &self,
         simd: S,
-        state: &mut State,
+        state: &mut State<E>,
         query: usize,
         places: &[usize],
         from: usize,
         vector: usize,
     ) {
-        let (start, end) = (vector * LANES, if WHOLE { (vector + C) * LANES } else { self.cache.dim });
+        let start = vector * LANES;
         let vectors = self.cache.dim.div_ceil(LANES);
         let scores = &state.scores[query..query + Q];
         let mut sums = [[simd.splat(0.0); C]; Q];
@@ -273,10 +295,20 @@ impl<E: Element> Walk<'_, E> {
             }
         }
         for (key, &place) in places.iter().enumerate().skip(from) {
-            let value = &self.v_cache[place + start..place + end];
+            if let Some(&ahead) = places.get(key + AHEAD) {
+                self.prefetch(simd, &self.v_cache[ahead + start..ahead + self.cache.dim.min(start + C * LANES)]);
+            }
             let mut values = [simd.splat(0.0); C];
-            for (value, from) in values.iter_mut().zip(value.chunks(LANES)) {
-                *value = load(simd, from);
+            if WHOLE {
+                let (vectors, _) = self.v_cache[place + start..place + start + C * LANES].as_chunks();
+                for (value, from) in values.iter_mut().zip(vectors) {
+                    *value = E::load(simd, from);
+                }
+            } else {
+                let mut lanes = [E::default(); LANES];
+                let tail = &self.v_cache[place + start..place + self.cache.dim];
+                lanes[..tail.len()].copy_from_slice(tail);
+                values[0] = E::load(simd, &lanes);
             }
             for (sums, scores) in sums.iter_mut().zip(scores) {
                 let weight = simd.splat(scores[key]);
@@ -294,7 +326,7 @@ impl<E: Element> Walk<'_, E> {
 
     /// Brings the sums so far and those of the piece to their common maximum, adds them, and clears the piece.
     #[inline(always)]
-    fn merge<S: Simd>(&self, simd: S, state: &mut State, query: usize, max: f32, weight: f32) {
+    fn merge<S: Simd>(&self, simd: S, state: &mut State<E>, query: usize, max: f32, weight: f32) {
         let vectors = self.cache.dim.div_ceil(LANES);
         let before = state.max[query];
         let both = if max > before { max } else { before };
@@ -311,7 +343,7 @@ impl<E: Element> Walk<'_, E> {
     }
 
     #[inline(always)]
-    fn write<S: Simd>(&self, simd: S, state: &State, run: &Run, head: usize) {
+    fn write<S: Simd>(&self, simd: S, state: &State<E>, run: &Run, head: usize) {
         let (dim, group) = (self.cache.dim, self.group());
         let vectors = dim.div_ceil(LANES);
         for (at, token) in run.tokens.clone().enumerate() {
@@ -351,13 +383,15 @@ fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], visible: usize) -> 
     (max, simd.sum(sum))
 }
 
-/// Up to 16 elements, filled up with zeros.
+/// A head as whole blocks, and what remains of it filled up with zeros.
 #[inline(always)]
-fn load<S: Simd, E: Element>(simd: S, from: &[E]) -> S::V {
-    if let Ok(whole) = from.try_into() {
-        return E::load(simd, whole);
+fn blocks<E: Element>(head: &[E]) -> (&[E::Block], Option<E::Block>) {
+    let size = size_of::<E::Block>() / size_of::<E>();
+    let (whole, tail) = head.split_at(head.len() / size * size);
+    if tail.is_empty() {
+        return (bytemuck::cast_slice(whole), None);
     }
-    let mut lanes = [E::default(); LANES];
-    lanes[..from.len()].copy_from_slice(from);
-    E::load(simd, &lanes)
+    let mut last = E::Block::zeroed();
+    bytemuck::cast_slice_mut(std::slice::from_mut(&mut last))[..tail.len()].copy_from_slice(tail);
+    (bytemuck::cast_slice(whole), Some(last))
 }

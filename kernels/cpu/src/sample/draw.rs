@@ -1,7 +1,8 @@
 //! Gumbel-max: the token with the greatest score + noise is a draw from softmax(scores).
 //!
-//! Noise g = -ln(-ln u) for uniform u is a function of (seed, position, token) alone: word `token % 4` of Philox at the
-//! counter (token / 4, position, 0, 0) and the key seed. So whoever draws for this token here, draws this.
+//! Noise g = -ln(-ln u) for uniform u is a function of (seed, position, token) alone, so whoever draws for this token here,
+//! draws this. 64 tokens share 16 counters: token t has word `t / 16 % 4` of Philox at the counter
+//! (t / 64 · 16 + t % 16, position, 0, 0) and the key seed, so that 16 neighbours are one word of 16 neighbouring counters.
 
 use pelton_frame::Admit;
 
@@ -67,14 +68,15 @@ impl Noise {
         for keys in keys.chunks(LANES) {
             let mut counters = [0; LANES];
             for (counter, &key) in counters.iter_mut().zip(keys) {
-                *counter = id(key) as u32 / 4;
+                *counter = (id(key) / BLOCK * LANES + id(key) % LANES) as u32;
             }
             let words = self.words(counters);
             let mut chosen = [0; LANES];
             for (lane, &key) in keys.iter().enumerate() {
-                chosen[lane] = words[id(key) % 4][lane];
+                chosen[lane] = words[id(key) / LANES % 4][lane];
             }
-            let noise = gumbel(simd, &chosen);
+            let mut noise = [0.0; LANES];
+            simd.store(gumbel(simd, &chosen), &mut noise);
             for (&key, noise) in keys.iter().zip(noise) {
                 best.offer(score(key) + noise, id(key));
             }
@@ -89,13 +91,16 @@ impl Noise {
             *counter = (block * LANES + lane) as u32;
         }
         let words = self.words(counters);
-        let mut noise = [[0.0; LANES]; 4];
-        for (noise, words) in noise.iter_mut().zip(&words) {
-            *noise = gumbel(simd, words);
-        }
-        for (at, &score) in scores[block * BLOCK..].iter().take(BLOCK).enumerate() {
-            if score > f32::NEG_INFINITY {
-                best.offer(score + noise[at % 4][at / 4], block * BLOCK + at);
+        let start = block * BLOCK;
+        let end = scores.len().min(start + BLOCK);
+        for (at, (scores, words)) in scores[start..end].chunks(LANES).zip(&words).enumerate() {
+            let values = simd.add(filled(simd, scores, f32::NEG_INFINITY), gumbel(simd, words));
+            if simd.max_lane(values) >= best.value {
+                let mut lanes = [0.0; LANES];
+                simd.store(values, &mut lanes);
+                for (lane, &value) in lanes[..scores.len()].iter().enumerate() {
+                    best.offer(value, start + at * LANES + lane);
+                }
             }
         }
     }
@@ -110,7 +115,7 @@ impl Noise {
 ///
 /// Written with 1 - v for u, because great noise comes from u near 1, where v has more bits than u.
 #[inline(always)]
-fn gumbel<S: Simd>(simd: S, words: &Lanes<u32>) -> Lanes<f32> {
+fn gumbel<S: Simd>(simd: S, words: &Lanes<u32>) -> S::V {
     let mut halves = [0; LANES];
     for (half, &word) in halves.iter_mut().zip(words) {
         *half = (word >> 1) as i32;
@@ -119,7 +124,5 @@ fn gumbel<S: Simd>(simd: S, words: &Lanes<u32>) -> Lanes<f32> {
     let v = simd.min(v, simd.splat(1.0 - f32::EPSILON / 2.0)); // a v that was rounded up to 1 has no logarithm
     let zero = simd.splat(0.0);
     let exponential = simd.sub(zero, ln_one_minus(simd, v));
-    let mut noise = [0.0; LANES];
-    simd.store(simd.sub(zero, ln(simd, exponential)), &mut noise);
-    noise
+    simd.sub(zero, ln(simd, exponential))
 }

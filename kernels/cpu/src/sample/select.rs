@@ -37,13 +37,15 @@ fn least_score(params: &Admit) -> Option<f32> {
 /// The keys of the tokens that stay, in no particular order; at least one. Tokens of score -inf never stay.
 #[inline(always)]
 pub(super) fn candidates<S: Simd>(simd: S, params: &Admit, scores: &[f32], keys: &mut Vec<u64>) {
-    match top_k(params, scores.len()) {
-        Some(k) => best(simd, scores, k, keys),
-        None => collect(scores, f32::MIN, keys),
-    }
-    if let Some(share) = top_p(params) {
-        let count = nucleus(simd, keys, share);
-        keys.truncate(count);
+    match (top_k(params, scores.len()), top_p(params)) {
+        (None, None) => collect(simd, scores, f32::MIN, keys),
+        (None, Some(share)) => nucleus_of_all(simd, scores, share, keys),
+        (Some(k), None) => best(simd, scores, k, keys),
+        (Some(k), Some(share)) => {
+            best(simd, scores, k, keys);
+            let enough = enough(share, weight(simd, keys));
+            keep_nucleus(simd, keys, enough);
+        }
     }
     if let Some(least) = least_score(params) {
         keys.retain(|&key| score(key) >= least);
@@ -83,7 +85,7 @@ pub(super) fn best<S: Simd>(simd: S, scores: &[f32], k: usize, keys: &mut Vec<u6
         let (_, &mut kth, _) = maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
         least = least.max(kth);
     }
-    collect(scores, least, keys);
+    collect(simd, scores, least, keys);
     if k < keys.len() {
         keys.select_nth_unstable(k - 1);
         keys.truncate(k);
@@ -91,22 +93,61 @@ pub(super) fn best<S: Simd>(simd: S, scores: &[f32], k: usize, keys: &mut Vec<u6
 }
 
 /// The keys of all scores that are not below `least`.
-fn collect(scores: &[f32], least: f32, keys: &mut Vec<u64>) {
+#[inline(always)]
+fn collect<S: Simd>(simd: S, scores: &[f32], least: f32, keys: &mut Vec<u64>) {
     keys.clear();
-    for (id, &score) in scores.iter().enumerate() {
-        if score >= least {
-            keys.push(u64::from(score.abs().to_bits()) << 32 | id as u64);
+    for (chunk, scores) in scores.chunks(LANES).enumerate() {
+        if simd.max_lane(filled(simd, scores, f32::NEG_INFINITY)) < least {
+            continue;
+        }
+        for (lane, &score) in scores.iter().enumerate() {
+            if score >= least {
+                keys.push(u64::from(score.abs().to_bits()) << 32 | (chunk * LANES + lane) as u64);
+            }
         }
     }
 }
 
-/// How many of the best make up `share` of the weight of all; they are moved to the front. The best always counts.
+/// How much weight is `share` of all. The best token always counts, so it is never nothing.
+fn enough(share: f64, total: u64) -> u64 {
+    ((share * total as f64).ceil() as u64).clamp(1, total)
+}
+
+/// The best of the whole vocabulary that make up `share` of its weight.
+///
+/// Weights are first summed up by buckets of scores, so that only the tokens of the better buckets become keys.
+#[inline(always)]
+fn nucleus_of_all<S: Simd>(simd: S, scores: &[f32], share: f64, keys: &mut Vec<u64>) {
+    // Weights end at exp(-28): bucket 223 of 1/8 each. The last bucket takes all that is lower, and weighs nothing.
+    const PER_UNIT: f32 = 8.0;
+    let mut buckets = [0_u64; 256];
+    for chunk in scores.chunks(LANES) {
+        let scores = filled(simd, chunk, f32::NEG_INFINITY);
+        let (mut weights, mut places) = ([0.0; LANES], [0.0; LANES]);
+        simd.store(weights_of(simd, scores), &mut weights);
+        simd.store(simd.mul(scores, simd.splat(-PER_UNIT)), &mut places);
+        for (&weight, &place) in weights.iter().zip(&places) {
+            buckets[(place as usize).min(255)] += weight as u64;
+        }
+    }
+    let enough = enough(share, buckets.iter().sum());
+    let mut so_far = 0;
+    let last = buckets.iter().take_while(|&&weight| {
+        let is_missing = so_far < enough;
+        so_far += weight;
+        is_missing
+    });
+    let least = -(last.count() as f32) / PER_UNIT; // of the next bucket, but a key too many does no harm
+    collect(simd, scores, least, keys);
+    keep_nucleus(simd, keys, enough);
+}
+
+/// Keeps the fewest best that weigh `enough` together.
 ///
 /// A selection by weight: half of what is left is looked at each time, so the whole is linear.
 #[inline(always)]
-fn nucleus<S: Simd>(simd: S, keys: &mut [u64], share: f64) -> usize {
-    let total = weight(simd, keys);
-    let mut missing = ((share * total as f64).ceil() as u64).clamp(1, total);
+fn keep_nucleus<S: Simd>(simd: S, keys: &mut Vec<u64>, enough: u64) {
+    let mut missing = enough;
     let (mut kept, mut open) = (0, keys.len());
     while open - kept > 1 {
         let half = (open - kept) / 2;
@@ -119,7 +160,7 @@ fn nucleus<S: Simd>(simd: S, keys: &mut [u64], share: f64) -> usize {
             kept += half;
         }
     }
-    open
+    keys.truncate(open);
 }
 
 /// Σ exp(score) of these keys, each cut to a whole multiple of 2^-40.
@@ -131,8 +172,15 @@ fn weight<S: Simd>(simd: S, keys: &[u64]) -> u64 {
         for (lane, &key) in lanes.iter_mut().zip(keys) {
             *lane = score(key);
         }
-        simd.store(simd.mul(exp(simd, simd.load(&lanes)), simd.splat(ONE)), &mut lanes);
+        let weights = weights_of(simd, simd.load(&lanes));
+        simd.store(weights, &mut lanes);
         total += lanes.iter().map(|&weight| weight as u64).sum::<u64>();
     }
     total
+}
+
+/// exp(score) in multiples of 2^-40, not yet cut to whole numbers.
+#[inline(always)]
+fn weights_of<S: Simd>(simd: S, scores: S::V) -> S::V {
+    simd.mul(exp(simd, scores), simd.splat(ONE))
 }

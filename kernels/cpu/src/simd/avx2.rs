@@ -183,26 +183,40 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn dot_pairs(self, sum: Two, weights: &Lanes<u32>, activation: [f32; 2]) -> Two {
         vouched!({
-            let (low, high) = (weights.as_ptr(), weights.as_ptr().add(8));
-            let (low, high) = (_mm256_loadu_si256(low.cast()), _mm256_loadu_si256(high.cast()));
-            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let first = Two(
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-            );
-            let second = Two(
-                _mm256_castsi256_ps(_mm256_and_si256(low, upper)),
-                _mm256_castsi256_ps(_mm256_and_si256(high, upper)),
-            );
+            let (first, second) = widened(weights.as_ptr().cast());
             let sum = self.fma(first, self.splat(activation[0]), sum);
             self.fma(second, self.splat(activation[1]), sum)
         })
     }
 
     #[inline(always)]
+    fn dot_blocks(self, sum: Two, a: &[Bf16; 32], b: &[Bf16; 32]) -> Two {
+        let ((a_first, a_second), (b_first, b_second)) =
+            vouched!((widened(a.as_ptr().cast()), widened(b.as_ptr().cast())));
+        self.fma(a_second, b_second, self.fma(a_first, b_first, sum))
+    }
+
+    #[inline(always)]
     fn prefetch(self, at: *const u8) {
         vouched!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
     }
+}
+
+/// The first and the second of 16 pairs of bfloat16.
+///
+/// # Safety
+/// The processor has AVX2, and 64 bytes lie at the address.
+#[inline(always)]
+unsafe fn widened(pairs: *const __m256i) -> (Two, Two) {
+    vouched!({
+        let (low, high) = (_mm256_loadu_si256(pairs), _mm256_loadu_si256(pairs.add(1)));
+        let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        let first =
+            Two(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)));
+        let second =
+            Two(_mm256_castsi256_ps(_mm256_and_si256(low, upper)), _mm256_castsi256_ps(_mm256_and_si256(high, upper)));
+        (first, second)
+    })
 }
 
 /// The upper halves after rounding to nearest even, in the lower 16 bits of each lane.

@@ -160,6 +160,27 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn sum_four(self, a: &[__m512; 4]) -> [f32; 4] {
+            // Quarters of registers are brought together, so that each addition serves two vectors, then four.
+            vouched!({
+                let halves = |a, b| {
+                    let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+                    _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+                };
+                let (ab, cd) = (halves(a[0], a[1]), halves(a[2], a[3]));
+                let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+                let four = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+                let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+                let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+                let places = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+                let mut sums = [0.0; 4];
+                let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(places, one));
+                _mm_storeu_ps(sums.as_mut_ptr(), packed);
+                sums
+            })
+        }
+
+        #[inline(always)]
         fn max_lane(self, a: __m512) -> f32 {
             vouched!({
                 let eight = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
@@ -189,13 +210,32 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: [f32; 2]) -> __m512 {
         vouched!({
-            let bits = _mm512_loadu_si512(weights.as_ptr().cast());
-            let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits));
-            let second = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+            let (first, second) = widened(_mm512_loadu_si512(weights.as_ptr().cast()));
             let sum = _mm512_fmadd_ps(first, _mm512_set1_ps(activation[0]), sum);
             _mm512_fmadd_ps(second, _mm512_set1_ps(activation[1]), sum)
         })
     }
+
+    #[inline(always)]
+    fn dot_blocks(self, sum: __m512, a: &[Bf16; 32], b: &[Bf16; 32]) -> __m512 {
+        vouched!({
+            let (a_first, a_second) = widened(_mm512_loadu_si512(a.as_ptr().cast()));
+            let (b_first, b_second) = widened(_mm512_loadu_si512(b.as_ptr().cast()));
+            _mm512_fmadd_ps(a_second, b_second, _mm512_fmadd_ps(a_first, b_first, sum))
+        })
+    }
+}
+
+/// The first and the second of 16 pairs of bfloat16.
+///
+/// # Safety
+/// The processor has AVX512F.
+#[inline(always)]
+unsafe fn widened(pairs: __m512i) -> (__m512, __m512) {
+    vouched!({
+        let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+        (first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32))))
+    })
 }
 
 impl Simd for Avx512Bf16 {
@@ -214,6 +254,14 @@ impl Simd for Avx512Bf16 {
             let weights = _mm512_loadu_si512(weights.as_ptr().cast());
             let activation = _mm512_set1_epi32(activation as i32);
             _mm512_dpbf16_ps(sum, bf16s(activation), bf16s(weights))
+        })
+    }
+
+    #[inline(always)]
+    fn dot_blocks(self, sum: __m512, a: &[Bf16; 32], b: &[Bf16; 32]) -> __m512 {
+        vouched!({
+            let (a, b) = (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast()));
+            _mm512_dpbf16_ps(sum, bf16s(a), bf16s(b))
         })
     }
 }

@@ -3,7 +3,7 @@
 //! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
 //! Everything is `inline(always)`, so that a kernel's whole body ends up inside the one function that has the class's
 //! features switched on. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
-//! `dot_pairs` the only one that differs further (`avx512bf16` sums each pair in hardware).
+//! `dot_pairs` and `dot_blocks` the only ones that differ further (`avx512bf16` sums each pair in hardware).
 
 use bytemuck::Pod;
 
@@ -74,6 +74,12 @@ pub trait Simd: Copy {
 
     /// Sum of the lanes in one fixed tree: 16 → 8 → 4 → 2 → 1, each lane with the one half the width above it.
     fn sum(self, a: Self::V) -> f32;
+    /// The sums of four, each in that same tree.
+    #[inline(always)]
+    fn sum_four(self, a: &[Self::V; 4]) -> [f32; 4] {
+        [self.sum(a[0]), self.sum(a[1]), self.sum(a[2]), self.sum(a[3])]
+    }
+
     /// Greatest lane, by the same tree.
     fn max_lane(self, a: Self::V) -> f32;
 
@@ -81,6 +87,8 @@ pub trait Simd: Copy {
     fn pair(self, first: Bf16, second: Bf16) -> Self::Pair;
     /// `sum + w.first · x.first + w.second · x.second` for 16 columns.
     fn dot_pairs(self, sum: Self::V, weights: &Lanes<u32>, activation: Self::Pair) -> Self::V;
+    /// `sum + a · b` over neighbouring pairs: lane i takes elements 2i and 2i + 1, rounded as `dot_pairs` does.
+    fn dot_blocks(self, sum: Self::V, a: &[Bf16; 32], b: &[Bf16; 32]) -> Self::V;
 
     /// Asks for a cache line that will be needed soon. Any address will do: a prefetch does not fault.
     fn prefetch(self, at: *const u8);

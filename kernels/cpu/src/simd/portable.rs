@@ -150,5 +150,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn dot_blocks(self, sum: Lanes<f32>, a: &[Bf16; 32], b: &[Bf16; 32]) -> Lanes<f32> {
+        let sum = each(|lane| a[2 * lane].to_f32() * b[2 * lane].to_f32() + sum[lane]);
+        each(|lane| a[2 * lane + 1].to_f32() * b[2 * lane + 1].to_f32() + sum[lane])
+    }
+
+    #[inline(always)]
     fn prefetch(self, _: *const u8) {}
 }

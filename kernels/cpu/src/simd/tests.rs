@@ -33,6 +33,8 @@ impl Kernel for Exact<'_> {
         results.push(simd.load_i32(&self.0.map(|x| x.to_bits() as i32)));
         results.push(simd.splat(simd.sum(a)));
         results.push(simd.splat(simd.max_lane(a)));
+        results.extend(simd.sum_four(&[a, b, simd.add(a, b), simd.sub(a, b)]).map(|sum| simd.splat(sum)));
+        results.extend([a, b, simd.add(a, b), simd.sub(a, b)].map(|each| simd.splat(simd.sum(each))));
         let mut bits = Vec::new();
         for result in results {
             let mut lanes = [0.0; LANES];
@@ -55,6 +57,30 @@ fn every_class_does_the_exact_operations_alike() {
         for isa in Isa::available() {
             assert_eq!(isa.run(Exact(&a, &b)), expected, "{}", isa.name());
         }
+    }
+}
+
+/// The dot product of one class.
+struct Blocks<'a>(&'a [Bf16; 32], &'a [Bf16; 32]);
+
+impl Kernel for Blocks<'_> {
+    type Output = Lanes<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Lanes<f32> {
+        let mut out = [0.0; LANES];
+        simd.store(simd.dot_blocks(simd.splat(-1.0), self.0, self.1), &mut out);
+        out
+    }
+}
+
+#[test]
+fn blocks_multiply_neighbouring_pairs() {
+    let a: [Bf16; 32] = std::array::from_fn(|at| Bf16::from_f32(at as f32));
+    let b: [Bf16; 32] = std::array::from_fn(|at| Bf16::from_f32(if at % 2 == 0 { 2.0 } else { -1.0 }));
+    let expected: Lanes<f32> = std::array::from_fn(|lane| 2.0 * lane as f32 - 2.0); // exact in every class
+    for isa in Isa::available() {
+        assert_eq!(isa.run(Blocks(&a, &b)), expected, "{}", isa.name());
     }
 }
 
