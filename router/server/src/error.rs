@@ -63,24 +63,22 @@ pub enum ApiError {
     },
     /// The prompt leaves no room for an answer.
     #[error(
-        "the prompt has {prompt} tokens and the model's context {limit}, prompt and answer together: shorten the prompt by at least {}",
+        "`{param}` has {prompt} tokens and the model's context {limit}, prompt and answer together: shorten it by at least {}",
         .prompt + 1 - .limit
     )]
     PromptTooLong {
         /// Where the prompt stood in the request.
-        param: &'static str,
+        param: String,
         /// Its tokens.
         prompt: u64,
         /// The context.
         limit: u64,
     },
     /// The same, seen before the prompt was tokenised.
-    #[error(
-        "the prompt has {bytes} bytes of text, more than {limit} tokens, the model's context, can hold: shorten it"
-    )]
+    #[error("`{param}` has {bytes} bytes of text, more than {limit} tokens, the model's context, can hold: shorten it")]
     TextTooLong {
         /// Where the prompt stood in the request.
-        param: &'static str,
+        param: String,
         /// Its length.
         bytes: usize,
         /// The context.
@@ -189,6 +187,25 @@ impl ApiError {
     /// A parameter with a wrong value.
     pub(crate) fn invalid(param: impl Into<String>, got: impl Display, allowed: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid { param: param.into(), got: got.to_string(), allowed: allowed.into() }
+    }
+
+    /// The same error by the names of a protocol that calls a parameter otherwise: `name` gives the new one, if any.
+    pub(crate) fn renamed(mut self, name: impl FnOnce(&str) -> Option<&'static str>) -> Self {
+        match &mut self {
+            Self::Invalid { param, .. }
+            | Self::Missing { param, .. }
+            | Self::Unknown { param, .. }
+            | Self::NotServed { param, .. }
+            | Self::Conflict { param, .. }
+            | Self::PromptTooLong { param, .. }
+            | Self::TextTooLong { param, .. } => {
+                if let Some(new) = name(param) {
+                    *param = new.to_owned();
+                }
+            }
+            _ => {}
+        }
+        self
     }
 
     /// The HTTP status.
@@ -411,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_is_told_by_how_much() {
-        let error = ApiError::PromptTooLong { param: "prompt", prompt: 100, limit: 100 };
-        assert!(error.to_string().ends_with("shorten the prompt by at least 1"), "{error}");
+        let error = ApiError::PromptTooLong { param: "prompt".into(), prompt: 100, limit: 100 };
+        assert!(error.to_string().ends_with("shorten it by at least 1"), "{error}");
     }
 }

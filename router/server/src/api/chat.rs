@@ -62,15 +62,11 @@ impl ChatRequest {
 
     /// An error of the shared checks, by the names that chats use.
     pub(crate) fn renamed(&self, error: ApiError) -> ApiError {
-        let rename = |param: String| match param.as_str() {
-            "max_tokens" => self.max_tokens_name.to_owned(),
-            "logprobs" => "top_logprobs".to_owned(),
-            _ => param,
-        };
-        match error {
-            ApiError::Invalid { param, got, allowed } => ApiError::Invalid { param: rename(param), got, allowed },
-            other => other,
-        }
+        error.renamed(|param| match param {
+            "max_tokens" => Some(self.max_tokens_name),
+            "logprobs" => Some("top_logprobs"),
+            _ => None,
+        })
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) struct CompletionResponse<'a> {
 struct Choice<'a> {
     index: usize,
     text: String,
-    logprobs: Option<CompletionLogprobs<'a>>,
+    logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -344,7 +344,7 @@ mod tests {
 
     fn drawn(token: u32, text_offset: usize) -> Drawn {
         let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(66, -0.25), (token, -0.5)] };
-        Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)) }
+        Drawn { token, text_offset, text: "A".to_owned(), logprobs: Some(Box::new(logprobs)) }
     }
 
     fn deltas() -> Vec<Delta> {

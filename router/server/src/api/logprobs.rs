@@ -61,31 +61,42 @@ impl<'a> ChatLogprobs<'a> {
 }
 
 /// `logprobs` of a completion's choice: four lists, one entry per token.
+///
+/// `tokens` are the texts by which the answer grew, so that they add up to it. Candidates that were not drawn are shown as
+/// their own text or, where that is none, as `bytes:\xE2\x82`, OpenAI's form.
 #[derive(Debug, Serialize)]
-pub(crate) struct CompletionLogprobs<'a> {
-    tokens: Vec<Cow<'a, str>>,
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
     token_logprobs: Vec<f32>,
-    /// The chosen token and the likeliest ones, by text: of two tokens with the same text the likelier counts.
+    /// The drawn token first, then the likeliest others.
     top_logprobs: Vec<Map<String, Value>>,
     text_offset: Vec<usize>,
 }
 
-impl<'a> CompletionLogprobs<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, tokens: &[Drawn]) -> Self {
-        let mut logprobs =
+impl CompletionLogprobs {
+    pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[Drawn]) -> Self {
+        let mut shown =
             Self { tokens: Vec::new(), token_logprobs: Vec::new(), top_logprobs: Vec::new(), text_offset: Vec::new() };
         for drawn in tokens {
-            let Some(of_token) = drawn.logprobs.as_deref() else { continue };
-            let text = text_of(tokenizer, drawn.token);
-            let mut top = Map::from_iter([(text.to_string(), finite(of_token.chosen).into())]);
-            for &(token, logprob) in &of_token.top {
-                top.entry(text_of(tokenizer, token)).or_insert_with(|| finite(logprob).into());
+            let Some(logprobs) = drawn.logprobs.as_deref() else { continue };
+            let mut top = Map::from_iter([(drawn.text.clone(), finite(logprobs.chosen).into())]);
+            for &(token, logprob) in logprobs.top.iter().filter(|(token, _)| *token != drawn.token) {
+                // Two tokens may have the same text: the likelier one counts.
+                top.entry(exact_text_of(tokenizer, token)).or_insert_with(|| finite(logprob).into());
             }
-            logprobs.tokens.push(text);
-            logprobs.token_logprobs.push(finite(of_token.chosen));
-            logprobs.top_logprobs.push(top);
-            logprobs.text_offset.push(drawn.text_offset);
+            shown.tokens.push(drawn.text.clone());
+            shown.token_logprobs.push(finite(logprobs.chosen));
+            shown.top_logprobs.push(top);
+            shown.text_offset.push(drawn.text_offset);
         }
-        logprobs
+        shown
+    }
+}
+
+fn exact_text_of(tokenizer: &Tokenizer, token: TokenId) -> String {
+    let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |shown, byte| shown + &format!("\\x{byte:02x}")),
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct TextRules {
     pub(crate) stop_ids: Arc<[TokenId]>,
     /// Those of them that are the model's own, and therefore not worth naming.
     pub(crate) eos_ids: Vec<TokenId>,
+    /// The answer's last token is its `max_tokens`th.
+    pub(crate) max_tokens: u32,
     /// In the text of so many first tokens, no stop string counts.
     pub(crate) min_tokens: u32,
     pub(crate) skip_special: bool,
@@ -56,6 +58,9 @@ pub struct Drawn {
     pub token: TokenId,
     /// Characters of text before it, special tokens left out or not as asked.
     pub text_offset: usize,
+    /// The text that became complete with it, if log-probabilities were asked for. So these texts add up to the answer's
+    /// (before stop strings and tool calls are taken out): a token that ends within a character has less text than bytes.
+    pub text: String,
     /// If asked for.
     pub logprobs: Option<Box<TokenLogprobs>>,
 }
@@ -170,13 +175,15 @@ impl Follower {
 
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>, delta: &mut Delta) -> Followed {
         self.drawn += 1;
-        delta.tokens.push(Drawn { token, text_offset: self.characters, logprobs });
-        // A stop token ends the answer, wherever it comes: `Finished` is next. Its text is shown on demand.
         let is_stop = self.rules.stop_ids.binary_search(&token).is_ok();
-        if is_stop && !self.rules.include_stop {
-            return Followed::Going;
+        let is_shown = !is_stop || self.rules.include_stop;
+        let mut text = if is_shown { self.detokenizer.push(token) } else { String::new() };
+        if is_stop || self.drawn == self.rules.max_tokens {
+            // `Finished` is next: the end of a broken character belongs to the last token.
+            text.push_str(&self.detokenizer.finish());
         }
-        let text = self.detokenizer.push(token);
+        let of_token = if logprobs.is_some() { text.clone() } else { String::new() };
+        delta.tokens.push(Drawn { token, text_offset: self.characters, text: of_token, logprobs });
         let Some(hit) = self.text(&text, delta) else { return Followed::Going };
         self.end_calls(delta);
         let usage = Usage { prompt: self.rules.prompt, cached: self.cached, completion: self.drawn };
@@ -197,14 +204,10 @@ impl Follower {
         step.hit
     }
 
-    /// Gives away what is still held back. A stop string cannot complete here: only the end of a broken character is added.
+    /// Gives away what is still held back.
     fn end(&mut self, delta: &mut Delta) {
-        let rest = self.detokenizer.finish();
-        let hit = self.text(&rest, delta);
-        if hit.is_none() {
-            let rest = self.stops.finish();
-            self.show(&rest, delta);
-        }
+        let rest = self.stops.finish();
+        self.show(&rest, delta);
         self.end_calls(delta);
     }
 
@@ -264,6 +267,7 @@ mod tests {
             include_stop: false,
             stop_ids: [b'#'.into(), END].into(),
             eos_ids: vec![END],
+            max_tokens: 1000,
             min_tokens: 0,
             skip_special: true,
             tools: None,
@@ -272,13 +276,14 @@ mod tests {
     }
 
     /// What is shown of an answer of these tokens, and how it ends. `None` after the tokens: by its length.
-    fn follow(rules: TextRules, answer: &[u32]) -> Delta {
+    fn follow(mut rules: TextRules, answer: &[u32]) -> Delta {
+        rules.max_tokens = u32::try_from(answer.len()).expect("short");
         let mut follower = Follower::new(&tokenizer(), Arc::new(rules.clone()));
         let mut delta = Delta::default();
         let mut push = |output| follower.push(output, &mut delta).expect("no failure was pushed");
         assert_eq!(push(Output::Admitted { cached: 3 }), Followed::Going);
         for (count, &token) in (1..).zip(answer) {
-            match push(Output::Token { token, logprobs: None }) {
+            match push(Output::Token { token, logprobs: Some(Box::default()) }) {
                 Followed::Going => {}
                 Followed::StopText => return delta,
                 Followed::Over => panic!("the engine has not ended the answer"),
@@ -350,10 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_knows_where_its_text_begins() {
-        let delta = follow(rules(), &tokens("aéb"));
-        let offsets: Vec<usize> = delta.tokens.iter().map(|drawn| drawn.text_offset).collect();
-        assert_eq!(offsets, [0, 1, 1, 2]);
+    fn a_token_knows_its_text_and_where_it_begins() {
+        let whole = tokens("aéb€");
+        for (answer, texts, offsets) in [
+            (&whole[..4], vec!["a", "", "é", "b"], vec![0, 1, 1, 2]),
+            (&whole[..5], vec!["a", "", "é", "b", "\u{fffd}"], vec![0, 1, 1, 2, 3]),
+            (&[&whole[..5], &[END]].concat(), vec!["a", "", "é", "b", "", "\u{fffd}"], vec![0, 1, 1, 2, 3, 3]),
+        ] {
+            let delta = follow(rules(), answer);
+            assert_eq!(delta.tokens.iter().map(|drawn| drawn.text.as_str()).collect::<Vec<_>>(), texts);
+            assert_eq!(delta.tokens.iter().map(|drawn| drawn.text_offset).collect::<Vec<_>>(), offsets);
+            assert_eq!(delta.text, texts.concat());
+        }
     }
 
     const CALLS: &str = "ok <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n\

@@ -110,6 +110,7 @@ impl Serving {
             include_stop: options.include_stop,
             stop_ids: Arc::clone(&submission.stop.stop_ids),
             eos_ids: facts.eos_ids.to_vec(),
+            max_tokens: submission.stop.max_tokens,
             min_tokens: options.min_tokens,
             skip_special: options.skip_special && !needs_special,
             tools: request.tools,

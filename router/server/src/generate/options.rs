@@ -203,7 +203,11 @@ impl Options {
             Some(room) if room > 0 => room,
             _ => {
                 let param = if is_chat { "messages" } else { "prompt" };
-                return Err(ApiError::PromptTooLong { param, prompt: prompt as u64, limit: u64::from(limit) });
+                return Err(ApiError::PromptTooLong {
+                    param: param.to_owned(),
+                    prompt: prompt as u64,
+                    limit: u64::from(limit),
+                });
             }
         };
         if let Some(asked) = self.max_tokens {

@@ -139,7 +139,7 @@ impl Serving {
         if text.len() <= most {
             return Ok(());
         }
-        Err(ApiError::TextTooLong { param, bytes: text.len(), limit: context })
+        Err(ApiError::TextTooLong { param: param.to_owned(), bytes: text.len(), limit: context })
     }
 
     /// Everything the engine needs for the answers to one prompt; they differ in their seeds alone.

@@ -29,6 +29,15 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
     Ok(Request { prompts: vec![prompt], options, echo: false, tools })
 }
 
+/// What this contract calls the prompt of a request.
+pub(super) fn name_of_prompt(message: &v1::GenerateRequest) -> &'static str {
+    match &message.input {
+        Some(GenerateInput::TokenIds(_)) => "token_ids",
+        Some(GenerateInput::Chat(_)) => "chat.messages",
+        Some(GenerateInput::Text(_)) | None => "text",
+    }
+}
+
 pub(super) fn tokenize_prompt(message: v1::TokenizeRequest) -> Result<Prompt, ApiError> {
     let add_special = message.add_special_tokens;
     match message.input {

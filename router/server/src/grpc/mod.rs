@@ -9,7 +9,7 @@ mod service;
 use std::convert::Infallible;
 
 use axum::{Router, body::Body, extract::Request, response::IntoResponse};
-use pelton_rpc::v1::pelton_server::PeltonServer;
+use pelton_rpc::v1::pelton_server::{PeltonServer, SERVICE_NAME as PELTON};
 use tonic::server::NamedService;
 use tower::Service;
 
@@ -23,22 +23,21 @@ pub(crate) fn add_services(router: Router, app: &App) -> Router {
     let pelton = PeltonServer::new(service::PeltonService::new(app.serving.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(pelton_rpc::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        // The worker's contract is in our descriptors too, but is not served here.
-        .with_service_name(name_of(&pelton))
-        .with_service_name("grpc.health.v1.Health")
-        .build_v1()
-        .expect("our descriptors were compiled by our own build");
-    let health = health::service(app.serving.status.clone(), name_of(&pelton));
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(pelton_rpc::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // The worker's contract is in our descriptors too, but is not served here.
+            .with_service_name(PELTON)
+            .with_service_name("grpc.health.v1.Health")
+    };
+    let compiled = "our descriptors were compiled by our own build";
+    let health = health::service(app.serving.status.clone(), PELTON);
     let router = add(router, pelton);
-    let router = add(router, reflection);
+    let router = add(router, reflection().build_v1().expect(compiled));
+    // What most clients still ask first.
+    let router = add(router, reflection().build_v1alpha().expect(compiled));
     add(router, health)
-}
-
-fn name_of<S: NamedService>(_: &S) -> &'static str {
-    S::NAME
 }
 
 fn add<S>(router: Router, service: S) -> Router

@@ -7,7 +7,10 @@ use pelton_rpc::v1::{self, pelton_server::Pelton};
 use tonic::{Request, Response, Status};
 
 use super::convert::{self, MessageWriter};
-use crate::generate::{Serving, feed};
+use crate::{
+    error::ApiError,
+    generate::{Serving, feed},
+};
 
 pub(super) struct PeltonService {
     serving: Arc<Serving>,
@@ -27,7 +30,10 @@ impl Pelton for PeltonService {
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
         tracing::debug!(request_id = message.request_id, "generate");
-        let generation = self.serving.generate(convert::request(message)?).await?;
+        let name = convert::name_of_prompt(&message);
+        let by_our_names =
+            |error: ApiError| error.renamed(|param| matches!(param, "prompt" | "messages").then_some(name));
+        let generation = self.serving.generate(convert::request(message)?).await.map_err(by_our_names)?;
         let writer = MessageWriter { tokenizer: self.serving.tokenizer.clone() };
         let feed = feed(generation, writer, &self.serving.limits, &self.serving.metrics);
         let messages = feed.flat_map(|piece| match piece {

@@ -206,8 +206,9 @@ impl Metrics {
         shown.gauge("pelton_ready", "1 while requests are taken.", u8::from(is_ready));
         shown.gauge("pelton_load_done_bytes", "Bytes loaded; 0 when nothing loads.", done);
         shown.gauge("pelton_load_total_bytes", "Bytes to be loaded; 0 when nothing loads.", total);
-        shown.gauge("pelton_kv_blocks", "KV blocks.", stats.blocks);
-        shown.gauge("pelton_kv_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
+        shown.gauge("pelton_blocks", "KV blocks.", stats.blocks);
+        shown.gauge("pelton_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
+        shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
         shown.counter("pelton_requests_aborted_total", "Requests aborted in the engine.", stats.aborted);
         shown.counter("pelton_worker_restarts_total", "Workers replaced.", stats.worker_restarts);
