@@ -44,10 +44,15 @@ impl Client {
         connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_WITHIN));
-        let connector =
-            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls()).https_or_http().enable_http1().wrap_connector(connector);
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls())
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         let idle = if keep_alive { usize::MAX } else { 0 };
-        let inner = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).pool_max_idle_per_host(idle).build(connector);
+        let inner = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(idle)
+            .build(connector);
         Self { inner }
     }
 

@@ -6,9 +6,33 @@
 
 mod api;
 pub mod auth;
+mod client;
+mod command;
+pub mod config;
+mod display;
 pub mod error;
 pub mod generate;
 mod grpc;
 pub mod http;
+pub mod hub;
+mod logging;
+pub mod machine;
 pub mod metrics;
 mod nearest;
+pub mod offline;
+mod sse;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use config::Wheel;
+
+/// The command `pelton` of the plain binary. `args` begins with the program's name.
+pub fn run(args: Vec<OsString>) -> ExitCode {
+    command::run(&args, None)
+}
+
+/// The command `pelton` of a wheel, which knows its interpreter and its demo model.
+pub fn run_from_wheel(args: Vec<OsString>, wheel: Wheel) -> ExitCode {
+    command::run(&args, Some(wheel))
+}

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn fields_other_than_data_and_comments_are_passed_over() {
-        let stream = b": hello\n\nevent: x\ndata: {\"a\":1}\nid: 7\n\ndata:two\r\ndata: lines\r\n\r\ndata: unfinished\n";
+        let stream =
+            b": hello\n\nevent: x\ndata: {\"a\":1}\nid: 7\n\ndata:two\r\ndata: lines\r\n\r\ndata: unfinished\n";
         assert_eq!(events(&[stream]), ["{\"a\":1}", "two\nlines"]);
     }
 

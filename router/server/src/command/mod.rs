@@ -70,8 +70,12 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["config", "docs", ..] => config_explain::docs(rest(3)),
         ["bench", "serve", ..] => bench::run(rest(3), &around),
         ["worker", ..] => worker::run(rest(2), &around),
-        ["config", ..] => Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into())),
-        ["bench", ..] => Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into())),
+        ["config", ..] => {
+            Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
+        }
+        ["bench", ..] => {
+            Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into()))
+        }
         ["help" | "--help" | "-h", ..] => {
             print!("{OVERVIEW}");
             Ok(ExitCode::SUCCESS)
@@ -83,7 +87,8 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
         [word, ..] => {
             let known = ["serve", "chat", "doctor", "config", "bench", "worker", "help", "version"];
-            let advice = nearest(word, known).map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
+            let advice = nearest(word, known)
+                .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
             Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))
         }
     }

@@ -12,7 +12,10 @@ fn fixed(text: impl Into<String>) -> Derived {
 /// The interpreter that runs this command, if one does: its environment has the worker in it.
 pub(super) fn python(around: &Surroundings) -> Derived {
     match &around.wheel {
-        Some(wheel) => Derived { text: Some(wheel.python.display().to_string()), origin: "default (the interpreter that runs this command)".into() },
+        Some(wheel) => Derived {
+            text: Some(wheel.python.display().to_string()),
+            origin: "default (the interpreter that runs this command)".into(),
+        },
         None => fixed("python3"),
     }
 }
@@ -45,7 +48,8 @@ pub(super) fn offline(around: &Surroundings) -> Derived {
 }
 
 fn hugging_face_home(around: &Surroundings, name: &str) -> Derived {
-    let (home, origin) = match (around.variable("HF_HOME"), around.variable("XDG_CACHE_HOME"), around.variable("HOME")) {
+    let (home, origin) = match (around.variable("HF_HOME"), around.variable("XDG_CACHE_HOME"), around.variable("HOME"))
+    {
         (Some(home), _, _) => (PathBuf::from(home), "variable HF_HOME"),
         (_, Some(cache), _) => (PathBuf::from(cache).join("huggingface"), "default, below variable XDG_CACHE_HOME"),
         (_, _, Some(home)) => (PathBuf::from(home).join(".cache/huggingface"), "default"),

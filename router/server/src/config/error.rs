@@ -39,7 +39,7 @@ pub enum ConfigError {
     #[error("{origin}: `{name}` is {got}; allowed: {allowed}")]
     OutOfRange {
         /// Who said it.
-        origin: Origin,
+        origin: Box<Origin>,
         /// Which setting.
         name: String,
         /// What it got; masked if it is a secret.

@@ -67,8 +67,12 @@ impl Reader<'_> {
         let name = key.get_ref().as_ref();
         let setting = self.known.iter().find(|setting| setting.section.name == section && setting.name() == name);
         let Some(setting) = setting else {
-            let here: Vec<String> =
-                self.known.iter().filter(|setting| setting.section.name == section).map(|setting| setting.name()).collect();
+            let here: Vec<String> = self
+                .known
+                .iter()
+                .filter(|setting| setting.section.name == section)
+                .map(|setting| setting.name())
+                .collect();
             let near = nearest(name, here.iter().map(String::as_str)).map(str::to_owned);
             return Err(self.unknown("key", key, near.or_else(|| self.place_of(name))));
         };
@@ -79,7 +83,7 @@ impl Reader<'_> {
             one => scalar(one).map(|text| vec![text]),
         };
         let wrong = || ConfigError::OutOfRange {
-            origin: origin.clone(),
+            origin: Box::new(origin.clone()),
             name: name.to_owned(),
             got: format!("a {}", value.get_ref().type_str()),
             allowed: (setting.form)(),

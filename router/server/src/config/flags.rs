@@ -94,15 +94,19 @@ impl Reader<'_> {
             return Ok((setting, false));
         }
         let positive = flag.strip_prefix("--no-").map(|name| format!("--{name}"));
-        let switch = self.settings.iter().find(|setting| {
-            setting.arity == Arity::Switch && positive.as_ref().is_some_and(|flag| is(setting, flag))
-        });
+        let switch = self
+            .settings
+            .iter()
+            .find(|setting| setting.arity == Arity::Switch && positive.as_ref().is_some_and(|flag| is(setting, flag)));
         switch.map(|setting| (*setting, true)).ok_or_else(|| self.unknown(flag))
     }
 
     fn unknown(&self, flag: &str) -> ConfigError {
         let flags: Vec<String> = self.settings.iter().map(|setting| setting.flag()).collect();
-        ConfigError::UnknownFlag { got: flag.to_owned(), nearest: nearest(flag, flags.iter().map(String::as_str)).map(str::to_owned) }
+        ConfigError::UnknownFlag {
+            got: flag.to_owned(),
+            nearest: nearest(flag, flags.iter().map(String::as_str)).map(str::to_owned),
+        }
     }
 
     /// A bare switch, or one followed by the word true or false.

@@ -9,7 +9,7 @@ mod file;
 mod flags;
 mod page;
 mod resolve;
-pub(crate) mod setting;
+mod setting;
 mod tree;
 mod units;
 mod value;
@@ -45,7 +45,10 @@ pub struct Config {
 
 /// All settings of the tree, in the order of help and docs.
 pub fn server_settings() -> Vec<&'static Setting> {
-    [General::ALL, Model::ALL, Server::ALL, Engine::ALL, Worker::ALL, Hub::ALL, Log::ALL].into_iter().flatten().collect()
+    [General::ALL, Model::ALL, Server::ALL, Engine::ALL, Worker::ALL, Hub::ALL, Log::ALL]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 impl Config {
@@ -73,7 +76,11 @@ impl Config {
                 let nearest = crate::nearest::nearest(name, fields).map(str::to_owned);
                 return Err(ConfigError::UnknownFlag { got: name.clone(), nearest });
             };
-            said.push(Given { field: setting.field, texts: vec![text.clone()], origin: Origin::Argument(name.clone()) });
+            said.push(Given {
+                field: setting.field,
+                texts: vec![text.clone()],
+                origin: Origin::Argument(name.clone()),
+            });
         }
         Self::new(&merge(said, &settings, around)?)
     }
@@ -95,19 +102,23 @@ impl Config {
             ));
         }
         if self.server.grpc_port.is_some_and(|port| port != 0 && port == self.server.port) {
-            return conflict(format!("`port` and `grpc-port` are both {}; leave `grpc-port` out to serve both on one port", self.server.port));
+            return conflict(format!(
+                "`port` and `grpc-port` are both {}; leave `grpc-port` out to serve both on one port",
+                self.server.port
+            ));
         }
         let is_tcp = matches!(self.worker.worker, Some(WorkerAddress::Tcp { .. }));
         if is_tcp && self.worker.worker_token_file.is_none() {
             return conflict("a tcp worker asks for a token: set `worker-token-file`".into());
         }
         if !is_tcp && (self.worker.worker_token_file.is_some() || self.worker.worker_ca.is_some()) {
-            return conflict("`worker-token-file` and `worker-ca` are for a tcp worker: set `worker` to tcp://HOST:PORT".into());
+            return conflict(
+                "`worker-token-file` and `worker-ca` are for a tcp worker: set `worker` to tcp://HOST:PORT".into(),
+            );
         }
         Ok(())
     }
 }
-
 
 #[cfg(test)]
 mod tests;

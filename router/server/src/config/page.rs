@@ -75,8 +75,13 @@ pub(crate) fn flags_page(settings: &[&'static Setting]) -> String {
     for setting in settings {
         if section != Some(setting.section) {
             section = Some(setting.section);
-            let table = if setting.section.name.is_empty() { String::new() } else { format!(": `[{}]`", setting.section.name) };
-            _ = write!(page, "\n## {}{table}\n\n| flag | value | default | variable | meaning |\n|---|---|---|---|---|\n", setting.section.title.trim());
+            let table =
+                if setting.section.name.is_empty() { String::new() } else { format!(": `[{}]`", setting.section.name) };
+            _ = write!(
+                page,
+                "\n## {}{table}\n\n| flag | value | default | variable | meaning |\n|---|---|---|---|---|\n",
+                setting.section.title.trim()
+            );
         }
         let default = match default_text(setting).as_str() {
             "" => String::new(),

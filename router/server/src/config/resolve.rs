@@ -30,7 +30,10 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Of the given variables: the process's own, or a test's.
-    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>, wheel: Option<Wheel>) -> Result<Self, ConfigError> {
+    pub fn new(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+        wheel: Option<Wheel>,
+    ) -> Result<Self, ConfigError> {
         let mut texts = BTreeMap::new();
         for (name, value) in variables {
             let Ok(name) = name.into_string() else { continue }; // no name of ours
@@ -163,7 +166,7 @@ fn check(setting: &Setting, given: &Given) -> Result<(), ConfigError> {
         (false, []) => "missing".to_owned(),
         (false, texts) => texts.join(", "),
     };
-    Err(ConfigError::OutOfRange { origin: given.origin.clone(), name: setting.name(), got, allowed })
+    Err(ConfigError::OutOfRange { origin: Box::new(given.origin.clone()), name: setting.name(), got, allowed })
 }
 
 fn from_default(setting: &Setting, around: &Surroundings) -> Given {
@@ -185,7 +188,9 @@ fn from_variables(settings: &[&'static Setting], around: &Surroundings) -> Resul
         .map(|setting| (setting.variable(), setting))
         .collect();
     let mut all = Vec::new();
-    for (name, value) in around.variables.range("PELTON_".to_owned()..).take_while(|(name, _)| name.starts_with("PELTON_")) {
+    for (name, value) in
+        around.variables.range("PELTON_".to_owned()..).take_while(|(name, _)| name.starts_with("PELTON_"))
+    {
         let Some(setting) = known.get(name) else {
             let nearest = nearest(name, known.keys().map(String::as_str)).map(str::to_owned);
             return Err(ConfigError::UnknownVariable { got: name.clone(), nearest });

@@ -109,48 +109,48 @@ pub trait Settings: Sized {
 macro_rules! settings {
     (
         #[doc = $title:literal]
-        section $struct:ident ($section:literal, $scope:ident)
+        $vis:vis section $struct:ident ($section:literal, $scope:ident)
         { $($(#[doc = $help:literal])+ $field:ident : $type:ty $(= $default:literal)? $(, by $derived:path as $words:literal)? $(, short $short:literal)?;)+ }
     ) => {
         #[doc = $title]
         #[derive(Debug, Clone)]
-        pub struct $struct {
-            $($(#[doc = $help])+ pub $field: $type,)+
+        $vis struct $struct {
+            $($(#[doc = $help])+ $vis $field: $type,)+
         }
 
-        impl $crate::config::setting::Settings for $struct {
-            const SECTION: &'static $crate::config::setting::Section = &$crate::config::setting::Section {
+        impl $crate::config::Settings for $struct {
+            const SECTION: &'static $crate::config::Section = &$crate::config::Section {
                 name: $section,
                 title: $title,
-                scope: $crate::config::setting::Scope::$scope,
+                scope: $crate::config::Scope::$scope,
             };
-            const ALL: &'static [$crate::config::setting::Setting] = &[$(
-                $crate::config::setting::Setting {
-                    section: <Self as $crate::config::setting::Settings>::SECTION,
+            const ALL: &'static [$crate::config::Setting] = &[$(
+                $crate::config::Setting {
+                    section: <Self as $crate::config::Settings>::SECTION,
                     field: stringify!($field),
                     short: settings!(@short $($short)?),
                     help: &[$($help),+],
-                    form: <$type as $crate::config::value::Value>::form,
-                    arity: <$type as $crate::config::value::Value>::ARITY,
-                    secret: <$type as $crate::config::value::Value>::SECRET,
+                    form: <$type as $crate::config::Value>::form,
+                    arity: <$type as $crate::config::Value>::ARITY,
+                    secret: <$type as $crate::config::Value>::SECRET,
                     default: settings!(@default [$($default)?] [$($derived, $words)?]),
                     check: |texts| {
-                        <$type as $crate::config::value::Value>::read(texts)
-                            .map(|value| $crate::config::value::Value::show(&value))
+                        <$type as $crate::config::Value>::read(texts)
+                            .map(|value| $crate::config::Value::show(&value))
                     },
                 },
             )+];
 
-            fn take(values: &$crate::config::resolve::Values) -> Self {
+            fn take(values: &$crate::config::Values) -> Self {
                 Self { $($field: values.take(stringify!($field)),)+ }
             }
         }
     };
     (@short) => { None };
     (@short $short:literal) => { Some($short) };
-    (@default [] []) => { $crate::config::setting::Default::Fixed(&[]) };
-    (@default [$text:literal] []) => { $crate::config::setting::Default::Fixed(&[$text]) };
-    (@default [] [$function:path, $words:literal]) => { $crate::config::setting::Default::Derived { words: $words, function: $function } };
+    (@default [] []) => { $crate::config::Default::Fixed(&[]) };
+    (@default [$text:literal] []) => { $crate::config::Default::Fixed(&[$text]) };
+    (@default [] [$function:path, $words:literal]) => { $crate::config::Default::Derived { words: $words, function: $function } };
 }
 
 pub(crate) use settings;

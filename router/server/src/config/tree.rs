@@ -10,7 +10,7 @@ use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Secret, Url, W
 
 settings! {
     /// General
-    section General ("", Everywhere) {
+    pub section General ("", Everywhere) {
         /// A TOML file with settings; flags and variables come before it.
         config: Option<PathBuf>;
     }
@@ -18,7 +18,7 @@ settings! {
 
 settings! {
     /// Model
-    section Model ("model", Everywhere) {
+    pub section Model ("model", Everywhere) {
         /// What to serve: a folder in Hugging Face layout, or ORG/NAME from the hub. Not set: the demo model that comes with
         /// Pelton. It may stand without its flag: `pelton serve ./my-model`.
         model: Option<String>;
@@ -34,7 +34,7 @@ settings! {
 
 settings! {
     /// Server
-    section Server ("server", Everywhere) {
+    pub section Server ("server", Everywhere) {
         /// The address to listen on. Use 0.0.0.0 to be reached from other machines, and then an API key.
         host: String = "127.0.0.1";
         /// The port for HTTP/1.1, HTTP/2 and gRPC.
@@ -47,9 +47,9 @@ settings! {
         /// A file with one API key a line; empty lines and lines that begin with `#` are skipped.
         api_key_file: Option<PathBuf>;
         /// The largest request body.
-        body_limit: Bytes = "8MiB";
-        /// The longest that one request may take, from its arrival to its last token.
-        request_timeout: Duration = "1h";
+        body_limit: Bytes = "32MiB";
+        /// The longest that one request may take, from its arrival to its last token. Not set: as long as it takes.
+        request_timeout: Option<Duration>;
         /// How long running requests may take to finish after SIGTERM.
         drain_timeout: Duration = "30s";
     }
@@ -57,7 +57,7 @@ settings! {
 
 settings! {
     /// Engine
-    section Engine ("engine", Everywhere) {
+    pub section Engine ("engine", Everywhere) {
         /// Memory for KV blocks; `auto` is what weights and activations leave of `memory-limit`.
         kv_memory: Auto<Bytes> = "auto";
         /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free.
@@ -77,9 +77,9 @@ settings! {
 
 settings! {
     /// Worker
-    section Worker ("worker", Everywhere) {
+    pub section Worker ("worker", Everywhere) {
         /// Where the model runs; `auto` is the first GPU that PyTorch can use, else the processor.
-        device: Auto<Device> = "auto";
+        device: Device = "auto";
         /// Threads that compute; `auto` is the processor's cores, or the cgroup's share of them.
         threads: Auto<Count<1, 1024>> = "auto";
         /// A worker that runs already: unix:///path/to/worker.sock on this machine, tcp://HOST:PORT on another.
@@ -96,7 +96,7 @@ settings! {
 
 settings! {
     /// Hub
-    section Hub ("hub", Everywhere) {
+    pub section Hub ("hub", Everywhere) {
         /// The branch, tag or commit of ORG/NAME.
         revision: String = "main";
         /// The hub that ORG/NAME comes from.
@@ -112,7 +112,7 @@ settings! {
 
 settings! {
     /// Log
-    section Log ("log", Everywhere) {
+    pub section Log ("log", Everywhere) {
         /// The least important message that is written.
         log_level: LogLevel = "info";
         /// `text` for people, `json` for collectors.

@@ -115,7 +115,13 @@ impl<T: Word> Value for Row<T> {
 
 fn parse_all<T: Word>(texts: &[String]) -> Result<Vec<T>, String> {
     let separator = if T::COMMAS { ',' } else { '\n' };
-    texts.iter().flat_map(|text| text.split(separator)).map(str::trim).filter(|word| !word.is_empty()).map(T::parse).collect()
+    texts
+        .iter()
+        .flat_map(|text| text.split(separator))
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(T::parse)
+        .collect()
 }
 
 impl Value for bool {

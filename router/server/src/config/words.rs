@@ -130,40 +130,15 @@ impl Word for BlockSize {
     }
 }
 
-/// Where a model runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Device {
-    /// The processor.
-    Cpu,
-    /// A GPU, by number.
-    Cuda(u32),
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Device::Cpu => f.write_str("cpu"),
-            Device::Cuda(index) => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
-impl Word for Device {
-    fn form() -> String {
-        "cpu|cuda:N".into()
-    }
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "cpu" => Ok(Device::Cpu),
-            "cuda" => Ok(Device::Cuda(0)),
-            _ => {
-                let index = text.strip_prefix("cuda:").and_then(|index| index.parse().ok()).filter(|index| *index < 1024);
-                index.map(Device::Cuda).ok_or_else(|| "cpu, cuda, cuda:0, cuda:1, ...".into())
-            }
-        }
-    }
-    fn show(&self) -> String {
-        self.to_string()
+words! {
+    /// Where a model runs.
+    Device {
+        /// The first GPU that PyTorch can use, else the processor.
+        Auto = "auto",
+        /// The processor.
+        Cpu = "cpu",
+        /// The first GPU.
+        Cuda = "cuda",
     }
 }
 
@@ -201,7 +176,9 @@ impl Word for WorkerAddress {
         }
         let (host, port) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).ok_or_else(allowed)?;
         match port.parse() {
-            Ok(port) if port > 0 && !host.is_empty() && !host.contains('/') => Ok(Self::Tcp { host: host.into(), port }),
+            Ok(port) if port > 0 && !host.is_empty() && !host.contains('/') => {
+                Ok(Self::Tcp { host: host.into(), port })
+            }
             _ => Err(allowed()),
         }
     }
@@ -221,7 +198,8 @@ impl Word for Url {
     fn parse(text: &str) -> Result<Self, String> {
         let allowed = || "http://HOST[:PORT] or https://HOST[:PORT], a path may follow".to_string();
         let uri: http::Uri = text.parse().map_err(|_| allowed())?;
-        let known = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
+        let known =
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
         if known && uri.query().is_none() { Ok(Self(text.trim_end_matches('/').to_owned())) } else { Err(allowed()) }
     }
     fn show(&self) -> String {
@@ -255,7 +233,6 @@ mod tests {
             (read::<Duration>("90"), "90s"),
             (read::<Duration>("500ms"), "0.5s"),
             (read::<Duration>("2m"), "120s"),
-            (read::<Device>("cuda"), "cuda:0"),
             (read::<WorkerAddress>("tcp://[::1]:7000"), "tcp://[::1]:7000"),
             (read::<WorkerAddress>("unix:///run/w.sock"), "unix:///run/w.sock"),
             (read::<Url>("http://localhost:8000/"), "http://localhost:8000"),
@@ -280,7 +257,7 @@ mod tests {
             (read::<BlockSize>("24"), "8, 16, 32, 64, 128, 256"), // C:K1
             (read::<u16>("70000"), "0 (any free port) to 65535"),
             (read::<Dtype>("fp16"), "auto, bfloat16, float32"),
-            (read::<Device>("tpu"), "cpu, cuda"),
+            (read::<Device>("tpu"), "auto, cpu, cuda"),
             (read::<WorkerAddress>("unix://relative"), "unix:///path"),
             (read::<WorkerAddress>("tcp://host"), "unix:///path"),
             (read::<Url>("localhost:8000"), "http://HOST"),

@@ -2,6 +2,12 @@
 //!
 //! Knows how things look. Never here: what is true; everything shown is handed in as a plain value.
 
+mod progress;
+mod table;
+
+pub(crate) use progress::Progress;
+pub(crate) use table::{Start, started};
+
 /// Bytes for people: `512 MiB`, `1.50 GiB`. Three digits, binary units.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -11,7 +17,13 @@ pub(crate) fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    let digits = if unit == 0 || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+    let digits = if unit == 0 || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
@@ -20,7 +32,7 @@ pub(crate) fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

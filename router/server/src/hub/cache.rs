@@ -61,7 +61,8 @@ impl Cache {
     pub(super) fn lock(&self, hash: &str, waiting: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{hash}.lock"));
         make_parent(&path)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(HubError::file(&path))?;
+        let lock =
+            File::options().create(true).truncate(false).write(true).open(&path).map_err(HubError::file(&path))?;
         if lock.try_lock().is_err() {
             waiting();
             lock.lock().map_err(HubError::file(&path))?;
@@ -95,7 +96,11 @@ impl Cache {
 
 /// Whether a text may stand in an address and a path as a branch, tag or commit.
 pub(super) fn is_revision(text: &str) -> bool {
-    let is_part = |part: &str| !part.is_empty() && !part.starts_with('.') && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c))
+    };
     text.split('/').all(is_part)
 }
 
@@ -113,7 +118,11 @@ fn is_complete(snapshot: &Path) -> bool {
     match fs::read_to_string(snapshot.join("model.safetensors.index.json")) {
         Ok(index) => weights_in_index(&index).is_some_and(|files| files.iter().all(|file| has(file))),
         Err(_) => fs::read_dir(snapshot).is_ok_and(|mut entries| {
-            entries.any(|entry| entry.is_ok_and(|entry| entry.path().extension().is_some_and(|kind| kind == "safetensors") && entry.path().is_file()))
+            entries.any(|entry| {
+                entry.is_ok_and(|entry| {
+                    entry.path().extension().is_some_and(|kind| kind == "safetensors") && entry.path().is_file()
+                })
+            })
         }),
     }
 }

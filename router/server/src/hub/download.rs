@@ -93,7 +93,8 @@ impl Hub<'_> {
         let unreachable = |reason: String| HubError::Unreachable { name: self.name.clone(), reason };
         let response = self.get(&address, None).await.map_err(|error| unreachable(error.to_string()))?;
         self.check_status(&address, &response)?;
-        let body = read_body(response.into_body(), LISTING_BYTES_MAX).await.map_err(|error| unreachable(error.to_string()))?;
+        let body =
+            read_body(response.into_body(), LISTING_BYTES_MAX).await.map_err(|error| unreachable(error.to_string()))?;
         let answer = |reason: String| HubError::Answer { what: address.clone(), reason };
         let listing: Listing = serde_json::from_slice(&body).map_err(|error| answer(error.to_string()))?;
         if !super::cache::is_hash(&listing.sha) {
@@ -124,10 +125,13 @@ impl Hub<'_> {
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(()),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let advice = if self.token.is_some() { "the token in `hub-token-file` may not" } else { "set `hub-token-file`" };
+                let advice =
+                    if self.token.is_some() { "the token in `hub-token-file` may not" } else { "set `hub-token-file`" };
                 Err(HubError::Denied { name: self.name.clone(), status: status.as_u16(), advice })
             }
-            StatusCode::NOT_FOUND => Err(HubError::NotFound { name: self.name.clone(), revision: self.revision.to_owned() }),
+            StatusCode::NOT_FOUND => {
+                Err(HubError::NotFound { name: self.name.clone(), revision: self.revision.to_owned() })
+            }
             _ => Err(HubError::Answer { what: what.to_owned(), reason: format!("status {status}") }),
         }
     }
@@ -156,7 +160,8 @@ impl Hub<'_> {
         let is_here = || fs::metadata(&blob).is_ok_and(|kept| kept.len() == file.size);
         if !is_here() {
             // This runtime has no other task, so waiting for the lock here stops nobody.
-            let _lock = self.cache.lock(&file.hash, || eprintln!("{}: somebody else is downloading it; waiting", file.path))?;
+            let _lock =
+                self.cache.lock(&file.hash, || eprintln!("{}: somebody else is downloading it; waiting", file.path))?;
             if !is_here() {
                 let incomplete = self.cache.incomplete(&file.hash);
                 self.fill(commit, file, &incomplete, done).await?;
@@ -168,7 +173,13 @@ impl Hub<'_> {
     }
 
     /// Tries until all bytes are there, as long as tries bring something.
-    async fn fill(&self, commit: &str, file: &RemoteFile, path: &Path, done: &(dyn Fn(u64) + Sync)) -> Result<(), HubError> {
+    async fn fill(
+        &self,
+        commit: &str,
+        file: &RemoteFile,
+        path: &Path,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), HubError> {
         make_parent(path)?;
         let mut kept = File::options().create(true).append(true).open(path).map_err(HubError::file(path))?;
         let mut length = kept.metadata().map_err(HubError::file(path))?.len();
@@ -200,7 +211,14 @@ impl Hub<'_> {
     }
 
     /// One request: appends what comes.
-    async fn take(&self, commit: &str, file: &RemoteFile, kept: &mut File, length: &mut u64, done: &(dyn Fn(u64) + Sync)) -> Result<(), Interrupted> {
+    async fn take(
+        &self,
+        commit: &str,
+        file: &RemoteFile,
+        kept: &mut File,
+        length: &mut u64,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Interrupted> {
         let address = format!("{}/{}/resolve/{commit}/{}", self.endpoint, self.name, file.path);
         let broken = |error: ClientError| Interrupted::Retry(error.to_string());
         let response = self.get(&address, (*length > 0).then_some(*length)).await.map_err(broken)?;
@@ -222,7 +240,8 @@ impl Hub<'_> {
         let mut body = response.into_body();
         loop {
             let frame = tokio::time::timeout(SILENCE_MAX, body.frame()).await;
-            let frame = frame.map_err(|_| Interrupted::Retry(format!("nothing came for {} s", SILENCE_MAX.as_secs())))?;
+            let frame =
+                frame.map_err(|_| Interrupted::Retry(format!("nothing came for {} s", SILENCE_MAX.as_secs())))?;
             let Some(frame) = frame else { return Ok(()) };
             let frame = frame.map_err(|error| Interrupted::Retry(error.to_string()))?;
             if let Ok(bytes) = frame.into_data() {

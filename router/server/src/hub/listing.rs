@@ -98,7 +98,8 @@ mod tests {
 
     fn listing(files: &[&str]) -> Listing {
         let hash = "0".repeat(40);
-        let sibling = |file: &&str| Sibling { rfilename: (*file).into(), size: Some(1), blob_id: Some(hash.clone()), lfs: None };
+        let sibling =
+            |file: &&str| Sibling { rfilename: (*file).into(), size: Some(1), blob_id: Some(hash.clone()), lfs: None };
         Listing { sha: hash.clone(), siblings: files.iter().map(sibling).collect() }
     }
 
@@ -110,8 +111,18 @@ mod tests {
     fn no_pickle_no_code_and_no_path_is_taken() {
         // B:A7: code is not even fetched.
         let all = listing(&[
-            "config.json", "tokenizer.json", "chat_template.jinja", "chat_templates/tools.jinja", "tokenizer.model",
-            "modeling_evil.py", "pytorch_model.bin", "model.pt", "../../etc/cron.json", "sub/config.json", ".hidden.json", "a\\b.json",
+            "config.json",
+            "tokenizer.json",
+            "chat_template.jinja",
+            "chat_templates/tools.jinja",
+            "tokenizer.model",
+            "modeling_evil.py",
+            "pytorch_model.bin",
+            "model.pt",
+            "../../etc/cron.json",
+            "sub/config.json",
+            ".hidden.json",
+            "a\\b.json",
         ]);
         assert_eq!(
             paths(&all.small_files()),
@@ -122,8 +133,10 @@ mod tests {
 
     #[test]
     fn weights_are_taken_once() {
-        let all = listing(&["a-00001.safetensors", "a-00002.safetensors", "consolidated.safetensors", "x/y.safetensors"]);
-        let index = r#"{"weight_map": {"q": "a-00001.safetensors", "k": "a-00002.safetensors", "v": "a-00001.safetensors"}}"#;
+        let all =
+            listing(&["a-00001.safetensors", "a-00002.safetensors", "consolidated.safetensors", "x/y.safetensors"]);
+        let index =
+            r#"{"weight_map": {"q": "a-00001.safetensors", "k": "a-00002.safetensors", "v": "a-00001.safetensors"}}"#;
         assert_eq!(paths(&all.weights(Some(index))), ["a-00001.safetensors", "a-00002.safetensors"]);
         let single = listing(&["model.safetensors", "consolidated.safetensors"]);
         assert_eq!(paths(&single.weights(None)), ["model.safetensors"]);

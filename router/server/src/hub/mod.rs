@@ -18,7 +18,9 @@ use crate::config;
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// Neither a folder nor a name that the hub could have.
-    #[error("there is no folder `{0}`, and it is no ORG/NAME of the hub; give a folder with config.json, a tokenizer and *.safetensors")]
+    #[error(
+        "there is no folder `{0}`, and it is no ORG/NAME of the hub; give a folder with config.json, a tokenizer and *.safetensors"
+    )]
     NoModel(String),
     /// Not in the cache, and downloads are off.
     #[error("{name} ({revision}) is not in {}, and `offline` is set; unset it, or give a folder: pelton serve ./FOLDER", cache.display())]
@@ -31,7 +33,9 @@ pub enum HubError {
         cache: PathBuf,
     },
     /// The hub cannot be reached.
-    #[error("{name} is not in the cache, and the hub cannot be reached ({reason}); without a network, give a folder instead: pelton serve ./FOLDER")]
+    #[error(
+        "{name} is not in the cache, and the hub cannot be reached ({reason}); without a network, give a folder instead: pelton serve ./FOLDER"
+    )]
     Unreachable {
         /// Which.
         name: ModelName,
@@ -39,7 +43,9 @@ pub enum HubError {
         reason: String,
     },
     /// The hub wants to know who asks.
-    #[error("the hub refuses {name} (status {status}): it does not exist, or it needs an access token of somebody who may read it; {advice}")]
+    #[error(
+        "the hub refuses {name} (status {status}): it does not exist, or it needs an access token of somebody who may read it; {advice}"
+    )]
     Denied {
         /// Which.
         name: ModelName,

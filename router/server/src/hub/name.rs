@@ -49,7 +49,9 @@ mod tests {
         for good in ["Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B_x", "a/b"] {
             assert_eq!(good.parse::<ModelName>().expect(good).to_string(), good);
         }
-        for bad in ["", "gpt2", "/abs/olute", "./here", "../up", "a/b/c", "a/..", "a--b/c", "a/b c", "a/", "https://x/y"] {
+        for bad in
+            ["", "gpt2", "/abs/olute", "./here", "../up", "a/b/c", "a/..", "a--b/c", "a/b c", "a/", "https://x/y"]
+        {
             assert!(bad.parse::<ModelName>().is_err(), "{bad}");
         }
     }

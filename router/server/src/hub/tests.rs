@@ -54,7 +54,10 @@ fn listing() -> String {
     let sibling = |(path, contents): (&&str, &Vec<u8>)| {
         if path.ends_with(".safetensors") {
             let sha = hex(&ring::digest::digest(&ring::digest::SHA256, contents));
-            format!(r#"{{"rfilename":"{path}","size":{0},"blobId":"{COMMIT}","lfs":{{"sha256":"{sha}","size":{0},"pointerSize":134}}}}"#, contents.len())
+            format!(
+                r#"{{"rfilename":"{path}","size":{0},"blobId":"{COMMIT}","lfs":{{"sha256":"{sha}","size":{0},"pointerSize":134}}}}"#,
+                contents.len()
+            )
         } else {
             let object = [format!("blob {}\0", contents.len()).as_bytes(), contents].concat();
             let sha = hex(&ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object));
@@ -95,9 +98,11 @@ fn answer(mut stream: TcpStream, faults: &Faults, seen: &Mutex<Vec<String>>) {
     let mut lines = BufReader::new(stream.try_clone().expect("cloned")).lines().map_while(Result::ok);
     let Some(request) = lines.next() else { return };
     let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
-    let header = |name: &str| headers.iter().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
+    let header =
+        |name: &str| headers.iter().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
     let path = request.split(' ').nth(1).expect("a path").to_owned();
-    let from: usize = header("range").map_or(0, |range| range["bytes=".len()..range.len() - 1].parse().expect("a number"));
+    let from: usize =
+        header("range").map_or(0, |range| range["bytes=".len()..range.len() - 1].parse().expect("a number"));
     seen.lock().expect("whole").push(format!("{path} from={from}"));
 
     let mut head = |status: u16, extra: String, length: usize| {
@@ -157,10 +162,13 @@ fn a_model_is_downloaded_once_and_found_from_then_on() {
     let (hub, cache) = (TestHub::start(Faults::default()), tempfile::tempdir().expect("a folder"));
     let mut settings = settings(&hub.address, cache.path());
     let told = Mutex::new(Vec::new());
-    let folder = locate("org/name", &settings, &|stage, done, total| told.lock().expect("whole").push((stage.to_owned(), done, total)));
+    let folder = locate("org/name", &settings, &|stage, done, total| {
+        told.lock().expect("whole").push((stage.to_owned(), done, total))
+    });
     let folder = folder.expect("downloaded");
     assert_eq!(std::fs::read(folder.join("model.safetensors")).expect("there"), weights());
-    let mut names: Vec<_> = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect();
     names.sort();
     assert_eq!(names, ["config.json", "model.safetensors", "tokenizer.json"], "no pickle and no code"); // B:A7
     let (stage, done, total) = told.into_inner().expect("whole").pop().expect("progress was told");
@@ -182,7 +190,8 @@ fn a_transfer_that_breaks_off_goes_on_from_there() {
     let cache = tempfile::tempdir().expect("a folder");
     let folder = fetch(&settings(&hub.address, cache.path())).expect("whole in the end");
     assert_eq!(std::fs::read(folder.join("model.safetensors")).expect("there"), weights());
-    let starts: Vec<_> = hub.weight_requests().iter().map(|line| line.rsplit('=').next().expect("from=").to_owned()).collect();
+    let starts: Vec<_> =
+        hub.weight_requests().iter().map(|line| line.rsplit('=').next().expect("from=").to_owned()).collect();
     assert_eq!(starts, ["0".to_owned(), third.to_string(), (2 * third).to_string()]);
 }
 
@@ -219,7 +228,8 @@ fn contents_with_another_hash_are_thrown_away() {
     let cache = tempfile::tempdir().expect("a folder");
     let refused = fetch(&settings(&hub.address, cache.path())).expect_err("damaged");
     assert!(matches!(&refused, HubError::Damaged { file, .. } if file == "model.safetensors"), "{refused}");
-    let left: Vec<_> = std::fs::read_dir(cache.path().join("models--org--name/blobs")).expect("a folder").flatten().collect();
+    let left: Vec<_> =
+        std::fs::read_dir(cache.path().join("models--org--name/blobs")).expect("a folder").flatten().collect();
     assert!(left.iter().all(|entry| entry.metadata().expect("there").len() < 1000), "no damaged weights are kept");
     assert!(!cache.path().join("models--org--name/refs/main").exists());
 }
@@ -273,7 +283,10 @@ fn without_a_network_the_message_says_what_to_do() {
     let cache = tempfile::tempdir().expect("a folder");
     let mut settings = settings(&address, cache.path());
     let refused = fetch(&settings).expect_err("nobody there").to_string();
-    assert!(refused.contains("Connection refused") && refused.ends_with("give a folder instead: pelton serve ./FOLDER"), "{refused}");
+    assert!(
+        refused.contains("Connection refused") && refused.ends_with("give a folder instead: pelton serve ./FOLDER"),
+        "{refused}"
+    );
     settings.offline = true;
     let refused = fetch(&settings).expect_err("offline").to_string();
     assert!(refused.contains("`offline` is set"), "{refused}");

@@ -40,7 +40,9 @@ fn read(root: &Path) -> Option<Memory> {
     let mut available_bytes = field("MemAvailable:")?;
     let mut cgroup_limit_bytes: Option<u64> = None;
     for cgroup in cgroups(root) {
-        let Some(limit) = number(&cgroup.folder.join(cgroup.limit)).filter(|limit| *limit < total_bytes) else { continue };
+        let Some(limit) = number(&cgroup.folder.join(cgroup.limit)).filter(|limit| *limit < total_bytes) else {
+            continue;
+        };
         cgroup_limit_bytes = Some(cgroup_limit_bytes.map_or(limit, |tightest| tightest.min(limit)));
         let used = number(&cgroup.folder.join(cgroup.usage)).unwrap_or(0);
         // Page cache that the kernel would give up first is not in use.
@@ -78,7 +80,12 @@ fn cgroups(root: &Path) -> Vec<Cgroup> {
             all.push(if v2 {
                 Cgroup { folder, limit: "memory.max", usage: "memory.current", idle_cache: "inactive_file" }
             } else {
-                Cgroup { folder, limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", idle_cache: "total_inactive_file" }
+                Cgroup {
+                    folder,
+                    limit: "memory.limit_in_bytes",
+                    usage: "memory.usage_in_bytes",
+                    idle_cache: "total_inactive_file",
+                }
             });
         }
     }
@@ -112,7 +119,10 @@ mod tests {
             std::fs::write(path, text).expect("written");
         }
         let memory = read(folder.path()).expect("readable");
-        assert_eq!((memory.available_bytes, memory.cgroup_limit_bytes, memory.total_bytes), (available, limit, 16 * GIB));
+        assert_eq!(
+            (memory.available_bytes, memory.cgroup_limit_bytes, memory.total_bytes),
+            (available, limit, 16 * GIB)
+        );
     }
 
     #[test]
@@ -161,7 +171,12 @@ mod tests {
 
     #[test]
     fn something_is_left_for_the_others() {
-        let memory = |available_bytes| Memory { total_bytes: 0, available_bytes, cgroup_limit_bytes: None, has_huge_pages: true };
+        let memory = |available_bytes| Memory {
+            total_bytes: 0,
+            available_bytes,
+            cgroup_limit_bytes: None,
+            has_huge_pages: true,
+        };
         assert_eq!(memory(10 * GIB).worker_limit_bytes(), 9 * GIB);
         assert_eq!(memory(GIB).worker_limit_bytes(), GIB - (256 << 20));
         assert_eq!(memory(256 << 20).worker_limit_bytes(), 128 << 20);

@@ -64,7 +64,9 @@ mod tests {
     #[test]
     fn hyper_threads_are_no_cores_and_flags_become_names() {
         let one = |logical: u32, core: u32| {
-            format!("processor\t: {logical}\nmodel name\t: Some CPU\nphysical id\t: 0\ncore id\t\t: {core}\nflags\t\t: fpu avx2 fma avx512f avx512_bf16\n\n")
+            format!(
+                "processor\t: {logical}\nmodel name\t: Some CPU\nphysical id\t: 0\ncore id\t\t: {core}\nflags\t\t: fpu avx2 fma avx512f avx512_bf16\n\n"
+            )
         };
         let text = [one(0, 0), one(1, 0), one(2, 1), one(3, 1)].concat();
         let seen = describe(&text, 3);

@@ -1,0 +1,319 @@
+//! `pelton doctor`: what this machine is, what Pelton will use of it, and what is wrong.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use serde_json::{Value, json};
+
+use super::{Line, Trouble, resolve, tree};
+use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
+use crate::display::bytes;
+use crate::machine::{self, Gpu, Memory, Processor};
+
+const USAGE: &str = "\
+pelton doctor [FLAGS]: what this machine is, what Pelton will use of it, and what is wrong. Takes the flags of `pelton serve` too, and
+looks at the machine with them. The exit code is 1 if something is wrong.
+";
+
+settings! {
+    /// Doctor
+    section Options ("doctor", CommandLine) {
+        /// Print one JSON object instead of a table.
+        json: bool = "false";
+    }
+}
+
+/// Looks, and reports.
+pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, Trouble> {
+    let settings: Vec<_> = Options::ALL.iter().chain(server_settings()).collect();
+    let Line::Run(values) = resolve(USAGE, args, None, &settings, around)? else { return Ok(ExitCode::SUCCESS) };
+    let findings = Findings::look(&tree(&values)?);
+    let wrong = findings.wrong();
+    if Options::take(&values).json {
+        println!("{:#}", findings.json(&wrong));
+    } else {
+        print!("{}", findings.table(&wrong));
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Everything that was looked at.
+struct Findings {
+    processor: Processor,
+    kernels: &'static str,
+    memory: Option<Memory>,
+    gpus: Vec<Gpu>,
+    python: Python,
+    cache: Cache,
+}
+
+/// The worker's interpreter.
+struct Python {
+    program: String,
+    /// Its version, and those of the packages it has; or why it cannot be asked.
+    seen: Result<Value, String>,
+}
+
+/// The disk that downloads go to.
+struct Cache {
+    folder: String,
+    free_bytes: Option<u64>,
+}
+
+/// Asks without importing torch, which takes seconds.
+const QUESTION: &str = "\
+import importlib.metadata as m, json, sys
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return None
+print(json.dumps({'python': sys.version.split()[0], **{n: version(n) for n in ('pelton', 'pelton-kernels', 'torch', 'triton')}}))
+";
+
+impl Findings {
+    fn look(config: &Config) -> Self {
+        Self {
+            processor: machine::processor(),
+            kernels: pelton_cpu::Isa::best().name(),
+            memory: machine::memory(),
+            gpus: machine::gpus(),
+            python: Python::ask(&config.worker.python),
+            cache: Cache::look(&config.hub.hub_cache),
+        }
+    }
+
+    /// Each with what to do.
+    fn wrong(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        match &self.python.seen {
+            Err(reason) => wrong.push(format!(
+                "{} cannot be asked ({reason}): set --python to Python 3.11 or newer",
+                self.python.program
+            )),
+            Ok(seen) => {
+                for package in ["torch", "pelton", "pelton-kernels"] {
+                    if seen[package].is_null() {
+                        wrong.push(format!(
+                            "{} has no package {package}: install it there, or set --python to one that has it",
+                            self.python.program
+                        ));
+                    }
+                }
+                if version(&seen["python"]) < (3, 11) {
+                    wrong.push(format!(
+                        "{} is Python {}: 3.11 or newer is needed",
+                        self.python.program,
+                        text(&seen["python"])
+                    ));
+                }
+            }
+        }
+        match &self.memory {
+            None => wrong.push("/proc/meminfo cannot be read: set --memory-limit".into()),
+            Some(memory) if memory.available_bytes < 1 << 30 => {
+                wrong.push(format!(
+                    "only {} of memory are available: end something, or raise the cgroup's limit",
+                    bytes(memory.available_bytes)
+                ));
+            }
+            Some(_) => {}
+        }
+        wrong
+    }
+
+    fn table(&self, wrong: &[String]) -> String {
+        let mut rows = vec![
+            ("pelton", env!("CARGO_PKG_VERSION").to_owned()),
+            ("processor", self.processor.name.clone()),
+            (
+                "cores",
+                format!(
+                    "{} usable, of {} cores and {} threads",
+                    self.processor.usable, self.processor.physical, self.processor.logical
+                ),
+            ),
+            ("instructions", some(&self.processor.instruction_sets.join(", "), "none that kernels can use")),
+        ];
+        match &self.memory {
+            Some(memory) => {
+                let limit = memory
+                    .cgroup_limit_bytes
+                    .map_or("no cgroup limit".into(), |limit| format!("cgroup limit {}", bytes(limit)));
+                rows.push((
+                    "memory",
+                    format!("{} available of {}; {limit}", bytes(memory.available_bytes), bytes(memory.total_bytes)),
+                ));
+                rows.push((
+                    "huge pages",
+                    if memory.has_huge_pages { "yes" } else { "no: weights are read a little slower" }.into(),
+                ));
+            }
+            None => rows.push(("memory", "unknown".into())),
+        }
+        let gpu = |gpu: &Gpu| match gpu.memory {
+            Some((total, free)) => format!("{} ({} free of {})", gpu.name, bytes(free), bytes(total)),
+            None => gpu.name.clone(),
+        };
+        rows.push(("GPU", some(&self.gpus.iter().map(gpu).collect::<Vec<_>>().join(", "), "none")));
+        match &self.python.seen {
+            Ok(seen) => {
+                rows.push(("python", format!("{} ({})", text(&seen["python"]), self.python.program)));
+                for package in ["torch", "triton", "pelton-kernels"] {
+                    rows.push((package, some(&text(&seen[package]), "not found")));
+                }
+            }
+            Err(reason) => rows.push(("python", format!("{}: {reason}", self.python.program))),
+        }
+        let free = self.cache.free_bytes.map_or("unknown".into(), bytes);
+        rows.push(("hub cache", format!("{} ({free} free on its disk)", self.cache.folder)));
+        rows.push(("will use", self.plan()));
+        let mut page: String = rows.iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect();
+        match wrong {
+            [] => page.push_str("\nNothing is wrong.\n"),
+            wrong => page.extend(wrong.iter().map(|one| format!("\nWRONG: {one}")).chain(["\n".into()])),
+        }
+        page
+    }
+
+    /// What `pelton serve` will take if nobody says otherwise.
+    fn plan(&self) -> String {
+        let limit = self.memory.map_or("what the worker finds".into(), |memory| bytes(memory.worker_limit_bytes()));
+        let cpu = format!("{} threads with {} kernels, up to {limit} of memory", self.processor.usable, self.kernels);
+        if self.gpus.is_empty() { cpu } else { format!("the first GPU if PyTorch can use it, else {cpu}") }
+    }
+
+    fn json(&self, wrong: &[String]) -> Value {
+        let memory = self.memory.map(|memory| {
+            json!({
+                "total_bytes": memory.total_bytes,
+                "available_bytes": memory.available_bytes,
+                "cgroup_limit_bytes": memory.cgroup_limit_bytes,
+                "worker_limit_bytes": memory.worker_limit_bytes(),
+                "huge_pages": memory.has_huge_pages,
+            })
+        });
+        let gpu = |gpu: &Gpu| json!({ "name": gpu.name, "total_bytes": gpu.memory.map(|memory| memory.0), "free_bytes": gpu.memory.map(|memory| memory.1) });
+        json!({
+            "pelton": env!("CARGO_PKG_VERSION"),
+            "processor": {
+                "name": self.processor.name,
+                "usable_cores": self.processor.usable,
+                "cores": self.processor.physical,
+                "threads": self.processor.logical,
+                "instruction_sets": self.processor.instruction_sets,
+                "kernels": self.kernels,
+            },
+            "memory": memory,
+            "gpus": self.gpus.iter().map(gpu).collect::<Vec<_>>(),
+            "python": { "program": self.python.program, "seen": self.python.seen.as_ref().ok(), "error": self.python.seen.as_ref().err() },
+            "hub_cache": { "folder": self.cache.folder, "free_bytes": self.cache.free_bytes },
+            "wrong": wrong,
+        })
+    }
+}
+
+impl Python {
+    fn ask(program: &Path) -> Self {
+        let asked = Command::new(program).args(["-c", QUESTION]).stdin(Stdio::null()).output();
+        let seen = match asked {
+            Err(error) => Err(error.to_string()),
+            Ok(output) => serde_json::from_slice(&output.stdout).map_err(|_| {
+                String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("it said nothing").to_owned()
+            }),
+        };
+        Self { program: program.display().to_string(), seen }
+    }
+}
+
+impl Cache {
+    /// The folder may not exist yet; then the disk is that of the nearest one that does.
+    fn look(folder: &Path) -> Self {
+        let disk = folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
+        Self { folder: folder.display().to_string(), free_bytes: disk.map(|disk| disk.f_bavail * disk.f_frsize) }
+    }
+}
+
+fn some(text: &str, none: &str) -> String {
+    if text.is_empty() { none.to_owned() } else { text.to_owned() }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// "3.11.7" is (3, 11).
+fn version(value: &Value) -> (u32, u32) {
+    let text = text(value);
+    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(seen: Result<Value, String>, available_bytes: u64) -> Findings {
+        Findings {
+            processor: Processor {
+                name: "Some CPU".into(),
+                usable: 2,
+                logical: 4,
+                physical: 2,
+                instruction_sets: vec!["AVX2"],
+            },
+            kernels: "avx2",
+            memory: Some(Memory {
+                total_bytes: 16 << 30,
+                available_bytes,
+                cgroup_limit_bytes: Some(8 << 30),
+                has_huge_pages: true,
+            }),
+            gpus: vec![Gpu { name: "A Card".into(), memory: Some((8 << 30, 4 << 30)) }],
+            python: Python { program: "python3".into(), seen },
+            cache: Cache { folder: "/cache".into(), free_bytes: Some(1 << 40) },
+        }
+    }
+
+    fn whole() -> Value {
+        json!({ "python": "3.12.1", "pelton": "0.1.0", "pelton-kernels": "0.1.0", "torch": "2.15.0", "triton": null })
+    }
+
+    #[test]
+    fn a_healthy_machine_is_described() {
+        let findings = findings(Ok(whole()), 4 << 30);
+        let page = findings.table(&findings.wrong());
+        for part in [
+            "2 usable, of 2 cores",
+            "AVX2",
+            "4.00 GiB available of 16.0 GiB; cgroup limit 8.00 GiB",
+            "A Card (4.00 GiB free",
+            "2.15.0",
+            "2 threads with avx2 kernels",
+            "Nothing is wrong.",
+        ] {
+            assert!(page.contains(part), "{part} in\n{page}");
+        }
+        assert_eq!(findings.json(&findings.wrong())["memory"]["available_bytes"], 4u64 << 30);
+    }
+
+    #[test]
+    fn what_is_wrong_says_what_to_do() {
+        for (seen, available, expected) in [
+            (Err("No such file".into()), 4 << 30, "python3 cannot be asked (No such file): set --python"),
+            (
+                Ok(json!({ "python": "3.9.1", "pelton": "1", "pelton-kernels": "1", "torch": "2" })),
+                4 << 30,
+                "python3 is Python 3.9.1: 3.11 or newer",
+            ),
+            (
+                Ok(json!({ "python": "3.11.1", "pelton": "1", "pelton-kernels": "1" })),
+                4 << 30,
+                "python3 has no package torch: install it",
+            ),
+            (Ok(whole()), 100 << 20, "only 100 MiB of memory are available"),
+        ] {
+            let wrong = findings(seen, available).wrong();
+            assert!(wrong.len() == 1 && wrong[0].starts_with(expected), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A server from its first answer to its last: the doors, the engine behind them, and their end.
+
+use std::time::Duration;
+
+use indicatif::MultiProgress;
+use pelton_engine::{Engine, ModelReport, Phase, Status};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::doors::Doors;
+use super::starting::Starting;
+use super::opened::{self, Opened};
+use super::parts;
+use crate::command::Trouble;
+use crate::config::{Config, Surroundings};
+use crate::display::Progress;
+use crate::http::{self, App};
+
+/// A model that is served, or about to be.
+pub(crate) struct Server {
+    engine: Engine,
+    status: watch::Receiver<Status>,
+    url: String,
+    name: String,
+    needs_key: bool,
+    chats: bool,
+    closing: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    /// Finds the model and starts its engine; the doors answer from the first moment. Loading goes on behind it.
+    pub(crate) async fn start(
+        config: &Config,
+        around: &Surroundings,
+        doors: Doors,
+        bars: &MultiProgress,
+    ) -> Result<Self, Trouble> {
+        let keys = parts::api_keys(config)?;
+        let starting = Starting::answer(&doors)?;
+        let opened = {
+            let (config, around, told, bars) = (config.clone(), around.clone(), starting.told(), bars.clone());
+            let opening = tokio::task::spawn_blocking(move || {
+                let progress = Progress::new(&bars);
+                opened::open(&config, &around, &|stage, done, total| {
+                    progress.show(stage, done, total);
+                    told.tell(stage, done, total);
+                })
+            });
+            opening.await.expect("opening a model does not panic")?
+        };
+        starting.end().await;
+        let Opened { engine, serving, name, chats } = opened;
+        let (url, needs_key) = (doors.url(), !keys.is_empty());
+        let (app, listeners) = (App::new(serving, keys), doors.listeners()?);
+        let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
+        let closed = closing.clone();
+        let serving = tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain).await });
+        Ok(Self { status: engine.status(), engine, url, name, needs_key, chats, closing, serving })
+    }
+
+    /// Shows progress until the model is loaded, or says why it cannot be.
+    pub(crate) async fn loaded(&mut self, bars: &MultiProgress) -> Result<(), Trouble> {
+        let progress = Progress::new(bars);
+        loop {
+            match &self.status.borrow_and_update().phase {
+                Phase::Ready => return Ok(()),
+                Phase::Failed { reason } => return Err(Trouble::Failed(reason.clone())),
+                Phase::Loading { stage, done, total } => progress.show(stage, *done, *total),
+                Phase::Recovering { reason } => progress.show(&format!("starting the worker again: {reason}"), 0, 0),
+                Phase::Draining | Phase::Ended => return Err(Trouble::Failed("the engine has ended".into())),
+            }
+            if self.status.changed().await.is_err() {
+                return Err(Trouble::Failed("the engine has ended".into()));
+            }
+        }
+    }
+
+    /// Resolves when the engine has given up.
+    pub(crate) async fn failed(&mut self) -> Trouble {
+        match self
+            .status
+            .wait_for(|status| matches!(status.phase, Phase::Failed { .. } | Phase::Ended))
+            .await
+            .map(|status| status.phase.clone())
+        {
+            Ok(Phase::Failed { reason }) => Trouble::Failed(reason),
+            _ => Trouble::Failed("the engine has ended".into()),
+        }
+    }
+
+    /// What was loaded.
+    pub(crate) fn model(&self) -> Option<ModelReport> {
+        self.status.borrow().model.clone()
+    }
+
+    /// Where this machine reaches it.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The name that answers carry.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether clients must send a key.
+    pub(crate) fn needs_key(&self) -> bool {
+        self.needs_key
+    }
+
+    /// Whether the model has a chat template.
+    pub(crate) fn chats(&self) -> bool {
+        self.chats
+    }
+
+    /// Takes no more requests, lets running ones finish within `drain`, and ends the workers.
+    pub(crate) async fn stop(mut self, drain: Duration) {
+        self.closing.cancel();
+        // `http::serve` drains within its own deadline; one of zero means not at all.
+        if tokio::time::timeout(drain.saturating_add(GRACE), &mut self.serving).await.is_err() || drain.is_zero() {
+            self.serving.abort();
+        }
+        self.engine.shutdown().await;
+    }
+}
+
+/// For the last bytes of a drained connection to leave.
+const GRACE: Duration = Duration::from_millis(500);

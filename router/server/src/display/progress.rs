@@ -1,0 +1,102 @@
+//! How far something is: a bar on a terminal, a few plain lines elsewhere.
+
+use std::io::Write as _;
+use std::sync::Mutex;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// Something under way. Cleared when dropped.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    said: Mutex<Said>,
+}
+
+/// What the plain lines have said last.
+#[derive(Default, PartialEq, Eq, Clone)]
+struct Said {
+    stage: String,
+    quarter: u64,
+}
+
+impl Progress {
+    /// A bar among `bars`.
+    pub(crate) fn new(bars: &MultiProgress) -> Self {
+        let bar = bars.add(ProgressBar::no_length());
+        Self { bar, is_terminal: console_is_terminal(), said: Mutex::default() }
+    }
+
+    /// `total` 0: not known.
+    pub(crate) fn show(&self, stage: &str, done: u64, total: u64) {
+        if self.is_terminal {
+            self.draw(stage, done, total);
+        } else if let Some(line) = self.line(stage, done, total) {
+            _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+
+    fn draw(&self, stage: &str, done: u64, total: u64) {
+        let template =
+            if total == 0 { "{spinner} {msg}" } else { "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}" };
+        self.bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+        self.bar.set_message(stage.to_owned());
+        if total == 0 {
+            self.bar.tick();
+        } else {
+            self.bar.set_length(total);
+            self.bar.set_position(done);
+        }
+    }
+
+    /// One line for each stage, and one for each quarter of it.
+    fn line(&self, stage: &str, done: u64, total: u64) -> Option<String> {
+        let quarter = (done.saturating_mul(4)).checked_div(total).unwrap_or(0);
+        let now = Said { stage: stage.to_owned(), quarter };
+        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *said == now {
+            return None;
+        }
+        *said = now;
+        Some(if total == 0 {
+            format!("{stage} ...")
+        } else {
+            format!("{stage}: {} of {}", super::bytes(done), super::bytes(total))
+        })
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn console_is_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stderr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_terminal_each_quarter_is_said_once() {
+        let progress = Progress { bar: ProgressBar::hidden(), is_terminal: false, said: Mutex::default() };
+        let mut lines = Vec::new();
+        lines.extend(progress.line("starting the worker", 0, 0));
+        for done in 0..=100u64 {
+            lines.extend(progress.line("reading weights", done << 20, 100 << 20));
+        }
+        assert_eq!(
+            lines,
+            [
+                "starting the worker ...",
+                "reading weights: 0 B of 100 MiB",
+                "reading weights: 25.0 MiB of 100 MiB",
+                "reading weights: 50.0 MiB of 100 MiB",
+                "reading weights: 75.0 MiB of 100 MiB",
+                "reading weights: 100 MiB of 100 MiB",
+            ]
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! The table at the end of the start: what was loaded, what it takes, what fits, and how to talk to it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use pelton_engine::ModelReport;
+
+use super::{bytes, count};
+
+/// What the table shows besides the model's own report.
+pub(crate) struct Start<'a> {
+    /// The name that answers carry.
+    pub(crate) name: &'a str,
+    /// Requests that run at once.
+    pub(crate) max_running: u32,
+    /// `http://127.0.0.1:8000`.
+    pub(crate) url: &'a str,
+    /// Whether clients must send a key.
+    pub(crate) needs_key: bool,
+    /// Whether the model has a chat template.
+    pub(crate) chats: bool,
+    /// Since the command began.
+    pub(crate) took: Duration,
+}
+
+/// The whole text.
+pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
+    let budget = &model.budget;
+    let tokens = u64::from(model.blocks) * u64::from(model.block_size);
+    let blocks_each = model.max_model_len.div_ceil(model.block_size).max(1);
+    let longest = u64::from((model.blocks / blocks_each).min(start.max_running));
+    let kernels = if model.numerics_id.contains("portable") {
+        "  (portable kernels: this processor has no AVX2; correct, and slow)"
+    } else {
+        ""
+    };
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str, note: &str| _ = writeln!(text, "  {name:<12}{value:>12}   {note}");
+    row(
+        "weights",
+        &bytes(budget.weights_bytes),
+        &format!("{} {} on {} ({}){kernels}", model.family, model.dtype, model.device, model.device_name),
+    );
+    row("activations", &bytes(budget.activation_bytes), "of the largest step");
+    row(
+        "KV blocks",
+        &bytes(budget.kv_bytes),
+        &format!("{} blocks of {} tokens = {} tokens", count(model.blocks.into()), model.block_size, count(tokens)),
+    );
+    if budget.memory_limit_bytes > 0 {
+        row("limit", &bytes(budget.memory_limit_bytes), "the most that the worker may take");
+    }
+    row(
+        "fits",
+        &count(longest),
+        &format!(
+            "requests of {} tokens at once, or up to {} shorter ones",
+            count(model.max_model_len.into()),
+            start.max_running
+        ),
+    );
+    let Start { url, name, .. } = start;
+    let key = if start.needs_key { "-H \"Authorization: Bearer $KEY\" " } else { "" };
+    let (path, body) = if start.chats {
+        ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
+    } else {
+        ("completions", r#"{"prompt": "Hello", "max_tokens": 32}"#)
+    };
+    _ = writeln!(text, "{name} is ready at {url} after {:.1} s. Talk to it:", start.took.as_secs_f64());
+    _ = writeln!(text, "  curl {url}/v1/{path} {key}-H 'Content-Type: application/json' -d '{body}'");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_link::Budget;
+
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_fits_and_how_to_talk_to_it() {
+        let budget = Budget {
+            weights_bytes: 12 << 20,
+            activation_bytes: 100 << 20,
+            kv_bytes: 1 << 30,
+            memory_limit_bytes: 4 << 30,
+            ..Budget::default()
+        };
+        let model = ModelReport {
+            family: "llama".into(),
+            dtype: "bfloat16".into(),
+            device: "cpu".into(),
+            device_name: "Some CPU".into(),
+            vocab_size: 4096,
+            max_model_len: 4096,
+            block_size: 32,
+            blocks: 1000,
+            numerics_id: "cpu-portable-bf16".into(),
+            invariant: true,
+            budget,
+        };
+        let start = Start {
+            name: "demo",
+            max_running: 256,
+            url: "http://127.0.0.1:8000",
+            needs_key: true,
+            chats: true,
+            took: Duration::from_millis(1200),
+        };
+        let text = started(&model, &start);
+        for part in [
+            "weights         12.0 MiB   llama bfloat16 on cpu (Some CPU)  (portable kernels",
+            "KV blocks       1.00 GiB   1,000 blocks of 32 tokens = 32,000 tokens",
+            "fits                   7   requests of 4,096 tokens at once, or up to 256 shorter ones",
+            "demo is ready at http://127.0.0.1:8000 after 1.2 s",
+            "curl http://127.0.0.1:8000/v1/chat/completions -H \"Authorization: Bearer $KEY\"",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+}
