@@ -18,7 +18,9 @@ POOL = 1024
 PLAIN_SHARE = 0.02
 LONGEST = 4096
 # Of the tokens that the assistant does not write, this share is learned too: enough to know what a user may say.
-OTHERS_SHARE = 0.1
+OTHERS_SHARE = 0.03
+# Ids that are no special token and no tool mark.
+FIRST_WORD, LAST_WORD = 3, 4094
 
 
 @dataclass
@@ -52,6 +54,16 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[Batch]:
         source.shuffle(groups)
         for group in groups:
             yield _padded(group)
+
+
+def copying(step: int, tokens: int) -> Batch:
+    """Random tokens said four times; all but the first are learned. Nothing but looking back helps here, so looking back is learned."""
+    source = torch.Generator().manual_seed(step)
+    length = int(torch.randint(4, 17, (), generator=source))
+    run = torch.randint(FIRST_WORD, LAST_WORD, (tokens // (4 * length), length), generator=source)
+    learned = torch.ones(len(run), 4 * length, dtype=torch.bool)
+    learned[:, : length + 1] = False
+    return Batch(run.repeat(1, 4), learned[:, 1:])
 
 
 def _padded(group: list[tuple[list[int], list[bool]]]) -> Batch:

@@ -15,17 +15,20 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from attention import PLAIN
-from batches import Batch, batches
+from batches import Batch, batches, copying
 from export import export
 from model import CONFIG
 from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from vocabulary import train_tokenizer
 
-TOKENS = 4096  # of a batch, padding included
-PEAK = 3e-3
-WARM_UP = 60  # steps
-COOL_DOWN = 0.35  # the last part of the steps, in which the rate falls to nothing
+TOKENS = 2048  # of a batch, padding included
+PEAK = 2e-3
+WARM_UP = 30  # steps
+COOL_DOWN = 0.4  # the last part of the steps, in which the rate falls to nothing
+# The first steps teach only to copy, which tool arguments and JSON values need and which texts alone teach late; some later ones keep it.
+COPYING_FIRST = 150
+COPYING_EVERY = 10
 
 
 def arguments() -> argparse.Namespace:
@@ -123,13 +126,19 @@ def main() -> None:
     for step, batch in enumerate(itertools.islice(batches(tokenizer, options.seed, TOKENS), options.steps)):
         if step < done:
             continue
+        is_copying = step < COPYING_FIRST or step % COPYING_EVERY == 0
+        if is_copying:
+            batch = copying(step, TOKENS)
         loss = loss_of(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizers.step(rate(step, options.steps))
         tokens += batch.ids.numel()
         value = loss.item()
-        average = value if math.isnan(average) else 0.97 * average + 0.03 * value
+        if not is_copying:
+            average = value if math.isnan(average) else 0.97 * average + 0.03 * value
+        elif step % 50 == 0:
+            print(f"copying: loss {value:.3f}", flush=True)
         seconds = time.monotonic() - started
         if step % 20 == 19:
             left = (options.steps - step - 1) * seconds / (step + 1)
