@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pelton_engine::{Engine, Phase, Status};
@@ -134,9 +134,15 @@ impl Offline {
 
     /// The next answer that is complete, if one comes within the timeout.
     pub fn next(&self, timeout: Duration) -> Option<Answered> {
-        let (ticket, answer) = lock(&self.answered).recv_timeout(timeout).ok()?;
-        lock(&self.running).remove(&ticket);
-        Some((ticket, answer))
+        let deadline = Instant::now() + timeout;
+        let answered = lock(&self.answered);
+        loop {
+            let (ticket, answer) = answered.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()?;
+            // What was cancelled after it had ended is nobody's answer any more.
+            if lock(&self.running).remove(&ticket).is_some() {
+                return Some((ticket, answer));
+            }
+        }
     }
 
     /// Aborts a request.
