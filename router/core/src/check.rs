@@ -1,9 +1,9 @@
 //! The invariants of everything, for tests: what each part asserts of itself, and that the parts agree.
 
 use crate::core::Core;
-use crate::epoch::{Epoch, Owner, STEPS_IN_FLIGHT};
-use crate::live::{Home, RequestKey, Requests};
-use crate::{BlockId, CoreConfig, GroupId, SlotId};
+use crate::epoch::{Epoch, Owner, Running, STEPS_IN_FLIGHT};
+use crate::live::{Home, Requests};
+use crate::{CoreConfig, GroupId, SlotId};
 
 impl Core {
     /// Asserts every invariant, in time that grows with all there is.
@@ -29,69 +29,59 @@ impl Core {
 }
 
 fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreConfig) {
-    let running = epoch.slots.iter().flatten();
-    let tables = running.clone().flat_map(|running| &running.table);
+    let in_use = || epoch.slots.iter().flatten();
+    let tables = in_use().flat_map(|running| &running.table);
     let sources = epoch.in_flight.iter().flat_map(|sent| &sent.sources);
     epoch.blocks.check(tables.chain(sources).copied());
 
     assert!(epoch.in_flight.len() <= STEPS_IN_FLIGHT);
     assert_eq!(epoch.last_sent.0 - epoch.last_committed.0, epoch.in_flight.len() as u64);
-    assert_eq!(running.count() + epoch.free.len(), epoch.slots.len());
+    assert_eq!(in_use().count() + epoch.free.len(), epoch.slots.len());
+    assert!(epoch.free.iter().all(|slot| epoch.slots[slot.index()].is_none()));
     assert!(epoch.order.is_sorted_by(|(one, _), (next, _)| one < next));
-    for &slot in epoch.free.iter().chain(&epoch.drops) {
-        assert!(slot.index() < epoch.slots.len());
-    }
-    let serving = epoch.slots.iter().flatten().filter(|running| matches!(running.owner, Owner::Serves(_))).count();
+    let serving = in_use().filter(|running| matches!(running.owner, Owner::Serves(_))).count();
     assert_eq!(serving, epoch.order.len(), "the order holds all that serve");
-    for (slot, running) in (0..).map(SlotId).zip(&epoch.slots) {
-        let Some(running) = running else {
-            assert!(epoch.free.contains(&slot));
-            continue;
-        };
-        let rows = epoch.in_flight.iter().flat_map(|sent| sent.rows.iter().map(move |row| (sent.step, row)));
-        let rows: Vec<_> = rows.filter(|(_, row)| row.slot == slot).collect();
-        let told = running.planned.div_ceil(config.block_size) as usize;
-        assert_eq!(running.appended, told, "{slot:?}: the worker knows the blocks that are filled");
-        assert!(running.table.len() >= told);
-        assert!(running.committed <= running.planned);
-        assert!(
-            running.indexed * config.block_size as usize <= running.committed as usize,
-            "{slot:?}: the index sees committed tokens"
-        );
-        match running.owner {
-            Owner::Serves(key) | Owner::Yields(key) => {
-                check_home(requests, key, id, slot);
-                let draws = rows.iter().filter(|(_, row)| row.samples).count();
-                assert_eq!(running.draws as usize, draws, "{slot:?}: draws in flight");
-                assert!(running.planned <= requests.get(key).known() + running.draws);
-                if let Some(&(step, row)) = rows.last() {
-                    assert_eq!((step, row.end), (running.last_step, running.planned));
-                }
-            }
-            Owner::Nobody => {}
-        }
-        if !matches!(running.owner, Owner::Serves(_)) {
-            assert!(!rows.is_empty(), "{slot:?} is kept only for steps in flight");
-        }
-    }
     for &(place, slot) in &epoch.order {
         assert_eq!(requests.get(epoch.served(slot)).place, place);
     }
-    check_private_tails(epoch);
-}
-
-fn check_home(requests: &Requests, key: RequestKey, group: GroupId, slot: SlotId) {
-    assert_eq!(requests.get(key).home, Home::Slot(group, slot));
-}
-
-/// What a row may still write must belong to one table alone. Its block may be the source of a copy, though: copies
-/// read the tokens that were committed.
-fn check_private_tails(epoch: &Epoch) {
-    for running in epoch.slots.iter().flatten() {
-        let written: &[BlockId] = &running.table[running.indexed.min(running.table.len())..];
-        for block in written {
-            let tables = epoch.slots.iter().flatten().filter(|other| other.table.contains(block)).count();
-            assert_eq!(tables, 1, "{block:?} is still written and stands in one table");
+    for (slot, running) in (0..).map(SlotId).zip(&epoch.slots) {
+        if let Some(running) = running {
+            check_tokens(slot, running, config);
+            check_owner(id, slot, running, epoch, requests);
+            check_written(running, epoch);
         }
+    }
+}
+
+fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
+    let block_size = config.block_size as usize;
+    assert!(running.committed <= running.planned);
+    assert!(running.indexed * block_size <= running.committed as usize, "{slot:?}: the index sees committed tokens");
+    assert_eq!(running.appended, (running.planned as usize).div_ceil(block_size), "{slot:?}: what is filled was told");
+    assert!(running.appended <= running.table.len());
+}
+
+fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requests: &Requests) {
+    let rows = epoch.in_flight.iter().flat_map(|sent| sent.rows.iter().map(move |row| (sent.step, row)));
+    let rows: Vec<_> = rows.filter(|(_, row)| row.slot == slot).collect();
+    if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
+        let request = requests.get(key);
+        assert_eq!(request.home, Home::Slot(id, slot));
+        assert!(running.planned <= request.known() + running.draws);
+        let draws = rows.iter().filter(|(_, row)| row.samples).count();
+        assert_eq!(running.draws as usize, draws, "{slot:?}: draws in flight");
+    }
+    match rows.last() {
+        Some(&(step, row)) => assert_eq!((step, row.end), (running.last_step, running.planned)),
+        None => assert!(matches!(running.owner, Owner::Serves(_)), "{slot:?} is kept only for steps in flight"),
+    }
+}
+
+/// What a row may still write belongs to one table alone. It may be the source of a copy, though: a copy reads only
+/// what was committed.
+fn check_written(running: &Running, epoch: &Epoch) {
+    for block in &running.table[running.indexed..] {
+        let tables = epoch.slots.iter().flatten().filter(|other| other.table.contains(block)).count();
+        assert_eq!(tables, 1, "{block:?} is still written and stands in one table");
     }
 }

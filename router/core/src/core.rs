@@ -9,7 +9,6 @@ use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
 use crate::group::Group;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::schedule::Supply;
 use crate::{Event, GroupId, Limits, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
@@ -141,9 +140,8 @@ impl Core {
             return None;
         }
         let mut next = NextStep::new(epoch.last_sent.next(), &self.config);
-        if self.plan_running(group, &mut next) == Supply::Enough {
-            self.admit_waiting(group, &mut next);
-        }
+        self.plan_running(group, &mut next);
+        self.admit_waiting(group, &mut next);
         let epoch = self.epoch_mut(group);
         let (plan, sent) = next.finish(&mut epoch.drops)?;
         epoch.last_sent = plan.step;
@@ -211,7 +209,7 @@ impl Core {
 
     fn check_fits(&self, request: &LiveRequest) -> Result<(), Refusal> {
         let Some(blocks) = self.groups.values().map(|group| group.blocks).max() else { return Ok(()) };
-        let needed = request.computed_max().div_ceil(self.config.block_size);
+        let needed = request.blocks_max(self.config.block_size);
         if needed > blocks {
             return Err(Refusal::NeverFits { needed: needed as usize, blocks: blocks as usize });
         }

@@ -19,6 +19,6 @@ impl Group {
 
     /// Whether the request could run here until its end, if it had the group for itself.
     pub(crate) fn ever_fits(&self, request: &LiveRequest) -> bool {
-        request.computed_max().div_ceil(self.block_size) <= self.blocks
+        request.blocks_max(self.block_size) <= self.blocks
     }
 }

@@ -69,9 +69,9 @@ impl LiveRequest {
         u32::try_from(self.tokens.len()).expect("bounded by known_max")
     }
 
-    /// Tokens that have KV when the request ends by length: all but the last one, which nothing follows.
-    pub(crate) fn computed_max(&self) -> u32 {
-        self.known_max - 1
+    /// Blocks for the KV of all tokens it can have but the last one, which nothing follows.
+    pub(crate) fn blocks_max(&self, block_size: u32) -> u32 {
+        (self.known_max - 1).div_ceil(block_size)
     }
 
     /// Below so many known tokens no stop token is drawn.

@@ -107,14 +107,14 @@ impl NextStep {
 }
 
 /// What a request takes from a frame's lists when it is admitted.
-pub(crate) struct AdmitCost {
-    pub(crate) biases: u32,
-    pub(crate) suppressed: u32,
-    pub(crate) history: u32,
+struct AdmitCost {
+    biases: u32,
+    suppressed: u32,
+    history: u32,
 }
 
 impl AdmitCost {
-    pub(crate) fn of(request: &LiveRequest) -> Self {
+    fn of(request: &LiveRequest) -> Self {
         let count = |len: usize| u32::try_from(len).expect("refused at submit() otherwise");
         let min_tokens_reached = request.known() >= request.suppress_until();
         Self {

@@ -13,19 +13,12 @@ use crate::live::Requests;
 use crate::next_step::NextStep;
 use crate::{GroupId, SlotId};
 
-/// Whether all that run have the blocks they need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Supply {
-    Enough,
-    Short,
-}
-
 impl Core {
-    /// Plans rows for the requests that run.
-    pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) -> Supply {
+    /// Plans rows for the requests that run. If one of them goes without the block it wants, none is idle, and so
+    /// nobody is admitted into this step either.
+    pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) {
         let Self { requests, groups, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
-        let mut supply = Supply::Enough;
         let mut at = 0;
         while !next.is_full()
             && let Some(&(_, slot)) = epoch.order.get(at)
@@ -41,7 +34,6 @@ impl Core {
             }
             let wanted = epoch.blocks.count_for(running.planned + count).saturating_sub(running.table.len());
             if !make_room(epoch, requests, at, wanted, &mut totals.preemptions) {
-                supply = Supply::Short;
                 continue;
             }
             let Epoch { blocks, slots, .. } = epoch;
@@ -49,7 +41,6 @@ impl Core {
             blocks.take(wanted, &mut running.table);
             next.row(slot, running, requests.get(key), count);
         }
-        supply
     }
 }
 
