@@ -14,7 +14,9 @@ use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::step::{self, Flattened, InFlight, InFlightRow};
 
-/// No step takes longer than this on a machine that works, whatever its size.
+/// The first steps of a worker on a GPU compile kernels.
+const FIRST_STEP_DEADLINE: Duration = Duration::from_secs(600);
+/// Later, no step takes longer than this on a machine that works, whatever its size.
 const STEP_DEADLINE_MIN: Duration = Duration::from_secs(60);
 /// A step may take so many times what the slowest token so far has taken.
 const STEP_DEADLINE_FACTOR: u32 = 20;
@@ -72,6 +74,7 @@ impl Group {
     /// Forgets the worker. Returns the requests that were in its steps.
     pub(crate) fn detach(&mut self) -> Vec<RequestId> {
         self.port = None;
+        self.slowest_token = Duration::ZERO;
         let mut suspects: Vec<RequestId> =
             self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect();
         suspects.sort_unstable();
@@ -135,7 +138,8 @@ impl Group {
     pub(crate) fn step_deadline(&self) -> Option<(Instant, Duration)> {
         let oldest = self.in_flight.front()?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
-        let bound = (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(STEP_DEADLINE_MIN);
+        let floor = if self.slowest_token.is_zero() { FIRST_STEP_DEADLINE } else { STEP_DEADLINE_MIN };
+        let bound = (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(floor);
         Some((oldest.submitted + bound, bound))
     }
 

@@ -113,7 +113,7 @@ impl Default for Deadlines {
             load_progress: Duration::from_secs(300),
             attach: Duration::from_secs(30),
             heartbeat: Duration::from_secs(20),
-            step: Duration::from_secs(60),
+            step: Duration::from_secs(600),
             watch_interval: Duration::from_secs(2),
         }
     }
