@@ -29,9 +29,10 @@ pub(super) struct Walk<'a, E> {
     pub(super) tasks: Range<usize>,
 }
 
-/// How many keys ahead of their use the cache lines of a key or a value are asked for. Blocks lie anywhere, and the
-/// processor's own prefetch stops at each block's end.
-const AHEAD: usize = 16;
+/// How many keys ahead of their use the cache lines of a key are asked for: 8 KiB at 128 elements of bfloat16. Blocks lie
+/// anywhere, and the processor's own prefetch stops at each block's end. Values are asked for while their keys are
+/// scored, since summing them up is too quick to hide a wait for memory.
+const AHEAD: usize = 32;
 
 /// What one task keeps, by query. Heads are filled up to whole vectors with zeros.
 struct State<E: Element> {
@@ -85,16 +86,17 @@ impl<E: Element> Walk<'_, E> {
     #[inline(always)]
     fn walk<S: Simd, const C: usize>(self, simd: S) {
         let mut state = State::new();
-        let mut places = [0; PIECE];
+        let mut places = [0; PIECE + AHEAD];
         for task in self.tasks.clone() {
             let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
             self.load_queries(&mut state, run, head);
             let known = run.position + run.tokens.len();
             for first in (0..known).step_by(PIECE) {
-                let places = &mut places[..PIECE.min(known - first)];
+                let places = &mut places[..(PIECE + AHEAD).min(known - first)];
                 self.find(places, run, head, first);
-                self.score::<S, C>(simd, &mut state, places);
-                self.weigh::<S, C>(simd, &mut state, run, places, first);
+                let (keys, next) = places.split_at(PIECE.min(places.len()));
+                self.score::<S, C>(simd, &mut state, keys, next);
+                self.weigh::<S, C>(simd, &mut state, run, keys, first);
             }
             self.write(simd, &state, run, head);
         }
@@ -121,26 +123,33 @@ impl<E: Element> Walk<'_, E> {
     /// Where in the caches the keys from absolute position `first` on lie.
     fn find(&self, places: &mut [usize], run: &Run, head: usize, first: usize) {
         let table = &self.block_table[run.row * self.max_blocks..][..self.max_blocks];
-        for (position, place) in (first..).zip(places) {
-            let (block, token) = (position / self.cache.block_size, position % self.cache.block_size);
+        let size = self.cache.block_size;
+        let (mut block, mut token) = (first / size, first % size);
+        for place in places {
             *place = self.cache.at(table[block] as usize, head, token);
+            token += 1;
+            if token == size {
+                (block, token) = (block + 1, 0);
+            }
         }
     }
 
     /// All queries times all keys of the piece; those that a query may not see are left out later.
     #[inline(always)]
-    fn score<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, places: &[usize]) {
+    fn score<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, places: &[usize], next: &[usize]) {
         let queries = state.max.len();
         let steps = state.q.len() / queries;
         let mut query = 0;
         while query < queries {
+            let next = (query == 0).then_some(next); // the first queries bring keys and values into the cache for all
             let q = &state.q[query * steps..];
             let scores = &mut state.scores[query..];
-            query += match queries - query {
-                1 => self.score_some::<S, 1, C>(simd, q, scores, places),
-                2 | 3 => self.score_some::<S, 2, C>(simd, q, scores, places),
-                _ => self.score_some::<S, 4, C>(simd, q, scores, places),
+            let some = match queries - query {
+                1 => self.score_some::<S, 1, C>(simd, q, scores, places, next),
+                2 | 3 => self.score_some::<S, 2, C>(simd, q, scores, places, next),
+                _ => self.score_some::<S, 4, C>(simd, q, scores, places, next),
             };
+            query += some;
         }
     }
 
@@ -152,11 +161,18 @@ impl<E: Element> Walk<'_, E> {
         q: &[E::Block],
         scores: &mut [[f32; PIECE]],
         places: &[usize],
+        next: Option<&[usize]>,
     ) -> usize {
         let (several, single) = places.as_chunks::<C>();
         for (at, now) in several.iter().enumerate() {
-            for &place in places[at * C..].iter().skip(AHEAD).take(C) {
-                self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
+            if let Some(next) = next {
+                for (key, &place) in (at * C..).zip(now) {
+                    let ahead = key + AHEAD;
+                    if let Some(&ahead) = places.get(ahead).or_else(|| next.get(ahead - places.len())) {
+                        self.prefetch(simd, &self.k_cache[ahead..ahead + self.cache.dim]);
+                    }
+                    self.prefetch(simd, &self.v_cache[place..place + self.cache.dim]);
+                }
             }
             self.dots::<S, Q, C>(simd, q, scores, at * C, now);
         }
@@ -176,7 +192,10 @@ impl<E: Element> Walk<'_, E> {
         at: usize,
         places: &[usize; C],
     ) {
-        let keys = places.map(|place| blocks(&self.k_cache[place..place + self.cache.dim]));
+        let mut keys = [(&[][..], None); C];
+        for (key, &place) in keys.iter_mut().zip(places) {
+            *key = blocks::<E>(&self.k_cache[place..place + self.cache.dim]);
+        }
         let steps = keys[0].0.len() + usize::from(keys[0].1.is_some());
         let mut sums = [[simd.splat(0.0); C]; Q];
         for step in 0..keys[0].0.len() {
@@ -196,7 +215,9 @@ impl<E: Element> Walk<'_, E> {
         for (scores, sums) in scores.iter_mut().zip(&sums) {
             let (fours, rest) = sums.as_chunks::<4>();
             for (scores, four) in scores[at..].chunks_mut(4).zip(fours) {
-                scores.copy_from_slice(&simd.sum_four(four).map(|sum| sum * self.scale));
+                for (score, sum) in scores.iter_mut().zip(simd.sum_four(four)) {
+                    *score = sum * self.scale;
+                }
             }
             for (score, &sum) in scores[at + 4 * fours.len()..].iter_mut().zip(rest) {
                 *score = simd.sum(sum) * self.scale;
@@ -295,9 +316,6 @@ impl<E: Element> Walk<'_, E> {
             }
         }
         for (key, &place) in places.iter().enumerate().skip(from) {
-            if let Some(&ahead) = places.get(key + AHEAD) {
-                self.prefetch(simd, &self.v_cache[ahead + start..ahead + self.cache.dim.min(start + C * LANES)]);
-            }
             let mut values = [simd.splat(0.0); C];
             if WHOLE {
                 let (vectors, _) = self.v_cache[place + start..place + start + C * LANES].as_chunks();

@@ -192,7 +192,7 @@ macro_rules! lanes {
 
         #[inline(always)]
         fn prefetch(self, at: *const u8) {
-            vouched!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
+            vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
         }
     };
 }

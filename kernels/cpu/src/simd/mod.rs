@@ -90,7 +90,10 @@ pub trait Simd: Copy {
     /// `sum + a · b` over neighbouring pairs: lane i takes elements 2i and 2i + 1, rounded as `dot_pairs` does.
     fn dot_blocks(self, sum: Self::V, a: &[Bf16; 32], b: &[Bf16; 32]) -> Self::V;
 
-    /// Asks for a cache line that will be needed soon. Any address will do: a prefetch does not fault.
+    /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
+    ///
+    /// Not into the first level: that has few places for outstanding misses, and scattered blocks then come at half the rate
+    /// (Zen 4, one core, 8 KiB blocks: 9 GB/s against 18; a linear stream comes at 30 either way).
     fn prefetch(self, at: *const u8);
 }
 
