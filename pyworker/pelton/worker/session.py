@@ -74,27 +74,23 @@ class Session:
             files = fingerprint(wish.folder)
             if self._loaded is not None and _same(self._loaded[0], wish) and self._loaded[1] == files:
                 log.info("the model is loaded already")
-                self._end_loading()
-                yield self._loaded[2]
-                return
-            self._forget_model()
-            loading = load(wish)
-            while is_wanted():
-                try:
-                    yield next(loading)
-                except StopIteration as end:
-                    self._loaded = (wish, files, end.value)
-                    self._end_loading()
-                    yield end.value
-                    return
-            log.warning("loading was given up: the router has gone")
+            else:
+                self._forget_model()
+                loading = load(wish)
+                while True:
+                    if not is_wanted():
+                        log.warning("loading was given up: the router has gone")
+                        return
+                    try:
+                        yield next(loading)
+                    except StopIteration as end:
+                        self._loaded = (wish, files, end.value)
+                        break
         finally:
-            self._end_loading()
-
-    def _end_loading(self) -> None:
-        """Before the report is yielded, since the router may attach the moment it has read it."""
-        with self._lock:
-            self._is_loading = False
+            with self._lock:
+                self._is_loading = False
+        # No longer held: the router may attach the moment it has read this, before the call has ended.
+        yield self._loaded[2]
 
     def attach(
         self, nonce: bytes, end: WorkerEnd, published: Callable[[int], None], failed: Callable[[], None]
