@@ -8,6 +8,7 @@ import ipaddress
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -52,56 +53,77 @@ def test_behind_a_unix_socket(checkpoints: Path, tmp_path: Path, expected: list[
         assert process.poll() is None
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pelton test worker")])
+@dataclass(frozen=True)
+class Tls:
+    """Files: an authority's certificate, and a certificate for 127.0.0.1 that it signed, with its key."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def certificate_of(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, signer: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """Valid for a day; an authority's if it signs itself."""
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    localhost = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    return (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
+        .add_extension(localhost, critical=False)
+        .sign(signer, hashes.SHA256())
     )
-    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
-    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return cert_file, key_file
 
 
-def test_over_tcp_with_tls_and_token(
-    checkpoints: Path, tmp_path: Path, certificate: tuple[Path, Path], expected: list[list[int]]
-) -> None:
-    cert, key = certificate
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    folder = tmp_path_factory.mktemp("tls")
+    files = Tls(folder / "authority.pem", folder / "worker.pem", folder / "worker.key")
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    root = certificate_of("authority", authority, "authority", authority)
+    leaf = certificate_of("worker", key, "authority", authority)
+    files.authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    files.certificate.write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(pem(key))
+    return files
+
+
+def test_over_tcp_with_tls_and_token(checkpoints: Path, tmp_path: Path, tls: Tls, expected: list[list[int]]) -> None:
     token = tmp_path / "token"
     token.write_text("a secret of some length\n")
     token.chmod(0o600)
     address = f"tcp://127.0.0.1:{free_port()}"
-    with worker("--listen", address, "--token-file", str(token), "--tls-cert", str(cert), "--tls-key", str(key)):
-        flags = ["--worker", address, "--worker-token-file", str(token), "--worker-ca", str(cert)]
+    with worker(
+        "--listen", address, "--token-file", str(token), "--tls-cert", str(tls.certificate), "--tls-key", str(tls.key)
+    ):
+        flags = ["--worker", address, "--worker-token-file", str(token), "--worker-ca", str(tls.authority)]
         with serving(checkpoints / "llama-gqa", *flags) as server:
             assert answers(server) == expected
 
 
-def test_a_wrong_token_is_refused(checkpoints: Path, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    cert, key = certificate
+def test_a_wrong_token_is_refused(checkpoints: Path, tmp_path: Path, tls: Tls) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     for file, secret in ((right, "the right one"), (wrong, "the wrong one")):
         file.write_text(secret)
         file.chmod(0o600)
     address = f"tcp://127.0.0.1:{free_port()}"
-    with worker("--listen", address, "--token-file", str(right), "--tls-cert", str(cert), "--tls-key", str(key)):
-        flags = ["--worker", address, "--worker-token-file", str(wrong), "--worker-ca", str(cert)]
+    with worker(
+        "--listen", address, "--token-file", str(right), "--tls-cert", str(tls.certificate), "--tls-key", str(tls.key)
+    ):
+        flags = ["--worker", address, "--worker-token-file", str(wrong), "--worker-ca", str(tls.authority)]
         server = Server(checkpoints / "llama-gqa", *flags)
         assert server.process.wait(timeout=60) == 1
         log = "\n".join(server.log)

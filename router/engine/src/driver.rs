@@ -176,7 +176,11 @@ impl Driver {
                 }
             }
             LinkEvent::Lost { epoch, reason } => {
-                tracing::warn!(group = index, epoch, in_flight = %self.groups[index].describe_in_flight(), "worker lost: {reason}");
+                // The supervisor has said so already; what was under way is known here alone.
+                let in_flight = self.groups[index].describe_in_flight();
+                if !in_flight.is_empty() {
+                    tracing::warn!(group = index, epoch, "the lost worker's steps will be computed again: {in_flight}");
+                }
                 self.lose(index, &reason);
             }
             LinkEvent::GaveUp { reason } => {
