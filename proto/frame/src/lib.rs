@@ -51,3 +51,5 @@ pub use worker::{HEARTBEAT_INTERVAL, Waited, WorkerEnd};
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!("frames are little-endian, and their sizes are counted in 64 bits");
+#[cfg(not(target_os = "linux"))]
+compile_error!("Pelton runs on Linux: it needs memfd, seals and futexes");

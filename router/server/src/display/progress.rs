@@ -48,22 +48,26 @@ impl Progress {
         }
     }
 
-    /// One line for each stage, and one for each quarter of it.
+    /// One line for each stage, and one for each quarter of what takes long enough to wonder about.
     fn line(&self, stage: &str, done: u64, total: u64) -> Option<String> {
-        let quarter = (done.saturating_mul(4)).checked_div(total).unwrap_or(0);
+        let is_long = total >= LONG_BYTES && done < total;
+        let quarter = if is_long { done.saturating_mul(4) / total } else { 0 };
         let now = Said { stage: stage.to_owned(), quarter };
         let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if *said == now {
+        if *said == now || (said.stage == stage && !is_long) {
             return None;
         }
         *said = now;
-        Some(if total == 0 {
-            format!("{stage} ...")
-        } else {
+        Some(if is_long {
             format!("{stage}: {} of {}", super::bytes(done), super::bytes(total))
+        } else {
+            format!("{stage} ...")
         })
     }
 }
+
+/// A second or more, on most disks and networks.
+const LONG_BYTES: u64 = 256 << 20;
 
 impl Drop for Progress {
     fn drop(&mut self) {
@@ -80,22 +84,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_terminal_each_quarter_is_said_once() {
+    fn without_a_terminal_each_stage_is_said_once_and_a_long_one_in_quarters() {
         let progress = Progress { bar: ProgressBar::hidden(), is_terminal: false, said: Mutex::default() };
         let mut lines = Vec::new();
         lines.extend(progress.line("starting the worker", 0, 0));
-        for done in 0..=100u64 {
-            lines.extend(progress.line("reading weights", done << 20, 100 << 20));
+        for done in 0..=1000u64 {
+            lines.extend(progress.line("reading weights", done << 20, 1000 << 20));
         }
+        lines.extend(progress.line("trying a step", 1000 << 20, 1000 << 20));
         assert_eq!(
             lines,
             [
                 "starting the worker ...",
-                "reading weights: 0 B of 100 MiB",
-                "reading weights: 25.0 MiB of 100 MiB",
-                "reading weights: 50.0 MiB of 100 MiB",
-                "reading weights: 75.0 MiB of 100 MiB",
-                "reading weights: 100 MiB of 100 MiB",
+                "reading weights: 0 B of 1000 MiB",
+                "reading weights: 250 MiB of 1000 MiB",
+                "reading weights: 500 MiB of 1000 MiB",
+                "reading weights: 750 MiB of 1000 MiB",
+                "trying a step ...",
             ]
         );
     }

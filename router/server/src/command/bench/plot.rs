@@ -114,7 +114,7 @@ fn draw_panel(svg: &mut String, left: f64, (title, _): &Panel, lines: &BTreeMap<
         _ = writeln!(
             svg,
             "<text x=\"{}\" y=\"{}\" fill=\"{colour}\">{}</text>",
-            left + index as f64 * 100.0,
+            left + index as f64 * (width / lines.len() as f64).min(100.0),
             top - 8.0,
             escape(name)
         );

@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::doors::Doors;
-use super::starting::Starting;
 use super::opened::{self, Opened};
 use super::parts;
+use super::starting::Starting;
 use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
 use crate::display::Progress;

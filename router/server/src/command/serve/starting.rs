@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
+use ::http::header;
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::doors::Doors;
 use crate::command::Trouble;
 use crate::error::ApiError;
+
+/// Soon enough for a model from the cache, rare enough for a download.
+const RETRY_AFTER_S: u32 = 2;
 
 /// The small server of the start.
 pub(super) struct Starting {
@@ -39,6 +44,10 @@ impl Told {
     /// For whoever asks next.
     pub(super) fn tell(&self, stage: &str, done: u64, total: u64) {
         self.0.send_replace(Step { stage: stage.to_owned(), done, total });
+    }
+
+    fn error(&self) -> ApiError {
+        ApiError::Unavailable { reason: reason(&self.0.borrow().stage), retry_after_s: RETRY_AFTER_S }
     }
 }
 
@@ -82,28 +91,68 @@ impl Drop for Starting {
 }
 
 async fn alive() -> Response {
-    axum::Json(serde_json::json!({ "status": "loading" })).into_response()
+    axum::Json(json!({ "status": "loading" })).into_response()
 }
 
 async fn not_ready(State(told): State<Told>) -> Response {
     let Step { stage, done, total } = told.0.borrow().clone();
-    let share = if total == 0 { serde_json::Value::Null } else { serde_json::json!(done as f64 / total as f64) };
-    let body = serde_json::json!({
-        "status": "loading",
-        "reason": reason(&stage),
-        "progress": { "stage": stage, "done_bytes": done, "total_bytes": total, "share": share },
-    });
-    let mut response = unavailable(State(told)).await;
-    let (mut parts, _) = std::mem::take(&mut response).into_parts();
-    parts.headers.remove(::http::header::CONTENT_LENGTH);
-    Response::from_parts(parts, axum::body::Body::from(body.to_string()))
+    let share = if total == 0 { Value::Null } else { json!(done as f64 / total as f64) };
+    let error = told.error();
+    let mut body = serde_json::to_value(error.envelope()).expect("envelopes are plain");
+    body["status"] = json!("loading");
+    body["reason"] = json!(reason(&stage));
+    body["progress"] = json!({ "stage": stage, "done_bytes": done, "total_bytes": total, "share": share });
+    let refusal = error.into_response();
+    (refusal.status(), [(header::RETRY_AFTER, RETRY_AFTER_S.to_string())], axum::Json(body)).into_response()
 }
 
 async fn unavailable(State(told): State<Told>) -> Response {
-    let reason = reason(&told.0.borrow().stage);
-    ApiError::Unavailable { reason, retry_after_s: 2 }.into_response()
+    told.error().into_response()
 }
 
 fn reason(stage: &str) -> String {
     format!("the model is loading ({stage})")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+
+    use super::*;
+    use crate::client::{Client, read_body};
+    use crate::config::{Config, Surroundings};
+
+    async fn ask(url: &str, path: &str) -> (u16, Value) {
+        let request = ::http::Request::get(format!("{url}{path}")).body(Full::<Bytes>::default()).expect("a request");
+        let response = Client::new(false).send(request).await.expect("an answer");
+        let status = response.status().as_u16();
+        let body = read_body(response.into_body(), 1 << 20).await.expect("a body");
+        (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test]
+    async fn the_port_answers_before_there_is_a_model_and_refuses_nobody_when_it_changes_hands() {
+        let arguments = [("port".to_owned(), "0".to_owned())];
+        let config = Config::from_arguments(&arguments, &Surroundings::default()).expect("valid");
+        let doors = Doors::open(&config).expect("a free port");
+        let url = doors.url();
+        let starting = Starting::answer(&doors).expect("listening");
+        assert_eq!(ask(&url, "/livez").await.0, 200);
+        starting.told().tell("downloading model.safetensors", 1, 4);
+        let (status, body) = ask(&url, "/readyz").await;
+        assert_eq!((status, &body["progress"]["share"]), (503, &json!(0.25)));
+        assert_eq!(body["reason"], "the model is loading (downloading model.safetensors)");
+        let (status, body) = ask(&url, "/v1/chat/completions").await;
+        assert_eq!(status, 503);
+        assert!(body["error"]["message"].as_str().expect("a message").contains("loading"), "{body}");
+
+        starting.end().await;
+        // Nobody accepts at this moment; the client waits.
+        let waiting = tokio::spawn(async move { ask(&url, "/later").await });
+        let api = Router::new().fallback(|| async { axum::Json(json!("the API")) });
+        let listener = doors.listeners().expect("still open").http;
+        tokio::spawn(async move { axum::serve(listener, api).await });
+        assert_eq!(waiting.await.expect("no panic"), (200, json!("the API")));
+    }
 }
