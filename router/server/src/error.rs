@@ -10,6 +10,9 @@ use http::{HeaderValue, StatusCode, header};
 use pelton_engine::Failure;
 use serde::Serialize;
 
+/// Characters of a client's text that an error repeats.
+const SHOWN_MAX: usize = 60;
+
 /// Expected trouble: whose fault it is, which parameter, what it got, what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
@@ -365,6 +368,14 @@ impl From<ApiError> for tonic::Status {
             metadata.insert("retry-after", tonic::metadata::MetadataValue::from(seconds));
         }
         Self::with_metadata(facts.grpc, error.to_string(), metadata)
+    }
+}
+
+/// What a client sent, as far as an error repeats it.
+pub(crate) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
 

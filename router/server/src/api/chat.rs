@@ -14,7 +14,7 @@ use super::{
     finish_reason,
     logprobs::ChatLogprobs,
     messages::read_messages,
-    sampling::{read_options, read_stream},
+    sampling::{read_options, read_request_id, read_stream},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
     tools::read_tools,
@@ -52,7 +52,7 @@ impl ChatRequest {
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
         let stream = read_stream(&mut fields)?;
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
-        let request_id = fields.text("request_id")?;
+        let request_id = read_request_id(&mut fields)?;
         fields.finish()?;
         let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
         let request = Request { prompts, options, echo: false, tools: reading };
@@ -115,11 +115,9 @@ pub(super) fn read_input(
 fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
     let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
-    if let Some(effort) = fields.read::<String>("reasoning_effort", allowed)? {
-        if !["none", "minimal", "low", "medium", "high", "xhigh", "max"].contains(&effort.as_str()) {
-            return Err(ApiError::invalid(fields.at("reasoning_effort"), format_args!("{effort:?}"), allowed));
-        }
-        kwargs.entry("reasoning_effort").or_insert(Value::String(effort));
+    let efforts = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    if let Some(effort) = fields.one_of("reasoning_effort", &efforts, allowed)? {
+        kwargs.entry("reasoning_effort").or_insert(effort.into());
     }
     Ok(kwargs)
 }

@@ -11,7 +11,7 @@ use super::{
     fields::Fields,
     finish_reason,
     logprobs::CompletionLogprobs,
-    sampling::{one_or_many, read_options, read_stream},
+    sampling::{one_or_many, read_options, read_request_id, read_stream},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
     unserved::refuse_in_completion,
@@ -49,7 +49,7 @@ impl CompletionRequest {
         }
         let stream = read_stream(&mut fields)?;
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
-        let request_id = fields.text("request_id")?;
+        let request_id = read_request_id(&mut fields)?;
         fields.finish()?;
         let request = Request { prompts, options, echo, tools: None };
         Ok(Self { model, request_id, stream, return_token_ids, request })
@@ -319,6 +319,7 @@ mod tests {
             (r#""best_of": 2"#, "best_of"),
             (r#""suffix": "x""#, "suffix"),
             (r#""messages": []"#, "messages"),
+            (r#""request_id": "a b""#, "request_id"),
             (r#""temprature": 1"#, "temprature"),
             (r#""response_format": {"type": "json_object"}"#, "response_format.type"),
         ] {

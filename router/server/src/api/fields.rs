@@ -3,7 +3,7 @@
 //! Values stay raw text until somebody asks for them by a type; what nobody asked for is unknown. So the list of known
 //! names is the code that reads them, and cannot differ from it. `null` means absent, as for OpenAI.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
 use serde::{
     Deserialize,
@@ -11,12 +11,13 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::{error::ApiError, nearest::nearest};
+use crate::{
+    error::{ApiError, shortened},
+    nearest::nearest,
+};
 
 /// Lists and objects within each other at most. Tool schemas are the deepest that clients mean; this bounds recursion.
 const NESTING_MAX: usize = 64;
-/// Characters of a wrong value that an error repeats.
-const SHOWN_MAX: usize = 60;
 
 /// An object's fields, and which of them have been asked for.
 pub(crate) struct Fields<'a> {
@@ -48,10 +49,10 @@ impl<'a> Fields<'a> {
     }
 
     fn new(path: String, Members(members): Members<'a>) -> Result<Self, ApiError> {
-        for (index, (name, _)) in members.iter().enumerate() {
-            if members[..index].iter().any(|(before, _)| before == name) {
-                return Err(ApiError::Conflict { param: format!("{path}{name}"), reason: "is given twice".to_owned() });
-            }
+        let mut seen = HashSet::with_capacity(members.len());
+        if let Some((name, _)) = members.iter().find(|(name, _)| !seen.insert(name.as_ref())) {
+            let param = format!("{path}{}", shortened(name));
+            return Err(ApiError::Conflict { param, reason: "is given twice".to_owned() });
         }
         Ok(Self { path, members, asked: Vec::new() })
     }
@@ -97,6 +98,19 @@ impl<'a> Fields<'a> {
         self.read(name, "a text")
     }
 
+    /// A field that is one of a few words.
+    pub(crate) fn one_of(
+        &mut self,
+        name: &'static str,
+        words: &[&'static str],
+        allowed: &'static str,
+    ) -> Result<Option<&'static str>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let got = serde_json::from_str::<String>(raw.get()).ok();
+        let word = words.iter().copied().find(|word| got.as_deref() == Some(*word));
+        word.map(Some).ok_or_else(|| self.wrong(name, raw, allowed))
+    }
+
     pub(crate) fn count(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
         self.read(name, "an integer, 0 or above")
     }
@@ -128,8 +142,9 @@ impl<'a> Fields<'a> {
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         let unknown = self.members.iter().find(|(name, _)| !self.asked.iter().any(|asked| asked == name));
         let Some((name, _)) = unknown else { return Ok(()) };
-        let nearest = nearest(name, self.asked.iter().copied()).map(str::to_owned);
-        let name: String = name.chars().take(SHOWN_MAX).collect();
+        // Shortened before it is compared: a name may be as long as a body.
+        let name = shortened(name);
+        let nearest = nearest(&name, self.asked.iter().copied()).map(str::to_owned);
         Err(ApiError::Unknown { param: self.at(&name), nearest })
     }
 }
@@ -175,11 +190,9 @@ pub(crate) fn shown(raw: &RawValue) -> String {
     }
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_MAX) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
+/// A text within a sentence: in quotes, shortened.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{:?}", shortened(text))
 }
 
 /// Bounds how deep lists and objects nest.
@@ -302,5 +315,13 @@ mod tests {
     fn a_long_value_is_shortened_in_the_error() {
         let message = error(&format!(r#"{{"max_tokens": "{}"}}"#, "é".repeat(10_000)));
         assert!(message.len() < 250, "{message}");
+    }
+
+    #[test]
+    fn names_are_bounded_in_time_and_in_the_error() {
+        let many: Vec<String> = (0..200_000).map(|number| format!("\"n{number}\": 1")).collect();
+        assert!(error(&format!("{{{}}}", many.join(","))).starts_with("`n0` is not a parameter"));
+        let message = error(&format!("{{\"{}\": 1}}", "x".repeat(10_000_000)));
+        assert!(message.len() < 200, "{message}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, value::RawValue};
 
-use super::fields::Fields;
+use super::fields::{Fields, quoted};
 use crate::error::ApiError;
 
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
@@ -21,10 +21,9 @@ pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiEr
 
 fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let mut fields = Fields::of_value(path.clone(), raw)?;
-    let role: String = fields.need("role", ROLES)?;
-    if !["system", "developer", "user", "assistant", "tool"].contains(&role.as_str()) {
-        return Err(ApiError::invalid(fields.at("role"), format_args!("the text {role:?}"), ROLES));
-    }
+    let Some(role) = fields.one_of("role", &["system", "developer", "user", "assistant", "tool"], ROLES)? else {
+        return Err(ApiError::Missing { param: fields.at("role"), allowed: ROLES });
+    };
     let has_calls = check_tool_calls(&mut fields)?;
     match fields.raw("content") {
         Some(content) => check_content(&fields, content)?,
@@ -65,7 +64,7 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
         if kind != "text" {
             return Err(ApiError::NotServed {
                 param: part.at("type"),
-                what: format!("content of type {kind:?}").into(),
+                what: format!("content of type {}", quoted(&kind)).into(),
             });
         }
         part.need::<String>("text", "a text")?;
@@ -81,10 +80,7 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
     for mut call in calls {
         call.text("id")?;
         call.count("index")?;
-        let kind = call.text("type")?;
-        if kind.as_deref().is_some_and(|kind| kind != "function") {
-            return Err(ApiError::invalid(call.at("type"), format_args!("{kind:?}"), "\"function\""));
-        }
+        call.one_of("type", &["function"], "\"function\"")?;
         let Some(mut function) = call.object("function")? else {
             return Err(ApiError::Missing {
                 param: call.at("function"),

@@ -17,7 +17,7 @@ mod tools;
 mod unserved;
 mod usage;
 
-pub(crate) use sampling::StreamOptions;
+pub(crate) use sampling::{StreamOptions, is_plain_id};
 pub(crate) use tools::tools_of_json;
 
 use crate::generate::{Ending, Finish, StopCause};

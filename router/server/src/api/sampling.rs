@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::fields::Fields;
+use super::fields::{Fields, quoted};
 use crate::{error::ApiError, generate::Options};
 
 /// What a stream shows beside its chunks of text.
@@ -64,6 +64,20 @@ pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOption
     Ok(Some(read))
 }
 
+/// The client's own id for its request, which the response's id is made of.
+pub(crate) fn read_request_id(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(id) = fields.text("request_id")? else { return Ok(None) };
+    if is_plain_id(&id) {
+        return Ok(Some(id));
+    }
+    Err(ApiError::invalid(fields.at("request_id"), quoted(&id), "1 to 128 visible ASCII characters"))
+}
+
+/// Whether a client's id can stand in headers, logs and responses.
+pub(crate) fn is_plain_id(id: &str) -> bool {
+    (1..=128).contains(&id.len()) && id.chars().all(|c| c.is_ascii_graphic())
+}
+
 fn read_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     let Some(raw) = fields.raw("stop") else { return Ok(Vec::new()) };
     one_or_many(raw).ok_or_else(|| fields.wrong("stop", raw, "a text or a list of texts"))
@@ -85,7 +99,7 @@ fn read_logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError>
     let mut biases = Vec::with_capacity(entries.len());
     for (key, bias) in entries {
         let Ok(token) = key.parse::<u32>() else {
-            let got = format!("an object with the key {:?}", key.chars().take(20).collect::<String>());
+            let got = format!("an object with the key {}", quoted(&key));
             return Err(ApiError::invalid(fields.at("logit_bias"), got, allowed));
         };
         biases.push((token, bias));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, check_nesting, shown};
+use super::fields::{Fields, check_nesting, quoted, shown};
 use crate::{error::ApiError, generate::ToolReading};
 
 /// Characters of a function's name at most, as for OpenAI.
@@ -46,7 +46,10 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let mut tool = Fields::of_value(path.clone(), raw)?;
     let kind: String = tool.need("type", "\"function\"")?;
     if kind != "function" {
-        return Err(ApiError::NotServed { param: tool.at("type"), what: format!("a tool of type {kind:?}").into() });
+        return Err(ApiError::NotServed {
+            param: tool.at("type"),
+            what: format!("a tool of type {}", quoted(&kind)).into(),
+        });
     }
     let Some(mut function) = tool.object("function")? else {
         return Err(ApiError::Missing { param: tool.at("function"), allowed: "an object with a `name`" });
@@ -55,7 +58,7 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_name) {
         let allowed = "1 to 64 of the characters a-z, A-Z, 0-9, _ and -";
-        return Err(ApiError::invalid(function.at("name"), format_args!("{name:?}"), allowed));
+        return Err(ApiError::invalid(function.at("name"), quoted(&name), allowed));
     }
     function.text("description")?;
     function.object("parameters")?;

@@ -11,7 +11,10 @@ use pelton_text::{ChatTemplate, Checkpoint, Pool, PoolError, Tokenizer, ToolCall
 use tokio::sync::watch;
 
 use super::options::ModelFacts;
-use crate::{error::ApiError, metrics::Metrics};
+use crate::{
+    error::{ApiError, shortened},
+    metrics::Metrics,
+};
 
 /// What a [`Serving`] is made of.
 pub struct ServingParts {
@@ -130,7 +133,7 @@ impl Serving {
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
             Some(name) if !name.is_empty() && !self.served_names.iter().any(|served| served == name) => {
-                Err(ApiError::UnknownModel { asked: name.to_owned(), served: self.served_names.join(", ") })
+                Err(ApiError::UnknownModel { asked: shortened(name), served: self.served_names.join(", ") })
             }
             _ => Ok(()),
         }

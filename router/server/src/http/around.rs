@@ -10,11 +10,9 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::App;
-use crate::{auth::is_allowed, error::ApiError};
+use crate::{api::is_plain_id, auth::is_allowed, error::ApiError};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Characters of a client's request id at most.
-const REQUEST_ID_MAX: usize = 128;
 
 /// Answered without a key: what probes and collectors ask, which can carry none.
 const OPEN: [&str; 6] = ["/health", "/ping", "/livez", "/readyz", "/startupz", "/metrics"];
@@ -28,9 +26,9 @@ pub(super) struct RequestId(pub(super) String);
 impl RequestId {
     fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-        let is_plain =
-            |id: &&str| !id.is_empty() && id.len() <= REQUEST_ID_MAX && id.chars().all(|c| c.is_ascii_graphic());
-        Self(given.filter(is_plain).map_or_else(|| uuid::Uuid::now_v7().simple().to_string(), str::to_owned))
+        Self(
+            given.filter(|id| is_plain_id(id)).map_or_else(|| uuid::Uuid::now_v7().simple().to_string(), str::to_owned),
+        )
     }
 }
 

@@ -53,6 +53,6 @@ pub(super) async fn chat_completions(
 
 /// The response's id names the request: by the body's `request_id`, else by the header's, else by ours.
 fn head(serving: &Serving, prefix: &str, object: &'static str, given: Option<String>, id: RequestId) -> Head {
-    let id = given.filter(|given| !given.is_empty()).unwrap_or(id.0);
+    let id = given.unwrap_or(id.0);
     Head { id: format!("{prefix}-{id}"), object, created: seconds_since_1970(), model: serving.model_name().to_owned() }
 }

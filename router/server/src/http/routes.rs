@@ -10,7 +10,11 @@ use axum::{
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{App, around, generation, health, models, tokens};
-use crate::{error::ApiError, grpc, nearest::nearest};
+use crate::{
+    error::{ApiError, shortened},
+    grpc,
+    nearest::nearest,
+};
 
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
@@ -60,13 +64,12 @@ fn surrounded(router: Router, app: &App) -> Router {
 }
 
 async fn unknown_route(request: Request) -> Response {
-    let path = request.uri().path();
+    // Shortened before it is compared: a path may be long.
+    let path = shortened(request.uri().path());
     let all = routes();
     let known = all.iter().map(|(path, ..)| *path).filter(|path| !path.contains('{'));
-    let error = ApiError::UnknownRoute {
-        path: path.chars().take(200).collect(),
-        nearest: nearest(path, known).map(str::to_owned),
-    };
+    let nearest = nearest(&path, known).map(str::to_owned);
+    let error = ApiError::UnknownRoute { path, nearest };
     around::rejection(&request, error)
 }
 
