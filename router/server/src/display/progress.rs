@@ -1,6 +1,5 @@
-//! How far something is: a bar on a terminal, a few plain lines elsewhere.
+//! How far something is: a bar on a terminal, a few lines in the log elsewhere.
 
-use std::io::Write as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -12,7 +11,7 @@ pub(crate) struct Progress {
     said: Mutex<Said>,
 }
 
-/// What the plain lines have said last.
+/// What the lines have said last.
 #[derive(Default, PartialEq, Eq, Clone)]
 struct Said {
     stage: String,
@@ -31,7 +30,7 @@ impl Progress {
         if self.is_terminal {
             self.draw(stage, done, total);
         } else if let Some(line) = self.line(stage, done, total) {
-            _ = writeln!(std::io::stderr(), "{line}");
+            tracing::info!("{line}");
         }
     }
 

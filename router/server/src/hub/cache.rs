@@ -75,8 +75,7 @@ impl Cache {
         let link = self.snapshot(commit).join(file);
         make_parent(&link)?;
         let up = "../".repeat(2 + file.matches('/').count());
-        let fresh = link.with_extension(format!("{}.link", std::process::id()));
-        _ = fs::remove_file(&fresh); // of a process with our id that was killed
+        let fresh = beside(&link);
         std::os::unix::fs::symlink(format!("{up}blobs/{hash}"), &fresh).map_err(HubError::file(&fresh))?;
         fs::rename(&fresh, &link).map_err(HubError::file(&link))
     }
@@ -88,7 +87,7 @@ impl Cache {
         }
         let path = self.model.join("refs").join(revision);
         make_parent(&path)?;
-        let fresh = path.with_extension(format!("{}.new", std::process::id()));
+        let fresh = beside(&path);
         fs::write(&fresh, commit).map_err(HubError::file(&fresh))?;
         fs::rename(&fresh, &path).map_err(HubError::file(&path))
     }
@@ -125,6 +124,11 @@ fn is_complete(snapshot: &Path) -> bool {
             })
         }),
     }
+}
+
+/// A name that no other process or thread takes, for what is renamed to `path` when it is whole.
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension(format!("{}.new", uuid::Uuid::new_v4()))
 }
 
 pub(super) fn make_parent(path: &Path) -> Result<(), HubError> {

@@ -87,7 +87,7 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
             );
             tokio::select! {
                 () = server.stop(config.server.drain_timeout) => Ok(()),
-                () = stop.asked() => Err(Trouble::Failed("ended by a second signal; running requests were cut".into())),
+                () = stop.asked_again() => Err(Trouble::Failed("ended by a second signal; running requests were cut".into())),
             }
         }
     }
