@@ -72,8 +72,8 @@ test: build lint test-rust test-python ## Builds, lints and runs every test
 	@echo "==> all passed"
 
 .PHONY: proto
-proto: build ## Generates the Python side of proto/ again
-	$(PY) proto/generate.py
+proto: $(UV) ## Generates the Python side of proto/ again
+	$(UV) run --script proto/generate.py
 
 .PHONY: gpu-check
 gpu-check: ## On a machine with a card: every Triton kernel, a served model, the benchmarks. DRY=1 proves here that it would run
