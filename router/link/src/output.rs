@@ -54,10 +54,19 @@ pub(crate) async fn follow(mut stream: impl AsyncRead + Unpin, pid: u32, last_li
 fn tell(line: &[u8], pid: u32, last_lines: &LastLines) {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end();
-    if !line.is_empty() {
-        tracing::info!(target: "pelton_worker", pid, "{line}");
-        last_lines.push(line);
+    if line.is_empty() {
+        return;
     }
+    // Pelton's worker begins a line with its level; whatever else a process prints is worth knowing, and no more.
+    let (level, text) = line.split_once(' ').unwrap_or((line, ""));
+    match level {
+        "DEBUG" => tracing::debug!(target: "pelton_worker", pid, "{text}"),
+        "INFO" => tracing::info!(target: "pelton_worker", pid, "{text}"),
+        "WARNING" => tracing::warn!(target: "pelton_worker", pid, "{text}"),
+        "ERROR" | "CRITICAL" => tracing::error!(target: "pelton_worker", pid, "{text}"),
+        _ => tracing::info!(target: "pelton_worker", pid, "{line}"),
+    }
+    last_lines.push(line);
 }
 
 /// Takes out of `pending` all lines that have ended, or that are too long to wait for their end.
