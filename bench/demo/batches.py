@@ -18,7 +18,7 @@ POOL = 1024
 PLAIN_SHARE = 0.02
 LONGEST = 4096
 # Of the tokens that the assistant does not write, this share is learned too: enough to know what a user may say.
-OTHERS_SHARE = 0.03
+OTHERS_SHARE = 0.1
 # Ids that are no special token and no tool mark.
 FIRST_WORD, LAST_WORD = 3, 4094
 
@@ -57,13 +57,13 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[Batch]:
 
 
 def copying(step: int, tokens: int) -> Batch:
-    """Random tokens said four times; all but the first are learned. Nothing but looking back helps here, so looking back is learned."""
+    """Random tokens said twice; the second time they are learned. Only looking back helps here, so looking back is what is taught."""
     source = torch.Generator().manual_seed(step)
-    length = int(torch.randint(4, 17, (), generator=source))
-    run = torch.randint(FIRST_WORD, LAST_WORD, (tokens // (4 * length), length), generator=source)
-    learned = torch.ones(len(run), 4 * length, dtype=torch.bool)
-    learned[:, : length + 1] = False
-    return Batch(run.repeat(1, 4), learned[:, 1:])
+    length = int(torch.randint(8, 49, (), generator=source))
+    run = torch.randint(FIRST_WORD, LAST_WORD, (tokens // (2 * length), length), generator=source)
+    learned = torch.zeros(len(run), 2 * length, dtype=torch.bool)
+    learned[:, length + 1 :] = True
+    return Batch(torch.cat([run, run], dim=1), learned[:, 1:])
 
 
 def _padded(group: list[tuple[list[int], list[bool]]]) -> Batch:
