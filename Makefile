@@ -64,8 +64,10 @@ test-rust:
 
 .PHONY: test-python
 test-python: build
-	@echo "==> pytest"
-	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests tests
+	@echo "==> pytest: kernels, worker, demo model"
+	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests bench/demo
+	@echo "==> pytest: whole servers"
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests
 
 .PHONY: test
 test: build lint test-rust test-python ## Builds, lints and runs every test
