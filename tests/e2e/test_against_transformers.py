@@ -15,7 +15,7 @@ TOKENS = 64
 @pytest.mark.parametrize("variant", [v.name for v in VARIANTS])
 def test_greedy_tokens_are_identical_in_float32(checkpoints: Path, variant: str) -> None:
     folder = checkpoints / variant
-    asked = prompts(8, seed=hash(variant) % 1000)
+    asked = prompts(8, seed=len(variant))
     expected = [greedy(folder, prompt, TOKENS) for prompt in asked]
     # A budget of 40 tokens cuts most prompts into chunks that run beside the others' decoding.
     with serving(folder, "--token-budget", "40", "--max-running", "6") as server:
