@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.load import prompts, together
-from support.server import Server, children, cpu_seconds, is_alive, open_files, rss_bytes, serving
+from support.server import Server, children, is_alive, open_files, rss_bytes, serving
 
 MIB = 1 << 20
 
@@ -30,12 +30,10 @@ def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
     with serving(checkpoints / "llama-gqa") as server:
         together(server, [{"prompt": p, "max_tokens": 8} for p in prompts(4, seed=1)])
         pids = all_pids(server)
-        # /proc counts in hundredths of a second; schedstat counts what ran in nanoseconds.
         before = {pid: ran_ns(pid) for pid in pids}
         time.sleep(5)  # the span that is measured
         used_ms = sum(ran_ns(pid) - before[pid] for pid in pids) / 1e6
         assert used_ms <= 10, f"{used_ms:.1f} ms of processor time in 5 idle seconds"
-        assert cpu_seconds(server.process.pid) >= 0
 
 
 def ran_ns(pid: int) -> int:

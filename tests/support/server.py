@@ -52,12 +52,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def rss_bytes(pid: int) -> int:
     """Resident set of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
