@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    Core, CoreConfig, GroupId, Limits, Micros, NewRequest, RequestId, RowResult, Sampling, StepResults, StopRule,
+    Core, CoreConfig, GroupId, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults, StopRule,
 };
 
 const RUNNING: u32 = 256;
@@ -29,6 +29,7 @@ fn main() {
         max_running: RUNNING,
         max_waiting: usize::MAX,
         token_budget: 16_384,
+        itl_target_us: None,
         hash_key: [1, 2],
         prefix_caching: true,
     });
@@ -37,21 +38,31 @@ fn main() {
         let token = u32::try_from(id).expect("few requests");
         let stop = StopRule { max_tokens: 4_000, min_tokens: 0, stop_ids: [2].into() };
         let (prompt, sampling) = (vec![token; 32].into(), Sampling::greedy());
-        let (generated, cache_salt, priority, arrival) = (Vec::new(), 0, 0, Micros(id));
-        let id = RequestId(id);
-        core.submit(NewRequest { id, prompt, generated, sampling, stop, cache_salt, priority, arrival }).expect("room");
+        let new = NewRequest {
+            id: RequestId(id),
+            prompt,
+            generated: Vec::new(),
+            sampling,
+            stop,
+            cache_salt: 0,
+            priority: 0,
+            arrival: Micros(id),
+            party: Party::default(),
+            deadline: None,
+        };
+        core.submit(new).expect("room");
     }
     let (mut plan_time, mut commit_time) = (Duration::ZERO, Duration::ZERO);
-    let mut ahead = core.plan(GROUP).expect("all prompts fit one step");
+    let mut ahead = core.plan(GROUP, Micros(0)).expect("all prompts fit one step");
     for _ in 0..STEPS {
         let begin = Instant::now();
-        let next = core.plan(GROUP).expect("one step ahead");
+        let next = core.plan(GROUP, Micros(0)).expect("one step ahead");
         plan_time += begin.elapsed();
         assert_eq!(next.rows.len(), RUNNING as usize);
         let due = std::mem::replace(&mut ahead, next);
         let rows = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, rows }).expect("as planned");
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows }).expect("as planned");
         core.events().for_each(drop);
         commit_time += begin.elapsed();
     }

@@ -1,62 +1,93 @@
 //! Which of the waiting requests enter a slot, and in which group.
 //!
-//! They come by their place, and one that finds no room holds up those behind it: else the long ones would wait for ever.
-//! Passed over is only one that another group will take. A request enters with blocks for all its known tokens.
+//! They come in the queue's order, and one that finds no room holds up those behind it: else the large ones would wait for
+//! ever. Room means: blocks for all its known tokens now, and for what all that run will probably grow to before others
+//! leave. Passed over, to be looked at again in the next step, are only those
+//!   * that another group will take,
+//!   * whose next tokens are being computed for another request: they are shared as soon as they are there,
+//!   * that no single step could compute, while another such prompt is under way: short ones pass, and long ones come one
+//!     by one, each with at least half of every step.
 
 use std::collections::BTreeMap;
 
 use crate::blocks::Hit;
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
-use crate::live::{Place, RequestKey};
+use crate::lengths::{Growth, peak};
+use crate::live::RequestKey;
 use crate::next_step::NextStep;
+use crate::queue::Ticket;
 use crate::{Copy, Event, GroupId, StepId};
 
-/// How many requests that another group will take are passed over in one step, so that its cost has a bound.
+/// How many requests are passed over in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
 
 enum Choice {
     /// This group, now.
     Here(Hit),
-    /// Another group: it can take the request sooner, or this one never can.
-    Elsewhere,
+    /// Not now, and others may pass.
+    PassOver,
     /// No group has room now; this one will.
     NoRoom,
+}
+
+/// What a group has before it.
+struct Outlook {
+    load: u64, // tokens to compute
+    running: Vec<Growth>,
+    held: u64, // blocks
+    has_long_prompt: bool,
 }
 
 impl Core {
     /// Admits waiting requests as long as the step and the group have room.
     pub(crate) fn admit_waiting(&mut self, group: GroupId, next: &mut NextStep) {
-        let mut candidate = self.requests.next_waiting(None);
-        if candidate.is_none() || !self.epoch(group).has_free_slot() {
+        if self.requests.waiting().len() == 0 || next.is_full() || !self.epoch(group).has_free_slot() {
             return;
         }
-        let mut loads = self.loads();
-        let mut passed_over = 0;
-        while let Some((place, key)) = candidate
-            && !next.is_full()
-            && next.takes_admit(self.requests.get(key))
+        let mut outlooks = self.outlooks();
+        let mut passed_over: Vec<Ticket> = Vec::new();
+        while !next.is_full()
+            && passed_over.len() < PASSED_OVER_MAX
+            && let Some(ticket) = self.requests.pop_waiting()
         {
-            match self.choose(group, key, &loads) {
-                Choice::Here(hit) => match self.admit(group, (place, key), hit, next) {
-                    Some(load) => *loads.get_mut(&group).expect("each live group has a load") += load,
-                    None => return,
-                },
-                Choice::Elsewhere if passed_over < PASSED_OVER_MAX => passed_over += 1,
-                Choice::Elsewhere | Choice::NoRoom => return,
+            let is_admitted = next.takes_admit(self.requests.get(ticket.key))
+                && match self.choose(group, ticket.key, &mut outlooks) {
+                    Choice::Here(hit) => self.admit(group, ticket, hit, next, &mut outlooks),
+                    Choice::PassOver => {
+                        passed_over.push(ticket);
+                        continue;
+                    }
+                    Choice::NoRoom => false,
+                };
+            if !is_admitted {
+                passed_over.push(ticket);
+                break;
             }
-            candidate = self.requests.next_waiting(Some(place));
+        }
+        for ticket in passed_over {
+            self.requests.put_back(ticket);
         }
     }
 
-    fn loads(&self) -> BTreeMap<GroupId, u64> {
+    fn outlooks(&self) -> BTreeMap<GroupId, Outlook> {
         let epochs = self.groups.iter().filter_map(|(&id, group)| Some((id, group.epoch.as_ref()?)));
-        epochs.map(|(id, epoch)| (id, epoch.load(&self.requests))).collect()
+        epochs
+            .map(|(id, epoch)| {
+                let outlook = Outlook {
+                    load: epoch.load(&self.requests),
+                    running: epoch.growths(&self.requests, &self.lengths),
+                    held: epoch.blocks.pool().held() as u64,
+                    has_long_prompt: epoch.has_long_prompt(&self.requests, self.config.token_budget),
+                };
+                (id, outlook)
+            })
+            .collect()
     }
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
-    fn choose(&mut self, here: GroupId, key: RequestKey, loads: &BTreeMap<GroupId, u64>) -> Choice {
-        let Self { requests, groups, .. } = self;
+    fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
+        let Self { requests, groups, lengths, config, .. } = self;
         let request = requests.get_mut(key);
         let mut best: Option<(u64, GroupId, Hit)> = None;
         for (&id, group) in groups.iter() {
@@ -65,32 +96,57 @@ impl Core {
                 continue;
             }
             let Some(hit) = epoch.blocks.fit(epoch.blocks.find(request), request.known()) else { continue };
-            let cost = loads[&id] + u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
+            let growth = growth_of(request, &hit, config.block_size, lengths);
+            if !outlook.has_room(growth, config.block_size, epoch.blocks.pool().capacity() as u64) {
+                continue;
+            }
+            let cost = outlook.load + u64::from(request.known() - epoch.blocks.tokens_in(&hit));
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
                 best = Some((cost, id, hit));
             }
         }
         match best {
-            Some((_, id, hit)) if id == here => Choice::Here(hit),
-            Some(_) => Choice::Elsewhere,
+            Some((_, id, _)) if id != here => Choice::PassOver,
+            Some((_, _, hit)) => {
+                let epoch = groups[&here].epoch.as_ref().expect("it was chosen");
+                let to_compute = request.known() - epoch.blocks.tokens_in(&hit);
+                let is_second_long = to_compute > config.token_budget && outlooks[&here].has_long_prompt;
+                if is_second_long || epoch.is_computing(request, &hit) { Choice::PassOver } else { Choice::Here(hit) }
+            }
             None if groups[&here].ever_fits(request) => Choice::NoRoom,
-            None => Choice::Elsewhere,
+            None => Choice::PassOver,
         }
     }
 
-    /// Lets a request in and gives it its first row. Returns what it adds to the group's load, or nothing if the step
-    /// has no room for it.
-    fn admit(&mut self, id: GroupId, (place, key): (Place, RequestKey), hit: Hit, next: &mut NextStep) -> Option<u64> {
+    /// Lets a request in and gives it its first row. False: the step has no room for it.
+    fn admit(
+        &mut self,
+        id: GroupId,
+        ticket: Ticket,
+        hit: Hit,
+        next: &mut NextStep,
+        outlooks: &mut BTreeMap<GroupId, Outlook>,
+    ) -> bool {
+        let key = ticket.key;
         let epoch = self.groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
         let request = self.requests.get(key);
         let partial = hit.partial.filter(|_| next.takes_copy());
         let hit = Hit { partial, ..hit };
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
-        let count = next.row_max(known - cached, cached, 0, 0);
+        let count = next.row_max(known - cached, cached, 0);
         if count == 0 {
-            return None;
+            return false;
         }
+
+        let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
+        let growth = growth_of(request, &hit, self.config.block_size, &self.lengths);
+        outlook.load += u64::from(known - cached);
+        outlook.held += u64::from(growth.held - growth.shared);
+        outlook.has_long_prompt |= known - cached > self.config.token_budget;
+        let expected = growth.coming + 1;
+        outlook.running.push(growth);
 
         let committed = blocks.tokens_in_full(&hit); // a copied part counts when its step is done
         let indexed = hit.full.len();
@@ -109,26 +165,60 @@ impl Core {
             planned: cached,
             committed,
             draws: 0,
+            shared: indexed,
             indexed,
+            tail_indexed: false,
+            frontier: None,
             last_step: StepId(0),
         };
-        let slot = epoch.occupy(place, running);
+        let slot = epoch.occupy(ticket.place, running);
         next.admit(slot, request);
         next.row(slot, epoch.running_mut(slot), request, count);
+        epoch.move_frontier(slot, self.requests.get_mut(key));
         self.requests.move_to_slot(key, id, slot);
-        self.tell_admitted(key, cached);
-        Some(u64::from(known - committed))
+        self.tell_admitted(key, cached, expected);
+        true
     }
 
-    /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything.
-    fn tell_admitted(&mut self, key: RequestKey, cached: u32) {
+    /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything, and
+    /// pays no second time.
+    fn tell_admitted(&mut self, key: RequestKey, cached: u32, expected: u32) {
         let request = self.requests.get_mut(key);
         if !request.was_admitted {
             request.was_admitted = true;
             let cached = cached.min(request.prompt_len);
+            request.uncached = request.prompt_len - cached;
+            let cost = u64::from(request.uncached) + u64::from(expected);
             self.totals.prompt_tokens += u64::from(request.prompt_len);
             self.totals.cached_tokens += u64::from(cached);
             self.events.push(Event::Admitted { request: request.place.id, cached });
+            self.requests.charge(key, cost);
         }
     }
+}
+
+impl Outlook {
+    /// Whether one more request will probably fit until the others leave. Alone it always may try: nobody is in its way.
+    fn has_room(&mut self, request: Growth, block_size: u32, capacity: u64) -> bool {
+        if self.running.is_empty() {
+            return true;
+        }
+        self.running.push(request);
+        let held = self.held + u64::from(request.held - request.shared);
+        let peak = peak(&mut self.running, held, block_size, capacity);
+        let at = self.running.iter().position(|growth| *growth == request).expect("pushed above");
+        self.running.swap_remove(at);
+        peak <= capacity
+    }
+}
+
+fn growth_of(
+    request: &crate::live::LiveRequest,
+    hit: &Hit,
+    block_size: u32,
+    lengths: &crate::lengths::AnswerLengths,
+) -> Growth {
+    let held = request.known().div_ceil(block_size);
+    let shared = u32::try_from(hit.full.len()).expect("blocks are counted by u32");
+    request.growth(request.known(), held, shared, lengths)
 }

@@ -5,7 +5,7 @@
 
 use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
-use crate::prefix::{KeyMaker, PrefixIndex};
+use crate::prefix::{Key, KeyMaker, PrefixIndex};
 use crate::{BlockId, CoreConfig};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
@@ -53,6 +53,12 @@ impl Blocks {
     /// How many blocks hold so many tokens.
     pub(crate) fn count_for(&self, tokens: u32) -> usize {
         tokens.div_ceil(self.block_size) as usize
+    }
+
+    /// How many tokens at the start of a table others hold too.
+    pub(crate) fn shared_tokens(&self, table: &[BlockId]) -> u32 {
+        let shared = table.iter().take_while(|&&block| self.pool.holders(block) > 1).count();
+        u32::try_from(shared).expect("blocks are counted by u32") * self.block_size
     }
 
     /// How many tokens a hit saves.
@@ -127,9 +133,32 @@ impl Blocks {
             let parent = request.keys.key(&self.keys, &request.tokens, *indexed);
             let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
             let filling = &request.tokens[*indexed * block_size..][..block_size];
+            index.forget(table[*indexed]); // it may have been findable as the end of a prompt
             index.insert_full(table[*indexed], parent, key, filling);
             *indexed += 1;
         }
+    }
+
+    /// Makes the end of a prompt findable that fills no block, while its request goes on to fill it: the copies that others
+    /// take of it do not reach what is written behind it.
+    pub(crate) fn index_prompt_end(&mut self, request: &mut LiveRequest, table: &[BlockId], indexed: usize) {
+        if indexed == (request.prompt_len / self.block_size) as usize {
+            let prompt_len = request.prompt_len;
+            self.index_tail(request, table, prompt_len);
+        }
+    }
+
+    /// The name of what follows a request's first `blocks` blocks: the next full block of its tokens, or what is left of
+    /// them if that is worth waiting for. None without a prefix cache.
+    pub(crate) fn key_behind(&self, request: &mut LiveRequest, blocks: usize) -> Option<Key> {
+        self.index.as_ref()?;
+        let block_size = self.block_size as usize;
+        let rest = &request.tokens[blocks * block_size..];
+        if rest.len() >= block_size {
+            return Some(request.keys.key(&self.keys, &request.tokens, blocks + 1));
+        }
+        let parent = request.keys.key(&self.keys, &request.tokens, blocks);
+        (rest.len() >= block_size.div_ceil(2)).then(|| self.keys.child(parent, rest))
     }
 
     /// Makes the last block findable that committed tokens have begun to fill. For a request that leaves: what is
@@ -139,6 +168,7 @@ impl Blocks {
         let full = (committed / self.block_size) as usize;
         let filling = &request.tokens[full * self.block_size as usize..committed as usize];
         if !filling.is_empty() {
+            index.forget(table[full]); // it may have been findable with fewer tokens
             let parent = request.keys.key(&self.keys, &request.tokens, full);
             index.insert_tail(table[full], parent, filling);
         }

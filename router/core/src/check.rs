@@ -16,15 +16,18 @@ impl Core {
         for (key, request) in self.requests.iter() {
             assert!(request.known() < request.known_max, "{:?} has not ended", request.place);
             match request.home {
-                Home::Queue => assert!(self.requests.waiting().any(|waiting| waiting == (request.place, key))),
+                Home::Queue => {
+                    assert!(self.requests.waiting().any(|ticket| ticket.key == key && ticket.place == request.place))
+                }
                 Home::Slot(group, slot) => assert!(
                     matches!(self.epoch(group).running(slot).owner, Owner::Serves(owner) | Owner::Yields(owner) if owner == key)
                 ),
             }
         }
-        for (_, key) in self.requests.waiting() {
-            assert_eq!(self.requests.get(key).home, Home::Queue);
+        for ticket in self.requests.waiting() {
+            assert_eq!(self.requests.get(ticket.key).home, Home::Queue);
         }
+        self.requests.check();
     }
 }
 
@@ -39,6 +42,7 @@ fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreCon
     assert_eq!(in_use().count() + epoch.free.len(), epoch.slots.len());
     assert!(epoch.free.iter().all(|slot| epoch.slots[slot.index()].is_none()));
     assert!(epoch.order.is_sorted_by(|(one, _), (next, _)| one < next));
+    epoch.check_frontiers();
     let serving = in_use().filter(|running| matches!(running.owner, Owner::Serves(_))).count();
     assert_eq!(serving, epoch.order.len(), "the order holds all that serve");
     for &(place, slot) in &epoch.order {

@@ -49,6 +49,8 @@ impl Core {
         check(due.step, &due.rows, &results)?;
         let due = epoch.in_flight.pop_front().expect("looked at above");
         epoch.last_committed = due.step;
+        self.group_mut(group).cost.learn(due.work, results.took_us);
+        let epoch = self.epoch_mut(group);
         for source in due.sources {
             epoch.blocks.give(source);
         }
@@ -60,21 +62,23 @@ impl Core {
     }
 
     fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>) {
-        let Self { requests, groups, events, totals, .. } = self;
+        let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
             running.committed = row.end;
             running.draws -= u32::from(row.samples);
             let request = requests.get_mut(key);
-            epoch.index_full(row.slot, request);
+            epoch.index_computed(row.slot, request);
             if let Some(RowResult { token, logprobs }) = result {
                 let id = request.place.id;
                 totals.generated_tokens += 1;
                 events.push(Event::Token { request: id, token, logprobs });
                 if let Some(reason) = request.push(token) {
                     events.push(Event::Finished { request: id, reason });
+                    lengths.learn(request.drawn());
                     epoch.leave(row.slot, requests);
+                    requests.settle_account(key);
                     requests.remove(key);
                     return;
                 }

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
 use crate::group::Group;
+use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{Event, GroupId, Limits, NewRequest, Plan, Refusal, RequestId};
+use crate::{Event, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct CoreConfig {
     pub max_waiting: usize,
     /// Tokens of one step.
     pub token_budget: u32,
+    /// How long a step that draws tokens should take, in microseconds: prompts are cut so that it does.
+    pub itl_target_us: Option<u32>,
     /// Secret: who knows it could make blocks of different tokens look equal.
     pub hash_key: [u64; 2],
     /// Whether requests share the blocks of a common prefix.
@@ -53,6 +56,10 @@ pub struct Counts {
     pub generated_tokens: u64,
     /// Times a request lost its blocks to another one.
     pub preemptions: u64,
+    /// Tokens whose KV was lost by that, as far as nobody else held it.
+    pub preempted_tokens: u64,
+    /// Requests whose deadline passed.
+    pub expired: u64,
     /// Requests that `abort` ended.
     pub aborted: u64,
     /// Times a running request was put back because its worker was lost.
@@ -64,6 +71,7 @@ pub struct Counts {
 pub struct Core {
     pub(crate) config: CoreConfig,
     pub(crate) requests: Requests,
+    pub(crate) lengths: AnswerLengths,
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) events: Vec<Event>,
     pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
@@ -83,6 +91,7 @@ impl Core {
         Self {
             config,
             requests: Requests::default(),
+            lengths: AnswerLengths::default(),
             groups: BTreeMap::new(),
             events: Vec::new(),
             totals: Counts::default(),
@@ -127,21 +136,43 @@ impl Core {
     /// already.
     pub fn finish(&mut self, request: RequestId) {
         if let Some(key) = self.requests.find(request) {
+            self.lengths.learn(self.requests.get(key).drawn());
             self.remove(key);
         }
+    }
+
+    /// Time goes on: requests whose deadline has passed end, and those come forward that have waited for long.
+    pub fn tick(&mut self, now: Micros) {
+        while let Some((deadline, request)) = self.requests.first_deadline()
+            && deadline <= now
+        {
+            let key = self.requests.find(request).expect("deadlines are of live requests");
+            self.remove(key);
+            self.totals.expired += 1;
+            self.events.push(Event::Expired { request });
+        }
+        self.requests.age(now);
+    }
+
+    /// When `tick` will have a request to end.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.requests.first_deadline().map(|(deadline, _)| deadline)
     }
 
     /// The next step of a group. None: there is nothing to do, two steps are in flight, or the worker is lost.
     ///
     /// To be asked of every group after anything has changed: a request may have been left for another group.
-    pub fn plan(&mut self, group: GroupId) -> Option<Plan> {
-        let epoch = self.group_mut(group).epoch.as_ref()?;
+    pub fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {
+        self.tick(now);
+        let group_state = &self.groups[&group];
+        let epoch = group_state.epoch.as_ref()?;
         if epoch.in_flight.len() == STEPS_IN_FLIGHT {
             return None;
         }
-        let mut next = NextStep::new(epoch.last_sent.next(), &self.config);
+        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, group_state.cost.prices());
         self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);
+        self.plan_long_prompts(group, &mut next);
         let epoch = self.epoch_mut(group);
         let (plan, sent) = next.finish(&mut epoch.drops)?;
         epoch.last_sent = plan.step;
@@ -167,10 +198,9 @@ impl Core {
     /// A lost group has a new worker, which counts its steps from 1. If it has fewer blocks than the one before, those
     /// that wait and fit no group any more are refused.
     pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
-        let fresh = Group::new(blocks, &self.config);
-        let lost = std::mem::replace(self.group_mut(group), fresh);
-        assert!(lost.epoch.is_none(), "{group:?} had lost its worker");
-        let waiting: Vec<RequestKey> = self.requests.waiting().map(|(_, key)| key).collect();
+        let Self { groups, config, .. } = self;
+        groups.get_mut(&group).expect("the caller has added the group").revive(blocks, config);
+        let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {
             let request = self.requests.get(key);
             if let Err(refusal) = self.check_fits(request) {
@@ -204,6 +234,7 @@ impl Core {
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
             epoch.leave(slot, requests);
         }
+        self.requests.settle_account(key);
         self.requests.remove(key);
     }
 

@@ -10,10 +10,13 @@
 //!
 //! Never here: which request is served next, limits of a step, results.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Hit};
+use crate::cost::Work;
+use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
+use crate::prefix::Key;
 use crate::{BlockId, CoreConfig, SlotId, StepId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
@@ -32,12 +35,15 @@ pub(crate) enum Owner {
 pub(crate) struct Running {
     pub(crate) owner: Owner,
     pub(crate) table: Vec<BlockId>,
-    pub(crate) appended: usize,   // blocks of the table that the worker was told of
-    pub(crate) planned: u32,      // tokens with KV when all steps in flight are done
-    pub(crate) committed: u32,    // tokens with KV by steps that are done
-    pub(crate) draws: u32,        // tokens that steps in flight will draw
-    pub(crate) indexed: usize,    // blocks of the table that the index has seen
-    pub(crate) last_step: StepId, // the last one that names the slot
+    pub(crate) appended: usize,       // blocks of the table that the worker was told of
+    pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
+    pub(crate) committed: u32,        // tokens with KV by steps that are done
+    pub(crate) draws: u32,            // tokens that steps in flight will draw
+    pub(crate) shared: usize,         // blocks of the table that were a hit
+    pub(crate) indexed: usize,        // blocks of the table that the index has seen
+    pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
+    pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
+    pub(crate) last_step: StepId,     // the last one that names the slot
 }
 
 impl Running {
@@ -54,6 +60,7 @@ pub(crate) struct Sent {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<SentRow>,
     pub(crate) sources: Vec<BlockId>, // held until its copies are done
+    pub(crate) work: Work,
 }
 
 /// A row of such a step.
@@ -73,7 +80,10 @@ pub(crate) struct Epoch {
     pub(crate) drops: Vec<SlotId>,          // freed since the last plan
     pub(crate) order: Vec<(Place, SlotId)>, // those that serve, by place
     pub(crate) in_flight: VecDeque<Sent>,   // oldest first
-    pub(crate) last_sent: StepId,           // 0 before the first
+    /// What those that serve are about to make findable: the next block of known tokens, or the end of a prompt. Who
+    /// needs the same waits for it instead of computing it too.
+    frontiers: HashMap<Key, SlotId>,
+    pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
 }
 
@@ -86,6 +96,7 @@ impl Epoch {
             drops: Vec::new(),
             order: Vec::new(),
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
+            frontiers: HashMap::new(),
             last_sent: StepId(0),
             last_committed: StepId(0),
         }
@@ -146,6 +157,7 @@ impl Epoch {
         let key = self.served(slot);
         self.take_out_of_order(requests.get(key).place);
         self.running_mut(slot).owner = Owner::Yields(key);
+        self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
     }
 
@@ -161,6 +173,7 @@ impl Epoch {
         };
         self.index_tail(slot, requests.get_mut(key));
         self.running_mut(slot).owner = Owner::Nobody;
+        self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
     }
 
@@ -186,9 +199,65 @@ impl Epoch {
     }
 
     /// Makes what a row has computed findable.
-    pub(crate) fn index_full(&mut self, slot: SlotId, request: &mut LiveRequest) {
+    pub(crate) fn index_computed(&mut self, slot: SlotId, request: &mut LiveRequest) {
         let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
         self.blocks.index_full(request, &running.table, &mut running.indexed, running.committed);
+        if !running.tail_indexed && running.committed >= request.prompt_len {
+            running.tail_indexed = true;
+            self.blocks.index_prompt_end(request, &running.table, running.indexed);
+        }
+        self.move_frontier(slot, request);
+    }
+
+    /// Notes what a slot will make findable next.
+    pub(crate) fn move_frontier(&mut self, slot: SlotId, request: &mut LiveRequest) {
+        let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
+        let serves = matches!(running.owner, Owner::Serves(_));
+        let is_in_prompt = running.committed < request.prompt_len;
+        let next = if serves && is_in_prompt { self.blocks.key_behind(request, running.indexed) } else { None };
+        if let Some(left) = running.frontier.take()
+            && self.frontiers.get(&left) == Some(&slot)
+        {
+            self.frontiers.remove(&left);
+        }
+        if let Some(next) = next
+            && !self.frontiers.contains_key(&next)
+        {
+            self.frontiers.insert(next, slot);
+            running.frontier = Some(next);
+        }
+    }
+
+    /// Asserts that slots and frontiers tell the same story.
+    pub(crate) fn check_frontiers(&self) {
+        let frontiers = self.slots.iter().flatten().filter_map(|running| running.frontier);
+        assert_eq!(frontiers.count(), self.frontiers.len());
+        for (&key, &slot) in &self.frontiers {
+            let running = self.running(slot);
+            assert!(running.frontier == Some(key) && matches!(running.owner, Owner::Serves(_)), "{slot:?} gets there");
+        }
+    }
+
+    /// Whether what follows a request's hit is being computed for another one.
+    pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
+        let key = self.blocks.key_behind(request, hit.full.len());
+        key.is_some_and(|key| self.frontiers.contains_key(&key))
+    }
+
+    /// Whether a prompt is under way that more than one step has to compute.
+    pub(crate) fn has_long_prompt(&self, requests: &Requests, step_tokens: u32) -> bool {
+        self.order.iter().any(|&(_, slot)| self.running(slot).ahead(requests.get(self.served(slot))) > step_tokens)
+    }
+
+    /// What those that serve hold and will hold.
+    pub(crate) fn growths(&self, requests: &Requests, lengths: &AnswerLengths) -> Vec<Growth> {
+        let growth = |&(_, slot): &(Place, SlotId)| {
+            let (running, request) = (self.running(slot), requests.get(self.served(slot)));
+            let count = |len: usize| u32::try_from(len).expect("blocks are counted by u32");
+            let (held, shared) = (count(running.table.len()), count(running.shared));
+            request.growth(request.known() + running.draws, held, shared, lengths)
+        };
+        self.order.iter().map(growth).collect()
     }
 
     fn index_tail(&mut self, slot: SlotId, request: &mut LiveRequest) {

@@ -28,6 +28,11 @@ pub enum Event {
         /// Why.
         reason: FinishReason,
     },
+    /// The request's deadline has passed. Nothing more will come.
+    Expired {
+        /// Whose.
+        request: RequestId,
+    },
     /// The request was taken and can be served no more: a new worker has fewer blocks. Nothing more will come.
     Refused {
         /// Whose.

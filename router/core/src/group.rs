@@ -1,6 +1,7 @@
 //! A worker group: how large it is, and the life of its worker, if it has one.
 
 use crate::CoreConfig;
+use crate::cost::CostModel;
 use crate::epoch::Epoch;
 use crate::live::LiveRequest;
 
@@ -9,12 +10,25 @@ use crate::live::LiveRequest;
 pub(crate) struct Group {
     pub(crate) blocks: u32, // as last known, while the worker is lost too
     pub(crate) epoch: Option<Epoch>,
+    pub(crate) cost: CostModel, // outlives the worker: the next one runs on the same machine
     block_size: u32,
 }
 
 impl Group {
     pub(crate) fn new(blocks: u32, config: &CoreConfig) -> Self {
-        Self { blocks, epoch: Some(Epoch::new(blocks, config)), block_size: config.block_size }
+        Self {
+            blocks,
+            epoch: Some(Epoch::new(blocks, config)),
+            cost: CostModel::default(),
+            block_size: config.block_size,
+        }
+    }
+
+    /// A lost group has a new worker.
+    pub(crate) fn revive(&mut self, blocks: u32, config: &CoreConfig) {
+        assert!(self.epoch.is_none(), "the group had lost its worker");
+        self.blocks = blocks;
+        self.epoch = Some(Epoch::new(blocks, config));
     }
 
     /// Whether the request could run here until its end, if it had the group for itself.

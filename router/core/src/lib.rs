@@ -1,7 +1,8 @@
 //! Requests, schedule, blocks, prefixes: a pure, deterministic state machine.
 //!
-//! Never here: sockets, files, threads, clocks, randomness, text. Times of arrival and seeds come in with a request.
-//! In: `submit`, `abort`, `finish`, `commit(group, results)`, `worker_lost`, `worker_back`. Out: `plan(group)`, `events()`.
+//! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments.
+//! In: `submit`, `abort`, `finish`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
+//! Out: `plan(group, now)`, `events()`, `next_deadline()`.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -9,17 +10,21 @@ mod blocks;
 mod check;
 mod commit;
 mod core;
+mod cost;
 mod epoch;
 mod event;
 mod group;
 mod ids;
+mod lengths;
 mod live;
 mod next_step;
 mod plan;
 mod pool;
 mod prefix;
+mod queue;
 mod request;
 mod schedule;
+mod shares;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
@@ -27,3 +32,4 @@ pub use event::{Event, FinishReason, TokenLogprobs};
 pub use ids::{BlockId, GroupId, Micros, RequestId, SlotId, StepId, TokenId};
 pub use plan::{Admit, Append, Copy, Limits, Plan, Row, RowResult, StepResults};
 pub use request::{NewRequest, Refusal, Sampling, StopRule};
+pub use shares::Party;

@@ -3,11 +3,13 @@
 //! Never here: blocks, slots, steps. A request lives from `submit` to its end, through any number of
 //! preemptions and workers; what it has drawn and committed is in `tokens` and is never lost.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::lengths::{AnswerLengths, Growth};
 use crate::prefix::KeyChain;
+use crate::queue::{Queue, Ticket};
 use crate::request::{NewRequest, Sampling, StopRule};
+use crate::shares::{Party, Shares};
 use crate::{FinishReason, GroupId, Micros, RequestId, SlotId, TokenId};
 
 /// Where a request stands among others: the smaller place is served first. It never changes, so a request that was
@@ -43,7 +45,11 @@ pub(crate) struct LiveRequest {
     pub(crate) sampling: Sampling,
     pub(crate) stop: StopRule,
     pub(crate) keys: KeyChain,
+    pub(crate) party: Party,
+    pub(crate) deadline: Option<Micros>,
     pub(crate) was_admitted: bool,
+    pub(crate) uncached: u32, // prompt tokens to compute, as of its first admission
+    charged: u64,             // tokens that its party was charged
 }
 
 impl LiveRequest {
@@ -61,7 +67,11 @@ impl LiveRequest {
             sampling: new.sampling,
             stop: new.stop,
             keys: KeyChain::new(new.cache_salt),
+            party: new.party,
+            deadline: new.deadline,
             was_admitted: false,
+            uncached: 0,
+            charged: 0,
         }
     }
 
@@ -69,9 +79,21 @@ impl LiveRequest {
         u32::try_from(self.tokens.len()).expect("bounded by known_max")
     }
 
+    pub(crate) fn drawn(&self) -> u32 {
+        self.known() - self.prompt_len
+    }
+
     /// Blocks for the KV of all tokens it can have but the last one, which nothing follows.
     pub(crate) fn blocks_max(&self, block_size: u32) -> u32 {
         (self.known_max - 1).div_ceil(block_size)
+    }
+
+    /// What it holds and will hold, once it has so many tokens.
+    pub(crate) fn growth(&self, tokens: u32, held: u32, shared: u32, lengths: &AnswerLengths) -> Growth {
+        let drawn = tokens - self.prompt_len;
+        let coming = lengths.expect(drawn, self.known_max - self.prompt_len).saturating_sub(drawn);
+        // The last token that it draws has no KV.
+        Growth { tokens, coming: coming.saturating_sub(1), held, shared }
     }
 
     /// Below so many known tokens no stop token is drawn.
@@ -96,13 +118,17 @@ pub(crate) struct Requests {
     live: Vec<Option<LiveRequest>>, // by RequestKey
     free: Vec<RequestKey>,
     by_id: BTreeMap<RequestId, RequestKey>,
-    waiting: BTreeMap<Place, RequestKey>, // those whose home is the queue
+    queue: Queue, // those whose home it is, but for those that admission looks at just now
+    shares: Shares,
+    deadlines: BTreeSet<(Micros, RequestId)>,
 }
 
 impl Requests {
     /// Takes a new request into the queue.
     pub(crate) fn insert(&mut self, request: LiveRequest) -> RequestKey {
         let id = request.place.id;
+        self.shares.enter(request.party);
+        self.deadlines.extend(request.deadline.map(|deadline| (deadline, id)));
         let key = self.free.pop().unwrap_or_else(|| {
             self.live.push(None);
             RequestKey(self.live.len() - 1)
@@ -117,34 +143,90 @@ impl Requests {
     pub(crate) fn return_to_queue(&mut self, key: RequestKey) {
         let request = self.get_mut(key);
         request.home = Home::Queue;
-        let place = request.place;
-        assert!(self.waiting.insert(place, key).is_none(), "{place:?} waits once");
+        let ticket = Ticket {
+            key,
+            place: request.place,
+            party: request.party,
+            deadline: request.deadline,
+            has_run: request.was_admitted,
+        };
+        self.queue.insert(ticket, &self.shares);
     }
 
-    /// Takes a request out of the queue and into a slot.
+    /// Takes a request, whose turn it was, into a slot.
     pub(crate) fn move_to_slot(&mut self, key: RequestKey, group: GroupId, slot: SlotId) {
         let request = self.get_mut(key);
+        assert_eq!(request.home, Home::Queue, "{:?} waited", request.place);
         request.home = Home::Slot(group, slot);
-        let place = request.place;
-        assert_eq!(self.waiting.remove(&place), Some(key), "{place:?} waited");
+    }
+
+    /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.
+    pub(crate) fn pop_waiting(&mut self) -> Option<Ticket> {
+        self.queue.pop_first(&self.shares)
+    }
+
+    /// Puts one back that was passed over.
+    pub(crate) fn put_back(&mut self, ticket: Ticket) {
+        self.queue.insert(ticket, &self.shares);
+    }
+
+    /// Lets those come forward that have waited for long.
+    pub(crate) fn age(&mut self, now: Micros) {
+        self.queue.age(now, &self.shares);
+    }
+
+    /// The request that has to end first.
+    pub(crate) fn first_deadline(&self) -> Option<(Micros, RequestId)> {
+        self.deadlines.first().copied()
+    }
+
+    /// Charges a request's party for so many tokens in all, whatever it was charged before.
+    pub(crate) fn charge(&mut self, key: RequestKey, tokens: u64) {
+        let request = self.get_mut(key);
+        let (party, was) = (request.party, std::mem::replace(&mut request.charged, tokens));
+        let before = self.shares.served(party);
+        let signed = |tokens: u64| i64::try_from(tokens).expect("bounded by prompt and output");
+        self.shares.charge(party, signed(tokens) - signed(was));
+        self.queue.reorder(party, before, &self.shares);
+    }
+
+    /// Charges for what a request really had, when it ends.
+    pub(crate) fn settle_account(&mut self, key: RequestKey) {
+        let request = self.get(key);
+        if request.was_admitted {
+            self.charge(key, u64::from(request.uncached) + u64::from(request.drawn()));
+        }
     }
 
     /// Forgets a request that has ended.
     pub(crate) fn remove(&mut self, key: RequestKey) {
-        let request = self.live[key.0].take().expect("keys name live requests");
-        self.by_id.remove(&request.place.id);
-        self.waiting.remove(&request.place);
+        let request = self.get(key);
+        let (place, party, deadline) = (request.place, request.party, request.deadline);
+        if request.home == Home::Queue {
+            let waited = self.queue.remove(place, &self.shares);
+            assert!(waited, "{place:?} waited");
+        }
+        self.live[key.0] = None;
+        self.by_id.remove(&place.id);
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, place.id));
+        }
+        self.shares.leave(party);
         self.free.push(key);
     }
 
-    /// The first that waits, or the first after `after`.
-    pub(crate) fn next_waiting(&self, after: Option<Place>) -> Option<(Place, RequestKey)> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.waiting.range((start, Bound::Unbounded)).next().map(|(&place, &key)| (place, key))
+    /// Asserts that the queue is in order.
+    pub(crate) fn check(&self) {
+        self.queue.check(&self.shares);
     }
 
-    pub(crate) fn waiting(&self) -> impl ExactSizeIterator<Item = (Place, RequestKey)> {
-        self.waiting.iter().map(|(&place, &key)| (place, key))
+    pub(crate) fn waiting(&self) -> impl ExactSizeIterator<Item = &Ticket> {
+        self.queue.tickets()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn key_for_tests(id: u64) -> RequestKey {
+        RequestKey(usize::try_from(id).expect("small"))
     }
 
     pub(crate) fn find(&self, id: RequestId) -> Option<RequestKey> {
@@ -183,6 +265,8 @@ mod tests {
             cache_salt: 0,
             priority: 0,
             arrival: Micros(0),
+            party: Party::default(),
+            deadline: None,
         };
         LiveRequest::new(new, 10)
     }

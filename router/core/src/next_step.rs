@@ -2,13 +2,32 @@
 //!
 //! Never here: who gets into it, and where blocks come from.
 
+use crate::cost::{Prices, Work};
 use crate::epoch::{Running, Sent, SentRow};
 use crate::live::LiveRequest;
 use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Plan, Row, SlotId, StepId};
 
+/// However little time is left, a prompt gets on by so many tokens per step.
+const CHUNK_MIN: u32 = 16;
+/// As long as nobody knows what prompts take, they get so many tokens beside those that draw.
+const CHUNK_UNKNOWN: u32 = 256;
+
+/// How long a step may take that draws tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) target_us: u64,
+    pub(crate) prices: Prices,
+}
+
 /// See the top of the file.
 pub(crate) struct NextStep {
     step: StepId,
+    pace: Option<Pace>,
+    work: Work,
+    has_decoding: bool,
+    has_prompt: bool,
+    kept: u32, // tokens
+    keeps_half: bool,
     block_size: u32,
     left: Limits,
     plan: Plan,
@@ -17,13 +36,46 @@ pub(crate) struct NextStep {
 }
 
 impl NextStep {
-    pub(crate) fn new(step: StepId, config: &CoreConfig) -> Self {
+    pub(crate) fn new(step: StepId, config: &CoreConfig, prices: Prices) -> Self {
         let left = Limits { tokens: config.token_budget.min(config.limits.tokens), ..config.limits };
-        Self { step, block_size: config.block_size, left, plan: Plan::default(), rows: Vec::new(), sources: Vec::new() }
+        Self {
+            step,
+            pace: config.itl_target_us.map(|target| Pace { target_us: u64::from(target), prices }),
+            work: Work::default(),
+            has_decoding: false,
+            has_prompt: false,
+            kept: 0,
+            keeps_half: false,
+            block_size: config.block_size,
+            left,
+            plan: Plan::default(),
+            rows: Vec::new(),
+            sources: Vec::new(),
+        }
+    }
+
+    /// Whether a slot has its row already.
+    pub(crate) fn has_row(&self, running: &Running) -> bool {
+        running.last_step == self.step
+    }
+
+    /// Until `keep_nothing`, rows leave this many tokens of the step to others.
+    pub(crate) fn keep(&mut self, tokens: u32) {
+        self.kept = tokens;
+    }
+
+    /// Until `keep_nothing`, rows leave half of what is left now of the step to others.
+    pub(crate) fn keep_half(&mut self) {
+        self.kept = self.left.tokens / 2;
+        self.keeps_half = true;
+    }
+
+    pub(crate) fn keep_nothing(&mut self) {
+        (self.kept, self.keeps_half) = (0, false);
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.left.tokens == 0
+        self.left.tokens <= self.kept
     }
 
     pub(crate) fn takes_copy(&self) -> bool {
@@ -37,14 +89,27 @@ impl NextStep {
     }
 
     /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
-    /// `appended` blocks. Leaves one token to each of `behind` others if it can: a long prompt never holds up those
-    /// that already draw.
-    pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize, behind: usize) -> u32 {
-        let behind = u32::try_from(behind).expect("slots are counted by u32");
-        let tokens = self.left.tokens.saturating_sub(behind).max(self.left.tokens.min(1));
+    /// `appended` blocks.
+    pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
         let appended = u32::try_from(appended).expect("blocks are counted by u32");
         let reach = (appended.saturating_add(self.left.appends)).saturating_mul(self.block_size);
-        ahead.min(tokens).min(reach.saturating_sub(planned))
+        let count = ahead.min(self.left.tokens.saturating_sub(self.kept)).min(reach.saturating_sub(planned));
+        match self.pace {
+            Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, planned, count)),
+            _ => count,
+        }
+    }
+
+    /// How much of a prompt fits into the time of this step, beside what stands in it.
+    fn chunk(&self, pace: Pace, start: u32, max: u32) -> u32 {
+        if !pace.prices.knows_prompts {
+            return CHUNK_UNKNOWN;
+        }
+        let spent = pace.prices.micros(self.work);
+        let left = pace.target_us.saturating_sub(spent);
+        let limit = spent + if self.keeps_half { left / 2 } else { left };
+        let chunk = pace.prices.tokens_within(limit, self.work, start, max);
+        if self.has_prompt { chunk } else { chunk.max(CHUNK_MIN) }
     }
 
     /// Tells the worker of a request that enters `slot`.
@@ -73,8 +138,10 @@ impl NextStep {
 
     /// Gives a slot its row, of `count` tokens, and tells the worker of the blocks that it fills.
     pub(crate) fn row(&mut self, slot: SlotId, running: &mut Running, request: &LiveRequest, count: u32) {
-        assert!(count > 0 && count <= self.left.tokens);
+        assert!(count > 0 && count <= self.left.tokens && !self.has_row(running));
         let (start, known) = (running.planned, request.known());
+        self.work = self.work.with_row(start, count);
+        *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
         let end = start + count;
         let samples = end == known + running.draws;
         let blocks = end.div_ceil(self.block_size) as usize;
@@ -102,7 +169,7 @@ impl NextStep {
         }
         self.plan.step = self.step;
         self.plan.drops = std::mem::take(drops);
-        Some((self.plan, Sent { step: self.step, rows: self.rows, sources: self.sources }))
+        Some((self.plan, Sent { step: self.step, rows: self.rows, sources: self.sources, work: self.work }))
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Row {
 pub struct StepResults {
     /// Which step.
     pub step: StepId,
+    /// How long the worker computed, in microseconds; 0 if nobody measured it.
+    pub took_us: u32,
     /// One entry per row; `None` where the row does not sample.
     pub rows: Vec<Option<RowResult>>,
 }

@@ -36,7 +36,8 @@ impl KeyMaker {
         Key(hasher.finish128().into())
     }
 
-    fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
+    /// The key of a block of these tokens behind `parent`. Of fewer tokens than a block: a name for them that no block has.
+    pub(crate) fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
         let mut hasher = self.keyed;
         hasher.write(&parent.0.to_le_bytes());
         for token in tokens {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Micros, RequestId, TokenId};
+use crate::{Micros, Party, RequestId, TokenId};
 
 /// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs`.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,6 +82,10 @@ pub struct NewRequest {
     pub priority: i32,
     /// When it came in.
     pub arrival: Micros,
+    /// Who is charged for it.
+    pub party: Party,
+    /// When it ends, whatever it has drawn by then.
+    pub deadline: Option<Micros>,
 }
 
 /// Why the core does not take a request.

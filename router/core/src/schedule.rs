@@ -1,39 +1,89 @@
 //! Who gets how much of the next step. One rule for all: a request has known tokens and computed ones, and a step
 //! computes some of the difference. Prompts, decoding, cached prefixes, replay are not told apart. B:SC2.
 //!
-//! First the running requests, by their place, then those that wait, by theirs. One step ahead: a token that a step in
-//! flight will draw counts as known, and the worker fills it in.
+//! In this order, each by place:
+//!   1. those that need one token: they draw, and a prompt never holds them up;
+//!   2. prompts that one step could compute. As long as there are longer ones, these keep half of what is left;
+//!   3. those that wait (`admission.rs`), within the same bound;
+//!   4. the longer prompts: half of the step is theirs at least, all of what is left if nobody else wants it.
+//!
+//! One step ahead: a token that a step in flight will draw counts as known, and the worker fills it in.
 //!
 //! When blocks run out, a request may take them from requests behind it. The first of all is never preempted and so
 //! always gets on: everything ends. One that has nobody behind it waits, and keeps what it has.
 
-use crate::core::Core;
+use crate::core::{Core, Counts};
 use crate::epoch::Epoch;
 use crate::live::Requests;
 use crate::next_step::NextStep;
 use crate::{GroupId, SlotId};
 
+/// Kinds of rows, by the tokens that a request has ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    OneToken,
+    ShortPrompt,
+    LongPrompt,
+}
+
 impl Core {
-    /// Plans rows for the requests that run. If one of them goes without the block it wants, none is idle, and so
-    /// nobody is admitted into this step either.
+    /// Plans rows for the requests that run, but for long prompts. If one of them goes without the block it wants, none
+    /// is idle, and so nobody is admitted into this step either.
     pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) {
-        let Self { requests, groups, totals, .. } = self;
-        let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
+        let kinds = self.kinds(group);
+        if kinds.iter().any(|&kind| kind != Kind::OneToken) {
+            next.keep(1); // with more that draw than tokens in a step, prompts would wait for ever
+        }
+        self.plan_rows(group, Kind::OneToken, next);
+        next.keep_nothing();
+        if kinds.contains(&Kind::LongPrompt) {
+            next.keep_half();
+        }
+        self.plan_rows(group, Kind::ShortPrompt, next);
+    }
+
+    /// Plans rows for what does not fit one step.
+    pub(crate) fn plan_long_prompts(&mut self, group: GroupId, next: &mut NextStep) {
+        next.keep_nothing();
+        self.plan_rows(group, Kind::LongPrompt, next);
+    }
+
+    fn kind(&self, ahead: u32) -> Option<Kind> {
+        match ahead {
+            0 => None,
+            1 => Some(Kind::OneToken),
+            _ if ahead <= self.config.token_budget => Some(Kind::ShortPrompt),
+            _ => Some(Kind::LongPrompt),
+        }
+    }
+
+    fn kinds(&self, group: GroupId) -> Vec<Kind> {
+        let epoch = self.epoch(group);
+        let ahead = |slot| epoch.running(slot).ahead(self.requests.get(epoch.served(slot)));
+        epoch.order.iter().filter_map(|&(_, slot)| self.kind(ahead(slot))).collect()
+    }
+
+    fn plan_rows(&mut self, group: GroupId, kind: Kind, next: &mut NextStep) {
         let mut at = 0;
         while !next.is_full()
-            && let Some(&(_, slot)) = epoch.order.get(at)
+            && let Some(&(_, slot)) = self.epoch(group).order.get(at)
         {
             at += 1;
-            let behind = epoch.order.len() - at;
-            let key = epoch.served(slot);
-            let running = epoch.running(slot);
-            let ahead = running.ahead(requests.get(key));
-            let count = next.row_max(ahead, running.planned, running.appended, behind);
-            if count == 0 {
-                continue; // its last token is being drawn, or the step has no appends left
+            let epoch = self.epoch(group);
+            let (key, running) = (epoch.served(slot), epoch.running(slot));
+            let ahead = running.ahead(self.requests.get(key));
+            if self.kind(ahead) != Some(kind) || next.has_row(running) {
+                continue;
             }
+            let count = next.row_max(ahead, running.planned, running.appended);
+            if count == 0 {
+                continue; // the step has no time or no appends left
+            }
+            let Self { requests, groups, totals, .. } = self;
+            let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
+            let running = epoch.running(slot);
             let wanted = epoch.blocks.count_for(running.planned + count).saturating_sub(running.table.len());
-            if !make_room(epoch, requests, at, wanted, &mut totals.preemptions) {
+            if !make_room(epoch, requests, at, wanted, totals) {
                 continue;
             }
             let Epoch { blocks, slots, .. } = epoch;
@@ -48,29 +98,34 @@ impl Core {
 ///
 /// A victim that a step in flight names gives its blocks only when that step commits; then this step goes without the
 /// row that wanted them. Nobody else is preempted while blocks are on their way.
-fn make_room(epoch: &mut Epoch, requests: &mut Requests, behind: usize, wanted: usize, preemptions: &mut u64) -> bool {
+fn make_room(epoch: &mut Epoch, requests: &mut Requests, behind: usize, wanted: usize, totals: &mut Counts) -> bool {
     while epoch.blocks.pool().idle() < wanted {
         if epoch.awaits_blocks() {
             return false;
         }
-        let Some(victim) = victim(epoch, behind) else {
+        let Some((victim, lost)) = victim(epoch, behind) else {
             assert!(epoch.order.len() > 1, "a request that runs alone has all the blocks it may need");
             return false;
         };
         epoch.preempt(victim, requests);
-        *preemptions += 1;
+        totals.preemptions += 1;
+        totals.preempted_tokens += u64::from(lost);
     }
     true
 }
 
-/// Of the requests at `behind` or later: of the least important priority, the one that loses least work.
-fn victim(epoch: &Epoch, behind: usize) -> Option<SlotId> {
+/// Of the requests at `behind` or later: of the least important priority, the one that loses least work, and how much.
+/// Blocks that others hold too are not lost.
+fn victim(epoch: &Epoch, behind: usize) -> Option<(SlotId, u32)> {
     let candidates = &epoch.order[behind..];
     let least_important = candidates.last()?.0.priority;
+    let lost = |slot: SlotId| {
+        epoch.running(slot).planned.saturating_sub(epoch.blocks.shared_tokens(&epoch.running(slot).table))
+    };
     candidates
         .iter()
         .rev() // of equals the latest
         .take_while(|(place, _)| place.priority == least_important)
-        .map(|&(_, slot)| slot)
-        .min_by_key(|&slot| epoch.running(slot).planned)
+        .map(|&(_, slot)| (slot, lost(slot)))
+        .min_by_key(|&(_, lost)| lost)
 }

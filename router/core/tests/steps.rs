@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Plan,
-    Refusal, RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
+    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Party,
+    Plan, Refusal, RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -20,6 +20,7 @@ fn config() -> CoreConfig {
         max_running: 4,
         max_waiting: 8,
         token_budget: 64,
+        itl_target_us: None,
         hash_key: [1, 2],
         prefix_caching: true,
     }
@@ -28,6 +29,17 @@ fn config() -> CoreConfig {
 fn core(blocks: u32, config: CoreConfig) -> Core {
     let mut core = Core::new(config);
     core.add_group(GROUP, blocks);
+    core
+}
+
+/// A core that has seen only answers of one token, and expects no others: so it admits whatever fits now.
+fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
+    let mut core = core(blocks, config);
+    for id in 900..908 {
+        core.submit(request(id, [0])).expect("room");
+        step(&mut core, STOP);
+    }
+    core.events().for_each(drop);
     core
 }
 
@@ -42,13 +54,15 @@ fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
         cache_salt: 0,
         priority: 0,
         arrival: Micros(id),
+        party: Party::default(),
+        deadline: None,
     }
 }
 
 /// Results in which every sampling row draws `token`.
 fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
     let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, rows }
+    StepResults { step: plan.step, took_us: 0, rows }
 }
 
 fn commit(core: &mut Core, plan: &Plan, token: TokenId) {
@@ -58,7 +72,7 @@ fn commit(core: &mut Core, plan: &Plan, token: TokenId) {
 
 /// Plans and commits one step.
 fn step(core: &mut Core, token: TokenId) -> Plan {
-    let plan = core.plan(GROUP).expect("there is something to do");
+    let plan = core.plan(GROUP, Micros(0)).expect("there is something to do");
     commit(core, &plan, token);
     plan
 }
@@ -84,7 +98,7 @@ fn a_prompt_of_one_token_is_computed_like_any_other() {
     // B:SC2
     let mut core = core(16, config());
     core.submit(request(1, [7])).expect("room");
-    let plan = core.plan(GROUP).expect("one request");
+    let plan = core.plan(GROUP, Micros(0)).expect("one request");
     assert_eq!((plan.step, &plan.rows[..], &plan.tokens[..]), (StepId(1), &[row(0, 0, 1, 1, true)][..], &[7][..]));
 }
 
@@ -106,12 +120,12 @@ fn a_prompt_longer_than_the_budget_comes_in_chunks_and_only_the_last_one_samples
 fn the_next_step_is_planned_before_the_token_is_known_and_the_one_after_it_is_not() {
     let mut core = core(16, config());
     core.submit(request(1, 0..3)).expect("room");
-    let first = core.plan(GROUP).expect("the prompt");
-    let second = core.plan(GROUP).expect("one step ahead");
+    let first = core.plan(GROUP, Micros(0)).expect("the prompt");
+    let second = core.plan(GROUP, Micros(0)).expect("one step ahead");
     assert_eq!((&second.rows[..], second.tokens.len()), (&[row(0, 3, 1, 0, true)][..], 0));
-    assert_eq!((core.plan(GROUP), core.in_flight(GROUP)), (None, 2));
+    assert_eq!((core.plan(GROUP, Micros(0)), core.in_flight(GROUP)), (None, 2));
     commit(&mut core, &first, 7);
-    assert_eq!(core.plan(GROUP).expect("room again").rows, [row(0, 4, 1, 0, true)]);
+    assert_eq!(core.plan(GROUP, Micros(0)).expect("room again").rows, [row(0, 4, 1, 0, true)]);
 }
 
 #[test]
@@ -122,7 +136,7 @@ fn nothing_is_computed_after_the_last_token_that_a_request_can_have() {
         new.stop.max_tokens = max_tokens;
         core.submit(new).expect("room");
         let mut plans = Vec::new();
-        while let Some(plan) = core.plan(GROUP) {
+        while let Some(plan) = core.plan(GROUP, Micros(0)) {
             plans.push(plan); // never more than one in flight ends it
             if core.in_flight(GROUP) == 2 {
                 let due = plans[plans.len() - 2].clone();
@@ -145,8 +159,8 @@ fn nothing_is_computed_after_the_last_token_that_a_request_can_have() {
 fn what_was_drawn_past_a_stop_is_told_to_nobody_and_blocks_come_home_with_the_last_step() {
     let mut core = core(16, config());
     core.submit(request(1, 0..3)).expect("room");
-    let first = core.plan(GROUP).expect("the prompt");
-    let second = core.plan(GROUP).expect("one step ahead");
+    let first = core.plan(GROUP, Micros(0)).expect("the prompt");
+    let second = core.plan(GROUP, Micros(0)).expect("one step ahead");
     commit(&mut core, &first, STOP);
     assert_eq!(finished(&mut core), [(1, FinishReason::StopToken(STOP))]);
     assert_eq!((core.counts().running, core.counts().blocks_held), (0, 1), "a step in flight names them");
@@ -158,14 +172,14 @@ fn what_was_drawn_past_a_stop_is_told_to_nobody_and_blocks_come_home_with_the_la
 fn an_aborted_request_keeps_slot_and_blocks_until_the_last_step_that_names_them_has_committed() {
     let mut core = core(16, CoreConfig { max_running: 1, ..config() });
     core.submit(request(1, 0..3)).expect("room");
-    let first = core.plan(GROUP).expect("the prompt");
-    let second = core.plan(GROUP).expect("one step ahead");
+    let first = core.plan(GROUP, Micros(0)).expect("the prompt");
+    let second = core.plan(GROUP, Micros(0)).expect("one step ahead");
     core.abort(RequestId(1));
     core.submit(request(2, 10..13)).expect("room");
     commit(&mut core, &first, 7);
-    assert_eq!((core.plan(GROUP), core.counts().blocks_held), (None, 1), "the only slot is still named");
+    assert_eq!((core.plan(GROUP, Micros(0)), core.counts().blocks_held), (None, 1), "the only slot is still named");
     commit(&mut core, &second, 7);
-    let plan = core.plan(GROUP).expect("the slot is free");
+    let plan = core.plan(GROUP, Micros(0)).expect("the slot is free");
     assert_eq!((&plan.drops[..], admitted(&plan)), (&[SlotId(0)][..], vec![2]));
     assert_eq!(core.counts().aborted, 1);
     core.abort(RequestId(1));
@@ -173,7 +187,7 @@ fn an_aborted_request_keeps_slot_and_blocks_until_the_last_step_that_names_them_
 }
 
 #[test]
-fn a_long_prompt_leaves_a_token_to_each_request_behind_it() {
+fn those_that_draw_go_before_a_prompt_of_higher_priority() {
     let mut core = core(32, CoreConfig { token_budget: 8, ..config() });
     core.submit(request(5, 100..104)).expect("room");
     core.submit(request(6, 200..204)).expect("room");
@@ -183,7 +197,7 @@ fn a_long_prompt_leaves_a_token_to_each_request_behind_it() {
     let entering = step(&mut core, 7);
     assert_eq!(entering.rows, [row(0, 4, 1, 1, true), row(1, 4, 1, 1, true), row(2, 0, 6, 6, false)]);
     let going_on = step(&mut core, 7);
-    assert_eq!(going_on.rows, [row(2, 6, 6, 6, false), row(0, 5, 1, 1, true), row(1, 5, 1, 1, true)]);
+    assert_eq!(going_on.rows, [row(0, 5, 1, 1, true), row(1, 5, 1, 1, true), row(2, 6, 6, 6, false)]);
 }
 
 #[test]
@@ -196,7 +210,7 @@ fn the_queue_goes_by_priority_then_arrival_and_nobody_overtakes_one_that_finds_n
     assert_eq!(admitted(&step(&mut core, STOP)), [4, 1]);
     assert_eq!(admitted(&step(&mut core, STOP)), [3, 2]);
 
-    let mut core = self::core(12, config());
+    let mut core = hopeful_core(12, config());
     core.submit(request(1, 0..20)).expect("room");
     core.submit(request(2, 100..130)).expect("fits when it is alone");
     core.submit(request(3, 200..202)).expect("room");
@@ -206,7 +220,7 @@ fn the_queue_goes_by_priority_then_arrival_and_nobody_overtakes_one_that_finds_n
 
 /// Two requests that hold all 6 blocks of a group, 12 tokens each; the next token of either needs a seventh.
 fn full_house(priorities: [i32; 2]) -> Core {
-    let mut core = core(6, config());
+    let mut core = hopeful_core(6, config());
     for (id, priority) in (1..).zip(priorities) {
         let prompt = 100 * id as TokenId..100 * id as TokenId + 11;
         core.submit(NewRequest { priority, ..request(id, prompt) }).expect("room");
@@ -218,14 +232,18 @@ fn full_house(priorities: [i32; 2]) -> Core {
 #[test]
 fn the_request_behind_gives_its_blocks_and_loses_no_token_that_is_in_flight() {
     let mut core = full_house([0, 0]);
-    let twelfth = core.plan(GROUP).expect("both compute their token 12");
-    assert_eq!(core.plan(GROUP), None, "no block for token 13: the second one yields, and the first one waits for it");
+    let twelfth = core.plan(GROUP, Micros(0)).expect("both compute their token 12");
+    assert_eq!(
+        core.plan(GROUP, Micros(0)),
+        None,
+        "no block for token 13: the second one yields, and the first one waits for it"
+    );
     assert_eq!((core.counts().preemptions, core.counts().blocks_held), (1, 6));
     core.events().for_each(drop);
     commit(&mut core, &twelfth, 8);
     assert_eq!(core.events().count(), 2, "both are told what was drawn");
     assert_eq!((core.counts().running, core.counts().waiting, core.counts().blocks_held), (1, 1, 3));
-    let plan = core.plan(GROUP).expect("the first goes on");
+    let plan = core.plan(GROUP, Micros(0)).expect("the first goes on");
     assert_eq!((plan.rows.len(), admitted(&plan)), (1, vec![]), "4 blocks are not there for the second");
     assert_eq!(plan.rows[0], row(0, 12, 1, 1, true));
 }
@@ -233,16 +251,16 @@ fn the_request_behind_gives_its_blocks_and_loses_no_token_that_is_in_flight() {
 #[test]
 fn nobody_is_preempted_while_blocks_are_on_their_way_and_nobody_overtakes() {
     let mut core = full_house([0, 0]);
-    let twelfth = core.plan(GROUP).expect("both compute their token 12");
+    let twelfth = core.plan(GROUP, Micros(0)).expect("both compute their token 12");
     core.abort(RequestId(2)); // its 3 blocks come home with the step in flight
     core.submit(request(3, [1])).expect("room");
     assert_eq!(
-        (core.plan(GROUP), core.counts().preemptions),
+        (core.plan(GROUP, Micros(0)), core.counts().preemptions),
         (None, 0),
         "blocks are on their way: nobody is preempted"
     );
     commit(&mut core, &twelfth, 8);
-    assert_eq!(admitted(&core.plan(GROUP).expect("room for both")), [3]);
+    assert_eq!(admitted(&core.plan(GROUP, Micros(0)).expect("room for both")), [3]);
 }
 
 #[test]
@@ -254,14 +272,14 @@ fn the_victim_is_of_the_least_important_priority_and_there_the_one_with_the_leas
         ([0, 1, 2], [4, 4, 8], 3), // priority goes first
         ([-1, 5, 0], [4, 8, 4], 2),
     ] {
-        let mut core = core(lens.iter().map(|len| len / 4).sum(), config());
+        let mut core = hopeful_core(lens.iter().map(|len| len / 4).sum(), config());
         for ((id, priority), len) in (1..).zip(priorities).zip(lens) {
             let mut new = NewRequest { priority, ..request(id, (0..len).map(|at| 100 * id as TokenId + at)) };
             new.stop.max_tokens = 4;
             core.submit(new).expect("room");
         }
         let entered = step(&mut core, 7).admits;
-        let plan = core.plan(GROUP).expect("the first one takes a block");
+        let plan = core.plan(GROUP, Micros(0)).expect("the first one takes a block");
         assert_eq!(plan.rows[0].slot, entered[0].slot, "{priorities:?} {lens:?}: it goes on");
         let dropped = plan.drops;
         let victims = entered.iter().filter(|admit| dropped.contains(&admit.slot)).map(|admit| admit.request);
@@ -286,7 +304,7 @@ fn a_common_prefix_is_shared_by_blocks_and_copied_to_the_token() {
         assert_eq!(core.counts().blocks_held, 0);
         core.events().for_each(drop);
         core.submit(request(2, prompt.clone())).expect("room");
-        let plan = core.plan(GROUP).expect("one request");
+        let plan = core.plan(GROUP, Micros(0)).expect("one request");
         let cached = shared * 4 + copied.unwrap_or(0);
         let len = prompt.len() as u32;
         assert_eq!(plan.rows, [row(plan.rows[0].slot.0, cached, len - cached, len - cached, true)], "{prompt:?}");
@@ -310,7 +328,7 @@ fn the_source_of_a_copy_is_held_until_the_step_has_committed() {
     core.submit(request(1, 0..3)).expect("room");
     step(&mut core, STOP);
     core.submit(request(2, [0, 1, 50])).expect("room");
-    let plan = core.plan(GROUP).expect("one request");
+    let plan = core.plan(GROUP, Micros(0)).expect("one request");
     let [Copy { from, to, tokens: 2 }] = plan.copies[..] else { panic!("{:?}", plan.copies) };
     assert_eq!((plan.appends[0].block, core.counts().blocks_held), (to, 2));
     assert_ne!(from, to);
@@ -319,18 +337,40 @@ fn the_source_of_a_copy_is_held_until_the_step_has_committed() {
 }
 
 #[test]
+fn what_another_request_is_computing_is_waited_for_and_shared() {
+    let mut core = core(32, CoreConfig { token_budget: 8, ..config() });
+    core.submit(request(1, 0..22)).expect("room");
+    for id in 2..4 {
+        core.submit(request(id, 0..22)).expect("room");
+    }
+    core.submit(request(4, (0..12).chain([50, 51]))).expect("room");
+    core.submit(request(5, [60])).expect("room");
+    let mut starts = Vec::new();
+    while core.counts().waiting > 0 {
+        let plan = step(&mut core, 7);
+        for admit in &plan.admits {
+            let row = plan.rows.iter().find(|row| row.slot == admit.slot).expect("who enters has a row");
+            starts.push((admit.request.0, row.start));
+        }
+    }
+    assert_eq!(starts, [(1, 0), (5, 0), (2, 21), (4, 12), (3, 21)], "nobody computes what 1 has computed");
+    assert_eq!(core.counts().cached_tokens, 12 + 21 + 21);
+}
+
+#[test]
 fn what_no_step_has_committed_is_not_found() {
     let mut core = core(16, config());
     core.submit(request(1, 0..8)).expect("room");
-    let first = core.plan(GROUP).expect("the prompt");
+    let first = core.plan(GROUP, Micros(0)).expect("the prompt");
+    core.abort(RequestId(1));
     core.submit(request(2, 0..9)).expect("room");
-    let second = core.plan(GROUP).expect("the second one enters");
-    assert_eq!(second.rows[1].start, 0);
+    let second = core.plan(GROUP, Micros(0)).expect("the second one enters");
+    assert_eq!(second.rows[0].start, 0, "the first has left: nobody waits for what it was computing");
     core.abort(RequestId(2));
     commit(&mut core, &first, STOP);
     commit(&mut core, &second, 7);
     core.submit(request(3, 0..10)).expect("room");
-    assert_eq!(step(&mut core, 7).rows[0].start, 8, "token 8 was computed for the aborted one, and never committed");
+    assert_eq!(step(&mut core, 7).rows[0].start, 0, "it was computed for those that were aborted, and never committed");
 }
 
 #[test]
@@ -364,11 +404,11 @@ fn a_lost_worker_costs_no_committed_token_and_the_next_one_hears_everything_anew
     let plan = step(&mut core, 7);
     assert_eq!((&plan.admits[0].history[..], plan.admits[0].suppress_until), (&[0, 1, 2, 3, 4][..], 7));
     assert_eq!(plan.admits[0].suppressed[..], [STOP]);
-    core.plan(GROUP).expect("in flight when the worker dies");
+    core.plan(GROUP, Micros(0)).expect("in flight when the worker dies");
     core.worker_lost(GROUP);
     core.check();
-    assert_eq!((core.plan(GROUP), core.in_flight(GROUP), core.counts().waiting), (None, 0, 1));
-    assert!(core.commit(GROUP, StepResults { step: StepId(2), rows: vec![None] }).is_err());
+    assert_eq!((core.plan(GROUP, Micros(0)), core.in_flight(GROUP), core.counts().waiting), (None, 0, 1));
+    assert!(core.commit(GROUP, StepResults { step: StepId(2), took_us: 0, rows: vec![None] }).is_err());
 
     core.worker_back(GROUP, 16);
     let plan = step(&mut core, 8);
@@ -435,7 +475,7 @@ fn a_new_worker_with_fewer_blocks_refuses_those_that_wait_and_fit_no_more() {
 #[test]
 fn results_of_another_step_or_shape_change_nothing() {
     let drawn = || Some(RowResult { token: 7, logprobs: None });
-    let results = |step, rows| StepResults { step: StepId(step), rows };
+    let results = |step, rows| StepResults { step: StepId(step), took_us: 0, rows };
     for (garbled, expected) in [
         (results(2, vec![drawn()]), CommitError::WrongStep { expected: StepId(1), got: StepId(2) }),
         (results(1, vec![]), CommitError::WrongRowCount { expected: 1, got: 0 }),
@@ -445,7 +485,7 @@ fn results_of_another_step_or_shape_change_nothing() {
         let mut core = core(16, config());
         assert_eq!(core.commit(GROUP, results(1, vec![drawn()])), Err(CommitError::NothingInFlight { got: StepId(1) }));
         core.submit(request(1, 0..3)).expect("room");
-        let plan = core.plan(GROUP).expect("one request");
+        let plan = core.plan(GROUP, Micros(0)).expect("one request");
         let before = core.counts();
         assert_eq!(core.commit(GROUP, garbled), Err(expected));
         assert_eq!((core.counts(), core.in_flight(GROUP)), (before, 1));
@@ -460,7 +500,7 @@ fn a_request_goes_to_the_group_that_has_its_prefix_unless_that_one_has_too_much_
     core.add_group(other, 64);
     let planned = |core: &mut Core, new: NewRequest| {
         core.submit(new).expect("room");
-        let plans = [GROUP, other].map(|group| core.plan(group));
+        let plans = [GROUP, other].map(|group| core.plan(group, Micros(0)));
         core.check();
         let groups = plans.each_ref().map(|plan| plan.as_ref().map_or(vec![], admitted));
         (groups, plans)

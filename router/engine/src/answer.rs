@@ -1,8 +1,8 @@
 //! What goes into the engine for one request, and what comes out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use pelton_core::{FinishReason, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
+use pelton_core::{FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
 use crate::inbox::{Command, Inbox};
@@ -20,6 +20,10 @@ pub struct Submission {
     pub cache_salt: u64,
     /// Smaller first.
     pub priority: i32,
+    /// Who is charged for it.
+    pub party: Party,
+    /// How long after its submission it ends, whatever it has drawn by then.
+    pub timeout: Option<Duration>,
 }
 
 /// One message of an answer.
@@ -86,6 +90,12 @@ pub enum Failure {
         blocks: usize,
         /// Tokens in a block.
         block_size: u32,
+    },
+    /// The request's time is over. 504.
+    #[error("the request was not finished within its {} s", .after.as_secs_f64())]
+    Expired {
+        /// The time that it had.
+        after: Duration,
     },
     /// Our fault or the worker's, after all that could be tried. 500.
     #[error("{0}")]

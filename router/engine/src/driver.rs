@@ -151,6 +151,7 @@ impl Driver {
                 return Turn::Over(phase);
             }
         }
+        self.tick();
         for index in 0..self.groups.len() {
             is_busy |= self.plan(index);
         }
@@ -312,6 +313,7 @@ impl Driver {
                     self.journal.token(request, token, logprobs);
                 }
                 Event::Finished { request, reason } => self.journal.finished(request, reason),
+                Event::Expired { request } => self.expire(request),
                 Event::Refused { request, refusal } => self.refuse(request, &refusal.to_string()),
             }
         }
@@ -351,6 +353,22 @@ impl Driver {
         self.journal.failed(request, Failure::Internal(why.to_owned()));
     }
 
+    fn expire(&mut self, request: RequestId) {
+        if self.journal.is_waiting(request) {
+            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.journal.expired(request);
+    }
+
+    /// Ends the requests whose time is over. The core knows them.
+    fn tick(&mut self) {
+        let now = self.now();
+        if let Some(core) = self.core.as_mut() {
+            core.tick(now);
+            self.tell_events();
+        }
+    }
+
     fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
         if let Some(was_admitted) = self.journal.remove(request) {
             if !was_admitted.0 {
@@ -363,9 +381,9 @@ impl Driver {
     fn plan(&mut self, index: usize) -> bool {
         let mut has_planned = false;
         while self.groups[index].has_free_frame() {
-            let id = self.groups[index].id;
+            let (id, now) = (self.groups[index].id, self.now());
             let Some(core) = self.core.as_mut() else { break };
-            let Some(plan) = core.plan(id) else { break };
+            let Some(plan) = core.plan(id, now) else { break };
             has_planned = true;
             if let Err(error) = self.groups[index].submit(&plan) {
                 return self.replace(index, &error.to_string());
@@ -389,6 +407,9 @@ impl Driver {
     /// Until the nearest deadline of a step. A step that is overdue is dealt with here.
     fn sleep_bound(&mut self) -> Duration {
         let mut bound = IDLE_WAIT;
+        if let Some(deadline) = self.core.as_ref().and_then(Core::next_deadline) {
+            bound = bound.min(Duration::from_micros(deadline.0.saturating_sub(self.now().0)));
+        }
         for index in 0..self.groups.len() {
             let Some((deadline, allowed)) = self.groups[index].step_deadline() else { continue };
             match deadline.checked_duration_since(Instant::now()) {
@@ -470,6 +491,7 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         // The handle counts the queue, so that a refusal needs no turn of this thread.
         max_waiting: usize::MAX,
         token_budget: config.token_budget,
+        itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
         prefix_caching: config.prefix_caching,
     })

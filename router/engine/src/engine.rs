@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub max_running: u32,
     /// Tokens in a step at most.
     pub token_budget: u32,
+    /// How long a step that draws tokens should take; prompts are cut so that it does.
+    pub itl_target: Option<Duration>,
     /// Requests in the queue at most.
     pub max_waiting: usize,
     /// Whether blocks of finished requests are found again by their tokens.

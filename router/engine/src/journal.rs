@@ -2,7 +2,7 @@
 //!
 //! Invariant: a request stands in the journal from its submission until its last output was sent or its client left.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
@@ -98,6 +98,12 @@ impl Journal {
         }
     }
 
+    /// Its time is over.
+    pub(crate) fn expired(&mut self, request: RequestId) {
+        let timeout = self.entries.get(&request).and_then(|entry| entry.submission.timeout);
+        self.failed(request, Failure::Expired { after: timeout.unwrap_or_default() });
+    }
+
     /// The client has left, or needs nothing more. True if the request was live and had been admitted or not, as told.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<WasAdmitted> {
         self.entries.remove(&request).map(|entry| WasAdmitted(entry.cached.is_some()))
@@ -133,7 +139,13 @@ impl Entry {
             cache_salt: self.submission.cache_salt,
             priority: self.submission.priority,
             arrival: self.arrival,
+            party: self.submission.party,
+            deadline: self.submission.timeout.map(|timeout| self.deadline_after(timeout)),
         }
+    }
+
+    fn deadline_after(&self, timeout: Duration) -> Micros {
+        Micros(self.arrival.0.saturating_add(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)))
     }
 
     fn usage(&self) -> Usage {
@@ -153,7 +165,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use pelton_core::{Sampling, StopRule};
+    use pelton_core::{Party, Sampling, StopRule};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
@@ -166,6 +178,8 @@ mod tests {
             stop: StopRule { max_tokens: 9, min_tokens: 0, stop_ids: Vec::new().into() },
             cache_salt: 0,
             priority: 0,
+            party: Party::default(),
+            timeout: None,
         };
         journal.insert(RequestId(id), submission, outputs, Micros(id));
         receiver

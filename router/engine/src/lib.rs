@@ -15,6 +15,6 @@ mod step;
 
 pub use answer::{Answer, Failure, Output, Submission, Usage};
 pub use engine::{Engine, EngineConfig};
-pub use pelton_core::{FinishReason, Sampling, StopRule, TokenId, TokenLogprobs};
+pub use pelton_core::{FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs};
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
 pub use status::{Phase, Stats, Status};

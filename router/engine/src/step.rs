@@ -213,7 +213,7 @@ pub(crate) fn read(
         });
         rows.push(Some(RowResult { token, logprobs }));
     }
-    Ok((StepResults { step: step.step, rows }, not_finite))
+    Ok((StepResults { step: step.step, took_us: results.duration_us, rows }, not_finite))
 }
 
 #[cfg(test)]

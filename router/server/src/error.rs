@@ -272,6 +272,9 @@ impl ApiError {
                     1,
                     of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
                 ),
+                Failure::Expired { .. } => {
+                    of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
+                }
                 Failure::Internal(_) => {
                     of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "engine_failed", Code::Internal)
                 }

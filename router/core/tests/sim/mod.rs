@@ -86,6 +86,7 @@ seen! {
     finished_from_outside,
     refused_at_once,
     refused_later,
+    expired,
     steps,
     steps_ahead,
     unknown_tokens,
@@ -311,7 +312,7 @@ impl World {
 
     fn plan_group(&mut self, group: GroupId) -> bool {
         let was_in_flight = self.core.in_flight(group);
-        let Some(plan) = self.core.plan(group) else { return false };
+        let Some(plan) = self.core.plan(group, self.now) else { return false };
         let tokens: u32 = plan.rows.iter().map(|row| row.count).sum();
         assert!(tokens <= self.config.token_budget);
         let seen = &mut self.seen;
@@ -394,6 +395,13 @@ impl World {
                         FinishReason::StopToken(_) => self.seen.finished_by_stop += 1,
                     }
                 }
+                Event::Expired { request } => {
+                    let now = self.now;
+                    let tale = self.tale(request);
+                    assert!(!tale.has_ended && tale.new.deadline.is_some_and(|deadline| deadline <= now));
+                    tale.has_ended = true;
+                    self.seen.expired += 1;
+                }
                 Event::Refused { request, refusal } => {
                     self.check_never_fits(&self.tales[&request].new, &refusal);
                     self.tale(request).has_ended = true;
@@ -447,6 +455,7 @@ fn config(random: &mut Random) -> CoreConfig {
         max_running,
         max_waiting: random.within(2..=20) as usize,
         token_budget: random.within(1..=60),
+        itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],
         prefix_caching: !random.once_in(10),
     }

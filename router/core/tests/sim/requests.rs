@@ -1,6 +1,6 @@
 //! What clients of a world ask for.
 
-use pelton_core::{CoreConfig, Micros, NewRequest, RequestId, RowResult, Sampling, StopRule, TokenId};
+use pelton_core::{CoreConfig, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StopRule, TokenId};
 
 use super::model::VOCAB_SIZE;
 use super::random::Random;
@@ -52,6 +52,8 @@ pub(crate) fn request(
         cache_salt: u64::from(random.once_in(8)),
         priority: if random.once_in(4) { random.within(0..=2) as i32 - 1 } else { 0 },
         arrival: now,
+        party: Party { tenant: u64::from(random.within(0..=1)), user: u64::from(random.within(0..=2)) },
+        deadline: random.once_in(12).then(|| Micros(now.0 + u64::from(random.within(1..=8_000)))),
     }
 }
 

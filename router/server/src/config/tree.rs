@@ -70,6 +70,9 @@ settings! {
         max_waiting: Count<1, 1_000_000> = "4096";
         /// Tokens of one step, prompts and outputs together. Smaller: a steadier stream; larger: faster prompts.
         token_budget: Tokens = "2048";
+        /// How long a step that draws tokens should take, such as 50ms: prompts are cut so that those who read do not wait longer
+        /// for their next token. Not set: prompts take what `token-budget` allows.
+        itl_target: Option<Duration>;
         /// Whether blocks of a finished request serve later ones that begin alike.
         prefix_caching: bool = "true";
     }

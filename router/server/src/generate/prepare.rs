@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use pelton_engine::{StopRule, Submission, TokenId};
+use pelton_engine::{Party, StopRule, Submission, TokenId};
 use pelton_text::{ChatInput, LocalTime, TemplateError};
 use serde_json::Value;
 
@@ -170,6 +170,8 @@ impl Serving {
             },
             cache_salt: self.cache_salt(options.cache_salt.as_deref()),
             priority: options.priority,
+            party: Party::default(),
+            timeout: None,
         })
     }
 }

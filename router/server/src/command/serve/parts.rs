@@ -59,6 +59,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         load,
         max_running: config.max_running(),
         token_budget: config.engine.token_budget.0,
+        itl_target: config.engine.itl_target,
         max_waiting: config.engine.max_waiting.0 as usize,
         prefix_caching: config.engine.prefix_caching,
     })
