@@ -1,16 +1,33 @@
-//! The simulator, as a test: some thousand worlds. More of them: `cargo run --release -p pelton-core --example worlds`.
+//! The simulator, as a test: ten thousand worlds. More of them: `cargo run --release -p pelton-core --example worlds`.
 
 mod sim;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Seeds of worlds that once found a bug.
 const REGRESSIONS: [u64; 0] = [];
+const WORLDS: u64 = 10_000;
 
 #[test]
 fn in_every_world_each_request_gets_the_tokens_it_gets_alone_and_all_blocks_come_home() {
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let live_on = || {
+        let mut seen = sim::Seen::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= WORLDS {
+                return seen;
+            }
+            seen.add(&sim::live(seed, 1_000));
+        }
+    };
     let mut seen = sim::Seen::default();
-    for seed in REGRESSIONS.into_iter().chain(0..1_500) {
-        seen.add(&sim::live(seed, 1_000));
-    }
+    REGRESSIONS.into_iter().for_each(|seed| seen.add(&sim::live(seed, 1_000)));
+    std::thread::scope(|scope| {
+        let lives: Vec<_> = (0..threads).map(|_| scope.spawn(live_on)).collect();
+        lives.into_iter().for_each(|lived| seen.add(&lived.join().expect("the world's seed was printed")));
+    });
     println!("{seen:#?}");
     assert_eq!(seen.missing(), [""; 0], "worlds in which these happen");
 }

@@ -1,0 +1,134 @@
+//! What a step costs the engine thread: plan and commit, and how that grows with what there is.
+//!
+//!     cargo run --release -p pelton-core --example bench_core [-- OUT.json]
+//!
+//! The goal: at most 50 us a step with 256 running, 4,096 waiting and 64k blocks (aim: 15). Each line is the median of
+//! several rounds, each on a core of its own; the first line is the goal's, the others change one thing.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use pelton_core::{
+    Core, CoreConfig, GroupId, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults, StopRule,
+};
+
+const GROUP: GroupId = GroupId(0);
+const STEPS: u32 = 2_000;
+const ROUNDS: usize = 5;
+
+/// What there is.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    running: u32,
+    waiting: u64,
+    blocks: u32,
+    tenants: u64,
+    itl_target_us: Option<u32>,
+    prefix_caching: bool,
+}
+
+/// Microseconds per step.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    plan: f64,
+    commit: f64,
+}
+
+const GOAL: Size =
+    Size { running: 256, waiting: 4_096, blocks: 65_536, tenants: 1, itl_target_us: None, prefix_caching: true };
+
+fn main() {
+    let sizes = [
+        ("goal", GOAL),
+        ("64 running", Size { running: 64, ..GOAL }),
+        ("1,024 running", Size { running: 1_024, ..GOAL }),
+        ("none waiting", Size { waiting: 0, ..GOAL }),
+        ("10,000 waiting", Size { waiting: 10_000, ..GOAL }),
+        ("10,000 waiting of 1,000 tenants", Size { waiting: 10_000, tenants: 1_000, ..GOAL }),
+        ("1 million blocks", Size { blocks: 1 << 20, ..GOAL }),
+        ("with a time budget", Size { itl_target_us: Some(50_000), ..GOAL }),
+        ("without prefix cache", Size { prefix_caching: false, ..GOAL }),
+    ];
+    let mut lines = Vec::new();
+    for (name, size) in sizes {
+        let mut costs: Vec<Cost> = (0..ROUNDS).map(|_| measure(size)).collect();
+        costs.sort_by(|one, other| (one.plan + one.commit).total_cmp(&(other.plan + other.commit)));
+        let Cost { plan, commit } = costs[ROUNDS / 2];
+        println!("{name:34} plan {plan:6.1} us   commit {commit:6.1} us   together {:6.1} us", plan + commit);
+        lines.push(format!(
+            r#"{{"size": "{name}", "running": {}, "waiting": {}, "blocks": {}, "plan_us": {plan:.2}, "commit_us": {commit:.2}}}"#,
+            size.running, size.waiting, size.blocks
+        ));
+    }
+    if let Some(out) = std::env::args().nth(1) {
+        let mut file = std::fs::File::create(&out).unwrap_or_else(|error| panic!("{out}: {error}"));
+        writeln!(file, "[\n  {}\n]", lines.join(",\n  ")).unwrap_or_else(|error| panic!("{out}: {error}"));
+    }
+}
+
+/// Everybody draws a token in every step; all that run have come in before the clock starts.
+fn measure(size: Size) -> Cost {
+    let mut core = filled(size);
+    let (mut plan_time, mut commit_time) = (Duration::ZERO, Duration::ZERO);
+    let mut ahead = core.plan(GROUP, Micros(0)).expect("all prompts fit one step");
+    assert_eq!(ahead.rows.len(), size.running as usize);
+    for step in 0..STEPS {
+        let now = Micros(u64::from(step) * 10_000);
+        let begin = Instant::now();
+        let next = core.plan(GROUP, now).expect("one step ahead");
+        plan_time += begin.elapsed();
+        let due = std::mem::replace(&mut ahead, next);
+        let rows = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
+        let begin = Instant::now();
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows }).expect("as planned");
+        core.events().for_each(|event| drop(black_box(event)));
+        commit_time += begin.elapsed();
+    }
+    Cost { plan: micros(plan_time), commit: micros(commit_time) }
+}
+
+fn filled(size: Size) -> Core {
+    let limits = Limits {
+        slots: size.running,
+        tokens: 65_536,
+        appends: 65_536,
+        copies: 256,
+        biases: 1_024,
+        suppressed: 1_024,
+        history: 16_384,
+    };
+    let mut core = Core::new(CoreConfig {
+        block_size: 32,
+        max_model_len: 8_192,
+        limits,
+        max_running: size.running,
+        max_waiting: usize::MAX,
+        token_budget: 65_536,
+        itl_target_us: size.itl_target_us,
+        hash_key: [1, 2],
+        prefix_caching: size.prefix_caching,
+    });
+    core.add_group(GROUP, size.blocks);
+    for id in 0..u64::from(size.running) + size.waiting {
+        let token = u32::try_from(id).expect("few requests");
+        let new = NewRequest {
+            id: RequestId(id),
+            prompt: vec![token; 32].into(),
+            generated: Vec::new(),
+            sampling: Sampling::greedy(),
+            stop: StopRule { max_tokens: 4_000, min_tokens: 0, stop_ids: [2].into() },
+            cache_salt: 0,
+            priority: 0,
+            arrival: Micros(id),
+            party: Party { tenant: id % size.tenants, user: 0 },
+            deadline: None,
+        };
+        core.submit(new).expect("room");
+    }
+    core
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6 / f64::from(STEPS)
+}
