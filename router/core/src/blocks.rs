@@ -6,7 +6,7 @@
 use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
-use crate::{BlockId, CoreConfig};
+use crate::{BlockId, CacheChange, CoreConfig};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,7 +32,8 @@ pub(crate) struct Blocks {
     block_size: u32,
     pool: BlockPool,
     keys: KeyMaker,
-    index: Option<PrefixIndex>, // none: prefix caching is off
+    index: Option<PrefixIndex>,        // none: prefix caching is off
+    changes: Option<Vec<CacheChange>>, // none: nobody wants to know
 }
 
 impl Blocks {
@@ -43,11 +44,17 @@ impl Blocks {
             pool: BlockPool::new(capacity),
             keys: KeyMaker::new(config.hash_key, block_size),
             index: config.prefix_caching.then(|| PrefixIndex::new(capacity as usize, block_size)),
+            changes: config.tells_cache_changes.then(Vec::new),
         }
     }
 
     pub(crate) fn pool(&self) -> &BlockPool {
         &self.pool
+    }
+
+    /// What became findable and what is lost since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// How many blocks hold so many tokens.
@@ -107,8 +114,11 @@ impl Blocks {
     pub(crate) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
         for _ in 0..count {
             let block = self.pool.take().expect("the caller saw enough idle blocks");
-            if let Some(index) = &mut self.index {
-                index.forget(block);
+            if let Some(index) = &mut self.index
+                && let Some(key) = index.forget(block)
+                && let Some(changes) = &mut self.changes
+            {
+                changes.push(CacheChange::Removed { block: key.name() });
             }
             table.push(block);
         }
@@ -134,7 +144,13 @@ impl Blocks {
             let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
             let filling = &request.tokens[*indexed * block_size..][..block_size];
             index.forget(table[*indexed]); // it may have been findable as the end of a prompt
-            index.insert_full(table[*indexed], parent, key, filling);
+            if index.insert_full(table[*indexed], parent, key, filling)
+                && let Some(changes) = &mut self.changes
+            {
+                let parent = (*indexed > 0).then(|| parent.name());
+                let (tokens, salt) = (filling.into(), request.keys.salt());
+                changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt });
+            }
             *indexed += 1;
         }
     }

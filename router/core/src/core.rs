@@ -10,7 +10,7 @@ use crate::group::Group;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{Event, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
+use crate::{CacheChange, Event, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub struct CoreConfig {
     pub hash_key: [u64; 2],
     /// Whether requests share the blocks of a common prefix.
     pub prefix_caching: bool,
+    /// Whether `cache_changes` tells anything. Who asks for it drains it.
+    pub tells_cache_changes: bool,
 }
 
 /// How much there is of everything now, and what has happened since the core was made.
@@ -213,6 +215,12 @@ impl Core {
     /// What has happened since the last call.
     pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
         self.events.drain(..)
+    }
+
+    /// What can be found in a group's prefix cache since the last call, and what no more. A lost worker's blocks are lost
+    /// without a word here: the caller knows.
+    pub fn cache_changes(&mut self, group: GroupId) -> Vec<CacheChange> {
+        self.group_mut(group).epoch.as_mut().map(|epoch| epoch.blocks.take_changes()).unwrap_or_default()
     }
 
     /// What there is now, and what has happened.

@@ -42,6 +42,28 @@ pub enum Event {
     },
 }
 
+/// What became of a block of the prefix cache, for those who keep an index of several servers. Blocks are named by a number
+/// that is the same for the same tokens as long as the server lives; readers make hashes of their own from the tokens. C:K4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheChange {
+    /// A full block can be found.
+    Stored {
+        /// The block.
+        block: u64,
+        /// The block before it; none before the first.
+        parent: Option<u64>,
+        /// Its tokens.
+        tokens: Box<[TokenId]>,
+        /// The salt of the requests that can find it. C:K3.
+        salt: u64,
+    },
+    /// It cannot be found any more.
+    Removed {
+        /// The block.
+        block: u64,
+    },
+}
+
 /// Why a request ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {

@@ -28,7 +28,7 @@ mod shares;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
-pub use event::{Event, FinishReason, TokenLogprobs};
+pub use event::{CacheChange, Event, FinishReason, TokenLogprobs};
 pub use ids::{BlockId, GroupId, Micros, RequestId, SlotId, StepId, TokenId};
 pub use plan::{Admit, Append, Copy, Limits, Plan, Row, RowResult, StepResults};
 pub use request::{NewRequest, Refusal, Sampling, StopRule};

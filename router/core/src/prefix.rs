@@ -17,6 +17,13 @@ use crate::{BlockId, TokenId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key(u128);
 
+impl Key {
+    /// A short name for those outside. Keys are made with a secret, so it tells nobody anything else.
+    pub(crate) fn name(self) -> u64 {
+        u64::try_from(self.0 >> 64).expect("the upper half")
+    }
+}
+
 /// Makes keys: SipHash-2-4-128 under the process's secret.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyMaker {
@@ -57,6 +64,10 @@ pub(crate) struct KeyChain {
 impl KeyChain {
     pub(crate) fn new(salt: u64) -> Self {
         Self { salt, keys: Vec::new() }
+    }
+
+    pub(crate) fn salt(&self) -> u64 {
+        self.salt
     }
 
     /// The key of the chain of the first `blocks` blocks of `tokens`.
@@ -151,13 +162,13 @@ impl PrefixIndex {
         longest
     }
 
-    /// Enters a full block. Where another block has the key already, that one stays and this one is not findable.
-    pub(crate) fn insert_full(&mut self, block: BlockId, parent: Key, key: Key, tokens: &[TokenId]) {
+    /// Enters a full block, and says whether it is findable now: where another block has the key already, that one stays.
+    pub(crate) fn insert_full(&mut self, block: BlockId, parent: Key, key: Key, tokens: &[TokenId]) -> bool {
         assert_eq!(tokens.len(), self.block_size, "a full block");
-        if let Entry::Vacant(vacant) = self.full.entry(key) {
-            vacant.insert(block);
-            self.insert(block, parent, Some(key), tokens);
-        }
+        let Entry::Vacant(vacant) = self.full.entry(key) else { return false };
+        vacant.insert(block);
+        self.insert(block, parent, Some(key), tokens);
+        true
     }
 
     /// Enters a block that is filled in part, unless a sibling has these tokens already.
@@ -168,9 +179,9 @@ impl PrefixIndex {
         }
     }
 
-    /// The block's contents are about to be lost. Nothing happens if it is not findable.
-    pub(crate) fn forget(&mut self, block: BlockId) {
-        let Some(entry) = self.entries[block.index()].take() else { return };
+    /// The block's contents are about to be lost. Nothing happens if it is not findable. Returns the key of a full one.
+    pub(crate) fn forget(&mut self, block: BlockId) -> Option<Key> {
+        let entry = self.entries[block.index()].take()?;
         if let Some(key) = entry.key {
             self.full.remove(&key);
         }
@@ -182,6 +193,7 @@ impl PrefixIndex {
             (None, Some(older)) => *self.newest_child.get_mut(&entry.parent).expect("a family has a newest") = older,
             (None, None) => drop(self.newest_child.remove(&entry.parent)),
         }
+        entry.key
     }
 
     fn insert(&mut self, block: BlockId, parent: Key, key: Option<Key>, tokens: &[TokenId]) {

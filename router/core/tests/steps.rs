@@ -23,6 +23,7 @@ fn config() -> CoreConfig {
         itl_target_us: None,
         hash_key: [1, 2],
         prefix_caching: true,
+        tells_cache_changes: false,
     }
 }
 

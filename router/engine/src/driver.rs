@@ -494,6 +494,7 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
         prefix_caching: config.prefix_caching,
+        tells_cache_changes: false,
     })
 }
 

@@ -103,6 +103,7 @@ pub(crate) fn config() -> CoreConfig {
         itl_target_us: None,
         hash_key: [1, 2],
         prefix_caching: true,
+        tells_cache_changes: false,
     }
 }
 

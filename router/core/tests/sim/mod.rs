@@ -10,10 +10,11 @@ mod random;
 mod requests;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId, TokenId,
+    CacheChange, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
+    TokenId,
 };
 
 use random::Random;
@@ -37,6 +38,7 @@ pub(crate) struct World {
 struct Site {
     blocks: u32,
     worker: Option<Worker>,
+    findable: BTreeSet<u64>, // blocks, as told by the core
 }
 
 /// A request and what came of it.
@@ -87,6 +89,8 @@ seen! {
     refused_at_once,
     refused_later,
     expired,
+    blocks_stored,
+    blocks_removed,
     steps,
     steps_ahead,
     unknown_tokens,
@@ -114,7 +118,14 @@ impl World {
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
             let blocks = random.within(longest.div_ceil(2)..=longest * 4);
             core.add_group(group, blocks);
-            sites.insert(group, Site { blocks, worker: Some(Worker::new(blocks, config.block_size, config.limits)) });
+            sites.insert(
+                group,
+                Site {
+                    blocks,
+                    worker: Some(Worker::new(blocks, config.block_size, config.limits)),
+                    findable: BTreeSet::new(),
+                },
+            );
         }
         let texts = (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
         let mut often = || !random.once_in(4);
@@ -263,7 +274,9 @@ impl World {
     }
 
     fn lose(&mut self, group: GroupId) {
-        self.site(group).worker = None;
+        let site = self.site(group);
+        site.worker = None;
+        site.findable.clear();
         self.core.worker_lost(group);
     }
 
@@ -358,6 +371,7 @@ impl World {
 
     /// Takes in what the core tells, and believes none of it.
     fn hear(&mut self) {
+        self.hear_of_cache();
         let events: Vec<Event> = self.core.events().collect();
         for event in events {
             match event {
@@ -411,6 +425,25 @@ impl World {
         }
     }
 
+    /// Keeps an index from what is told, as a router of several servers does.
+    fn hear_of_cache(&mut self) {
+        for (&group, site) in &mut self.sites {
+            for change in self.core.cache_changes(group) {
+                match change {
+                    CacheChange::Stored { block, tokens, .. } => {
+                        assert_eq!(tokens.len(), self.config.block_size as usize);
+                        assert!(site.findable.insert(block), "a block is stored once");
+                        self.seen.blocks_stored += 1;
+                    }
+                    CacheChange::Removed { block } => {
+                        assert!(site.findable.remove(&block), "what is removed was stored");
+                        self.seen.blocks_removed += 1;
+                    }
+                }
+            }
+        }
+    }
+
     fn any_live(&mut self) -> Option<RequestId> {
         let live: Vec<RequestId> = self.tales.iter().filter(|(_, tale)| !tale.has_ended).map(|(&id, _)| id).collect();
         self.random.pick(&live).copied()
@@ -458,6 +491,7 @@ fn config(random: &mut Random) -> CoreConfig {
         itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],
         prefix_caching: !random.once_in(10),
+        tells_cache_changes: true,
     }
 }
 
