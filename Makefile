@@ -73,6 +73,14 @@ test-python: build
 test: build lint test-rust test-python ## Builds, lints and runs every test
 	@echo "==> all passed"
 
+.PHONY: mutants
+mutants: $(UV) ## Plants bugs in the core, one at a time, and sees whether its tests catch each of them
+	$(UV) run --no-project python router/core/mutants.py
+
+.PHONY: worlds
+worlds: ## The core's simulator for as long as you like: make worlds COUNT=1000000 FIRST=0
+	$(CARGO) run --locked --release -p pelton-core --example worlds -- $(or $(COUNT),100000) $(or $(FIRST),0)
+
 .PHONY: proto
 proto: $(UV) ## Generates the Python side of proto/ again
 	$(UV) run --script proto/generate.py

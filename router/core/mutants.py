@@ -1,0 +1,166 @@
+"""Plants bugs in a copy of the core, one at a time, and sees whether its tests catch each of them: `make mutants`.
+
+    python router/core/mutants.py [NAME ...]
+
+A mutant that survives is a hole in the tests. One that no longer applies, or does not compile, fails too: then it is to be
+written anew. A run takes some minutes: each mutant is compiled and tested.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str  # below router/core/src
+    is_: str
+    was: str  # what a careless hand would have written
+
+
+MUTANTS = [
+    Mutant(
+        "one block too few",
+        "blocks.rs",
+        "tokens.div_ceil(self.block_size) as usize",
+        "(tokens / self.block_size) as usize",
+    ),
+    Mutant("the source of a copy is never given back", "commit.rs", "epoch.blocks.give(source);", "let _ = source;"),
+    Mutant(
+        "a copy does not hold its source",
+        "admission.rs",
+        "hit.full.iter().copied().chain(partial.map(|partial| partial.source))",
+        "hit.full.iter().copied()",
+    ),
+    Mutant(
+        "the latest is served first",
+        "queue.rs",
+        "Class::Priority(_) => Micros(0),",
+        "Class::Priority(_) => Micros(u64::MAX - self.place.arrival.0),",
+    ),
+    Mutant(
+        "a slot is free while a step in flight names it",
+        "epoch.rs",
+        "if self.running(slot).last_step > self.last_committed {",
+        "if self.running(slot).last_step > self.last_sent {",
+    ),
+    Mutant(
+        "a replay forgets the last token",
+        "live.rs",
+        "tokens.extend_from_slice(&new.generated);",
+        "tokens.extend_from_slice(&new.generated[..new.generated.len().saturating_sub(1)]);",
+    ),
+    Mutant(
+        "a taken block stays findable",
+        "blocks.rs",
+        "&& let Some(key) = index.forget(block)",
+        "&& let Some(key) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
+    ),
+    Mutant(
+        "blocks are indexed when planned",
+        "epoch.rs",
+        "&running.table, &mut running.indexed, running.committed);",
+        "&running.table, &mut running.indexed, running.planned);",
+    ),
+    Mutant(
+        "salts are ignored",
+        "prefix.rs",
+        "hasher.write(&salt.to_le_bytes());",
+        "hasher.write(&(salt & 0).to_le_bytes());",
+    ),
+    Mutant(
+        "all of a prompt may be a hit",
+        "blocks.rs",
+        "let usable = &request.tokens[..request.tokens.len() - 1];",
+        "let usable = &request.tokens[..];",
+    ),
+    Mutant(
+        "prompts are never cut to the target",
+        "next_step.rs",
+        "let limit = spent + if self.keeps_half { left / 2 } else { left };",
+        "let limit = spent + left * 100;",
+    ),
+    Mutant(
+        "a tenant is never charged",
+        "live.rs",
+        "self.shares.charge(party, signed(tokens) - signed(was));",
+        "self.shares.charge(party, 0);",
+    ),
+    Mutant("nobody becomes due", "queue.rs", "&& due <= now", "&& due.0 == u64::MAX && due <= now"),
+    Mutant("memory is promised twice", "admission.rs", "peak <= capacity", "peak <= capacity * 2"),
+    Mutant(
+        "a prompt that is being computed is computed again",
+        "admission.rs",
+        "if is_second_long || epoch.is_computing(request, &hit) {",
+        "if is_second_long {",
+    ),
+    Mutant(
+        "a stop token is not the end",
+        "live.rs",
+        "if self.stop.stop_ids.contains(&token) {",
+        "if self.stop.stop_ids.first() == Some(&token) {",
+    ),
+]
+
+
+def planted(copy: Path, mutant: Mutant) -> str:
+    """Plants the bug and returns the file as it was."""
+    path = copy / "router/core/src" / mutant.file
+    text = path.read_text()
+    if text.count(mutant.is_) != 1:
+        sys.exit(f"{mutant.name}: {mutant.file} has {text.count(mutant.is_)} times: {mutant.is_}")
+    path.write_text(text.replace(mutant.is_, mutant.was))
+    return text
+
+
+def tests_fail(copy: Path) -> bool:
+    command = ["cargo", "test", "--release", "--offline", "-p", "pelton-core", "--lib", "--tests", "--no-fail-fast"]
+    built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
+    if built.returncode != 0:
+        sys.exit(f"the mutant does not compile:\n{built.stderr}")
+    for tests in (["--lib"], ["--test", "steps"], ["--test", "loads"], ["--test", "worlds"]):
+        run = subprocess.run([*command[:6], *tests], cwd=copy, capture_output=True, check=False)
+        if run.returncode != 0:
+            return True
+    return False
+
+
+def main() -> None:
+    names = sys.argv[1:]
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(ROOT / "router/core", copy / "router/core")
+        shutil.copytree(ROOT / "bench/core", copy / "bench/core")
+        manifest = re.sub(r"default-members = .*", "", (ROOT / "Cargo.toml").read_text())
+        (copy / "Cargo.toml").write_text(
+            re.sub(r"members = \[.*?\]", 'members = ["router/core"]', manifest, flags=re.DOTALL)
+        )
+        shutil.copy(ROOT / "Cargo.lock", copy)
+        if tests_fail(copy):
+            sys.exit("the tests fail without any planted bug")
+        survivors = []
+        for at, mutant in enumerate(chosen, start=1):
+            began = time.monotonic()
+            before = planted(copy, mutant)
+            caught = tests_fail(copy)
+            (copy / "router/core/src" / mutant.file).write_text(before)
+            verdict = "caught" if caught else "SURVIVED"
+            print(f"[{at}/{len(chosen)}] {mutant.name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
+            if not caught:
+                survivors.append(mutant.name)
+    if survivors:
+        sys.exit(f"{len(survivors)} of {len(chosen)} planted bugs were not caught: {', '.join(survivors)}")
+    print(f"all {len(chosen)} planted bugs were caught")
+
+
+if __name__ == "__main__":
+    main()
