@@ -11,7 +11,7 @@ pub struct Counts {
     pub dropped: u64,
     /// Batches that a subscriber did not get because it was too slow, summed over subscribers. A replay may have them.
     pub skipped: u64,
-    /// Replays that were sent to their end.
+    /// Replays that were asked for.
     pub replays: u64,
     /// Connections refused because there were too many.
     pub refused: u64,

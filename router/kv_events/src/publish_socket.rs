@@ -105,6 +105,7 @@ impl<'a> Subscriptions<'a> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use tokio::io::AsyncReadExt;
 
     use super::*;
 
@@ -145,5 +146,39 @@ mod tests {
             let frame = Frame { kind, body: Bytes::from_static(body) };
             assert!(Subscriptions::to("kv").take_in(&frame).is_err(), "{frame:?}");
         }
+    }
+
+    /// A peer's greeting, READY, subscription to everything, and a PING whose PONG says that all this was taken in.
+    const HELLO: &[&[u8]] = &[
+        b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01NULL",
+        &[0; 48],
+        b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB",
+        b"\0\x01\x01",
+        b"\x04\x07\x04PING\0\0",
+    ];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_for_a_minute_loses_its_connection() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(&HELLO.concat()).await.unwrap();
+        let (history, reader) = watch::channel(History::new(10, usize::MAX));
+        let serving = tokio::spawn(serve(Box::new(ours), "kv".into(), reader, Arc::default()));
+        let mut heard = vec![0; 64 + 27 + 7]; // greeting, READY, PONG
+        theirs.read_exact(&mut heard).await.unwrap();
+        assert!(heard.ends_with(b"\x04\x05\x04PONG"));
+        let start = Instant::now();
+        history.send_modify(|history| history.append(0, Bytes::from(vec![0; 10_000])));
+        tokio::time::sleep(STALL_MAX / 2).await;
+        theirs.read_exact(&mut [0; 1]).await.unwrap();
+        assert!(matches!(serving.await.unwrap(), Err(Fault::Stalled)));
+        assert_eq!(start.elapsed(), STALL_MAX + STALL_MAX / 2, "a byte taken counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_says_nothing_loses_its_connection() {
+        let (ours, _theirs) = tokio::io::duplex(1024);
+        let (_history, reader) = watch::channel(History::new(10, usize::MAX));
+        let ended = serve(Box::new(ours), "kv".into(), reader, Arc::default()).await;
+        assert!(matches!(ended, Err(Fault::SlowHandshake)));
     }
 }

@@ -131,7 +131,7 @@ impl Publisher {
         let sequence = queue.next;
         queue.next += 1;
         count(&self.counters.published);
-        let sender = queue.sender.as_ref().expect("taken by drop() only");
+        let sender = queue.sender.as_ref().expect("taken at the end only");
         if sender.try_send(Numbered { sequence, batch }).is_ok() {
             return Published::Queued(sequence);
         }
@@ -152,18 +152,27 @@ impl Publisher {
     /// What has happened so far.
     pub fn counts(&self) -> Counts {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = queue.sender.as_ref().expect("taken by drop() only");
+        let sender = queue.sender.as_ref().expect("taken at the end only");
         self.counters.read((sender.max_capacity() - sender.capacity()) as u64)
+    }
+
+    /// Ends it, as dropping does, and tells the last counts.
+    pub fn close(mut self) -> Counts {
+        self.end();
+        self.counters.read(0)
+    }
+
+    fn end(&mut self) {
+        self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).sender = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that publishes KV events panicked");
+        }
     }
 }
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).sender = None;
-        let thread = self.thread.take().expect("taken here only");
-        if thread.join().is_err() {
-            tracing::error!("the thread that publishes KV events panicked");
-        }
+        self.end();
     }
 }
 

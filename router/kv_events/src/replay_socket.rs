@@ -34,8 +34,8 @@ pub(crate) async fn serve(
             start = connection.request() => start?,
             () = ended(&mut history) => return Ok(()),
         };
-        connection.replay(start, &history).await?;
         count(&counters.replays);
+        connection.replay(start, &history).await?;
     }
 }
 

@@ -170,7 +170,7 @@ where
     item.map_or(Value::Nil, Value::from)
 }
 
-fn expected_keys(keys: &Vec<ExtraKey>) -> Value {
+fn expected_keys(keys: &[ExtraKey]) -> Value {
     match keys.is_empty() {
         true => Value::Nil,
         false => list(keys, |key| match key {
@@ -184,7 +184,7 @@ fn expected_keys(keys: &Vec<ExtraKey>) -> Value {
 fn expected_event(event: &KvEvent) -> (String, Vec<(&'static str, Value)>) {
     match event {
         KvEvent::Stored(stored) => {
-            let keys = (!stored.extra_keys.is_empty()).then(|| list(&stored.extra_keys, expected_keys));
+            let keys = (!stored.extra_keys.is_empty()).then(|| list(&stored.extra_keys, |keys| expected_keys(keys)));
             let fields = vec![
                 ("block_hashes", list(&stored.hashes, |&hash| hash.into())),
                 ("parent_block_hash", optional(stored.parent)),
