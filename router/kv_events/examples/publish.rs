@@ -23,6 +23,7 @@ fn main() -> Result<(), Anything> {
 
 fn options() -> Result<PublisherOptions, Anything> {
     let mut options = PublisherOptions::new("tcp://127.0.0.1:0".parse()?);
+    options.queue_max = 10_000; // `publish` is faster than any model
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{name} needs a value"));

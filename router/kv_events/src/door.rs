@@ -3,14 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::Endpoint;
@@ -47,7 +46,7 @@ impl Door {
                 Ok(Self { endpoint: Endpoint::Tcp(listener.local_addr()?), listener: Listener::Tcp(listener) })
             }
             Endpoint::Ipc(path) => {
-                remove_stale(path)?;
+                remove_stale(path).await?;
                 let listener = Listener::Ipc(UnixListener::bind(path)?, SocketFile(path.clone()));
                 Ok(Self { endpoint: endpoint.clone(), listener })
             }
@@ -99,10 +98,15 @@ const NO_PANIC: &str = "a reader's task neither panics nor is aborted before thi
 
 /// A process that was killed leaves its socket file, and binding it anew fails. It goes if it is a socket that nobody
 /// listens on.
-fn remove_stale(path: &Path) -> io::Result<()> {
+async fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-    let is_deserted = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    if is_socket && is_deserted() { std::fs::remove_file(path) } else { Ok(()) }
+    if !is_socket {
+        return Ok(());
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
 }
 
 /// A socket's file, removed with it.

@@ -22,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Where and how to publish.
 #[derive(Debug, Clone)]
 pub struct PublisherOptions {
-    /// Of the PUB socket, which binds.
+    /// Of the PUB socket, which binds. Tokens of prompts leave the process here: bind where only their readers can connect.
     pub endpoint: Endpoint,
     /// Of the ROUTER socket, which binds. None: no replay.
     pub replay_endpoint: Option<Endpoint>,
@@ -41,7 +41,7 @@ pub struct PublisherOptions {
 }
 
 impl PublisherOptions {
-    /// vLLM's sizes, an empty topic, no replay.
+    /// vLLM's buffer, an empty topic, no replay.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -50,7 +50,7 @@ impl PublisherOptions {
             encoding: Encoding::Map,
             buffer_steps: 10_000,
             buffer_bytes_max: 256 << 20, // 10,000 steps of 8192 new tokens would be 10,000 × 40 KiB = 400 MiB
-            queue_max: 10_000,
+            queue_max: 1024,             // 1024 × 8192 tokens × 4 bytes = 32 MiB
             data_parallel_rank: None,
         }
     }
@@ -122,6 +122,9 @@ impl Publisher {
     }
 
     /// Publishes a batch under the next sequence; the first has 0. Never waits for a reader or the network.
+    ///
+    /// The first batch of a process should be `Cleared`: readers may still believe in blocks of the one before. So should
+    /// the one after a dropped batch, with what is stored behind it, where a reader's false belief matters.
     ///
     /// # Panics
     /// When a stored event's blocks are not full or its extra keys are not one list per block.

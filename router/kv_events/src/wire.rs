@@ -1,8 +1,8 @@
 //! A batch as msgpack, exactly as vLLM's encoder (msgspec) writes it.
 //!
 //! The batch is an array of three: `[timestamp, events, data_parallel_rank]`, the rank nil if there is none. An event is
-//! a map whose first entry, `type`, is its name, or, until vLLM 0.2x, an array that begins with its name. In a map, fields
-//! that have a default are left out when they have it; `parent_block_hash`, `lora_id`, `medium` and `lora_name` have none
+//! a map whose first entry, `type`, is its name; before vllm#42892 (mid-2026) it was an array that began with its name. In a
+//! map, fields that have a default are left out when they have it; `parent_block_hash`, `lora_id`, `medium` and `lora_name` have none
 //! and are always there. In an array nothing is left out, because msgspec ignores `omit_defaults` there.
 //!
 //! Numbers take their shortest form. `lora_id` is deprecated and always nil: `lora_name` names the adapter.

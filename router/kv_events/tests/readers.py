@@ -57,6 +57,23 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 decoder = msgspec.msgpack.Decoder(Batch)
 
 
+class OldEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+    pass
+
+
+class OldBlockStored(OldEvent, tag="BlockStored"):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+
+
+class OldBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    ts: float
+    events: list[OldBlockStored]
+
+
 class Publisher:
     """The example, under control."""
 
@@ -246,6 +263,21 @@ def topics(options: list[str]) -> str:
         return "prefix, whole topic, another topic"
 
 
+def older(options: list[str]) -> str:
+    """C:K4: a reader built against the first schema, five fields by position, reads what has grown since."""
+    with publisher(*options, "--array") as source:
+        opened = reader(zmq.SUB, source.endpoint)
+        opened.setsockopt(zmq.SUBSCRIBE, b"")
+        source.publish(1)
+        while not opened.poll(50):
+            source.publish(1)
+        _, sequence, payload = opened.recv_multipart()
+        number, batch = int.from_bytes(sequence, "big"), msgspec.msgpack.decode(payload, type=OldBatch)
+        assert (batch.events[0].block_hashes, batch.events[0].block_size) == ([number], 16)
+        opened.close()
+        return "the first schema reads the array form"
+
+
 def garbage(options: list[str]) -> str:
     pieces = [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"\xff" * 100, bytes(64), b"\xff\0\0\0\0\0\0\0\x01\x7f\x01"]
     with publisher(*options) as source:
@@ -283,7 +315,7 @@ def crowd(options: list[str]) -> str:
 
 def main() -> None:
     options = ["--topic", "kv@pod@model", "--rank", "2"]
-    for scenario in (live, late_with_replay, slow, reconnection, topics, garbage, crowd):
+    for scenario in (live, late_with_replay, slow, reconnection, topics, older, garbage, crowd):
         print(f"{scenario.__name__}: {scenario(options)}", flush=True)
 
 

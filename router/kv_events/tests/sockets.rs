@@ -39,6 +39,7 @@ fn publisher(change: impl FnOnce(&mut PublisherOptions)) -> Publisher {
     let mut options = PublisherOptions::new("tcp://127.0.0.1:0".parse().unwrap());
     options.replay_endpoint = Some("tcp://127.0.0.1:0".parse().unwrap());
     options.topic = "kv@pod".into();
+    options.queue_max = 10_000;
     change(&mut options);
     Publisher::bind(options).unwrap()
 }

@@ -27,6 +27,7 @@ pub(crate) fn dial(endpoint: &Endpoint) -> Box<dyn Stream> {
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_nodelay(true).unwrap();
             Box::new(stream)
         }
         Endpoint::Ipc(path) => {
