@@ -172,9 +172,9 @@ impl Core {
             return None;
         }
         let mut next = NextStep::new(epoch.last_sent.next(), &self.config, group_state.cost.prices());
-        self.plan_running(group, &mut next);
+        let prompts = self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);
-        self.plan_long_prompts(group, &mut next);
+        self.plan_long_prompts(group, prompts, &mut next);
         let epoch = self.epoch_mut(group);
         let (plan, sent) = next.finish(&mut epoch.drops)?;
         epoch.last_sent = plan.step;

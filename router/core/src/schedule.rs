@@ -26,26 +26,38 @@ enum Kind {
     LongPrompt,
 }
 
+/// Which prompts were under way when a step began to be planned.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Prompts {
+    has_short: bool,
+    has_long: bool,
+}
+
 impl Core {
     /// Plans rows for the requests that run, but for long prompts. If one of them goes without the block it wants, none
     /// is idle, and so nobody is admitted into this step either.
-    pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) {
-        let kinds = self.kinds(group);
-        if kinds.iter().any(|&kind| kind != Kind::OneToken) {
+    pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) -> Prompts {
+        let prompts = self.prompts(group);
+        if prompts.has_short || prompts.has_long {
             next.keep(1); // with more that draw than tokens in a step, prompts would wait for ever
         }
         self.plan_rows(group, Kind::OneToken, next);
         next.keep_nothing();
-        if kinds.contains(&Kind::LongPrompt) {
+        if prompts.has_long {
             next.keep_half();
         }
-        self.plan_rows(group, Kind::ShortPrompt, next);
+        if prompts.has_short {
+            self.plan_rows(group, Kind::ShortPrompt, next);
+        }
+        prompts
     }
 
     /// Plans rows for what does not fit one step.
-    pub(crate) fn plan_long_prompts(&mut self, group: GroupId, next: &mut NextStep) {
+    pub(crate) fn plan_long_prompts(&mut self, group: GroupId, prompts: Prompts, next: &mut NextStep) {
         next.keep_nothing();
-        self.plan_rows(group, Kind::LongPrompt, next);
+        if prompts.has_long {
+            self.plan_rows(group, Kind::LongPrompt, next);
+        }
     }
 
     fn kind(&self, ahead: u32) -> Option<Kind> {
@@ -57,10 +69,15 @@ impl Core {
         }
     }
 
-    fn kinds(&self, group: GroupId) -> Vec<Kind> {
+    fn prompts(&self, group: GroupId) -> Prompts {
         let epoch = self.epoch(group);
-        let ahead = |slot| epoch.running(slot).ahead(self.requests.get(epoch.served(slot)));
-        epoch.order.iter().filter_map(|&(_, slot)| self.kind(ahead(slot))).collect()
+        let mut prompts = Prompts::default();
+        for &(_, slot) in &epoch.order {
+            let kind = self.kind(epoch.running(slot).ahead(self.requests.get(epoch.served(slot))));
+            prompts.has_short |= kind == Some(Kind::ShortPrompt);
+            prompts.has_long |= kind == Some(Kind::LongPrompt);
+        }
+        prompts
     }
 
     fn plan_rows(&mut self, group: GroupId, kind: Kind, next: &mut NextStep) {
