@@ -48,6 +48,7 @@ class LLM:
 
         said = [("model", str(model)), *((name, _text(value)) for name, value in settings.items())]
         self._shows_progress = progress
+        self._is_closed = False
         self._router = _pelton.Router(said, sys.executable, str(demo_dir()))
         with Progress("loading", shown=progress) as bar:
             while (step := self._router.wait_loaded(PATIENCE_S)) is not None:
@@ -57,16 +58,25 @@ class LLM:
     def generate(
         self, prompts: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], **fields: Any
     ) -> list[Answer]:
-        """Continues each prompt (a text, or token ids). Fields are those of `/v1/completions`: max_tokens, temperature, ..."""
+        """Continues each prompt (a text, or token ids). Fields are those of `/v1/completions`: max_tokens, temperature, ...
+
+        The answers come as a list in the order of the prompts, `n` for each.
+        """
         return self._run(self._router.complete, [{**fields, "prompt": prompt} for prompt in _listed(prompts)])
 
     def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]], **fields: Any) -> list[Answer]:
-        """Answers one conversation, or each of several. Fields are those of `/v1/chat/completions`."""
+        """Answers one conversation, or each of several. Fields are those of `/v1/chat/completions`.
+
+        The answers come as a list in the order of the conversations, `n` for each.
+        """
+        if isinstance(messages, str) or not isinstance(messages, Sequence):
+            raise TypeError(f"`messages` is {messages!r}; allowed: a list of messages, or a list of such lists")
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         return self._run(self._router.chat, [{**fields, "messages": conversation} for conversation in conversations])
 
     def close(self) -> None:
         """Ends the worker. The object is of no use afterwards."""
+        self._is_closed = True
         self._router.close()
 
     def __enter__(self) -> Self:
@@ -77,8 +87,15 @@ class LLM:
     ) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this LLM was closed; make another one")
+
     def _run(self, submit: Callable[[str], int], bodies: list[dict[str, Any]]) -> list[Answer]:
         """Submits all bodies, a bounded number at a time; answers in the order of the prompts."""
+        self._check_open()
+        if any(body.get("stream") for body in bodies):
+            raise ValueError("`stream` is True; answers come whole here: use `pelton serve` for streams")
         waiting = list(enumerate(bodies))[::-1]
         running: dict[int, int] = {}
         answers: list[list[Answer]] = [[] for _ in bodies]
@@ -90,6 +107,7 @@ class LLM:
                         index, body = waiting.pop()
                         running[submit(json.dumps({"return_token_ids": True, **body, "stream": False}))] = index
                     if (came := self._router.next(PATIENCE_S)) is None:
+                        self._check_open()  # another thread may have closed it
                         continue
                     ticket, text = came
                     index = running.pop(ticket)
@@ -110,6 +128,8 @@ def _text(value: object) -> str:
 
 def _listed(prompts: str | Sequence[Any]) -> Sequence[Any]:
     """One prompt, or several, as a list of prompts."""
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise TypeError(f"`prompts` is {prompts!r}; allowed: a text, a list of token ids, or a list of these")
     is_one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
     return [prompts] if is_one else prompts
 

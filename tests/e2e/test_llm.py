@@ -25,7 +25,18 @@ def test_answers_are_the_servers(checkpoints: Path, server: Server) -> None:
             llm.generate("x", temprature=1.0)
         with pytest.raises(ValueError, match="max_tokens"):
             llm.generate(["x", "y"], max_tokens=0)
+        for prompts_, kind, what in [
+            (5, TypeError, "prompts"),
+            (b"x", TypeError, "prompts"),
+            ("x", ValueError, "stream"),
+        ]:
+            with pytest.raises(kind, match=what):
+                llm.generate(prompts_, **({"stream": True} if kind is ValueError else {}))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="messages"):
+            llm.chat("hi")  # type: ignore[arg-type]
         assert len(llm.generate("after an error", max_tokens=3)) == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("x")
     assert set(children(os.getpid())) <= before
 
 
