@@ -17,6 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent import futures
 from datetime import date
@@ -111,8 +112,6 @@ def zmq_worker(pipe: Connection) -> None:
 
 def zmq_pair(rounds: int, sequences: int, pause_us: int) -> dict[str, float]:
     """One message each way per step, over a Unix socket."""
-    import tempfile
-
     import numpy as np
     import zmq
 
@@ -127,12 +126,13 @@ def zmq_pair(rounds: int, sequences: int, pause_us: int) -> dict[str, float]:
         socket = zmq.Context().socket(zmq.PAIR)
         socket.connect(path)
         for step in range(rounds + 50):
-            time.sleep(pause_us / 1e6)
-            begin = time.perf_counter_ns()
             rows = np.empty((sequences, 4), dtype=np.int32)
             rows[:, 0] = rows[:, 3] = np.arange(sequences)
             rows[:, 1], rows[:, 2] = step, 1
-            socket.send(rows.tobytes())
+            message = rows.tobytes()
+            time.sleep(pause_us / 1e6)
+            begin = time.perf_counter_ns()
+            socket.send(message)
             assert np.frombuffer(socket.recv(), dtype=np.int32).shape == (sequences,)
             taken.append((time.perf_counter_ns() - begin) / 1e3)
         socket.send(b"")
@@ -141,13 +141,10 @@ def zmq_pair(rounds: int, sequences: int, pause_us: int) -> dict[str, float]:
     return quantiles(taken[50:])
 
 
-def make_stubs() -> None:
-    """The message per sequence that grpcio carries, generated beside this file's temporary folder."""
-    import tempfile
-
+def make_stubs(folder: str) -> None:
+    """The message per sequence that grpcio carries."""
     from grpc_tools import protoc
 
-    folder = tempfile.mkdtemp(prefix="pelton-bench-")
     code = protoc.main(
         ["protoc", f"-I{HERE}", f"--python_out={folder}", f"--grpc_python_out={folder}", str(HERE / "bench_step.proto")]
     )
@@ -171,7 +168,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    make_stubs()
+    with tempfile.TemporaryDirectory(prefix="pelton-bench-") as folder:
+        make_stubs(folder)
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Runs all three, in turns, and says what came out."""
     subprocess.run(
         ["cargo", "build", "--release", "-q", "-p", "pelton-frame", "--example", "wire_router"], check=True, cwd=ROOT
     )

@@ -1,0 +1,35 @@
+"""C:B8: every bench starts and comes to its end, at sizes that say nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bench/gpu/check.py", "--dry"],
+        ["kernels/bench/cpu.py", "--tiny"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_it_comes_to_its_end(command: list[str]) -> None:
+    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+
+
+def test_the_wire_is_compared_with_its_peers(tmp_path: Path) -> None:
+    out = tmp_path / "wire.json"
+    command = [sys.executable, "bench/wire/wire.py", "--rounds", "20", "--repeat", "1", "--json", str(out)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(out.read_text())
+    for mode in ("back to back", "asleep"):
+        assert set(report[mode]["p50_us"]) == {"frame", "grpcio unary", "pyzmq"}
