@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use pelton_engine::{EngineConfig, LoadOptions, Tls, Token, WorkerSpec};
+use pelton_engine::{Deadlines, EngineConfig, LoadOptions, Tls, Token, WorkerSpec};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
@@ -61,6 +61,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         token_budget: config.engine.token_budget.0,
         max_waiting: config.engine.max_waiting.0 as usize,
         prefix_caching: config.engine.prefix_caching,
+        deadlines: Deadlines::default(),
     })
 }
 
