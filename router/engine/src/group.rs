@@ -171,7 +171,7 @@ impl Group {
             tracing::warn!(
                 group = self.id.0,
                 step = step.step.0,
-                age_ms = step.submitted.elapsed().as_millis(),
+                age_ms = u64::try_from(step.submitted.elapsed().as_millis()).unwrap_or(u64::MAX),
                 rows = step.rows.len(),
                 tokens = step.tokens,
                 blocks = step.blocks(self.block_size),

@@ -7,6 +7,7 @@ mod rig;
 mod worker;
 
 mod bugs;
+mod dumps;
 mod garbage;
 mod losses;
 mod suspects;
