@@ -176,7 +176,8 @@ impl Group {
                 tokens = step.tokens,
                 blocks = step.blocks(self.block_size),
                 requests = %step.requests(),
-                "a step is lost with its worker: {reason}"
+                reason = reason.lines().next(), // the last words of a process have been logged line by line
+                "a step is lost with its worker"
             );
         }
     }

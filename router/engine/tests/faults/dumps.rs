@@ -50,13 +50,13 @@ fn is_dumped(prompt: u32, step: u64, wait: &str, steps: [(u64, &str, u32, u32); 
         outcome.is_undisturbed(&case);
     }
     rig.stop();
-    let message = format!("a step is lost with its worker: the wait `{wait}` has passed its deadline of 3 s");
+    let reason = format!("the wait `{wait}` has passed its deadline of 3 s");
     for (step, requests, tokens, blocks) in steps {
         let [mut line] = <[Value; 1]>::try_from(dumped(requests)).expect("one line for each step");
         assert!(line["age_ms"].take().is_u64());
         let expected = json!({
-            "message": message, "group": 0, "step": step, "age_ms": null, "rows": 1, "tokens": tokens, "blocks": blocks,
-            "requests": requests,
+            "message": "a step is lost with its worker", "group": 0, "step": step, "age_ms": null, "rows": 1,
+            "tokens": tokens, "blocks": blocks, "requests": requests, "reason": reason,
         });
         assert_eq!(line, expected);
     }

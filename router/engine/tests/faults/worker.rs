@@ -104,10 +104,11 @@ impl Script for Play {
             let deed = self.deed(memory.epoch(), header.step(), &rows);
             match deed {
                 Some(Deed::Die) => std::process::abort(),
-                Some(Deed::Hang) => loop {
-                    thread::park();
-                },
-                Some(Deed::Stop) => kill_process(getpid(), Signal::STOP).unwrap(),
+                Some(Deed::Hang) => stand_still(),
+                Some(Deed::Stop) => {
+                    kill_process(getpid(), Signal::STOP).unwrap();
+                    stand_still(); // another thread may be the one that the signal stops first
+                }
                 _ => {}
             }
             self.write_results(&memory, frame, &rows, deed);
@@ -124,6 +125,12 @@ impl Script for Play {
                 complete(&memory, bell);
             }
         }
+    }
+}
+
+fn stand_still() -> ! {
+    loop {
+        thread::park();
     }
 }
 
