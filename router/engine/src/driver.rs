@@ -19,7 +19,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, RequestId};
+use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use tokio::sync::oneshot;
@@ -213,8 +213,9 @@ impl Driver {
                 step::CONTEXT_MAX
             ));
         }
-        self.groups[index].attach(port, report.block_size);
         let (id, blocks) = (self.groups[index].id, report.blocks);
+        self.groups[index].attach(port, report.block_size, blocks);
+        let most_blocks = self.groups.iter().map(|group| group.blocks).max().unwrap_or(blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
         let core = self.core.get_or_insert_with(|| new_core(&self.config, &self.capacities, self.hash_key, &report));
         if is_back {
@@ -223,8 +224,10 @@ impl Driver {
             core.add_group(id, blocks);
         }
         self.shared.status.send_modify(|status| {
-            status.model.get_or_insert(report);
+            // One that comes back may be smaller than before: what fits is told by the largest.
+            status.model.get_or_insert(report).blocks = most_blocks;
         });
+        self.tell_events(); // of those that fit no more
         if !matches!(self.shared.status.borrow().phase, Phase::Draining) {
             self.set_phase(Phase::Ready);
         }
@@ -243,14 +246,13 @@ impl Driver {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
-                    let core = self.core.as_mut().expect("a worker was attached");
                     for request in not_finite {
                         // Nothing it draws from here on means anything; its neighbours are computed apart from it.
-                        core.abort(request);
+                        self.core.as_mut().expect("a worker was attached").abort(request);
                         let message = "the model's logits are not finite for this request".to_owned();
-                        self.journal.failed(request, Failure::Internal(message));
-                        self.suspects.left(request);
+                        self.fail(request, Failure::Internal(message));
                     }
+                    let core = self.core.as_mut().expect("a worker was attached");
                     if let Err(error) = core.commit(id, results) {
                         return self.distrust(index, &Garbage::Commit(error));
                     }
@@ -286,7 +288,7 @@ impl Driver {
                     self.journal.finished(request, reason);
                     self.suspects.left(request);
                 }
-                Event::Refused { request, refusal } => self.fail(request, refusal.to_string()),
+                Event::Refused { request, refusal } => self.refuse(request, refusal),
             }
         }
     }
@@ -324,17 +326,26 @@ impl Driver {
         let new = self.journal.as_new(request).expect("only live requests are submitted");
         let core = self.core.as_mut().expect("the handle takes requests only once the model is known");
         if let Err(refusal) = core.submit(new) {
-            // The handle let it pass: a worker that came back has less memory.
-            self.fail(request, refusal.to_string());
+            self.refuse(request, refusal);
         }
     }
 
-    /// Ends a request with an error of ours. The schedule has it no more.
-    fn fail(&mut self, request: RequestId, message: String) {
+    /// The schedule cannot hold a request that the handle let pass: a worker that came back has less memory.
+    fn refuse(&mut self, request: RequestId, refusal: Refusal) {
+        let block_size = self.groups.first().map_or(0, |group| group.block_size);
+        let failure = match refusal {
+            Refusal::NeverFits { needed, blocks } => Failure::NeverFits { needed, blocks, block_size },
+            other => Failure::Internal(other.to_string()),
+        };
+        self.fail(request, failure);
+    }
+
+    /// Ends a request with an error. The schedule has it no more.
+    fn fail(&mut self, request: RequestId, failure: Failure) {
         if self.journal.is_waiting(request) {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
         }
-        self.journal.failed(request, Failure::Internal(message));
+        self.journal.failed(request, failure);
         self.suspects.left(request);
     }
 

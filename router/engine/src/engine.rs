@@ -42,7 +42,8 @@ pub struct EngineConfig {
 /// How long workers may take. The one that passes its bound is replaced, and the log names the bound.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
-    /// `first-step`: a worker's first step, which may compile kernels.
+    /// `first-step`: a worker's first step, which may compile kernels. Once a worker has done its first step, 20 times
+    /// what that took or `step`, whichever is more, is enough for those after it.
     pub first_step: Duration,
     /// `step`: any later one, if 20 times what its tokens took at worst so far is not more.
     pub step: Duration,

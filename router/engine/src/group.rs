@@ -17,7 +17,7 @@ use crate::{
     step::{self, Flattened, Garbage, InFlight, InFlightRow},
 };
 
-/// A step may take so many times what the slowest token so far has taken.
+/// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
 const STEP_DEADLINE_FACTOR: u32 = 20;
 
 pub(crate) struct Group {
@@ -32,8 +32,13 @@ pub(crate) struct Group {
     flattened: Flattened,
     /// The longest time per token of any step.
     slowest_token: Duration,
+    /// The longest first step of any worker so far.
+    slowest_first: Option<Duration>,
     deadlines: Deadlines,
-    block_size: u32,
+    /// Tokens in a block; 0 before the first worker.
+    pub(crate) block_size: u32,
+    /// Of the latest worker.
+    pub(crate) blocks: u32,
 }
 
 /// When a step has to be done, and which bound says so.
@@ -74,14 +79,16 @@ impl Group {
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
             slowest_token: Duration::ZERO,
+            slowest_first: None,
             deadlines,
-            block_size: 1,
+            block_size: 0,
+            blocks: 0,
         }
     }
 
-    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32) {
+    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32, blocks: u32) {
         assert!(self.in_flight.is_empty(), "a new worker has no step in flight");
-        self.block_size = block_size;
+        (self.block_size, self.blocks) = (block_size, blocks);
         self.port = Some(port);
     }
 
@@ -147,6 +154,9 @@ impl Group {
         match step::read(step, &results, vocab_size) {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
+                if self.slowest_token.is_zero() {
+                    self.slowest_first = self.slowest_first.max(Some(took));
+                }
                 self.slowest_token = self.slowest_token.max(took / step.tokens.max(1));
                 Polled::Step { results, not_finite, rows: step.rows.len(), took }
             }
@@ -158,10 +168,14 @@ impl Group {
     pub(crate) fn step_due(&self) -> Option<Due> {
         let oldest = self.in_flight.front()?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
-        let is_first = self.slowest_token.is_zero();
-        let (wait, least) =
-            if is_first { ("first-step", self.deadlines.first_step) } else { ("step", self.deadlines.step) };
-        let allowed = (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(least);
+        let deadlines = &self.deadlines;
+        let (wait, allowed) = if self.slowest_token.is_zero() {
+            // What one worker has compiled another need not, or does no slower.
+            let usual = self.slowest_first.map(|first| (first * STEP_DEADLINE_FACTOR).max(deadlines.step));
+            ("first-step", usual.unwrap_or(deadlines.first_step).min(deadlines.first_step))
+        } else {
+            ("step", (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(deadlines.step))
+        };
         Some(Due { at: oldest.submitted + allowed, wait, allowed })
     }
 

@@ -6,7 +6,7 @@ use pelton_core::RequestId;
 
 use super::Driver;
 use crate::{
-    Phase,
+    Failure, Phase,
     group::{Due, Group},
     step::Garbage,
     suspects::LONE_DEATHS_MAX,
@@ -65,12 +65,16 @@ impl Driver {
             core.finish(request); // nothing happens to those that are withheld already
         }
         if let Some(guilty) = self.suspects.worker_died(dead, idle) {
-            tracing::error!(request = guilty.0, "this request alone has ended {LONE_DEATHS_MAX} workers: refused");
-            self.stats.condemned += 1;
-            let message = format!(
-                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, without a token between; the last one: {reason}"
+            tracing::error!(
+                request = guilty.0,
+                "this request is refused: {LONE_DEATHS_MAX} workers ended with it: {reason}"
             );
-            self.fail(guilty, message);
+            self.stats.condemned += 1;
+            // A client reads nothing of what the workers have said.
+            let message = format!(
+                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, without a token between; the server's log says how"
+            );
+            self.fail(guilty, Failure::Internal(message));
         }
         if self.suspects.is_inquiring() {
             tracing::warn!(

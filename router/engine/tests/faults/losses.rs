@@ -72,14 +72,23 @@ fn a_worker_that_comes_back_smaller_serves_all_that_still_fit() {
     let stats = nobody_sees_it(&[smaller]);
     assert_eq!((stats.worker_restarts, stats.blocks), (1, 24));
     assert!(stats.preemptions > 0, "it is small enough to be felt");
+}
 
-    let rig = Rig::start(&[Play { blocks_later: 24, ..play(Fault::At(4, Deed::Die), 1) }]);
-    let mut cases = innocents(30);
-    cases.insert(7, Case::new(vec![1; 100], 50)); // 38 blocks of 4 tokens
-    let outcomes = rig.serve(&cases);
-    assert!(outcomes[7].failure(&cases[7]).contains("needs 38 KV blocks"));
-    for (case, outcome) in cases.iter().zip(outcomes).filter(|(case, _)| case.prompt.len() < 100) {
-        outcome.is_undisturbed(case);
+#[test]
+fn what_fits_no_worker_any_more_is_refused_alone() {
+    let smaller = || Play { blocks_later: 24, ..play(Fault::At(4, Deed::Die), 1) };
+    let large = Case::new(vec![1; 100], 50); // 38 blocks of 4 tokens
+    for (others, at) in [(innocents(30), 7), (Vec::new(), 0)] {
+        let rig = Rig::start(&[smaller()]);
+        let mut cases = others;
+        cases.insert(at, large.clone());
+        for (index, (case, outcome)) in cases.iter().zip(rig.serve(&cases)).enumerate() {
+            if index == at {
+                assert!(outcome.failure(case).contains("needs 38 KV blocks of 4 tokens; the server has 24"));
+            } else {
+                outcome.is_undisturbed(case);
+            }
+        }
+        rig.stop();
     }
-    rig.stop();
 }

@@ -69,6 +69,15 @@ pub(crate) fn innocents(count: usize) -> Vec<Case> {
     cases
 }
 
+/// A request of so many prompt tokens that draws the poisonous token by itself, after some others.
+pub(crate) fn poisoned_later(prompt: u32) -> Case {
+    let is_meant = |case: &Case| {
+        let at = case.tokens().iter().position(|token| *token == POISON);
+        !case.prompt.contains(&POISON) && at.is_some_and(|at| at > 2 && at < 18)
+    };
+    (0..).map(|seed| Case::new(answer(&[seed, seed], prompt), 20)).find(is_meant).expect("the vocabulary is small")
+}
+
 /// What became of a request.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -106,7 +115,7 @@ impl Outcome {
     pub(crate) fn failure(&self, case: &Case) -> String {
         assert!(case.tokens().starts_with(&self.tokens));
         match &self.end {
-            Err(Failure::Internal(message)) => message.clone(),
+            Err(failure @ (Failure::Internal(_) | Failure::NeverFits { .. })) => failure.to_string(),
             other => panic!("{case:?} should fail, and gave {other:?}"),
         }
     }
@@ -183,7 +192,7 @@ impl Rig {
 
 /// Far above what a step of these workers takes, so that a deadline that passes means a worker that stands still.
 fn deadlines() -> Deadlines {
-    let step = Duration::from_secs(3);
+    let (first_step, step) = (Duration::from_secs(5), Duration::from_secs(3));
     let link = pelton_link::Deadlines { back_off: Duration::ZERO, ..pelton_link::Deadlines::default() };
-    Deadlines { first_step: step, step, link }
+    Deadlines { first_step, step, link }
 }

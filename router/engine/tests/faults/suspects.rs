@@ -1,18 +1,6 @@
 //! Requests that kill whatever worker computes them: they are found, and their neighbours see nothing.
 
-use crate::{
-    model::answer,
-    rig::{Case, Outcome, POISON, Rig, dies_of_poison, innocents},
-};
-
-/// A request that draws the poisonous token by itself, after some others.
-fn poisoned_later() -> Case {
-    let is_meant = |case: &Case| {
-        let at = case.tokens().iter().position(|token| *token == POISON);
-        at.is_some_and(|at| at > 2 && at < 18)
-    };
-    (0..).map(|seed| Case::new(answer(&[seed, seed], 6), 20)).find(is_meant).expect("the vocabulary is small")
-}
+use crate::rig::{Case, Outcome, POISON, Rig, dies_of_poison, innocents, poisoned_later};
 
 #[track_caller]
 fn found(workers: usize, guilty: &[(usize, Case)]) {
@@ -25,7 +13,7 @@ fn found(workers: usize, guilty: &[(usize, Case)]) {
     for (case, outcome) in cases.iter().zip(rig.serve(&cases)) {
         if case.is_poisonous() {
             let message = outcome.failure(case);
-            assert!(message.contains("this request alone") && message.contains("signal 6"), "{message}");
+            assert!(message.contains("this request alone") && !message.contains("signal"), "{message}");
         } else {
             outcome.is_undisturbed(case);
         }
@@ -44,7 +32,7 @@ fn a_request_that_kills_its_worker_is_found_and_refused() {
 
 #[test]
 fn a_request_that_draws_what_kills_is_refused_with_what_it_has_drawn() {
-    found(1, &[(40, poisoned_later())]);
+    found(1, &[(40, poisoned_later(6))]);
 }
 
 #[test]
@@ -55,7 +43,7 @@ fn several_such_requests_are_found_one_after_the_other() {
         &[
             (0, Case::new(prompt(1), 4)),
             (1, Case::new(prompt(2), 4)),
-            (50, poisoned_later()),
+            (50, poisoned_later(6)),
             (80, Case::new(prompt(3), 9)),
         ],
     );
@@ -63,7 +51,7 @@ fn several_such_requests_are_found_one_after_the_other() {
 
 #[test]
 fn they_are_found_among_two_workers() {
-    found(2, &[(5, Case::new(vec![1, 2, POISON], 10)), (30, poisoned_later())]);
+    found(2, &[(5, Case::new(vec![1, 2, POISON], 10)), (30, poisoned_later(6))]);
 }
 
 #[test]
