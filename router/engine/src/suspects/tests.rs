@@ -215,16 +215,38 @@ fn half_of_the_suspects_run_first_and_bystanders_last() {
 }
 
 #[test]
-fn deaths_in_company_or_with_a_token_between_condemn_nobody() {
+fn those_of_a_trial_that_were_in_no_step_stay_suspects_for_later() {
+    let mut suspects = Suspects::default();
+    suspects.worker_died(&set(&[1, 2, 3, 4]), set(&[1, 2, 3, 4, 9]));
+    assert_eq!(suspects.release(), set(&[1, 2]));
+    suspects.worker_died(&set(&[2]), set(&[1, 2, 3, 4, 9]));
+    assert_eq!((suspects.release(), suspects.count()), (set(&[2]), 4));
+    suspects.progressed(RequestId(2));
+    assert_eq!(suspects.release(), set(&[1]), "before those that were not tried yet");
+    suspects.progressed(RequestId(1));
+    assert_eq!(suspects.release(), set(&[3, 4]));
+}
+
+#[test]
+fn deaths_in_company_condemn_nobody() {
     let mut suspects = Suspects::default();
     for _ in 0..10 {
-        // Its neighbour in the steps has left before the worker died, so nothing says which of the two it was.
+        // The neighbour in its steps runs on elsewhere or has left: nothing says which of the two it was.
         assert_eq!(suspects.worker_died(&set(&[1, 2]), set(&[1])), None);
         assert_eq!(suspects.release(), set(&[1]));
+    }
+}
+
+#[test]
+fn three_deaths_alone_condemn_unless_a_token_came_between() {
+    let mut suspects = Suspects::default();
+    for _ in 0..10 {
+        assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None);
         assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None);
         assert_eq!(suspects.release(), set(&[1]));
         suspects.progressed(RequestId(1));
     }
     let verdicts = [(); 3].map(|()| suspects.worker_died(&set(&[1]), set(&[1])));
     assert_eq!(verdicts, [None, None, Some(RequestId(1))]);
+    assert!(!suspects.is_inquiring());
 }
