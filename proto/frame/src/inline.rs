@@ -24,8 +24,8 @@ impl Inline {
     /// Router: the next plan part that was submitted, waiting at most `timeout` for it. For a thread of its own.
     pub fn next_plan(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, FrameError> {
         self.memory.submissions().wait(self.plans, timeout);
-        if self.memory.submitted() == self.plans {
-            return Ok(None);
+        if self.memory.submitted() == self.plans || self.memory.is_detached() {
+            return Ok(None); // looked at in this order: `detach` counts as a submission
         }
         let bytes = self.plan_bytes(self.plans % self.memory.layout().capacities().frames)?;
         self.plans = self.plans.wrapping_add(1);

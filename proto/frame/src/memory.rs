@@ -3,7 +3,7 @@
 //! Words of the preamble after its first line, each on a line of its own, with the side that writes them:
 //!
 //! ```text
-//!   submitted  router  frames published since attach, wrapping; the worker sleeps on it
+//!   submitted  router  frames published since attach, wrapping; the worker sleeps on it (and one more by `detach`)
 //!   detached   either  1: no more frames will come, or none will be taken
 //!   completed  worker  results published since attach, wrapping
 //!   heartbeat  worker  bumped twice a second while it waits, and when a step begins and ends
@@ -127,10 +127,13 @@ impl Memory {
         Pulse { submitted: self.submitted(), completed, heartbeat }
     }
 
-    /// Says that no more frames will come, or that none will be taken.
+    /// Says that no more frames will come, or that none will be taken, and wakes whoever sleeps on submissions.
     pub fn detach(&self) {
-        // The sleeper watches `submitted`, so it hears of this at its next heartbeat at the latest.
-        self.word(DETACHED).store(1, Release); // pairs with `is_detached`
+        // One submission that is none: the kernel compares this word alone before it lets anybody sleep. Whoever reads
+        // `submitted` first and `detached` then cannot take it for a frame.
+        if self.word(DETACHED).swap(1, Release) == 0 {
+            self.submissions().raise(); // pairs with the loads in `WorkerEnd::take` and `Inline::next_plan`
+        }
     }
 
     /// Whether `detach` was called.

@@ -316,6 +316,25 @@ fn the_worker_beats_while_it_waits_and_hears_of_the_routers_end() {
 }
 
 #[test]
+fn whoever_sleeps_is_woken_by_the_end_and_takes_it_for_no_frame() {
+    // Each round sleeps, spins or comes too late by chance. An end that woke nobody would show as a minute's wait.
+    for _ in 0..500 {
+        let (router, mut worker) = ends();
+        let memory = worker.memory().clone();
+        let mut outlet = Inline::new(memory.clone());
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(move || memory.submissions().wait(0, Duration::from_secs(60)));
+            let taker = scope.spawn(move || worker.wait(Duration::from_secs(60)));
+            let carrier = scope.spawn(move || outlet.next_plan(Duration::from_secs(60)));
+            drop(router);
+            assert!(sleeper.join().unwrap());
+            assert_eq!(taker.join().unwrap(), Ok(Waited::Detached));
+            assert_eq!(carrier.join().unwrap(), Ok(None));
+        });
+    }
+}
+
+#[test]
 fn inline_bytes_of_a_wrong_length_are_refused() {
     let memory = Memory::local(&Layout::new(small()).unwrap(), 3).unwrap();
     let (mut router, mut out) = (RouterEnd::new(memory.clone()), Inline::new(memory));

@@ -79,12 +79,13 @@ impl WorkerEnd {
 
     /// The next plan, if it is there. Split from `wait` for a caller that must not hold this end while it sleeps.
     pub fn take(&mut self) -> Result<Waited, FrameError> {
+        let submitted = self.memory.submitted();
         if self.memory.is_detached() {
-            return Ok(Waited::Detached);
+            return Ok(Waited::Detached); // looked at second: `detach` counts as a submission
         }
         let frames = self.memory.layout().capacities().frames;
         let most = frames - self.taken.wrapping_sub(self.published);
-        match self.memory.submitted().wrapping_sub(self.taken) {
+        match submitted.wrapping_sub(self.taken) {
             0 => return Ok(Waited::Idle),
             got if got > most => {
                 return Err(FrameError::Counter { counter: "submitted", got, most });

@@ -6,18 +6,20 @@
 //!   3. commands                  submit, abort, finish, drain
 //!   4. plans                     one step ahead of the one that runs, for each group
 //!
-//! An assertion that fires in a turn is a bug of ours: the thread unwinds to `run`, replaces the workers, starts a new
-//! core from the journal and goes on; twice within a minute ends the engine.
+//! What a lost worker means is in `losses.rs`. An assertion that fires in a turn is a bug of ours: the thread unwinds to
+//! `run`, and `bugs.rs` starts again from the journal; twice within a minute ends the engine.
+
+mod bugs;
+mod losses;
 
 use std::{
-    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, RequestId};
+use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use tokio::sync::oneshot;
@@ -28,15 +30,12 @@ use crate::{
     group::{Group, Polled},
     inbox::Command,
     journal::Journal,
-    step,
+    step::{self, Garbage},
+    suspects::Suspects,
 };
 
 /// With nothing in flight the thread still wakes so often, so that no wait is without a bound.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
-/// Two bugs of ours within this time end the engine.
-const BUG_INTERVAL: Duration = Duration::from_secs(60);
-/// Workers that die with the same request in a step, without a token between: then the request is to blame.
-const DEATHS_MAX: u32 = 5;
 /// How long a worker may take to end by itself.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -51,8 +50,11 @@ pub(crate) struct Driver {
     core: Option<Core>,
     hash_key: [u64; 2],
     journal: Journal,
+    suspects: Suspects,
     drained: Option<oneshot::Sender<()>>,
     stats: Stats,
+    /// By the core that there is now: a core after a bug counts from 0.
+    preemptions_seen: u64,
     last_admission: Option<Instant>,
     last_bug: Option<Instant>,
 }
@@ -79,7 +81,7 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
             }
             Ok(Turn::Over(phase)) => break phase,
             Err(_) => {
-                if let Err(phase) = driver.recover_from_bug() {
+                if let Err(phase) = driver.recover() {
                     break phase;
                 }
             }
@@ -93,6 +95,7 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
     for group in &driver.groups {
         group.link.shutdown(SHUTDOWN_DEADLINE);
     }
+    driver.publish_stats();
     driver.set_phase(last);
 }
 
@@ -101,11 +104,12 @@ impl Driver {
         let capacities = step::capacities(config.max_running, config.token_budget);
         let mut groups = Vec::new();
         for (index, spec) in config.workers.iter().enumerate() {
-            let options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
+            let mut options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
+            options.deadlines = config.deadlines.link;
             let (link, events) = pelton_link::start(options).map_err(|error| Failure::Internal(error.to_string()))?;
             let id =
                 GroupId(u16::try_from(index).map_err(|_| Failure::Internal("more than 65,535 workers".to_owned()))?);
-            groups.push(Group::new(id, link, events, config.max_running));
+            groups.push(Group::new(id, link, events, config.max_running, config.deadlines));
         }
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| Failure::Internal(format!("no randomness: {error}")))?;
@@ -121,8 +125,10 @@ impl Driver {
             core: None,
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
+            suspects: Suspects::default(),
             drained: None,
             stats: Stats::default(),
+            preemptions_seen: 0,
             last_admission: None,
             last_bug: None,
         })
@@ -152,6 +158,7 @@ impl Driver {
             }
         }
         self.tick();
+        is_busy |= self.release();
         for index in 0..self.groups.len() {
             is_busy |= self.plan(index);
         }
@@ -177,11 +184,8 @@ impl Driver {
                 }
             }
             LinkEvent::Lost { epoch, reason } => {
-                // The supervisor has said so already; what was under way is known here alone.
-                let in_flight = self.groups[index].describe_in_flight();
-                if !in_flight.is_empty() {
-                    tracing::warn!(group = index, epoch, "the lost worker's steps will be computed again: {in_flight}");
-                }
+                tracing::debug!(group = index, epoch, "worker lost");
+                self.read_results(index); // what it has published before its end counts
                 self.lose(index, &reason);
             }
             LinkEvent::GaveUp { reason } => {
@@ -210,8 +214,9 @@ impl Driver {
                 step::CONTEXT_MAX
             ));
         }
-        self.groups[index].attach(port);
         let (id, blocks) = (self.groups[index].id, report.blocks);
+        self.groups[index].attach(port, report.block_size, blocks);
+        let most_blocks = self.groups.iter().map(|group| group.blocks).max().unwrap_or(blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
         let core = self.core.get_or_insert_with(|| new_core(&self.config, &self.capacities, self.hash_key, &report));
         if is_back {
@@ -220,38 +225,14 @@ impl Driver {
             core.add_group(id, blocks);
         }
         self.shared.status.send_modify(|status| {
-            status.model.get_or_insert(report);
+            // One that comes back may be smaller than before: what fits is told by the largest.
+            status.model.get_or_insert(report).blocks = most_blocks;
         });
+        self.tell_events(); // of those that fit no more
         if !matches!(self.shared.status.borrow().phase, Phase::Draining) {
             self.set_phase(Phase::Ready);
         }
         Ok(())
-    }
-
-    /// A worker is gone: its requests wait for the next one, from their committed tokens.
-    fn lose(&mut self, index: usize, reason: &str) {
-        let was_attached = self.groups[index].is_attached();
-        let suspects = self.groups[index].detach();
-        if !was_attached {
-            return;
-        }
-        self.stats.worker_restarts += 1;
-        let id = self.groups[index].id;
-        let core = self.core.as_mut().expect("a worker was attached");
-        core.worker_lost(id);
-        for request in suspects {
-            if self.journal.count_death(request) >= DEATHS_MAX {
-                core.abort(request);
-                let message = format!(
-                    "{DEATHS_MAX} workers in a row died while they computed this request; the last one: {reason}"
-                );
-                self.journal.failed(request, Failure::Internal(message));
-            }
-        }
-        let is_served = self.groups.iter().any(Group::is_attached);
-        if !is_served && !matches!(self.shared.status.borrow().phase, Phase::Draining) {
-            self.set_phase(Phase::Recovering { reason: reason.to_owned() });
-        }
     }
 
     fn read_results(&mut self, index: usize) -> bool {
@@ -266,33 +247,22 @@ impl Driver {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
-                    let core = self.core.as_mut().expect("a worker was attached");
                     for request in not_finite {
                         // Nothing it draws from here on means anything; its neighbours are computed apart from it.
-                        core.abort(request);
-                        self.journal.failed(
-                            request,
-                            Failure::Internal("the model's logits are not finite for this request".to_owned()),
-                        );
+                        self.core.as_mut().expect("a worker was attached").abort(request);
+                        let message = "the model's logits are not finite for this request".to_owned();
+                        self.fail(request, Failure::Internal(message));
                     }
+                    let core = self.core.as_mut().expect("a worker was attached");
                     if let Err(error) = core.commit(id, results) {
-                        return self.replace(index, &error.to_string());
+                        return self.distrust(index, &Garbage::Commit(error));
                     }
                     self.stats.steps += 1;
                     self.tell_events();
                 }
-                Polled::Garbage(reason) => return self.replace(index, &reason),
+                Polled::Garbage(garbage) => return self.distrust(index, &garbage),
             }
         }
-    }
-
-    /// The worker answered garbage or nothing: another one takes its place. Counted as work done.
-    fn replace(&mut self, index: usize, reason: &str) -> bool {
-        self.stats.bad_frames += 1;
-        tracing::error!(group = index, in_flight = %self.groups[index].describe_in_flight(), "replacing the worker: {reason}");
-        self.groups[index].link.replace(reason.to_owned());
-        self.lose(index, reason);
-        true
     }
 
     fn tell_events(&mut self) {
@@ -301,7 +271,9 @@ impl Driver {
         for event in events {
             match event {
                 Event::Admitted { request, cached } => {
-                    if self.journal.admitted(request, cached) {
+                    if let Some(prompt) = self.journal.admitted(request, cached) {
+                        self.stats.prompt_tokens += u64::from(prompt);
+                        self.stats.cached_tokens += u64::from(cached);
                         self.shared.queued.fetch_sub(1, Ordering::Relaxed);
                         let interval =
                             self.last_admission.replace(Instant::now()).map_or(0, |last| last.elapsed().as_micros());
@@ -311,10 +283,14 @@ impl Driver {
                 Event::Token { request, token, logprobs } => {
                     self.stats.generated_tokens += 1;
                     self.journal.token(request, token, logprobs);
+                    self.suspects.progressed(request);
                 }
-                Event::Finished { request, reason } => self.journal.finished(request, reason),
+                Event::Finished { request, reason } => {
+                    self.journal.finished(request, reason);
+                    self.suspects.left(request);
+                }
                 Event::Expired { request } => self.expire(request),
-                Event::Refused { request, refusal } => self.refuse(request, &refusal.to_string()),
+                Event::Refused { request, refusal } => self.refuse(request, refusal),
             }
         }
     }
@@ -323,10 +299,10 @@ impl Driver {
         match command {
             Command::Submit(request, submission, outputs) => {
                 self.journal.insert(request, submission, outputs, self.now());
-                let new = self.journal.as_new(request).expect("inserted above");
-                let core = self.core.as_mut().expect("the handle takes requests only once the model is known");
-                if let Err(refusal) = core.submit(new) {
-                    self.refuse(request, &refusal.to_string());
+                if self.suspects.is_inquiring() {
+                    self.suspects.withhold(request);
+                } else {
+                    self.submit(request);
                 }
             }
             Command::Abort(request) => {
@@ -341,16 +317,38 @@ impl Driver {
                 self.drained = Some(done);
             }
             Command::Shutdown => return Some(Phase::Ended),
+            #[cfg(feature = "plant-faults")]
+            Command::PlantBug => panic!("a test has planted this"),
         }
         None
     }
 
-    /// The schedule cannot hold a request that the handle let pass: the worker that came back has less memory.
-    fn refuse(&mut self, request: RequestId, why: &str) {
+    /// Hands a request of the journal to the schedule, with the tokens that its client has.
+    fn submit(&mut self, request: RequestId) {
+        let new = self.journal.as_new(request).expect("only live requests are submitted");
+        let core = self.core.as_mut().expect("the handle takes requests only once the model is known");
+        if let Err(refusal) = core.submit(new) {
+            self.refuse(request, refusal);
+        }
+    }
+
+    /// The schedule cannot hold a request that the handle let pass: a worker that came back has less memory.
+    fn refuse(&mut self, request: RequestId, refusal: Refusal) {
+        let block_size = self.groups.first().map_or(0, |group| group.block_size);
+        let failure = match refusal {
+            Refusal::NeverFits { needed, blocks } => Failure::NeverFits { needed, blocks, block_size },
+            other => Failure::Internal(other.to_string()),
+        };
+        self.fail(request, failure);
+    }
+
+    /// Ends a request with an error. The schedule has it no more.
+    fn fail(&mut self, request: RequestId, failure: Failure) {
         if self.journal.is_waiting(request) {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
         }
-        self.journal.failed(request, Failure::Internal(why.to_owned()));
+        self.journal.failed(request, failure);
+        self.suspects.left(request);
     }
 
     fn expire(&mut self, request: RequestId) {
@@ -358,6 +356,7 @@ impl Driver {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
         }
         self.journal.expired(request);
+        self.suspects.left(request);
     }
 
     /// Ends the requests whose time is over. The core knows them.
@@ -375,6 +374,7 @@ impl Driver {
                 self.shared.queued.fetch_sub(1, Ordering::Relaxed);
             }
             how(self.core.as_mut().expect("a live request has a core"), request);
+            self.suspects.left(request);
         }
     }
 
@@ -386,7 +386,7 @@ impl Driver {
             let Some(plan) = core.plan(id, now) else { break };
             has_planned = true;
             if let Err(error) = self.groups[index].submit(&plan) {
-                return self.replace(index, &error.to_string());
+                return self.distrust(index, &Garbage::Frame(error));
             }
         }
         if has_planned {
@@ -411,56 +411,16 @@ impl Driver {
             bound = bound.min(Duration::from_micros(deadline.0.saturating_sub(self.now().0)));
         }
         for index in 0..self.groups.len() {
-            let Some((deadline, allowed)) = self.groups[index].step_deadline() else { continue };
-            match deadline.checked_duration_since(Instant::now()) {
+            let Some(due) = self.groups[index].step_due() else { continue };
+            match due.at.checked_duration_since(Instant::now()) {
                 Some(left) => bound = bound.min(left),
                 None => {
-                    self.replace(
-                        index,
-                        &format!("a step has taken longer than its deadline of {} s", allowed.as_secs()),
-                    );
+                    self.overdue(index, due);
                     return Duration::ZERO;
                 }
             }
         }
         bound
-    }
-
-    fn recover_from_bug(&mut self) -> Result<(), Phase> {
-        let is_second = self.last_bug.replace(Instant::now()).is_some_and(|last| last.elapsed() < BUG_INTERVAL);
-        if is_second {
-            return Err(Phase::Failed { reason: "two internal errors within a minute; see the log".to_owned() });
-        }
-        tracing::error!(
-            requests = self.journal.len(),
-            "an assertion failed on the engine thread; replacing the workers and replaying"
-        );
-        let mut core_groups = BTreeSet::new();
-        for group in &mut self.groups {
-            if group.is_attached() {
-                group.link.replace("an internal error of the router".to_owned());
-                core_groups.insert(group.id);
-            }
-            group.detach();
-        }
-        self.core = None;
-        let model = self.shared.status.borrow().model.clone();
-        if let Some(report) = model {
-            let mut core = new_core(&self.config, &self.capacities, self.hash_key, &report);
-            for group in core_groups {
-                core.add_group(group, report.blocks);
-                core.worker_lost(group);
-            }
-            for request in self.journal.replayable() {
-                let id = request.id;
-                if let Err(refusal) = core.submit(request) {
-                    tracing::error!(request = id.0, "not replayed: {refusal}");
-                }
-            }
-            self.core = Some(core);
-            self.set_phase(Phase::Recovering { reason: "an internal error; requests are replayed".to_owned() });
-        }
-        Ok(())
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -473,11 +433,11 @@ impl Driver {
             self.stats.running = counts.running as u64;
             self.stats.blocks_held = counts.blocks_held as u64;
             self.stats.blocks = counts.blocks as u64;
-            self.stats.preemptions = counts.preemptions;
-            self.stats.replayed = counts.replayed;
-            self.stats.prompt_tokens = counts.prompt_tokens;
-            self.stats.cached_tokens = counts.cached_tokens;
+            self.stats.preemptions += counts.preemptions - self.preemptions_seen;
+            self.preemptions_seen = counts.preemptions;
         }
+        self.stats.suspects = self.suspects.count() as u64;
+        self.stats.withheld = self.suspects.withheld() as u64;
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
     }
 }

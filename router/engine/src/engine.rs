@@ -37,6 +37,31 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
+    /// Bounds of all waits for workers.
+    pub deadlines: Deadlines,
+}
+
+/// How long workers may take. The one that passes its bound is replaced, and the log names the bound.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadlines {
+    /// `first-step`: a worker's first step, which may compile kernels. Once a worker has done its first step, 20 times
+    /// what that took or `step`, whichever is more, is enough for those after it.
+    pub first_step: Duration,
+    /// `step`: any later one, if 20 times what its tokens took at worst so far is not more.
+    pub step: Duration,
+    /// Starting, loading, and signs of life.
+    pub link: pelton_link::Deadlines,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            first_step: Duration::from_secs(600),
+            // No step takes longer than this on a machine that works, whatever its size.
+            step: Duration::from_secs(60),
+            link: pelton_link::Deadlines::default(),
+        }
+    }
 }
 
 /// A running engine. Clones are handles to the same one.
@@ -166,5 +191,12 @@ impl Engine {
             // A panic there has been reported there.
             let _ = thread.join();
         }
+    }
+
+    /// Has an assertion fire on the engine thread.
+    #[cfg(feature = "plant-faults")]
+    #[doc(hidden)]
+    pub fn plant_bug(&self) {
+        self.inbox.send(Command::PlantBug);
     }
 }

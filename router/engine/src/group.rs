@@ -3,7 +3,7 @@
 //! Invariant: `in_flight` holds exactly the steps that were submitted to the port and whose results were not read.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -12,13 +12,12 @@ use pelton_core::{GroupId, Plan, RequestId, StepResults};
 use pelton_frame::RouterEnd;
 use pelton_link::{LinkEvent, LinkHandle};
 
-use crate::step::{self, Flattened, InFlight, InFlightRow};
+use crate::{
+    Deadlines,
+    step::{self, Flattened, Garbage, InFlight, InFlightRow},
+};
 
-/// The first steps of a worker on a GPU compile kernels.
-const FIRST_STEP_DEADLINE: Duration = Duration::from_secs(600);
-/// Later, no step takes longer than this on a machine that works, whatever its size.
-const STEP_DEADLINE_MIN: Duration = Duration::from_secs(60);
-/// A step may take so many times what the slowest token so far has taken.
+/// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
 const STEP_DEADLINE_FACTOR: u32 = 20;
 
 pub(crate) struct Group {
@@ -33,6 +32,21 @@ pub(crate) struct Group {
     flattened: Flattened,
     /// The longest time per token of any step.
     slowest_token: Duration,
+    /// The longest first step of any worker so far.
+    slowest_first: Option<Duration>,
+    deadlines: Deadlines,
+    /// Tokens in a block; 0 before the first worker.
+    pub(crate) block_size: u32,
+    /// Of the latest worker.
+    pub(crate) blocks: u32,
+}
+
+/// When a step has to be done, and which bound says so.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    pub(crate) at: Instant,
+    pub(crate) wait: &'static str,
+    pub(crate) allowed: Duration,
 }
 
 /// What became of results that were looked for.
@@ -45,11 +59,17 @@ pub(crate) enum Polled {
         took: Duration,
     },
     /// The worker answers what it should not: it has to be replaced.
-    Garbage(String),
+    Garbage(Garbage),
 }
 
 impl Group {
-    pub(crate) fn new(id: GroupId, link: LinkHandle, events: Receiver<LinkEvent>, slots: u32) -> Self {
+    pub(crate) fn new(
+        id: GroupId,
+        link: LinkHandle,
+        events: Receiver<LinkEvent>,
+        slots: u32,
+        deadlines: Deadlines,
+    ) -> Self {
         Self {
             id,
             link,
@@ -59,11 +79,16 @@ impl Group {
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
             slowest_token: Duration::ZERO,
+            slowest_first: None,
+            deadlines,
+            block_size: 0,
+            blocks: 0,
         }
     }
 
-    pub(crate) fn attach(&mut self, port: RouterEnd) {
+    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32, blocks: u32) {
         assert!(self.in_flight.is_empty(), "a new worker has no step in flight");
+        (self.block_size, self.blocks) = (block_size, blocks);
         self.port = Some(port);
     }
 
@@ -71,16 +96,17 @@ impl Group {
         self.port.is_some()
     }
 
-    /// Forgets the worker. Returns the requests that were in its steps.
-    pub(crate) fn detach(&mut self) -> Vec<RequestId> {
+    /// Forgets the worker. Returns the requests that were in its unread steps.
+    pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
         self.port = None;
         self.slowest_token = Duration::ZERO;
-        let mut suspects: Vec<RequestId> =
-            self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect();
-        suspects.sort_unstable();
-        suspects.dedup();
         self.slots.fill(None);
-        suspects
+        self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
+    }
+
+    /// The requests that hold a slot of the worker.
+    pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.slots.iter().flatten().map(|&(request, _)| request)
     }
 
     pub(crate) fn has_free_frame(&self) -> bool {
@@ -101,7 +127,7 @@ impl Group {
             .map(|row| {
                 let (request, logprobs) =
                     self.slots[row.slot.index()].expect("the core plans rows for admitted slots only");
-                InFlightRow { request, samples: row.samples, logprobs }
+                InFlightRow { request, samples: row.samples, logprobs, start: row.start, count: row.count }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");
@@ -120,40 +146,53 @@ impl Group {
         let Some(port) = self.port.as_mut() else { return Polled::Nothing };
         let results = match port.poll() {
             None => return Polled::Nothing,
-            Some(Err(error)) => return Polled::Garbage(error.to_string()),
+            Some(Err(error)) => return Polled::Garbage(Garbage::Frame(error)),
             Some(Ok(results)) => results,
         };
-        let Some(step) = self.in_flight.pop_front() else {
-            return Polled::Garbage("the worker answered a step that it was not given".to_owned());
-        };
         let took = Duration::from_micros(u64::from(results.duration_us));
-        self.slowest_token = self.slowest_token.max(took / step.tokens.max(1));
-        match step::read(&step, &results, vocab_size) {
-            Ok((results, not_finite)) => Polled::Step { results, not_finite, rows: step.rows.len(), took },
-            Err(garbage) => Polled::Garbage(garbage.to_string()),
+        let step = self.in_flight.front().expect("the port gives one result for each step that was submitted");
+        match step::read(step, &results, vocab_size) {
+            Ok((results, not_finite)) => {
+                let step = self.in_flight.pop_front().expect("looked at above");
+                if self.slowest_token.is_zero() {
+                    self.slowest_first = self.slowest_first.max(Some(took));
+                }
+                self.slowest_token = self.slowest_token.max(took / step.tokens.max(1));
+                Polled::Step { results, not_finite, rows: step.rows.len(), took }
+            }
+            Err(garbage) => Polled::Garbage(garbage),
         }
     }
 
-    /// When the oldest step in flight is overdue, and by which bound.
-    pub(crate) fn step_deadline(&self) -> Option<(Instant, Duration)> {
+    /// When the oldest step in flight is overdue.
+    pub(crate) fn step_due(&self) -> Option<Due> {
         let oldest = self.in_flight.front()?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
-        let floor = if self.slowest_token.is_zero() { FIRST_STEP_DEADLINE } else { STEP_DEADLINE_MIN };
-        let bound = (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(floor);
-        Some((oldest.submitted + bound, bound))
+        let deadlines = &self.deadlines;
+        let (wait, allowed) = if self.slowest_token.is_zero() {
+            // What one worker has compiled another need not, or does no slower.
+            let usual = self.slowest_first.map(|first| (first * STEP_DEADLINE_FACTOR).max(deadlines.step));
+            ("first-step", usual.unwrap_or(deadlines.first_step).min(deadlines.first_step))
+        } else {
+            ("step", (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(deadlines.step))
+        };
+        Some(Due { at: oldest.submitted + allowed, wait, allowed })
     }
 
-    /// What runs now, for the log of a worker that is replaced.
-    pub(crate) fn describe_in_flight(&self) -> String {
-        let step = |step: &InFlight| {
-            format!(
-                "step {} ({} rows, {} tokens, {} ms old)",
-                step.step.0,
-                step.rows.len(),
-                step.tokens,
-                step.submitted.elapsed().as_millis()
-            )
-        };
-        self.in_flight.iter().map(step).collect::<Vec<_>>().join(", ")
+    /// Writes down what the worker was doing when it was lost: a line for each step, oldest first.
+    pub(crate) fn dump(&self, reason: &str) {
+        for step in &self.in_flight {
+            tracing::warn!(
+                group = self.id.0,
+                step = step.step.0,
+                age_ms = u64::try_from(step.submitted.elapsed().as_millis()).unwrap_or(u64::MAX),
+                rows = step.rows.len(),
+                tokens = step.tokens,
+                blocks = step.blocks(self.block_size),
+                requests = %step.requests(),
+                reason = reason.lines().next(), // the last words of a process have been logged line by line
+                "a step is lost with its worker"
+            );
+        }
     }
 }

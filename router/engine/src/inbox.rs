@@ -21,6 +21,9 @@ pub(crate) enum Command {
     Drain(oneshot::Sender<()>),
     /// Ends every request that is left, then the workers, then the thread.
     Shutdown,
+    /// An assertion fires.
+    #[cfg(feature = "plant-faults")]
+    PlantBug,
 }
 
 /// A cloneable door to the engine thread. Never blocks: the queue is bounded by the engine's own limit on requests.

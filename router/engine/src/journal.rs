@@ -24,8 +24,6 @@ pub(crate) struct Entry {
     generated: Vec<TokenId>,
     /// Prompt tokens found in the prefix cache at the first admission; `None` before it.
     cached: Option<u32>,
-    /// Workers that died with this request in a step, since its last token.
-    deaths: u32,
 }
 
 impl Journal {
@@ -36,7 +34,7 @@ impl Journal {
         outputs: UnboundedSender<Output>,
         arrival: Micros,
     ) {
-        let entry = Entry { submission, arrival, outputs, generated: Vec::new(), cached: None, deaths: 0 };
+        let entry = Entry { submission, arrival, outputs, generated: Vec::new(), cached: None };
         let before = self.entries.insert(request, entry);
         assert!(before.is_none(), "request ids are never used twice");
     }
@@ -53,11 +51,12 @@ impl Journal {
         self.entries.contains_key(&request)
     }
 
-    /// The request as the core would take it now: its generated tokens count as output already.
-    pub(crate) fn replayable(&self) -> impl Iterator<Item = NewRequest> + '_ {
-        self.entries.iter().map(|(&id, entry)| entry.as_new(id))
+    /// In the order of arrival.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.entries.keys().copied()
     }
 
+    /// The request as the core would take it now: its generated tokens count as output already.
     pub(crate) fn as_new(&self, request: RequestId) -> Option<NewRequest> {
         self.entries.get(&request).map(|entry| entry.as_new(request))
     }
@@ -67,21 +66,17 @@ impl Journal {
         self.entries.get(&request).is_some_and(|entry| entry.cached.is_none())
     }
 
-    /// True if this is the request's first admission.
-    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32) -> bool {
-        let Some(entry) = self.entries.get_mut(&request) else { return false };
-        let is_first = entry.cached.is_none();
-        if is_first {
-            entry.cached = Some(cached);
-            entry.send(Output::Admitted { cached });
-        }
-        is_first
+    /// The prompt's tokens, if this is the request's first admission.
+    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32) -> Option<u32> {
+        let entry = self.entries.get_mut(&request).filter(|entry| entry.cached.is_none())?;
+        entry.cached = Some(cached);
+        entry.send(Output::Admitted { cached });
+        Some(entry.usage().prompt)
     }
 
     pub(crate) fn token(&mut self, request: RequestId, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) {
         let Some(entry) = self.entries.get_mut(&request) else { return };
         entry.generated.push(token);
-        entry.deaths = 0;
         entry.send(Output::Token { token, logprobs });
     }
 
@@ -114,14 +109,6 @@ impl Journal {
         for entry in std::mem::take(&mut self.entries).into_values() {
             entry.send(Output::Failed(failure.clone()));
         }
-    }
-
-    /// A worker died while it computed for this request. Tells how often that has happened since the last token.
-    pub(crate) fn count_death(&mut self, request: RequestId) -> u32 {
-        self.entries.get_mut(&request).map_or(0, |entry| {
-            entry.deaths += 1;
-            entry.deaths
-        })
     }
 }
 
@@ -189,11 +176,12 @@ mod tests {
     fn a_request_is_replayed_with_the_tokens_that_its_client_has() {
         let mut journal = Journal::default();
         let (mut first, _second) = (submitted(&mut journal, 1), submitted(&mut journal, 2));
-        assert!(journal.admitted(RequestId(1), 1));
-        assert!(!journal.admitted(RequestId(1), 0), "the second admission is no first one");
+        assert_eq!(journal.admitted(RequestId(1), 1), Some(2));
+        assert_eq!(journal.admitted(RequestId(1), 0), None, "the second admission is no first one");
         journal.token(RequestId(1), 7, None);
-        let replayable: Vec<_> = journal.replayable().map(|new| (new.id.0, new.generated)).collect();
-        assert_eq!(replayable, [(1, vec![7]), (2, vec![])]);
+        let replayed = journal.ids().map(|id| journal.as_new(id).expect("live"));
+        let replayed: Vec<_> = replayed.map(|new| (new.id.0, new.generated)).collect();
+        assert_eq!(replayed, [(1, vec![7]), (2, vec![])]);
         journal.finished(RequestId(1), FinishReason::Length);
         assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
@@ -201,16 +189,6 @@ mod tests {
         assert_eq!(first.try_recv(), Ok(Output::Finished { reason: FinishReason::Length, usage }));
         assert!(first.try_recv().is_err());
         assert_eq!(journal.len(), 1);
-    }
-
-    #[test]
-    fn deaths_are_counted_since_the_last_token() {
-        let mut journal = Journal::default();
-        let _receiver = submitted(&mut journal, 1);
-        assert_eq!([journal.count_death(RequestId(1)), journal.count_death(RequestId(1))], [1, 2]);
-        journal.token(RequestId(1), 7, None);
-        assert_eq!(journal.count_death(RequestId(1)), 1);
-        assert_eq!(journal.count_death(RequestId(2)), 0, "a request that has left is nobody's suspect");
     }
 
     #[test]

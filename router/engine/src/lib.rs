@@ -12,9 +12,10 @@ mod inbox;
 mod journal;
 mod status;
 mod step;
+mod suspects;
 
 pub use answer::{Answer, Failure, Output, Submission, Usage};
-pub use engine::{Engine, EngineConfig};
+pub use engine::{Deadlines, Engine, EngineConfig};
 pub use pelton_core::{FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs};
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
-pub use status::{Phase, Stats, Status};
+pub use status::{BadFrames, Phase, Stats, Status};

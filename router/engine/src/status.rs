@@ -70,6 +70,38 @@ pub struct Stats {
     pub worker_restarts: u64,
     /// Requests that were replayed after a worker's death.
     pub replayed: u64,
-    /// Frames and results that failed their check.
-    pub bad_frames: u64,
+    /// Results that failed their check; each cost its worker its life.
+    pub bad_frames: BadFrames,
+    /// Steps that passed their deadline; the same.
+    pub overdue_steps: u64,
+    /// Now: requests suspected to end workers.
+    pub suspects: u64,
+    /// Now: requests that wait because suspects are computed apart.
+    pub withheld: u64,
+    /// Requests that were refused because they end workers.
+    pub condemned: u64,
+    /// Assertions that fired on the engine thread.
+    pub bugs: u64,
+}
+
+/// Results that failed their check, by what was wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BadFrames {
+    /// The words are not those that were signed.
+    pub checksum: u64,
+    /// They belong to another step or to another life of the worker.
+    pub stale: u64,
+    /// There are more of them than steps.
+    pub unasked: u64,
+    /// Their count of rows, or a token, is none that could be.
+    pub contents: u64,
+    /// The worker says that it could not compute the step.
+    pub failed: u64,
+}
+
+impl BadFrames {
+    /// Of all kinds.
+    pub fn total(&self) -> u64 {
+        self.checksum + self.stale + self.unasked + self.contents + self.failed
+    }
 }

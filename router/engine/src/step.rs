@@ -3,6 +3,8 @@
 use pelton_core::{Limits, Plan, RowResult, StepId, StepResults, TokenLogprobs};
 use pelton_frame as frame;
 
+use crate::BadFrames;
+
 /// The frames of a ring: one that runs, one queued ahead, one being written, one whose results are being read.
 const FRAMES: u32 = 4;
 
@@ -172,15 +174,47 @@ pub(crate) struct InFlightRow {
     pub(crate) request: pelton_core::RequestId,
     pub(crate) samples: bool,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) start: u32,
+    pub(crate) count: u32,
 }
 
-/// What is wrong with a step's results, beyond what the frame's own check finds.
+impl InFlight {
+    /// KV blocks that the step's requests fill, those that they share counted for each.
+    pub(crate) fn blocks(&self, block_size: u32) -> u32 {
+        self.rows.iter().map(|row| (row.start + row.count).div_ceil(block_size)).sum()
+    }
+
+    /// Who was computed, and which of its tokens: "7[30..31] 9[0..64]".
+    pub(crate) fn requests(&self) -> String {
+        let row = |row: &InFlightRow| format!("{}[{}..{}]", row.request.0, row.start, row.start + row.count);
+        self.rows.iter().map(row).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What is wrong with what a worker has written: the worker is replaced.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Garbage {
-    #[error("the worker answered step {got}; step {expected} was due")]
-    Step { got: u64, expected: u64 },
-    #[error("the worker drew token {token}; the vocabulary ends at {vocab_size}")]
-    Token { token: u32, vocab_size: u32 },
+    #[error(transparent)]
+    Frame(#[from] frame::FrameError),
+    #[error(transparent)]
+    Commit(#[from] pelton_core::CommitError),
+    #[error("step {step}: the worker drew token {token}; the vocabulary ends at {vocab_size}")]
+    Token { step: u64, token: u32, vocab_size: u32 },
+}
+
+impl Garbage {
+    /// Adds one to the counter of its kind.
+    pub(crate) fn count(&self, frames: &mut BadFrames) {
+        use frame::FrameError::{Checksum, Counter, Header, WorkerFailed};
+        let counter = match self {
+            Self::Frame(Checksum { .. }) => &mut frames.checksum,
+            Self::Frame(Header { field: "step" | "epoch", .. }) | Self::Commit(_) => &mut frames.stale,
+            Self::Frame(Counter { .. }) => &mut frames.unasked,
+            Self::Frame(WorkerFailed { .. }) => &mut frames.failed,
+            Self::Frame(_) | Self::Token { .. } => &mut frames.contents,
+        };
+        *counter += 1;
+    }
 }
 
 /// Results in the order of rows, and the requests whose logits were not finite.
@@ -189,9 +223,7 @@ pub(crate) fn read(
     results: &frame::Results,
     vocab_size: u32,
 ) -> Result<(StepResults, Vec<pelton_core::RequestId>), Garbage> {
-    if results.step != step.step.0 {
-        return Err(Garbage::Step { got: results.step, expected: step.step.0 });
-    }
+    assert_eq!(results.step, step.step.0, "the port has checked it");
     let mut not_finite = Vec::new();
     let top_width = results.top.len() / step.rows.len().max(1);
     let mut rows = Vec::with_capacity(step.rows.len());
@@ -202,7 +234,7 @@ pub(crate) fn read(
         }
         let token = results.sampled[index];
         if token >= vocab_size {
-            return Err(Garbage::Token { token, vocab_size });
+            return Err(Garbage::Token { step: results.step, token, vocab_size });
         }
         if results.flags[index] & frame::RESULT_NOT_FINITE != 0 {
             not_finite.push(row.request);
@@ -281,6 +313,8 @@ mod tests {
             request: RequestId(id),
             samples,
             logprobs,
+            start: 0,
+            count: 1,
         };
         InFlight { step: StepId(3), rows: rows.iter().map(row).collect(), tokens: 1, submitted: Instant::now() }
     }
@@ -305,17 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn another_step_and_an_unknown_token_are_garbage() {
+    fn an_unknown_token_is_garbage() {
         let step = in_flight(&[(1, true, None)]);
-        let results = |step, token| frame::Results {
-            step,
+        let results = |token| frame::Results {
+            step: 3,
             sampled: vec![token],
             flags: vec![0],
             chosen: vec![0.0],
             ..frame::Results::default()
         };
-        assert!(matches!(read(&step, &results(2, 0), 100), Err(Garbage::Step { got: 2, expected: 3 })));
-        assert!(matches!(read(&step, &results(3, 100), 100), Err(Garbage::Token { token: 100, .. })));
-        assert!(read(&step, &results(3, 99), 100).is_ok());
+        assert!(matches!(read(&step, &results(100), 100), Err(Garbage::Token { token: 100, .. })));
+        assert!(read(&step, &results(99), 100).is_ok());
     }
 }

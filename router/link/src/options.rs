@@ -103,6 +103,8 @@ pub struct Deadlines {
     /// How often the watch looks. With shared memory that is a look at three words and costs the worker nothing;
     /// a worker elsewhere is asked by a `Health` call.
     pub watch_interval: Duration,
+    /// Between a loss and the next start: 0 after the first loss, then longer with each, up to this.
+    pub back_off: Duration,
 }
 
 impl Default for Deadlines {
@@ -115,6 +117,7 @@ impl Default for Deadlines {
             heartbeat: Duration::from_secs(20),
             step: Duration::from_secs(600),
             watch_interval: Duration::from_secs(2),
+            back_off: Duration::from_secs(10),
         }
     }
 }

@@ -26,16 +26,8 @@ use crate::{
     watch::until_lifeless,
 };
 
-/// Waits before the first, second ... try after a loss; the last one holds from then on.
-const BACK_OFF: [Duration; 7] = [
-    Duration::ZERO,
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-    Duration::from_secs(10),
-];
+/// The wait before the second try after a loss; the first is made at once, and each further wait is twice as long.
+const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
 /// A worker that served for so long was sound: its loss starts the back-off from the beginning.
 const SOUND: Duration = Duration::from_secs(30);
 
@@ -72,7 +64,7 @@ impl Supervisor {
     }
 
     pub(crate) async fn run(mut self) {
-        let (mut losses, mut failed_starts) = (0_usize, 0_u32);
+        let (mut losses, mut failed_starts) = (0_u32, 0_u32);
         for epoch in 1.. {
             let mut life = Life::default();
             let trouble = match self.live(epoch, &mut life).await {
@@ -89,7 +81,7 @@ impl Supervisor {
             if trouble.is_final() || failed_starts >= self.failed_starts_max() {
                 return self.tell(LinkEvent::GaveUp { reason: trouble.to_string() });
             }
-            if self.pause(BACK_OFF[losses.saturating_sub(1).min(BACK_OFF.len() - 1)]).await.is_err() {
+            if self.pause(back_off(losses).min(self.options.deadlines.back_off)).await.is_err() {
                 return;
             }
         }
@@ -135,6 +127,13 @@ impl Supervisor {
     fn tell(&self, event: LinkEvent) {
         let _ = self.events.send(event); // see `live`
         self.options.bell.ring();
+    }
+}
+
+fn back_off(losses: u32) -> Duration {
+    match losses {
+        0 | 1 => Duration::ZERO,
+        _ => BACK_OFF_FIRST.saturating_mul(2_u32.saturating_pow(losses - 2)),
     }
 }
 

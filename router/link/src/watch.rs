@@ -73,6 +73,7 @@ mod tests {
         heartbeat: Duration::from_secs(20),
         step: Duration::from_secs(60),
         watch_interval: Duration::ZERO,
+        back_off: Duration::ZERO,
     };
 
     /// Looks at these seconds, with these (submitted, completed, heartbeat) and answers; the second of the first trouble.

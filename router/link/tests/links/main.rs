@@ -1,5 +1,5 @@
-//! Links with real processes, real sockets and real deaths. The other side is `worker.rs`: a worker of the real contract
-//! that draws tokens by a formula. It is this binary again, started as a link starts any worker.
+//! Links with real processes, real sockets and real deaths. The other side is `worker.rs`: the worker
+//! of `pelton-link-testing`, which draws tokens by a formula. It is this binary again, started as a link starts any worker.
 #![allow(missing_docs)]
 
 mod rig;

@@ -12,6 +12,7 @@ use std::{
 use crossbeam_channel::Receiver;
 use pelton_frame::{Bell, Capacities, FrameError, PlanView, Results, RouterEnd, Row, Woken};
 use pelton_link::{LinkEvent, LinkHandle, LinkOptions, LoadOptions, ModelReport, WorkerSpec};
+use pelton_link_testing::this_binary;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
@@ -48,16 +49,10 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }
 
-/// This binary as a worker. The link appends `--listen URL`, which the shell hands on in the environment, because the
-/// test harness would not know the option.
+/// This binary as a worker.
 pub(crate) fn spawned(fault: &str) -> LinkOptions {
-    let script = r#"LISTEN="$2" exec "$0" --exact worker_process --ignored --nocapture"#;
-    let program = env::current_exe().unwrap();
-    options(WorkerSpec::Spawn {
-        program: "/bin/sh".into(),
-        arguments: vec!["-c".into(), script.into(), program.into()],
-        env: vec![("FAULT".into(), fault.into())],
-    })
+    let (program, arguments) = this_binary("worker_process");
+    options(WorkerSpec::Spawn { program, arguments, env: vec![("FAULT".into(), fault.into())] })
 }
 
 /// One of the ignored tests of this binary as a process of its own. Returns it with its first line that has `word`.

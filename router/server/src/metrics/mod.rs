@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{Phase, Stats, Status};
+use pelton_engine::{BadFrames, Phase, Stats, Status};
 
 pub(crate) use clock::RequestClock;
 use series::{Counter, Exposition, Histogram, labelled, one_two_five};
@@ -213,7 +213,22 @@ impl Metrics {
         shown.counter("pelton_requests_aborted_total", "Requests aborted in the engine.", stats.aborted);
         shown.counter("pelton_worker_restarts_total", "Workers replaced.", stats.worker_restarts);
         shown.counter("pelton_requests_replayed_total", "Requests replayed after a worker's death.", stats.replayed);
-        shown.counter("pelton_bad_frames_total", "Frames and results that failed their check.", stats.bad_frames);
+        let BadFrames { checksum, stale, unasked, contents, failed } = stats.bad_frames;
+        let kinds = [
+            ("checksum", checksum),
+            ("stale", stale),
+            ("unasked", unasked),
+            ("contents", contents),
+            ("failed", failed),
+        ];
+        let kinds = kinds.map(|(kind, count)| ([("kind", kind)], count));
+        let series = kinds.iter().map(|(labels, count)| (labels.as_slice(), *count));
+        shown.counters("pelton_bad_frames_total", "Results that failed their check, by what was wrong.", series);
+        shown.counter("pelton_steps_overdue_total", "Steps that passed their deadline.", stats.overdue_steps);
+        shown.gauge("pelton_requests_suspected", "Requests suspected to end workers.", stats.suspects);
+        shown.gauge("pelton_requests_withheld", "Requests that wait until suspects are cleared.", stats.withheld);
+        shown.counter("pelton_requests_condemned_total", "Requests refused because they end workers.", stats.condemned);
+        shown.counter("pelton_engine_bugs_total", "Assertions that fired on the engine thread.", stats.bugs);
         shown.counter(
             "pelton_streams_stalled_total",
             "Streams cut because nobody read them.",

@@ -1,0 +1,96 @@
+//! What a lost worker means: what it was doing is written down, its requests are suspected, held back and released.
+
+use std::collections::BTreeSet;
+
+use pelton_core::RequestId;
+
+use super::Driver;
+use crate::{
+    Failure, Phase,
+    group::{Due, Group},
+    step::Garbage,
+    suspects::LONE_DEATHS_MAX,
+};
+
+impl Driver {
+    /// The worker answers what it should not. Counted as work done.
+    pub(super) fn distrust(&mut self, index: usize, garbage: &Garbage) -> bool {
+        garbage.count(&mut self.stats.bad_frames);
+        self.replace(index, &garbage.to_string());
+        true
+    }
+
+    /// The worker has a step for longer than it may.
+    pub(super) fn overdue(&mut self, index: usize, due: Due) {
+        self.stats.overdue_steps += 1;
+        let seconds = due.allowed.as_secs_f32();
+        self.replace(index, &format!("the wait `{}` has passed its deadline of {seconds} s", due.wait));
+    }
+
+    /// Another worker takes this one's place.
+    fn replace(&mut self, index: usize, reason: &str) {
+        tracing::error!(group = index, "replacing the worker: {reason}");
+        self.groups[index].link.replace(reason.to_owned());
+        self.lose(index, reason);
+    }
+
+    /// A worker is gone: its requests are computed again, from their committed tokens. Nothing happens if it was gone.
+    pub(super) fn lose(&mut self, index: usize, reason: &str) {
+        if !self.groups[index].is_attached() {
+            return;
+        }
+        self.groups[index].dump(reason);
+        let dead = self.groups[index].detach();
+        self.stats.worker_restarts += 1;
+        let core = self.core.as_mut().expect("a worker was attached");
+        let before = core.counts().replayed;
+        core.worker_lost(self.groups[index].id);
+        self.stats.replayed += core.counts().replayed - before;
+        self.inquire(&dead, reason);
+        let is_served = self.groups.iter().any(Group::is_attached);
+        if !is_served && !matches!(self.shared.status.borrow().phase, Phase::Draining) {
+            self.set_phase(Phase::Recovering { reason: reason.to_owned() });
+        }
+    }
+
+    /// Takes what runs nowhere out of the core, until `suspects` releases it. Its place in the queue is its arrival's.
+    fn inquire(&mut self, dead: &BTreeSet<RequestId>, reason: &str) {
+        if dead.is_empty() && !self.suspects.is_inquiring() {
+            return; // it died idle, of nothing that anybody asked for
+        }
+        let running: BTreeSet<RequestId> = self.groups.iter().flat_map(Group::running).collect();
+        let idle: BTreeSet<RequestId> = self.journal.ids().filter(|request| !running.contains(request)).collect();
+        let core = self.core.as_mut().expect("a worker was attached");
+        for &request in &idle {
+            core.finish(request); // nothing happens to those that are withheld already
+        }
+        if let Some(guilty) = self.suspects.worker_died(dead, idle) {
+            tracing::error!(
+                request = guilty.0,
+                "this request is refused: {LONE_DEATHS_MAX} workers ended with it: {reason}"
+            );
+            self.stats.condemned += 1;
+            // A client reads nothing of what the workers have said.
+            let message = format!(
+                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, without a token between; the server's log says how"
+            );
+            self.fail(guilty, Failure::Internal(message));
+        }
+        if self.suspects.is_inquiring() {
+            tracing::warn!(
+                suspects = self.suspects.count(),
+                withheld = self.suspects.withheld(),
+                "the lost worker's requests are computed again in portions, to find one that ends workers"
+            );
+        }
+    }
+
+    /// Hands those to the core that may run now and could not before. Whether there were any.
+    pub(super) fn release(&mut self) -> bool {
+        let released = self.suspects.release();
+        for &request in &released {
+            self.submit(request);
+        }
+        !released.is_empty()
+    }
+}
