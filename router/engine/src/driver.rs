@@ -12,12 +12,12 @@
 use std::{
     collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, RequestId};
+use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use tokio::sync::oneshot;
@@ -53,7 +53,6 @@ pub(crate) struct Driver {
     journal: Journal,
     drained: Option<oneshot::Sender<()>>,
     stats: Stats,
-    last_admission: Option<Instant>,
     last_bug: Option<Instant>,
 }
 
@@ -123,7 +122,6 @@ impl Driver {
             journal: Journal::default(),
             drained: None,
             stats: Stats::default(),
-            last_admission: None,
             last_bug: None,
         })
     }
@@ -163,7 +161,8 @@ impl Driver {
     fn on_link_event(&mut self, index: usize, event: LinkEvent) -> Option<Phase> {
         match event {
             LinkEvent::Progress { stage, done, total } => {
-                if self.core.is_none() {
+                // Several workers load the same on the same machine: the first one speaks for all.
+                if self.core.is_none() && index == 0 {
                     self.set_phase(Phase::Loading { stage, done, total });
                 }
             }
@@ -297,36 +296,29 @@ impl Driver {
 
     fn tell_events(&mut self) {
         let core = self.core.as_mut().expect("events come from the core");
-        let events: Vec<Event> = core.events().collect();
+        let (events, now): (Vec<Event>, _) = (core.events().collect(), Instant::now());
         for event in events {
             match event {
-                Event::Admitted { request, cached } => {
-                    if self.journal.admitted(request, cached) {
-                        self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-                        let interval =
-                            self.last_admission.replace(Instant::now()).map_or(0, |last| last.elapsed().as_micros());
-                        smooth(&self.shared.admission_interval_us, u64::try_from(interval).unwrap_or(u64::MAX));
-                    }
-                }
+                Event::Admitted { request, cached } => self.journal.admitted(request, cached, now),
                 Event::Token { request, token, logprobs } => {
                     self.stats.generated_tokens += 1;
                     self.journal.token(request, token, logprobs);
                 }
                 Event::Finished { request, reason } => self.journal.finished(request, reason),
-                Event::Expired { request } => self.expire(request),
-                Event::Refused { request, refusal } => self.refuse(request, &refusal.to_string()),
+                Event::Expired { request } => self.journal.expired(request),
+                Event::Refused { request, refusal } => self.refuse(request, &refusal),
             }
         }
     }
 
     fn on_command(&mut self, command: Command) -> Option<Phase> {
         match command {
-            Command::Submit(request, submission, outputs) => {
-                self.journal.insert(request, submission, outputs, self.now());
+            Command::Submit(request, submission, place, outputs) => {
+                self.journal.insert(request, submission, place, outputs, self.now());
                 let new = self.journal.as_new(request).expect("inserted above");
                 let core = self.core.as_mut().expect("the handle takes requests only once the model is known");
                 if let Err(refusal) = core.submit(new) {
-                    self.refuse(request, &refusal.to_string());
+                    self.refuse(request, &refusal);
                 }
             }
             Command::Abort(request) => {
@@ -346,18 +338,8 @@ impl Driver {
     }
 
     /// The schedule cannot hold a request that the handle let pass: the worker that came back has less memory.
-    fn refuse(&mut self, request: RequestId, why: &str) {
-        if self.journal.is_waiting(request) {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.journal.failed(request, Failure::Internal(why.to_owned()));
-    }
-
-    fn expire(&mut self, request: RequestId) {
-        if self.journal.is_waiting(request) {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.journal.expired(request);
+    fn refuse(&mut self, request: RequestId, why: &Refusal) {
+        self.journal.failed(request, Failure::Internal(why.to_string()));
     }
 
     /// Ends the requests whose time is over. The core knows them.
@@ -370,10 +352,7 @@ impl Driver {
     }
 
     fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
-        if let Some(was_admitted) = self.journal.remove(request) {
-            if !was_admitted.0 {
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            }
+        if self.journal.remove(request) {
             how(self.core.as_mut().expect("a live request has a core"), request);
         }
     }
@@ -468,12 +447,16 @@ impl Driver {
     }
 
     fn publish_stats(&mut self) {
+        self.stats.workers = self.groups.len() as u64;
+        self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
         if let Some(core) = &self.core {
             let counts = core.counts();
             self.stats.running = counts.running as u64;
             self.stats.blocks_held = counts.blocks_held as u64;
             self.stats.blocks = counts.blocks as u64;
             self.stats.preemptions = counts.preemptions;
+            self.stats.preempted_tokens = counts.preempted_tokens;
+            self.stats.expired = counts.expired;
             self.stats.replayed = counts.replayed;
             self.stats.prompt_tokens = counts.prompt_tokens;
             self.stats.cached_tokens = counts.cached_tokens;
@@ -495,11 +478,4 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         hash_key,
         prefix_caching: config.prefix_caching,
     })
-}
-
-/// An average that follows: each new value counts an eighth.
-fn smooth(average: &std::sync::atomic::AtomicU64, value: u64) {
-    let old = average.load(Ordering::Relaxed);
-    let new = if old == 0 { value } else { old - old / 8 + value / 8 };
-    average.store(new, Ordering::Relaxed);
 }

@@ -2,12 +2,15 @@
 //!
 //! Invariant: a request stands in the journal from its submission until its last output was sent or its client left.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Failure, Output, Submission, Usage};
+use crate::{Failure, Output, Submission, Usage, queue::Place};
 
 /// Ordered by id, which is the order of arrival: a restart submits them in it.
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(crate) struct Journal {
 pub(crate) struct Entry {
     submission: Submission,
     arrival: Micros,
+    /// Until the first admission.
+    place: Option<Place>,
     outputs: UnboundedSender<Output>,
     /// Every token that was sent.
     generated: Vec<TokenId>,
@@ -33,10 +38,12 @@ impl Journal {
         &mut self,
         request: RequestId,
         submission: Submission,
+        place: Place,
         outputs: UnboundedSender<Output>,
         arrival: Micros,
     ) {
-        let entry = Entry { submission, arrival, outputs, generated: Vec::new(), cached: None, deaths: 0 };
+        let place = Some(place);
+        let entry = Entry { submission, arrival, place, outputs, generated: Vec::new(), cached: None, deaths: 0 };
         let before = self.entries.insert(request, entry);
         assert!(before.is_none(), "request ids are never used twice");
     }
@@ -62,20 +69,14 @@ impl Journal {
         self.entries.get(&request).map(|entry| entry.as_new(request))
     }
 
-    /// Whether the request is live and was never admitted to a batch.
-    pub(crate) fn is_waiting(&self, request: RequestId) -> bool {
-        self.entries.get(&request).is_some_and(|entry| entry.cached.is_none())
-    }
-
-    /// True if this is the request's first admission.
-    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32) -> bool {
-        let Some(entry) = self.entries.get_mut(&request) else { return false };
-        let is_first = entry.cached.is_none();
-        if is_first {
+    /// The request has entered a batch. Only the first time counts: a new core does not know of an earlier one.
+    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&request) else { return };
+        if let Some(place) = entry.place.take() {
+            place.admitted(now);
             entry.cached = Some(cached);
             entry.send(Output::Admitted { cached });
         }
-        is_first
     }
 
     pub(crate) fn token(&mut self, request: RequestId, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) {
@@ -104,9 +105,9 @@ impl Journal {
         self.failed(request, Failure::Expired { after: timeout.unwrap_or_default() });
     }
 
-    /// The client has left, or needs nothing more. True if the request was live and had been admitted or not, as told.
-    pub(crate) fn remove(&mut self, request: RequestId) -> Option<WasAdmitted> {
-        self.entries.remove(&request).map(|entry| WasAdmitted(entry.cached.is_some()))
+    /// The client has left, or needs nothing more. Says whether the request was live.
+    pub(crate) fn remove(&mut self, request: RequestId) -> bool {
+        self.entries.remove(&request).is_some()
     }
 
     /// Ends all with the same failure.
@@ -124,9 +125,6 @@ impl Journal {
         })
     }
 }
-
-/// Whether a request that is removed had been admitted to a batch before.
-pub(crate) struct WasAdmitted(pub(crate) bool);
 
 impl Entry {
     fn as_new(&self, id: RequestId) -> NewRequest {
@@ -169,6 +167,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
+    use crate::{QueueLimits, queue::Queue};
 
     fn submitted(journal: &mut Journal, id: u64) -> UnboundedReceiver<Output> {
         let (outputs, receiver) = unbounded_channel();
@@ -181,7 +180,9 @@ mod tests {
             party: Party::default(),
             timeout: None,
         };
-        journal.insert(RequestId(id), submission, outputs, Micros(id));
+        let queue = Queue::new(QueueLimits { requests: 1, tokens: None, wait: None });
+        let place = queue.enter(&[2], Instant::now()).expect("room for one").remove(0);
+        journal.insert(RequestId(id), submission, place, outputs, Micros(id));
         receiver
     }
 
@@ -189,8 +190,9 @@ mod tests {
     fn a_request_is_replayed_with_the_tokens_that_its_client_has() {
         let mut journal = Journal::default();
         let (mut first, _second) = (submitted(&mut journal, 1), submitted(&mut journal, 2));
-        assert!(journal.admitted(RequestId(1), 1));
-        assert!(!journal.admitted(RequestId(1), 0), "the second admission is no first one");
+        for cached in [1, 0] {
+            journal.admitted(RequestId(1), cached, Instant::now()); // told once: the second admission is no first one
+        }
         journal.token(RequestId(1), 7, None);
         let replayable: Vec<_> = journal.replayable().map(|new| (new.id.0, new.generated)).collect();
         assert_eq!(replayable, [(1, vec![7]), (2, vec![])]);
