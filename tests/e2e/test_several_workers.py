@@ -33,7 +33,7 @@ def two(checkpoints: Path) -> Iterator[Server]:
 
 
 def wait_for_both(server: Server) -> None:
-    server.wait_until("both workers are ready", lambda: server.metric("pelton_workers_ready") == 2)
+    server.wait_until("both workers are ready", lambda: server.metric("pelton_workers_ready") == 2, 120)
 
 
 def test_32_streams_over_two_workers_are_those_over_one(two: Server, expected: list[list[int]]) -> None:
@@ -76,7 +76,7 @@ def test_a_shared_prefix_goes_to_the_worker_that_has_it(two: Server) -> None:
     os.kill(two.worker_pids()[0], signal.SIGKILL)
     two.wait_until("the loss is seen", lambda: two.metric("pelton_workers_ready") < 2)
     still_cached = [ask(index, 3).cached >= WHOLE_BLOCKS for index in range(len(prefixes))]
-    assert any(still_cached) and not all(still_cached), still_cached
+    assert 0 < sum(still_cached) < len(prefixes), still_cached
     wait_for_both(two)
 
 
