@@ -98,6 +98,27 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
         assert names in caught.value.details()
 
 
+def test_terms_are_read_from_metadata_and_from_fields(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    long = messages.GenerateRequest(
+        token_ids=messages.TokenIds(ids=range(40, 140)),
+        sampling=messages.Sampling(max_tokens=400, ignore_eos=True),
+        user="ann",
+        priority=-3,
+    )
+    for metadata, status, names in [
+        ([("x-request-timeout-ms", "5")], grpc.StatusCode.DEADLINE_EXCEEDED, "not finished within 0.005 s"),
+        ([("x-request-priority", "high")], grpc.StatusCode.INVALID_ARGUMENT, "x-request-priority"),
+        ([("x-request-timeout-ms", "soon")], grpc.StatusCode.INVALID_ARGUMENT, "x-request-timeout-ms"),
+    ]:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Generate(long, timeout=60, metadata=metadata))
+        assert caught.value.code() == status, caught.value.details()
+        assert names in caught.value.details()
+    server.wait_until("blocks are free", lambda: server.metric("pelton_blocks_held") == 0)
+
+
 def test_a_cancelled_call_frees_its_blocks(stubs: Any, channel: grpc.Channel, server: Server) -> None:
     messages, services = stubs
     stub = services.PeltonStub(channel)

@@ -53,6 +53,17 @@ def test_behind_a_unix_socket(checkpoints: Path, tmp_path: Path, expected: list[
         assert process.poll() is None
 
 
+def test_two_that_run_already_both_serve(checkpoints: Path, tmp_path: Path, expected: list[list[int]]) -> None:
+    addresses = [f"unix://{tmp_path / name}.sock" for name in ("one", "two")]
+    flags = [word for address in addresses for word in ("--worker", address)]
+    with contextlib.ExitStack() as both:
+        for address in addresses:
+            both.enter_context(worker("--listen", address))
+        with serving(checkpoints / "llama-gqa", *flags) as server:
+            server.wait_until("both are ready", lambda: server.metric("pelton_workers_ready") == 2, 120)
+            assert answers(server) == expected
+
+
 @dataclass(frozen=True)
 class Tls:
     """Files: an authority's certificate, and a certificate for 127.0.0.1 that it signed, with its key."""

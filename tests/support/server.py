@@ -118,13 +118,32 @@ class Server:
             assert time.monotonic() < give_up, f"{what}: not within {within_s} s\n" + "\n".join(self.log[-40:])
             time.sleep(0.02)
 
+    def worker_pids(self) -> list[int]:
+        """The worker processes, in the order of their start."""
+        found = []
+        for pid in children(self.process.pid):
+            with contextlib.suppress(OSError):
+                if b"pelton.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return sorted(found)
+
     def worker_pid(self) -> int:
         """The worker process."""
-        workers = [
-            pid for pid in children(self.process.pid) if b"pelton.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        workers = self.worker_pids()
         assert len(workers) == 1, workers
         return workers[0]
+
+    @contextlib.contextmanager
+    def stopped_workers(self) -> Iterator[None]:
+        """Within the block nothing is computed: what is submitted stays where it is."""
+        workers = self.worker_pids()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
 
     def metric(self, name: str) -> float:
         """The sum of one metric's series."""

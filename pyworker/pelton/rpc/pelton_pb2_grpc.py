@@ -61,7 +61,7 @@ class PeltonServicer(object):
 
     def Generate(self, request, context):
         """Generates from a prompt or a chat. Messages arrive per step; the last one of a choice carries `finish`.
-        Cancelling the call aborts the request. Errors are gRPC statuses whose message names the field.
+        Cancelling the call aborts the request, and its deadline ends it. Errors are gRPC statuses whose message names the field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -69,14 +69,12 @@ pub enum Failure {
     /// The model is not loaded yet, or the engine is draining. 503.
     #[error("{0}")]
     Unavailable(String),
-    /// Too many requests wait. 429, with the seconds after which to try again.
-    #[error("{waiting} requests are waiting already; the queue holds {limit}")]
+    /// Too much waits. 429, with the seconds after which to try again.
+    #[error("{bound}")]
     QueueFull {
-        /// Requests that wait.
-        waiting: usize,
-        /// The bound.
-        limit: usize,
-        /// Seconds until a place is likely to be free.
+        /// Of what.
+        bound: QueueBound,
+        /// Seconds until those who wait now will have been let in.
         retry_after_s: u32,
     },
     /// The request could not be served even alone. 400.
@@ -100,6 +98,44 @@ pub enum Failure {
     /// Our fault or the worker's, after all that could be tried. 500.
     #[error("{0}")]
     Internal(String),
+}
+
+/// Why the queue takes no request more: the bound, what it got, what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueueBound {
+    /// See [`crate::QueueLimits::requests`].
+    #[error("{waiting} requests are waiting already and there would be {asked} more; allowed (`max-waiting`): {limit}")]
+    Requests {
+        /// Requests that wait.
+        waiting: u64,
+        /// Answers that the request asks for: each waits by itself.
+        asked: u64,
+        /// The bound.
+        limit: usize,
+    },
+    /// See [`crate::QueueLimits::tokens`].
+    #[error(
+        "{waiting} prompt tokens are waiting already and there would be {asked} more; allowed (`max-waiting-tokens`): {limit}"
+    )]
+    Tokens {
+        /// Prompt tokens that wait.
+        waiting: u64,
+        /// Those of the request.
+        asked: u64,
+        /// The bound.
+        limit: u64,
+    },
+    /// See [`crate::QueueLimits::wait`].
+    #[error(
+        "the request would wait for about {:.1} s; allowed (`max-queue-wait`): {} s",
+        .foreseen.as_secs_f64(), .limit.as_secs_f64()
+    )]
+    Wait {
+        /// What is foreseen.
+        foreseen: Duration,
+        /// The bound.
+        limit: Duration,
+    },
 }
 
 /// The stream of one request's outputs. Dropping it before its end aborts the request.

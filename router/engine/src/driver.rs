@@ -14,12 +14,12 @@ mod losses;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, Refusal, RequestId};
+use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use tokio::sync::oneshot;
@@ -53,9 +53,8 @@ pub(crate) struct Driver {
     suspects: Suspects,
     drained: Option<oneshot::Sender<()>>,
     stats: Stats,
-    /// By the core that there is now: a core after a bug counts from 0.
-    preemptions_seen: u64,
-    last_admission: Option<Instant>,
+    /// Of the core that there is now: a core after a bug counts from 0.
+    counts_seen: Counts,
     last_bug: Option<Instant>,
 }
 
@@ -128,8 +127,7 @@ impl Driver {
             suspects: Suspects::default(),
             drained: None,
             stats: Stats::default(),
-            preemptions_seen: 0,
-            last_admission: None,
+            counts_seen: Counts::default(),
             last_bug: None,
         })
     }
@@ -170,7 +168,8 @@ impl Driver {
     fn on_link_event(&mut self, index: usize, event: LinkEvent) -> Option<Phase> {
         match event {
             LinkEvent::Progress { stage, done, total } => {
-                if self.core.is_none() {
+                // Several workers load the same on the same machine: the first one speaks for all.
+                if self.core.is_none() && index == 0 {
                     self.set_phase(Phase::Loading { stage, done, total });
                 }
             }
@@ -267,17 +266,13 @@ impl Driver {
 
     fn tell_events(&mut self) {
         let core = self.core.as_mut().expect("events come from the core");
-        let events: Vec<Event> = core.events().collect();
+        let (events, now): (Vec<Event>, _) = (core.events().collect(), Instant::now());
         for event in events {
             match event {
                 Event::Admitted { request, cached } => {
-                    if let Some(prompt) = self.journal.admitted(request, cached) {
+                    if let Some(prompt) = self.journal.admitted(request, cached, now) {
                         self.stats.prompt_tokens += u64::from(prompt);
                         self.stats.cached_tokens += u64::from(cached);
-                        self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-                        let interval =
-                            self.last_admission.replace(Instant::now()).map_or(0, |last| last.elapsed().as_micros());
-                        smooth(&self.shared.admission_interval_us, u64::try_from(interval).unwrap_or(u64::MAX));
                     }
                 }
                 Event::Token { request, token, logprobs } => {
@@ -297,8 +292,8 @@ impl Driver {
 
     fn on_command(&mut self, command: Command) -> Option<Phase> {
         match command {
-            Command::Submit(request, submission, outputs) => {
-                self.journal.insert(request, submission, outputs, self.now());
+            Command::Submit(request, submission, place, outputs) => {
+                self.journal.insert(request, submission, place, outputs, self.now());
                 if self.suspects.is_inquiring() {
                     self.suspects.withhold(request);
                 } else {
@@ -344,17 +339,11 @@ impl Driver {
 
     /// Ends a request with an error. The schedule has it no more.
     fn fail(&mut self, request: RequestId, failure: Failure) {
-        if self.journal.is_waiting(request) {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
         self.journal.failed(request, failure);
         self.suspects.left(request);
     }
 
     fn expire(&mut self, request: RequestId) {
-        if self.journal.is_waiting(request) {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-        }
         self.journal.expired(request);
         self.suspects.left(request);
     }
@@ -369,10 +358,7 @@ impl Driver {
     }
 
     fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
-        if let Some(was_admitted) = self.journal.remove(request) {
-            if !was_admitted.0 {
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            }
+        if self.journal.remove(request) {
             how(self.core.as_mut().expect("a live request has a core"), request);
             self.suspects.left(request);
         }
@@ -428,13 +414,17 @@ impl Driver {
     }
 
     fn publish_stats(&mut self) {
+        self.stats.workers = self.groups.len() as u64;
+        self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
         if let Some(core) = &self.core {
             let counts = core.counts();
             self.stats.running = counts.running as u64;
             self.stats.blocks_held = counts.blocks_held as u64;
             self.stats.blocks = counts.blocks as u64;
-            self.stats.preemptions += counts.preemptions - self.preemptions_seen;
-            self.preemptions_seen = counts.preemptions;
+            let seen = std::mem::replace(&mut self.counts_seen, counts);
+            self.stats.preemptions += counts.preemptions - seen.preemptions;
+            self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
+            self.stats.expired += counts.expired - seen.expired;
         }
         self.stats.suspects = self.suspects.count() as u64;
         self.stats.withheld = self.suspects.withheld() as u64;
@@ -456,11 +446,4 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         prefix_caching: config.prefix_caching,
         tells_cache_changes: false,
     })
-}
-
-/// An average that follows: each new value counts an eighth.
-fn smooth(average: &std::sync::atomic::AtomicU64, value: u64) {
-    let old = average.load(Ordering::Relaxed);
-    let new = if old == 0 { value } else { old - old / 8 + value / 8 };
-    average.store(new, Ordering::Relaxed);
 }

@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pelton_core::RequestId;
@@ -15,9 +15,10 @@ use pelton_link::{LoadOptions, WorkerSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Answer, Failure, Phase, Stats, Status, Submission,
+    Answer, Failure, Phase, QueueLimits, Stats, Status, Submission,
     driver::{self, Driver},
     inbox::{Command, Inbox},
+    queue::{Place, Queue},
 };
 
 /// What an engine is made of.
@@ -33,8 +34,8 @@ pub struct EngineConfig {
     pub token_budget: u32,
     /// How long a step that draws tokens should take; prompts are cut so that it does.
     pub itl_target: Option<Duration>,
-    /// Requests in the queue at most.
-    pub max_waiting: usize,
+    /// What may wait.
+    pub queue: QueueLimits,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
     /// Bounds of all waits for workers.
@@ -76,11 +77,8 @@ pub(crate) struct Shared {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) stats: Mutex<Stats>,
     /// Requests submitted and not yet admitted to a batch: the queue as submitters see it.
-    pub(crate) queued: AtomicU64,
-    /// Microseconds per admission, smoothed: what a place in the queue costs.
-    pub(crate) admission_interval_us: AtomicU64,
+    queue: Arc<Queue>,
     next_request: AtomicU64,
-    max_waiting: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -95,10 +93,8 @@ impl Engine {
         let shared = Arc::new(Shared {
             status: watch::Sender::new(Status { phase: loading, budget: None, model: None }),
             stats: Mutex::new(Stats::default()),
-            queued: AtomicU64::new(0),
-            admission_interval_us: AtomicU64::new(0),
+            queue: Queue::new(config.queue),
             next_request: AtomicU64::new(1),
-            max_waiting: config.max_waiting as u64,
             thread: Mutex::new(None),
         });
         let driver = Driver::start(config, bell, Arc::clone(&shared))
@@ -111,19 +107,19 @@ impl Engine {
         Ok(Self { inbox, shared })
     }
 
-    /// Takes a request, or says why not. Never waits.
-    pub fn submit(&self, submission: Submission) -> Result<Answer, Failure> {
-        self.check(&submission)?;
-        let waiting = self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        if waiting >= self.shared.max_waiting {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            let limit = usize::try_from(self.shared.max_waiting).expect("was a usize");
-            return Err(Failure::QueueFull { waiting: limit, limit, retry_after_s: self.predicted_wait_s(waiting) });
-        }
+    /// Takes requests that belong together, all of them, or says why not. Never waits.
+    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
+        submissions.iter().try_for_each(|submission| self.check(submission))?;
+        let tokens: Vec<u64> = submissions.iter().map(|submission| submission.prompt.len() as u64).collect();
+        let places = self.shared.queue.enter(&tokens, Instant::now())?;
+        Ok(submissions.into_iter().zip(places).map(|(submission, place)| self.send(submission, place)).collect())
+    }
+
+    fn send(&self, submission: Submission, place: Place) -> Answer {
         let request = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
         let (outputs, receiver) = mpsc::unbounded_channel();
-        self.inbox.send(Command::Submit(request, submission, outputs));
-        Ok(Answer::new(request, receiver, self.inbox.clone()))
+        self.inbox.send(Command::Submit(request, submission, place, outputs));
+        Answer::new(request, receiver, self.inbox.clone())
     }
 
     fn check(&self, submission: &Submission) -> Result<(), Failure> {
@@ -151,11 +147,6 @@ impl Engine {
         Ok(())
     }
 
-    fn predicted_wait_s(&self, waiting: u64) -> u32 {
-        let micros = self.shared.admission_interval_us.load(Ordering::Relaxed).saturating_mul(waiting);
-        u32::try_from((micros / 1_000_000).clamp(1, 3600)).expect("clamped")
-    }
-
     /// Phase and model, to read or to watch.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.shared.status.subscribe()
@@ -164,7 +155,7 @@ impl Engine {
     /// Counters as of the engine's latest turn.
     pub fn stats(&self) -> Stats {
         let mut stats = *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        stats.waiting = self.shared.queued.load(Ordering::Relaxed);
+        stats.queue = self.shared.queue.stats(Instant::now());
         stats
     }
 

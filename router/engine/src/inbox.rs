@@ -7,12 +7,12 @@ use pelton_core::RequestId;
 use pelton_frame::Bell;
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
-use crate::{Output, Submission};
+use crate::{Output, Submission, queue::Place};
 
 /// What the engine thread is told.
 pub(crate) enum Command {
-    /// A new request and where its outputs go.
-    Submit(RequestId, Submission, UnboundedSender<Output>),
+    /// A new request, its place in the queue, and where its outputs go.
+    Submit(RequestId, Submission, Place, UnboundedSender<Output>),
     /// The client has left.
     Abort(RequestId),
     /// The text has reached a stop string.

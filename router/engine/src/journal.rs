@@ -2,12 +2,15 @@
 //!
 //! Invariant: a request stands in the journal from its submission until its last output was sent or its client left.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Failure, Output, Submission, Usage};
+use crate::{Failure, Output, Submission, Usage, queue::Place};
 
 /// Ordered by id, which is the order of arrival: a restart submits them in it.
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(crate) struct Journal {
 pub(crate) struct Entry {
     submission: Submission,
     arrival: Micros,
+    /// Until the first admission.
+    place: Option<Place>,
     outputs: UnboundedSender<Output>,
     /// Every token that was sent.
     generated: Vec<TokenId>,
@@ -31,10 +36,12 @@ impl Journal {
         &mut self,
         request: RequestId,
         submission: Submission,
+        place: Place,
         outputs: UnboundedSender<Output>,
         arrival: Micros,
     ) {
-        let entry = Entry { submission, arrival, outputs, generated: Vec::new(), cached: None };
+        let place = Some(place);
+        let entry = Entry { submission, arrival, place, outputs, generated: Vec::new(), cached: None };
         let before = self.entries.insert(request, entry);
         assert!(before.is_none(), "request ids are never used twice");
     }
@@ -61,14 +68,11 @@ impl Journal {
         self.entries.get(&request).map(|entry| entry.as_new(request))
     }
 
-    /// Whether the request is live and was never admitted to a batch.
-    pub(crate) fn is_waiting(&self, request: RequestId) -> bool {
-        self.entries.get(&request).is_some_and(|entry| entry.cached.is_none())
-    }
-
-    /// The prompt's tokens, if this is the request's first admission.
-    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32) -> Option<u32> {
-        let entry = self.entries.get_mut(&request).filter(|entry| entry.cached.is_none())?;
+    /// The request has entered a batch. The prompt's tokens, if this is the first time: a new core does not know of an
+    /// earlier one.
+    pub(crate) fn admitted(&mut self, request: RequestId, cached: u32, now: Instant) -> Option<u32> {
+        let entry = self.entries.get_mut(&request)?;
+        entry.place.take()?.admitted(now);
         entry.cached = Some(cached);
         entry.send(Output::Admitted { cached });
         Some(entry.usage().prompt)
@@ -99,9 +103,9 @@ impl Journal {
         self.failed(request, Failure::Expired { after: timeout.unwrap_or_default() });
     }
 
-    /// The client has left, or needs nothing more. True if the request was live and had been admitted or not, as told.
-    pub(crate) fn remove(&mut self, request: RequestId) -> Option<WasAdmitted> {
-        self.entries.remove(&request).map(|entry| WasAdmitted(entry.cached.is_some()))
+    /// The client has left, or needs nothing more. Says whether the request was live.
+    pub(crate) fn remove(&mut self, request: RequestId) -> bool {
+        self.entries.remove(&request).is_some()
     }
 
     /// Ends all with the same failure.
@@ -111,9 +115,6 @@ impl Journal {
         }
     }
 }
-
-/// Whether a request that is removed had been admitted to a batch before.
-pub(crate) struct WasAdmitted(pub(crate) bool);
 
 impl Entry {
     fn as_new(&self, id: RequestId) -> NewRequest {
@@ -156,6 +157,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
+    use crate::{QueueLimits, queue::Queue};
 
     fn submitted(journal: &mut Journal, id: u64) -> UnboundedReceiver<Output> {
         let (outputs, receiver) = unbounded_channel();
@@ -168,7 +170,9 @@ mod tests {
             party: Party::default(),
             timeout: None,
         };
-        journal.insert(RequestId(id), submission, outputs, Micros(id));
+        let queue = Queue::new(QueueLimits { requests: 1, tokens: None, wait: None });
+        let place = queue.enter(&[2], Instant::now()).expect("room for one").remove(0);
+        journal.insert(RequestId(id), submission, place, outputs, Micros(id));
         receiver
     }
 
@@ -176,8 +180,9 @@ mod tests {
     fn a_request_is_replayed_with_the_tokens_that_its_client_has() {
         let mut journal = Journal::default();
         let (mut first, _second) = (submitted(&mut journal, 1), submitted(&mut journal, 2));
-        assert_eq!(journal.admitted(RequestId(1), 1), Some(2));
-        assert_eq!(journal.admitted(RequestId(1), 0), None, "the second admission is no first one");
+        let now = Instant::now();
+        assert_eq!(journal.admitted(RequestId(1), 1, now), Some(2));
+        assert_eq!(journal.admitted(RequestId(1), 0, now), None, "the second admission is no first one");
         journal.token(RequestId(1), 7, None);
         let replayed = journal.ids().map(|id| journal.as_new(id).expect("live"));
         let replayed: Vec<_> = replayed.map(|new| (new.id.0, new.generated)).collect();

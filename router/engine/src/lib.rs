@@ -10,12 +10,15 @@ mod engine;
 mod group;
 mod inbox;
 mod journal;
+mod pace;
+mod queue;
 mod status;
 mod step;
 mod suspects;
 
-pub use answer::{Answer, Failure, Output, Submission, Usage};
+pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use engine::{Deadlines, Engine, EngineConfig};
 pub use pelton_core::{FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs};
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
+pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};

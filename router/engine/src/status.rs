@@ -2,6 +2,8 @@
 
 use pelton_link::{Budget, ModelReport};
 
+use crate::QueueStats;
+
 /// Where the engine is in its life. Watched by readiness, the start-up display and the API.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
@@ -48,8 +50,12 @@ pub struct Status {
 pub struct Stats {
     /// Requests in a slot.
     pub running: u64,
-    /// Requests in the queue.
-    pub waiting: u64,
+    /// What was never admitted to a batch.
+    pub queue: QueueStats,
+    /// Workers that are configured.
+    pub workers: u64,
+    /// Of those, the ones that compute now.
+    pub workers_ready: u64,
     /// KV blocks that requests hold.
     pub blocks_held: u64,
     /// KV blocks in all.
@@ -64,6 +70,10 @@ pub struct Stats {
     pub generated_tokens: u64,
     /// Requests preempted.
     pub preemptions: u64,
+    /// Tokens whose KV was lost by that.
+    pub preempted_tokens: u64,
+    /// Requests whose deadline passed.
+    pub expired: u64,
     /// Requests that clients left or that were aborted.
     pub aborted: u64,
     /// Times a worker was replaced.

@@ -2,6 +2,8 @@
 //!
 //! Knows keys and the headers that carry them. Never here: what a key's owner may do, or how much of it.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use http::HeaderMap;
 use subtle::{Choice, ConstantTimeEq as _};
 
@@ -22,16 +24,34 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// Whether the headers carry one of `keys`, or there are no keys to be had. gRPC metadata are headers too.
-///
-/// All keys are compared, each in a time that depends on its length alone, so that a clock tells nothing of their text.
-pub(crate) fn is_allowed(keys: &[ApiKey], headers: &HeaderMap) -> bool {
-    if keys.is_empty() {
-        return true;
+/// All keys that open the API.
+pub(crate) struct Keys {
+    keys: Vec<ApiKey>,
+    /// Turns keys into numbers that nobody can turn back.
+    hashing: RandomState,
+}
+
+/// Whose key a request came with: the same number for the same key as long as the process lives. 0: there are no keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tenant(pub(crate) u64);
+
+impl Keys {
+    /// Without keys, everybody is let in.
+    pub(crate) fn new(keys: Vec<ApiKey>) -> Self {
+        Self { keys, hashing: RandomState::new() }
     }
-    let Some(presented) = presented(headers) else { return false };
-    let matches = keys.iter().fold(Choice::from(0), |found, key| found | key.0.ct_eq(presented));
-    matches.into()
+
+    /// Who asks, if the headers carry one of the keys or there are no keys to be had. gRPC metadata are headers too.
+    ///
+    /// All keys are compared, each in a time that depends on its length alone, so that a clock tells nothing of their text.
+    pub(crate) fn tenant_of(&self, headers: &HeaderMap) -> Option<Tenant> {
+        if self.keys.is_empty() {
+            return Some(Tenant::default());
+        }
+        let presented = presented(headers)?;
+        let matches = self.keys.iter().fold(Choice::from(0), |found, key| found | key.0.ct_eq(presented));
+        bool::from(matches).then(|| Tenant(self.hashing.hash_one(presented).max(1)))
+    }
 }
 
 /// `Authorization: Bearer KEY` (the scheme in any case), else `x-api-key: KEY`.
@@ -47,11 +67,18 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    fn check(headers: &[(&'static str, &str)], expected: bool) {
-        let keys = ["first", "second"].map(|text| ApiKey::new(text).expect("not empty"));
+    fn keys() -> Keys {
+        Keys::new(["first", "second"].map(|text| ApiKey::new(text).expect("not empty")).into())
+    }
+
+    fn tenant(keys: &Keys, headers: &[(&'static str, &str)]) -> Option<Tenant> {
         let headers =
             headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().expect("a header")));
-        assert_eq!(is_allowed(&keys, &headers.collect()), expected);
+        keys.tenant_of(&headers.collect())
+    }
+
+    fn check(headers: &[(&'static str, &str)], expected: bool) {
+        assert_eq!(tenant(&keys(), headers).is_some(), expected);
     }
 
     #[test]
@@ -74,7 +101,16 @@ mod tests {
 
     #[test]
     fn without_keys_everybody_is_let_in() {
-        assert!(is_allowed(&[], &HeaderMap::new()));
+        assert_eq!(Keys::new(Vec::new()).tenant_of(&HeaderMap::new()), Some(Tenant(0)));
+    }
+
+    #[test]
+    fn a_key_is_one_tenant_whichever_header_it_comes_in() {
+        let keys = keys();
+        let first = tenant(&keys, &[("authorization", "Bearer first")]);
+        assert!(first.is_some_and(|tenant| tenant != Tenant(0)));
+        assert_eq!(first, tenant(&keys, &[("x-api-key", "first")]));
+        assert_ne!(first, tenant(&keys, &[("x-api-key", "second")]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Handlers return an [`ApiError`]; here, and nowhere else, it becomes a status, an envelope or a gRPC status.
 //! What the client reads is the error's text. What only the log keeps is `log` of [`ApiError::Internal`].
 
-use std::{borrow::Cow, fmt::Display};
+use std::{borrow::Cow, fmt::Display, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -147,10 +147,10 @@ pub enum ApiError {
     #[error("too many long prompts are being tokenised; try again")]
     TextQueueFull,
     /// The request's time is over.
-    #[error("the request was not finished within {seconds} s")]
+    #[error("the request was not finished within {} s", .allowed.as_secs_f64())]
     DeadlineExceeded {
         /// The bound.
-        seconds: u64,
+        allowed: Duration,
     },
     /// Our fault.
     #[error("the server had an error while processing the request; its log says more")]
@@ -388,6 +388,8 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pelton_engine::QueueBound;
+
     use super::*;
 
     fn check(error: ApiError, status: u16, code_name: &str, grpc: tonic::Code) {
@@ -397,6 +399,10 @@ mod tests {
         assert_eq!(shown["error"]["code"], status);
         assert_eq!(shown["error"]["code_name"], code_name);
         assert_eq!(tonic::Status::from(error).code(), grpc);
+    }
+
+    fn full(retry_after_s: u32) -> Failure {
+        Failure::QueueFull { bound: QueueBound::Requests { waiting: 9, asked: 1, limit: 9 }, retry_after_s }
     }
 
     #[test]
@@ -410,12 +416,7 @@ mod tests {
             Code::NotFound,
         );
         check(ApiError::Unauthorized, 401, "invalid_api_key", Code::Unauthenticated);
-        check(
-            Failure::QueueFull { waiting: 9, limit: 9, retry_after_s: 3 }.into(),
-            429,
-            "queue_full",
-            Code::ResourceExhausted,
-        );
+        check(full(3).into(), 429, "queue_full", Code::ResourceExhausted);
         check(
             Failure::NeverFits { needed: 9, blocks: 8, block_size: 32 }.into(),
             400,
@@ -424,6 +425,12 @@ mod tests {
         );
         check(Failure::Unavailable("loading".into()).into(), 503, "unavailable", Code::Unavailable);
         check(Failure::Internal("broken".into()).into(), 500, "engine_failed", Code::Internal);
+        check(
+            ApiError::DeadlineExceeded { allowed: Duration::from_secs(2) },
+            504,
+            "deadline_exceeded",
+            Code::DeadlineExceeded,
+        );
         check(ApiError::Internal { log: "secret".into() }, 500, "internal_error", Code::Internal);
     }
 
@@ -436,8 +443,16 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_when_to_come_back() {
-        let response = ApiError::from(Failure::QueueFull { waiting: 9, limit: 9, retry_after_s: 7 }).into_response();
+        let response = ApiError::from(full(7)).into_response();
         assert_eq!(response.headers()["retry-after"], "7");
+    }
+
+    #[test]
+    fn a_bound_on_time_is_told_in_seconds() {
+        for (allowed, expected) in [(Duration::from_secs(90), "90 s"), (Duration::from_millis(5), "0.005 s")] {
+            let error = ApiError::DeadlineExceeded { allowed };
+            assert_eq!(error.to_string(), format!("the request was not finished within {expected}"));
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::{
     command::{Trouble, serve},
     config::{Config, Surroundings},
     error::ApiError,
-    generate::{Serving, seconds_since_1970},
+    generate::{Serving, Terms, seconds_since_1970},
 };
 
 /// Which route's form a request has.
@@ -171,6 +171,7 @@ impl Drop for Offline {
 }
 
 async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) -> Result<Value, ApiError> {
+    let terms = Terms::now();
     let head = |prefix: &str, object| Head {
         id: format!("{prefix}-{ticket}"),
         object,
@@ -180,14 +181,15 @@ async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) 
     let json = match kind {
         Kind::Completion => {
             let request = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
-            let generation = serving.generate(request.request.clone()).await?;
+            let generation = serving.generate(request.request.clone(), terms).await?;
             let head = head("cmpl", "text_completion");
             let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
             serde_json::to_value(form.whole(generation.whole().await?))
         }
         Kind::Chat => {
             let request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
-            let generation = serving.generate(request.request.clone()).await.map_err(|error| request.renamed(error))?;
+            let generation =
+                serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
             let head = head("chatcmpl", "chat.completion");
             let form = ChatForm::new(head, serving.tokenizer.clone(), &request, &generation);
             serde_json::to_value(form.whole(generation.whole().await?))

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pelton_core::Counts;
+
 use super::{Driver, new_core};
 use crate::{Phase, suspects::Suspects};
 
@@ -44,7 +46,7 @@ impl Driver {
         }
         self.suspects = Suspects::default();
         self.core = None;
-        self.preemptions_seen = 0;
+        self.counts_seen = Counts::default();
         let Some(report) = self.shared.status.borrow().model.clone() else { return };
         let mut core = new_core(&self.config, &self.capacities, self.hash_key, &report);
         for group in known {

@@ -25,7 +25,7 @@ fn after_an_assertion_all_requests_go_on_from_the_journal() {
     }
     let prompts: usize = cases.iter().map(|case| case.prompt.len()).sum();
     let stats = rig.stop();
-    assert_eq!((stats.bugs, stats.worker_restarts, stats.waiting), (1, 1, 0));
+    assert_eq!((stats.bugs, stats.worker_restarts, stats.queue.requests), (1, 1, 0));
     assert_eq!(stats.prompt_tokens, prompts as u64, "counters go on where they were");
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pelton_engine::{
-    Answer, Deadlines, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output, Party, Phase, Sampling, Stats,
-    StopRule, Submission, Usage, WorkerSpec,
+    Answer, Deadlines, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output, Party, Phase, QueueLimits,
+    Sampling, Stats, StopRule, Submission, Usage, WorkerSpec,
 };
 use pelton_link_testing::this_binary;
 
@@ -150,7 +150,7 @@ impl Rig {
             load,
             max_running: 16,
             token_budget: 64,
-            max_waiting: 1000,
+            queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,
             prefix_caching: true,
             deadlines: deadlines(),
@@ -168,7 +168,7 @@ impl Rig {
     }
 
     pub(crate) fn submit(&self, case: &Case) -> Answer {
-        let submitted = self.engine.submit(Submission {
+        let submitted = self.engine.submit(vec![Submission {
             prompt: case.prompt.clone().into(),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: case.max_tokens, min_tokens: 0, stop_ids: [].into() },
@@ -176,8 +176,9 @@ impl Rig {
             priority: 0,
             party: Party::default(),
             timeout: None,
-        });
-        submitted.unwrap_or_else(|failure| panic!("{case:?} is refused: {failure}"))
+        }]);
+        let mut answers = submitted.unwrap_or_else(|failure| panic!("{case:?} is refused: {failure}"));
+        answers.pop().expect("one answer per submission")
     }
 
     /// All at once.

@@ -85,5 +85,5 @@ fn clients_may_leave_and_come_while_suspects_are_tried() {
         Outcome::of(answer).is_undisturbed(case);
     }
     let stats = rig.stop();
-    assert_eq!((stats.condemned, stats.suspects, stats.withheld, stats.waiting), (1, 0, 0, 0));
+    assert_eq!((stats.condemned, stats.suspects, stats.withheld, stats.queue.requests), (1, 0, 0, 0));
 }

@@ -36,7 +36,8 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
-        priority: fields.read("priority", "an integer of 32 bits")?.unwrap_or(0),
+        priority: fields.read("priority", "an integer of 32 bits")?,
+        user: fields.text("user")?,
         cache_salt: fields.text("cache_salt")?,
     })
 }

@@ -59,15 +59,8 @@ const CHAT: &[Unserved] = &[
 ];
 
 /// Parameters that OpenAI's protocol has for the client's own books. They change no answer.
-const WITHOUT_EFFECT: &[&str] = &[
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "session_id",
-    "user",
-];
+const WITHOUT_EFFECT: &[&str] =
+    &["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "session_id"];
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -146,6 +139,6 @@ mod tests {
             r#"{"audio": null, "store": false, "modalities": [ "text" ], "response_format": {"type": "text"}}"#,
             None,
         );
-        check(r#"{"user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
+        check(r#"{"metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
     }
 }

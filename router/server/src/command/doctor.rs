@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::{Value, json};
 
+use super::serve::Share;
 use super::{Line, Trouble, resolve, tree};
 use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
 use crate::display::bytes;
@@ -46,6 +47,7 @@ struct Findings {
     gpus: Vec<Gpu>,
     python: Python,
     cache: Cache,
+    workers: u32,
 }
 
 /// The worker's interpreter.
@@ -79,6 +81,7 @@ impl Findings {
             gpus: machine::gpus(),
             python: Python::ask(&config.worker.python),
             cache: Cache::look(&config.hub.hub_cache),
+            workers: config.workers(),
         }
     }
 
@@ -177,8 +180,11 @@ impl Findings {
 
     /// What `pelton serve` will take if nobody says otherwise.
     fn plan(&self) -> String {
-        let limit = self.memory.map_or("what the worker finds".into(), |memory| bytes(memory.worker_limit_bytes()));
-        let cpu = format!("{} threads with {} kernels, up to {limit} of memory", self.processor.usable, self.kernels);
+        let memory = self.memory.map(|memory| memory.worker_limit_bytes());
+        let share = Share::out_of(memory.unwrap_or(0), self.processor.usable as u32, self.workers);
+        let limit = memory.map_or("what the worker finds".into(), |_| bytes(share.memory_bytes));
+        let many = if self.workers == 1 { String::new() } else { format!("{} workers, each with ", self.workers) };
+        let cpu = format!("{many}{} threads with {} kernels, up to {limit} of memory", share.threads, self.kernels);
         if self.gpus.is_empty() { cpu } else { format!("the first GPU if PyTorch can use it, else {cpu}") }
     }
 
@@ -207,6 +213,7 @@ impl Findings {
             "gpus": self.gpus.iter().map(gpu).collect::<Vec<_>>(),
             "python": { "program": self.python.program, "seen": self.python.seen.as_ref().ok(), "error": self.python.seen.as_ref().err() },
             "hub_cache": { "folder": self.cache.folder, "free_bytes": self.cache.free_bytes },
+            "workers": self.workers,
             "wrong": wrong,
         })
     }
@@ -271,6 +278,7 @@ mod tests {
             gpus: vec![Gpu { name: "A Card".into(), memory: Some((8 << 30, 4 << 30)) }],
             python: Python { program: "python3".into(), seen },
             cache: Cache { folder: "/cache".into(), free_bytes: Some(1 << 40) },
+            workers: 1,
         }
     }
 
@@ -294,6 +302,14 @@ mod tests {
             assert!(page.contains(part), "{part} in\n{page}");
         }
         assert_eq!(findings.json(&findings.wrong())["memory"]["available_bytes"], 4u64 << 30);
+    }
+
+    #[test]
+    fn several_workers_share_what_is_there() {
+        let findings = Findings { workers: 2, gpus: Vec::new(), ..findings(Ok(whole()), 4 << 30) };
+        let page = findings.table(&[]);
+        assert!(page.contains("2 workers, each with 1 threads with avx2 kernels, up to 1.80 GiB of memory"), "{page}");
+        assert_eq!(findings.json(&[])["workers"], 2);
     }
 
     #[test]

@@ -91,6 +91,38 @@ impl Config {
         self.engine.max_running.said().map_or(USUAL.min(self.engine.token_budget.0), |count| count.0)
     }
 
+    /// How many workers serve.
+    pub fn workers(&self) -> u32 {
+        match self.worker.worker.len() {
+            0 => self.worker.workers.0,
+            given => u32::try_from(given).expect("a command line is shorter"),
+        }
+    }
+
+    /// Whether a worker runs on another machine.
+    pub fn has_worker_elsewhere(&self) -> bool {
+        self.worker.worker.iter().any(|worker| matches!(worker, WorkerAddress::Tcp { .. }))
+    }
+
+    fn check_workers(&self) -> Result<(), ConfigError> {
+        let conflict = |text: String| Err(ConfigError::Conflict(text));
+        let (started, given) = (self.worker.workers.0, &self.worker.worker);
+        if started > 1 && !given.is_empty() {
+            return conflict(format!(
+                "`workers` is {started}: so many are started, and `worker` names {} that run already; leave one of the two out",
+                given.len()
+            ));
+        }
+        if started > 1 && self.worker.device == Device::Cuda {
+            return conflict(format!(
+                "`workers` is {started} and `device` is cuda: they would share the first GPU; start a worker for each GPU \
+                 (`CUDA_VISIBLE_DEVICES=1 pelton worker --listen unix:///...`) and name each with `worker`"
+            ));
+        }
+        let twice = given.iter().enumerate().find(|(index, worker)| given[..*index].contains(worker));
+        twice.map_or(Ok(()), |(_, worker)| conflict(format!("`worker` names {worker} twice; a worker serves once")))
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         let conflict = |text: String| Err(ConfigError::Conflict(text));
         if let Auto::Of(running) = self.engine.max_running
@@ -107,7 +139,8 @@ impl Config {
                 self.server.port
             ));
         }
-        let is_tcp = matches!(self.worker.worker, Some(WorkerAddress::Tcp { .. }));
+        self.check_workers()?;
+        let is_tcp = self.has_worker_elsewhere();
         if is_tcp && self.worker.worker_token_file.is_none() {
             return conflict("a tcp worker asks for a token: set `worker-token-file`".into());
         }

@@ -82,6 +82,14 @@ fn wrong_flags_are_refused_with_what_to_change() {
         ("--max-running 64 --token-budget 32", "`max-running` is 64, more than the `token-budget` of 32"),
         ("--port 80 --grpc-port 80", "`port` and `grpc-port` are both 80"),
         ("--worker tcp://far:1", "a tcp worker asks for a token: set `worker-token-file`"),
+        ("--workers 65", "flag --workers: `workers` is 65; allowed: a whole number from 1 to 64"),
+        (
+            "--workers 2 --worker unix:///a.sock",
+            "`workers` is 2: so many are started, and `worker` names 1 that run already",
+        ),
+        ("--workers 2 --device cuda", "`workers` is 2 and `device` is cuda: they would share the first GPU"),
+        ("--worker unix:///a --worker unix:///b --worker unix:///a", "`worker` names unix:///a twice"),
+        ("--worker unix:///a --worker tcp://far:1", "a tcp worker asks for a token: set `worker-token-file`"),
         ("--worker-ca ca.pem", "`worker-token-file` and `worker-ca` are for a tcp worker"),
         ("--config /no/such.toml", "/no/such.toml: cannot be read: No such file"),
     ] {

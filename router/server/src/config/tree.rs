@@ -48,7 +48,9 @@ settings! {
         api_key_file: Option<PathBuf>;
         /// The largest request body.
         body_limit: Bytes = "32MiB";
-        /// The longest that one request may take, from its arrival to its last token. Not set: as long as it takes.
+        /// The longest that one request may take, from its arrival to its last token; then it ends with status 504. Clients may
+        /// ask for less by the headers `x-request-timeout-ms`, `x-envoy-expected-rq-timeout-ms` or gRPC's deadline. Not set: as
+        /// long as it takes.
         request_timeout: Option<Duration>;
         /// How long running requests may take to finish after SIGTERM.
         drain_timeout: Duration = "30s";
@@ -58,16 +60,23 @@ settings! {
 settings! {
     /// Engine
     pub section Engine ("engine", Everywhere) {
-        /// Memory for KV blocks; `auto` is what weights and activations leave of `memory-limit`.
+        /// Memory for KV blocks of each worker; `auto` is what weights and activations leave of `memory-limit`.
         kv_memory: Auto<Bytes> = "auto";
-        /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free.
+        /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free, shared out evenly
+        /// among the workers.
         memory_limit: Auto<Bytes> = "auto";
         /// Tokens in a KV block; `auto` is 32 on CPUs and 16 on GPUs.
         block_size: Auto<BlockSize> = "auto";
-        /// Requests that run at once; others wait. `auto` is 256, or `token-budget` if that is less.
+        /// Requests that run at once in each worker; others wait. `auto` is 256, or `token-budget` if that is less.
         max_running: Auto<Count<1, 4096>> = "auto";
         /// Requests that may wait; more are refused with status 429.
         max_waiting: Count<1, 1_000_000> = "4096";
+        /// Prompt tokens of all requests that wait; more are refused with status 429. A request that finds nobody waiting may always wait.
+        /// Not set: as many as `max-waiting` requests have.
+        max_waiting_tokens: Option<Tokens>;
+        /// How long a new request may be foreseen to wait, by the tokens before it and by the pace of the queue; beyond that it is
+        /// refused with status 429. Not set: however long.
+        max_queue_wait: Option<Duration>;
         /// Tokens of one step, prompts and outputs together. Smaller: a steadier stream; larger: faster prompts.
         token_budget: Tokens = "2048";
         /// How long a step that draws tokens should take, such as 50ms: prompts are cut so that those who read do not wait longer
@@ -83,11 +92,15 @@ settings! {
     pub section Worker ("worker", Everywhere) {
         /// Where the model runs; `auto` is the first GPU that PyTorch can use, else the processor.
         device: Device = "auto";
-        /// Threads that compute; `auto` is the processor's cores, or the cgroup's share of them.
+        /// How many workers Pelton starts on this machine: each loads the model, and a request goes to the one that has most of its
+        /// prompt in its cache and least else to do. On CPUs; several GPUs take a worker each that runs already (`worker`).
+        workers: Count<1, 64> = "1";
+        /// Threads of each worker that compute; `auto` is the processor's cores, or the cgroup's share of them, shared out evenly
+        /// among the workers.
         threads: Auto<Count<1, 1024>> = "auto";
-        /// A worker that runs already: unix:///path/to/worker.sock on this machine, tcp://HOST:PORT on another.
-        /// Not set: Pelton starts one of its own.
-        worker: Option<WorkerAddress>;
+        /// A worker that runs already: unix:///path/to/worker.sock on this machine, tcp://HOST:PORT on another. May be given
+        /// several times: all of them serve. Not set: Pelton starts workers of its own.
+        worker: Vec<WorkerAddress>;
         /// A file with the token that a tcp worker asks for.
         worker_token_file: Option<PathBuf>;
         /// The certificate authority (PEM) that signed the certificate of a tcp worker.

@@ -11,7 +11,9 @@ use super::{bytes, count};
 pub(crate) struct Start<'a> {
     /// The name that answers carry.
     pub(crate) name: &'a str,
-    /// Requests that run at once.
+    /// Workers, each with what the report tells of one.
+    pub(crate) workers: u32,
+    /// Requests that run at once in a worker.
     pub(crate) max_running: u32,
     /// `http://127.0.0.1:8000`.
     pub(crate) url: &'a str,
@@ -36,6 +38,9 @@ pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
     };
     let mut text = String::new();
     let mut row = |name: &str, value: &str, note: &str| _ = writeln!(text, "  {name:<12}{value:>12}   {note}");
+    if start.workers > 1 {
+        row("workers", &count(start.workers.into()), "each with what follows");
+    }
     row(
         "weights",
         &bytes(budget.weights_bytes),
@@ -101,6 +106,7 @@ mod tests {
         };
         let start = Start {
             name: "demo",
+            workers: 2,
             max_running: 256,
             url: "http://127.0.0.1:8000",
             needs_key: true,
@@ -109,6 +115,7 @@ mod tests {
         };
         let text = started(&model, &start);
         for part in [
+            "workers                2   each with what follows",
             "weights         12.0 MiB   llama bfloat16 on cpu (Some CPU)  (portable kernels",
             "KV blocks       1.00 GiB   1,000 blocks of 32 tokens = 32,000 tokens",
             "fits                   7   requests of 4,096 tokens at once, or up to 256 shorter ones",

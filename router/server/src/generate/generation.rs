@@ -7,13 +7,13 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::Duration,
 };
 
-use pelton_engine::{Answer, Output, Submission, Usage};
+use pelton_engine::{Answer, Failure, Output, Submission, Usage};
 
 use super::{
-    PreparedPrompt, Request,
+    PreparedPrompt, Request, Terms,
     follow::{Delta, Ending, Finish, Followed, Follower, TextRules},
     options::ModelFacts,
     serving::Serving,
@@ -25,13 +25,7 @@ pub struct Generation {
     prompts: Vec<PreparedPrompt>,
     answers_per_prompt: usize,
     choices: Vec<Choice>,
-    deadline: Option<Deadline>,
-}
-
-#[derive(Clone, Copy)]
-struct Deadline {
-    at: tokio::time::Instant,
-    seconds: u64,
+    timeout: Option<Duration>,
 }
 
 /// One answer, and where it comes from.
@@ -50,12 +44,8 @@ enum Source {
 
 impl Serving {
     /// Starts a request: checks, renders, tokenises and submits it.
-    pub async fn generate(self: &Arc<Self>, mut request: Request) -> Result<Generation, ApiError> {
-        let arrival = Instant::now();
-        let deadline = self
-            .limits
-            .request_timeout
-            .map(|timeout| Deadline { at: tokio::time::Instant::now() + timeout, seconds: timeout.as_secs() });
+    pub async fn generate(self: &Arc<Self>, mut request: Request, terms: Terms) -> Result<Generation, ApiError> {
+        let terms = terms.within(self.limits.request_timeout);
         let model = self.ready()?;
         let facts = self.facts(&model);
         request.options.check_rest(&facts)?;
@@ -65,25 +55,41 @@ impl Serving {
             return Err(ApiError::Conflict { param: "tools".to_owned(), reason: reason.to_owned() });
         }
         let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
-        let prompts = self.tokenize(std::mem::take(&mut request.prompts), request.echo).await?;
-        let mut choices = Vec::with_capacity(prompts.len() * request.options.n as usize);
+        let tokenized = self.tokenize(std::mem::take(&mut request.prompts), request.echo);
+        let prompts = self.in_time(&terms, tokenized).await?;
+        let n = request.options.n;
+        let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
-            let submission = self.submission(&request, prompt, is_chat, &facts)?;
-            let rules = Arc::new(self.rules(&request, &submission, &facts));
-            for index in 0..request.options.n {
+            let submission = self.submission(&request, &terms, prompt, is_chat, &facts)?;
+            all_rules.push(Arc::new(self.rules(&request, &submission, &facts)));
+            for index in 0..n {
                 let mut submission = submission.clone();
                 submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
-                let clock = RequestClock::new(&self.metrics, arrival, request.options.n, submission.stop.max_tokens);
-                let source = if submission.stop.max_tokens == 0 {
-                    Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() })
-                } else {
-                    Source::Engine(self.engine.submit(submission)?)
-                };
-                choices.push(Choice { source, follower: Follower::new(&self.tokenizer, Arc::clone(&rules)), clock });
+                submissions.push(submission);
             }
         }
-        let answers_per_prompt = request.options.n as usize;
-        Ok(Generation { prompts, answers_per_prompt, choices, deadline })
+        // An echo alone asks the engine for nothing.
+        submissions.retain(|submission| submission.stop.max_tokens > 0);
+        let mut answers = self.engine.submit(submissions)?.into_iter();
+        let choices = all_rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize)).map(|rules| Choice {
+            source: match rules.max_tokens {
+                0 => Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() }),
+                _ => Source::Engine(answers.next().expect("an answer for each submission")),
+            },
+            follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
+            clock: RequestClock::new(&self.metrics, terms.arrival, n, rules.max_tokens),
+        });
+        let choices = choices.collect();
+        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout })
+    }
+
+    /// Work on a request's text. What comes after it, the engine ends in time.
+    async fn in_time<T>(&self, terms: &Terms, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let (Some(left), Some(allowed)) = (terms.left(), terms.timeout) else { return work.await };
+        tokio::time::timeout(left, work).await.unwrap_or_else(|_| {
+            self.metrics.expired_in_text();
+            Err(ApiError::DeadlineExceeded { allowed })
+        })
     }
 
     fn check_choices(&self, request: &Request) -> Result<(), ApiError> {
@@ -143,14 +149,7 @@ impl Generation {
     /// Waits until something has come, and returns all that has: at most one delta per answer, none that is empty.
     /// No deltas at all: every answer is complete. Safe to cancel.
     pub async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
-        let deadline = self.deadline;
-        let next = poll_fn(|context| self.poll_next(context));
-        match deadline {
-            None => next.await,
-            Some(Deadline { at, seconds }) => {
-                tokio::time::timeout_at(at, next).await.unwrap_or(Err(ApiError::DeadlineExceeded { seconds }))
-            }
-        }
+        poll_fn(|context| self.poll_next(context)).await
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Delta>, ApiError>> {
@@ -159,7 +158,11 @@ impl Generation {
         for (index, choice) in self.choices.iter_mut().enumerate() {
             let mut delta = Delta { choice: index, ..Delta::default() };
             if let Err(failure) = choice.poll_into(context, &mut delta) {
-                return Poll::Ready(Err(failure));
+                return Poll::Ready(Err(match (failure, self.timeout) {
+                    // The engine knows what was left of it.
+                    (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
+                    (failure, _) => failure.into(),
+                }));
             }
             is_going |= !matches!(choice.source, Source::Over);
             if !delta.is_empty() {
@@ -172,7 +175,7 @@ impl Generation {
 
 impl Choice {
     /// Takes all that is here. Registers for more if the answer is not over.
-    fn poll_into(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Result<(), ApiError> {
+    fn poll_into(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Result<(), Failure> {
         loop {
             let answer = match &mut self.source {
                 Source::Over => return Ok(()),

@@ -1,7 +1,7 @@
 //! One request's way through text and engine: checked, rendered, tokenised, submitted, followed, turned into text again.
 //!
-//! In: [`Serving::generate`] with a [`Request`], the same for HTTP, gRPC and the Python class. Out: [`Generation`],
-//! a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
+//! In: [`Serving::generate`] with a [`Request`] and its [`Terms`], the same for HTTP, gRPC and the Python class. Out:
+//! [`Generation`], a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
 //! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
 
 mod feed;
@@ -10,6 +10,7 @@ mod generation;
 mod options;
 mod prepare;
 mod serving;
+mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
 mod whole;
@@ -19,6 +20,7 @@ pub use generation::Generation;
 pub use options::Options;
 pub use prepare::{PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
+pub use terms::Terms;
 pub use whole::{Call, Whole};
 
 #[cfg(test)]

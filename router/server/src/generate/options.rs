@@ -63,8 +63,10 @@ pub struct Options {
     pub skip_special: bool,
     /// How many likeliest tokens to tell beside the chosen one.
     pub logprobs: Option<u32>,
-    /// Smaller first.
-    pub priority: i32,
+    /// Smaller first; `None`: as the request's terms say.
+    pub priority: Option<i32>,
+    /// Who of the tenant's users asks: each gets a share of what the tenant gets.
+    pub user: Option<String>,
     /// Requests with different salts share no cached blocks.
     pub cache_salt: Option<String>,
 }
@@ -90,7 +92,8 @@ impl Default for Options {
             include_stop: false,
             skip_special: true,
             logprobs: None,
-            priority: 0,
+            priority: None,
+            user: None,
             cache_salt: None,
         }
     }

@@ -10,7 +10,7 @@ use pelton_text::{ChatInput, LocalTime, TemplateError};
 use serde_json::Value;
 
 use super::{
-    Request,
+    Request, Terms,
     options::{ModelFacts, in_vocabulary},
     serving::Serving,
 };
@@ -146,6 +146,7 @@ impl Serving {
     pub(crate) fn submission(
         &self,
         request: &Request,
+        terms: &Terms,
         prompt: &PreparedPrompt,
         is_chat: bool,
         facts: &ModelFacts<'_>,
@@ -169,9 +170,9 @@ impl Serving {
                 stop_ids: options.stop_ids(facts)?,
             },
             cache_salt: self.cache_salt(options.cache_salt.as_deref()),
-            priority: options.priority,
-            party: Party::default(),
-            timeout: None,
+            priority: options.priority.unwrap_or(terms.priority),
+            party: Party { tenant: terms.tenant, user: self.user(options.user.as_deref()) },
+            timeout: terms.left(),
         })
     }
 }

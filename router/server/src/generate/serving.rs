@@ -93,7 +93,7 @@ pub struct Serving {
     pub(crate) reads_tool_calls: bool,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
-    /// Turns clients' salts into numbers that clients cannot predict.
+    /// Turns clients' texts into numbers that clients cannot predict.
     salting: RandomState,
 }
 
@@ -174,6 +174,11 @@ impl Serving {
     /// 0 without a salt, so that requests without one share their blocks.
     pub(crate) fn cache_salt(&self, salt: Option<&str>) -> u64 {
         salt.map_or(0, |salt| self.salting.hash_one(salt).max(1))
+    }
+
+    /// 0 without a user, so that requests without one share what their tenant gets.
+    pub(crate) fn user(&self, user: Option<&str>) -> u64 {
+        user.filter(|user| !user.is_empty()).map_or(0, |user| self.salting.hash_one(user).max(1))
     }
 
     /// Runs work on a text of so many bytes where it delays nobody else.

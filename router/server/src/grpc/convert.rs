@@ -26,6 +26,8 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
     };
     let mut options = message.sampling.map(self::options).unwrap_or_default();
     options.n = message.n.unwrap_or(1);
+    options.priority = message.priority;
+    options.user = Some(message.user);
     Ok(Request { prompts: vec![prompt], options, echo: false, tools })
 }
 

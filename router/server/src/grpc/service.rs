@@ -10,6 +10,7 @@ use super::convert::{self, MessageWriter};
 use crate::{
     error::ApiError,
     generate::{Serving, feed},
+    http::terms,
 };
 
 pub(super) struct PeltonService {
@@ -27,13 +28,15 @@ impl Pelton for PeltonService {
     type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let headers = request.metadata().as_ref();
+        let terms = terms::read(headers, request.extensions())?.within(terms::grpc_timeout(headers)?);
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
         tracing::debug!(request_id = message.request_id, "generate");
         let name = convert::name_of_prompt(&message);
         let by_our_names =
             |error: ApiError| error.renamed(|param| matches!(param, "prompt" | "messages").then_some(name));
-        let generation = self.serving.generate(convert::request(message)?).await.map_err(by_our_names)?;
+        let generation = self.serving.generate(convert::request(message)?, terms).await.map_err(by_our_names)?;
         let writer = MessageWriter { tokenizer: self.serving.tokenizer.clone() };
         let feed = feed(generation, writer, &self.serving.limits, &self.serving.metrics);
         let messages = feed.flat_map(|piece| match piece {

@@ -10,7 +10,7 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::App;
-use crate::{api::is_plain_id, auth::is_allowed, error::ApiError};
+use crate::{api::is_plain_id, error::ApiError};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -59,14 +59,17 @@ pub(super) async fn measure(State(app): State<App>, request: Request, next: Next
     response
 }
 
-/// Refuses whoever has no key.
-pub(super) async fn authorize(State(app): State<App>, request: Request, next: Next) -> Response {
+/// Refuses whoever has no key, and notes whose key it is.
+pub(super) async fn authorize(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_open = OPEN.contains(&path) || path.starts_with(OPEN_GRPC);
-    if is_open || is_allowed(&app.api_keys, request.headers()) {
-        return next.run(request).await;
+    match app.keys.tenant_of(request.headers()) {
+        None if !is_open => rejection(&request, ApiError::Unauthorized),
+        tenant => {
+            request.extensions_mut().insert(tenant.unwrap_or_default());
+            next.run(request).await
+        }
     }
-    rejection(&request, ApiError::Unauthorized)
 }
 
 /// An error in the protocol that the request speaks.

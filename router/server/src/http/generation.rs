@@ -14,19 +14,20 @@ use crate::{
         stream::Head,
     },
     error::ApiError,
-    generate::{Serving, seconds_since_1970},
+    generate::{Serving, Terms, seconds_since_1970},
 };
 
 pub(super) async fn completions(
     State(App { serving, .. }): State<App>,
     Extension(id): Extension<RequestId>,
+    terms: Terms,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let mut request = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
     let stream = request.stream;
     let head = head(&serving, "cmpl", "text_completion", request.request_id.take(), id);
-    let generation = serving.generate(request.request.clone()).await?;
+    let generation = serving.generate(request.request.clone(), terms).await?;
     let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
     Ok(match stream {
         Some(options) => sse::respond(&serving, generation, CompletionEvents::new(form, options)),
@@ -37,13 +38,14 @@ pub(super) async fn completions(
 pub(super) async fn chat_completions(
     State(App { serving, .. }): State<App>,
     Extension(id): Extension<RequestId>,
+    terms: Terms,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let mut request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
     let object = if request.stream.is_some() { "chat.completion.chunk" } else { "chat.completion" };
     let head = head(&serving, "chatcmpl", object, request.request_id.take(), id);
-    let generation = serving.generate(request.request.clone()).await.map_err(|error| request.renamed(error))?;
+    let generation = serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
     let form = ChatForm::new(head, serving.tokenizer.clone(), &request, &generation);
     Ok(match request.stream {
         Some(options) => sse::respond(&serving, generation, ChatEvents::new(form, options)),

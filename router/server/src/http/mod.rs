@@ -12,11 +12,15 @@ mod listen;
 mod models;
 mod routes;
 mod sse;
+pub(crate) mod terms;
 mod tokens;
 
 use std::sync::Arc;
 
-use crate::{auth::ApiKey, generate::Serving};
+use crate::{
+    auth::{ApiKey, Keys},
+    generate::Serving,
+};
 
 pub(crate) use health::is_ready;
 pub use listen::{Listeners, serve};
@@ -25,12 +29,12 @@ pub use listen::{Listeners, serve};
 #[derive(Clone)]
 pub struct App {
     pub(crate) serving: Arc<Serving>,
-    pub(crate) api_keys: Arc<[ApiKey]>,
+    pub(crate) keys: Arc<Keys>,
 }
 
 impl App {
     /// Without keys, everybody is let in.
     pub fn new(serving: Arc<Serving>, api_keys: Vec<ApiKey>) -> Self {
-        Self { serving, api_keys: api_keys.into() }
+        Self { serving, keys: Arc::new(Keys::new(api_keys)) }
     }
 }

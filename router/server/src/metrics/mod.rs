@@ -57,6 +57,8 @@ pub struct Metrics {
     ended: [Counter; ENDS.len()],
     cancelled: [Counter; PHASES.len()],
     stalled_streams: Counter,
+    /// Requests whose time was over before the engine had them.
+    expired_in_text: Counter,
     /// By route, method and class of status. Routes are those of the router, so this is bounded.
     http: Mutex<BTreeMap<HttpLabels, Arc<HttpSeries>>>,
 }
@@ -96,6 +98,7 @@ impl Metrics {
             ended: Default::default(),
             cancelled: Default::default(),
             stalled_streams: Counter::default(),
+            expired_in_text: Counter::default(),
             http: Mutex::default(),
         }
     }
@@ -125,6 +128,11 @@ impl Metrics {
         self.stalled_streams.add(1);
     }
 
+    /// A request's time was over while its text was still worked on.
+    pub(crate) fn expired_in_text(&self) {
+        self.expired_in_text.add(1);
+    }
+
     /// The classic text format, whatever the reader says it accepts: autoscalers read nothing else.
     pub(crate) fn show(&self, stats: &Stats, status: &Status, now_s: u64) -> String {
         let mut shown = Exposition::new(labelled(&[("model_name", &self.model), ("engine", "0")]));
@@ -141,11 +149,11 @@ impl Metrics {
     fn show_gauges(&self, shown: &mut Exposition, stats: &Stats, status: &Status, now_s: u64) {
         let used = if stats.blocks == 0 { 0.0 } else { stats.blocks_held as f64 / stats.blocks as f64 };
         shown.gauge("vllm:num_requests_running", "Requests in a batch.", stats.running);
-        shown.gauge("vllm:num_requests_waiting", "Requests not yet admitted to a batch.", stats.waiting);
+        shown.gauge("vllm:num_requests_waiting", "Requests not yet admitted to a batch.", stats.queue.requests);
         shown.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks that requests hold, 0 to 1.", used);
         let model = status.model.as_ref();
         let block_size = model.map_or(0, |model| model.block_size).to_string();
-        let blocks = model.map_or(0, |model| model.blocks).to_string();
+        let blocks = model.map_or(0, |model| u64::from(model.blocks) * stats.workers).to_string();
         let dtype = model.map_or("", |model| model.dtype.as_str());
         let labels = [("block_size", block_size.as_str()), ("num_gpu_blocks", &blocks), ("cache_dtype", dtype)];
         shown.info("vllm:cache_config_info", "The KV cache.", &labels, 1);
@@ -164,6 +172,17 @@ impl Metrics {
         shown.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", stats.prompt_tokens);
         shown.counter("vllm:prompt_tokens_cached_total", "Of those, found in the prefix cache.", stats.cached_tokens);
         shown.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
+        let series = [
+            ([("reason", "requests")], stats.queue.refused_by_requests),
+            ([("reason", "tokens")], stats.queue.refused_by_tokens),
+            ([("reason", "wait")], stats.queue.refused_by_wait),
+        ];
+        let series = series.iter().map(|(labels, value)| (labels.as_slice(), *value));
+        shown.counters(
+            "vllm:admission_rejections_total",
+            "Requests that the queue refused, by the bound that was hit.",
+            series,
+        );
     }
 
     fn show_requests(&self, shown: &mut Exposition) {
@@ -210,6 +229,25 @@ impl Metrics {
         shown.gauge("pelton_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
+        shown.gauge(
+            "pelton_waiting_tokens",
+            "Prompt tokens of requests not yet admitted to a batch.",
+            stats.queue.tokens,
+        );
+        let wait_s = stats.queue.wait.as_secs_f64();
+        shown.gauge("pelton_queue_wait_foreseen_seconds", "How long a request that came now would wait.", wait_s);
+        shown.gauge("pelton_workers", "Workers that are configured.", stats.workers);
+        shown.gauge("pelton_workers_ready", "Workers that compute now.", stats.workers_ready);
+        shown.counter(
+            "pelton_requests_expired_total",
+            "Requests whose deadline passed.",
+            stats.expired + self.expired_in_text.value(),
+        );
+        shown.counter(
+            "pelton_preempted_tokens_total",
+            "Tokens whose KV was lost because a request was preempted.",
+            stats.preempted_tokens,
+        );
         shown.counter("pelton_requests_aborted_total", "Requests aborted in the engine.", stats.aborted);
         shown.counter("pelton_worker_restarts_total", "Workers replaced.", stats.worker_restarts);
         shown.counter("pelton_requests_replayed_total", "Requests replayed after a worker's death.", stats.replayed);
@@ -275,6 +313,7 @@ mod tests {
             "vllm:num_requests_running{model_name=\"demo\",engine=\"0\"} 0",
             "vllm:num_requests_waiting{model_name=\"demo\",engine=\"0\"} 0",
             "vllm:kv_cache_usage_perc{model_name=\"demo\",engine=\"0\"} 0",
+            "vllm:admission_rejections_total{model_name=\"demo\",engine=\"0\",reason=\"wait\"} 0",
             "# TYPE vllm:cache_config_info gauge",
             "# TYPE vllm:lora_requests_info gauge",
             "pelton_load_total_bytes{model_name=\"demo\",engine=\"0\"} 2",

@@ -27,6 +27,7 @@ use crate::logging;
 
 pub(super) use doors::Doors;
 pub(crate) use opened::open;
+pub(super) use parts::Share;
 pub(super) use server::Server;
 use stop::Stop;
 
@@ -106,12 +107,14 @@ fn announce(config: &Config, server: &Server, took: Duration, bars: &MultiProgre
             max_model_len,
             blocks = model.blocks,
             block_size = model.block_size,
+            workers = config.workers(),
             "ready"
         );
         return;
     }
     let start = Start {
         name: server.name(),
+        workers: config.workers(),
         max_running: config.max_running(),
         url: server.url(),
         needs_key: server.needs_key(),

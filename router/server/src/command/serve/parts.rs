@@ -3,12 +3,12 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use pelton_engine::{Deadlines, EngineConfig, LoadOptions, Tls, Token, WorkerSpec};
+use pelton_engine::{Deadlines, EngineConfig, LoadOptions, QueueLimits, Tls, Token, WorkerSpec};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
 use crate::command::Trouble;
-use crate::config::{Config, WorkerAddress};
+use crate::config::{Config, Device, Worker, WorkerAddress};
 use crate::generate::ApiLimits;
 use crate::machine;
 
@@ -38,40 +38,81 @@ impl TextSide {
 /// What the engine needs to start a worker for the model in `folder`.
 pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConfig, Trouble> {
     // What this machine has free and how many cores it lends say nothing about a worker elsewhere: 0 lets that one look for itself.
-    let is_elsewhere = matches!(config.worker.worker, Some(WorkerAddress::Tcp { .. }));
-    let free = || if is_elsewhere { 0 } else { machine::memory().map_or(0, |memory| memory.worker_limit_bytes()) };
-    let cores =
-        || if is_elsewhere { 0 } else { std::thread::available_parallelism().map_or(0, NonZeroUsize::get) as u32 };
+    let share = if config.has_worker_elsewhere() { Share::default() } else { Share::of(config.workers()) };
+    refuse_to_share_a_gpu(config, machine::gpus().len())?;
     let load = LoadOptions {
         model_path: folder.to_owned(),
         dtype: config.model.dtype.word().to_owned(),
         max_model_len: config.model.max_model_len.said().map_or(0, |tokens| tokens.0),
         kv_bytes: config.engine.kv_memory.said().map_or(0, |bytes| bytes.0),
-        memory_limit_bytes: config.engine.memory_limit.said().map_or_else(free, |bytes| bytes.0),
+        memory_limit_bytes: config.engine.memory_limit.said().map_or(share.memory_bytes, |bytes| bytes.0),
         block_size: config.engine.block_size.said().map_or(0, |size| size.0),
-        threads: config.worker.threads.said().map_or_else(cores, |threads| threads.0),
+        threads: config.worker.threads.said().map_or(share.threads, |threads| threads.0),
         slots: config.max_running(),
         token_budget: config.engine.token_budget.0,
         device: config.worker.device.word().to_owned(),
     };
     Ok(EngineConfig {
-        workers: vec![worker(config)?],
+        workers: workers(config)?,
         load,
         max_running: config.max_running(),
         token_budget: config.engine.token_budget.0,
         itl_target: config.engine.itl_target,
-        max_waiting: config.engine.max_waiting.0 as usize,
+        queue: QueueLimits {
+            requests: config.engine.max_waiting.0 as usize,
+            tokens: config.engine.max_waiting_tokens.map(|tokens| u64::from(tokens.0)),
+            wait: config.engine.max_queue_wait,
+        },
         prefix_caching: config.engine.prefix_caching,
         deadlines: Deadlines::default(),
     })
 }
 
-fn worker(config: &Config) -> Result<WorkerSpec, Trouble> {
-    let worker = &config.worker;
-    Ok(match &worker.worker {
-        None => WorkerSpec::python(&worker.python),
-        Some(WorkerAddress::Unix(path)) => WorkerSpec::Unix { path: path.clone() },
-        Some(WorkerAddress::Tcp { host, port }) => {
+/// What each of several workers gets of this machine. 0: it looks for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Share {
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: u32,
+}
+
+impl Share {
+    /// Of what is here now.
+    fn of(workers: u32) -> Self {
+        let memory = machine::memory().map_or(0, |memory| memory.worker_limit_bytes());
+        let cores = std::thread::available_parallelism().map_or(0, NonZeroUsize::get) as u32;
+        Self::out_of(memory, cores, workers)
+    }
+
+    /// Even parts; at least one thread, as the machine shares its cores out as well.
+    pub(crate) fn out_of(memory_bytes: u64, cores: u32, workers: u32) -> Self {
+        Self { memory_bytes: memory_bytes / u64::from(workers), threads: (cores / workers).max(cores.min(1)) }
+    }
+}
+
+/// Each would take the first GPU, and all of its memory.
+fn refuse_to_share_a_gpu(config: &Config, gpus: usize) -> Result<(), Trouble> {
+    if config.worker.workers.0 == 1 || config.worker.device != Device::Auto || gpus == 0 {
+        return Ok(());
+    }
+    Err(Trouble::Usage(format!(
+        "`workers` is {} and this machine has a GPU, which they would share; set `device` to cpu, or start a worker for each GPU and \
+         name each with `worker`",
+        config.worker.workers.0
+    )))
+}
+
+fn workers(config: &Config) -> Result<Vec<WorkerSpec>, Trouble> {
+    let Worker { worker, python, workers, .. } = &config.worker;
+    if worker.is_empty() {
+        return Ok(vec![WorkerSpec::python(python); workers.0 as usize]);
+    }
+    worker.iter().map(|address| worker_at(address, &config.worker)).collect()
+}
+
+fn worker_at(address: &WorkerAddress, worker: &Worker) -> Result<WorkerSpec, Trouble> {
+    Ok(match address {
+        WorkerAddress::Unix(path) => WorkerSpec::Unix { path: path.clone() },
+        WorkerAddress::Tcp { host, port } => {
             let file = worker.worker_token_file.as_deref().expect("the configuration was checked");
             let token = Token(read(file)?.trim().to_owned());
             let tls = worker
@@ -149,6 +190,38 @@ mod tests {
             panic!("{:?}", engine.workers)
         };
         assert_eq!((address.as_str(), token.0.as_str()), ("far:7000", "secret"));
+    }
+
+    #[test]
+    fn several_workers_share_the_machine() {
+        let engine =
+            |arguments: &[(&str, &str)]| engine_config(&config(arguments), Path::new("/model")).expect("valid");
+        let [one, two] = ["1", "2"].map(|workers| engine(&[("workers", workers), ("device", "cpu")]));
+        assert_eq!((one.workers.len(), two.workers.len()), (1, 2));
+        assert!(two.load.threads >= 1 && two.load.threads <= one.load.threads);
+        assert!(two.load.memory_limit_bytes < one.load.memory_limit_bytes);
+        let said = engine(&[("workers", "3"), ("device", "cpu"), ("threads", "5"), ("memory_limit", "1GiB")]);
+        assert_eq!((said.workers.len(), said.load.threads, said.load.memory_limit_bytes), (3, 5, 1 << 30));
+        for (cores, workers, threads) in [(8, 2, 4), (7, 2, 3), (2, 3, 1), (0, 2, 0)] {
+            assert_eq!(Share::out_of(9 << 30, cores, workers).threads, threads);
+        }
+    }
+
+    #[test]
+    fn several_workers_do_not_share_a_gpu_unasked() {
+        let check =
+            |device, workers| refuse_to_share_a_gpu(&config(&[("workers", workers), ("device", device)]), 1).is_ok();
+        assert_eq!((check("auto", "1"), check("cpu", "2"), check("auto", "2")), (true, true, false));
+    }
+
+    #[test]
+    fn each_address_is_a_worker() {
+        let engine = engine_config(&config(&[("worker", "unix:///a.sock,unix:///b.sock")]), Path::new("/model"));
+        let workers = engine.expect("valid").workers;
+        let [WorkerSpec::Unix { path: first }, WorkerSpec::Unix { path: second }] = &workers[..] else {
+            panic!("{workers:?}")
+        };
+        assert_eq!((first.as_path(), second.as_path()), (Path::new("/a.sock"), Path::new("/b.sock")));
     }
 
     #[test]
