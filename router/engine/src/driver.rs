@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     EngineConfig, Failure, ModelReport, Phase, Stats,
+    cache_events::CacheEvents,
     engine::Shared,
     group::{Group, Polled},
     inbox::Command,
@@ -46,6 +47,8 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     started: Instant,
     groups: Vec<Group>,
+    /// By group; empty if nobody is told.
+    cache_events: Vec<CacheEvents>,
     /// Made when the first worker has told the model's shape.
     core: Option<Core>,
     hash_key: [u64; 2],
@@ -101,6 +104,13 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
 impl Driver {
     pub(crate) fn start(config: EngineConfig, bell: Arc<Bell>, shared: Arc<Shared>) -> Result<Self, Failure> {
         let capacities = step::capacities(config.max_running, config.token_budget);
+        let mut cache_events = Vec::new();
+        if let Some(options) = &config.cache_events {
+            for index in 0..config.workers.len() {
+                let bound = CacheEvents::bind(options, index, config.workers.len());
+                cache_events.push(bound.map_err(|error| Failure::Internal(error.to_string()))?);
+            }
+        }
         let mut groups = Vec::new();
         for (index, spec) in config.workers.iter().enumerate() {
             let mut options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
@@ -121,6 +131,7 @@ impl Driver {
             shared,
             started: Instant::now(),
             groups,
+            cache_events,
             core: None,
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
@@ -156,6 +167,7 @@ impl Driver {
             }
         }
         self.tick();
+        self.tell_cache_changes();
         is_busy |= self.release();
         for index in 0..self.groups.len() {
             is_busy |= self.plan(index);
@@ -357,6 +369,15 @@ impl Driver {
         }
     }
 
+    fn tell_cache_changes(&mut self) {
+        let Some(core) = self.core.as_mut() else { return };
+        for (group, events) in self.groups.iter().zip(&mut self.cache_events) {
+            if core.has_group(group.id) {
+                events.tell(core.cache_changes(group.id), group.block_size);
+            }
+        }
+    }
+
     fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
         if self.journal.remove(request) {
             how(self.core.as_mut().expect("a live request has a core"), request);
@@ -444,6 +465,6 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
         prefix_caching: config.prefix_caching,
-        tells_cache_changes: false,
+        tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
     })
 }

@@ -15,7 +15,7 @@ use pelton_link::{LoadOptions, WorkerSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Answer, Failure, Phase, QueueLimits, Stats, Status, Submission,
+    Answer, CacheEventOptions, Failure, Phase, QueueLimits, Stats, Status, Submission,
     driver::{self, Driver},
     inbox::{Command, Inbox},
     queue::{Place, Queue},
@@ -38,6 +38,8 @@ pub struct EngineConfig {
     pub queue: QueueLimits,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
+    /// Where readers hear what the prefix caches hold. None: nobody is told.
+    pub cache_events: Option<CacheEventOptions>,
     /// Bounds of all waits for workers.
     pub deadlines: Deadlines,
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod cache_events;
 mod driver;
 mod engine;
 mod group;
@@ -17,8 +18,10 @@ mod step;
 mod suspects;
 
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
+pub use cache_events::CacheEventOptions;
 pub use engine::{Deadlines, Engine, EngineConfig};
 pub use pelton_core::{FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs};
+pub use pelton_kv_events::Endpoint;
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
 pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};

@@ -9,7 +9,7 @@ use std::{
 use pelton_core::Counts;
 
 use super::{Driver, new_core};
-use crate::{Phase, suspects::Suspects};
+use crate::{Phase, cache_events::CacheEvents, suspects::Suspects};
 
 /// Two bugs of ours within this time end the engine.
 const BUG_INTERVAL: Duration = Duration::from_secs(60);
@@ -44,6 +44,7 @@ impl Driver {
             }
             group.detach();
         }
+        self.cache_events.iter_mut().for_each(CacheEvents::lost);
         self.suspects = Suspects::default();
         self.core = None;
         self.counts_seen = Counts::default();

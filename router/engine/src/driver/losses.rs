@@ -41,6 +41,9 @@ impl Driver {
         }
         self.groups[index].dump(reason);
         let dead = self.groups[index].detach();
+        if let Some(events) = self.cache_events.get_mut(index) {
+            events.lost();
+        }
         self.stats.worker_restarts += 1;
         let core = self.core.as_mut().expect("a worker was attached");
         let before = core.counts().replayed;

@@ -153,6 +153,7 @@ impl Rig {
             queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,
             prefix_caching: true,
+            cache_events: None,
             deadlines: deadlines(),
         });
         let rig = Self { engine: engine.expect("an engine starts") };

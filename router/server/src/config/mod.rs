@@ -133,6 +133,20 @@ impl Config {
                 running.0, self.engine.token_budget.0
             ));
         }
+        let engine = &self.engine;
+        for (name, is_said) in [
+            ("kv-events-replay", engine.kv_events_replay.is_some()),
+            ("kv-events-topic", engine.kv_events_topic.is_some()),
+        ] {
+            if is_said && engine.kv_events.is_none() {
+                return conflict(format!("`{name}` needs `kv-events`, which is not set"));
+            }
+        }
+        if engine.kv_events.is_some() && !engine.prefix_caching {
+            return conflict(
+                "`kv-events` tells of the prefix cache, which `prefix-caching` false turns off; leave one out".to_owned(),
+            );
+        }
         if self.server.grpc_port.is_some_and(|port| port != 0 && port == self.server.port) {
             return conflict(format!(
                 "`port` and `grpc-port` are both {}; leave `grpc-port` out to serve both on one port",

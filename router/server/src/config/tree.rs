@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pelton_engine::Endpoint;
+
 use super::setting::settings;
 use super::units::{Bytes, Count, Tokens};
 use super::value::Auto;
@@ -84,6 +86,13 @@ settings! {
         itl_target: Option<Duration>;
         /// Whether blocks of a finished request serve later ones that begin alike.
         prefix_caching: bool = "true";
+        /// Where routers of several servers hear what the prefix cache holds, in vLLM's format: tcp://127.0.0.1:5557 or ipc:///PATH;
+        /// further workers take the ports behind it. The tokens of prompts leave the server there. Not set: nobody is told.
+        kv_events: Option<Endpoint>;
+        /// Where they ask again for what they have missed, such as tcp://127.0.0.1:5657.
+        kv_events_replay: Option<Endpoint>;
+        /// The topic of each message. Not set: an empty one.
+        kv_events_topic: Option<String>;
     }
 }
 

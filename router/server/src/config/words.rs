@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use pelton_engine::Endpoint;
+
 use super::value::Word;
 
 /// Something that is never printed or logged.
@@ -181,6 +183,18 @@ impl Word for WorkerAddress {
             }
             _ => Err(allowed()),
         }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for Endpoint {
+    fn form() -> String {
+        "ENDPOINT".into()
+    }
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "tcp://ADDRESS:PORT, with * for all addresses, or ipc:///PATH".to_string())
     }
     fn show(&self) -> String {
         self.to_string()

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use pelton_engine::{Deadlines, EngineConfig, LoadOptions, QueueLimits, Tls, Token, WorkerSpec};
+use pelton_engine::{CacheEventOptions, Deadlines, EngineConfig, LoadOptions, QueueLimits, Tls, Token, WorkerSpec};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
@@ -64,6 +64,11 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
             wait: config.engine.max_queue_wait,
         },
         prefix_caching: config.engine.prefix_caching,
+        cache_events: config.engine.kv_events.clone().map(|endpoint| CacheEventOptions {
+            endpoint,
+            replay_endpoint: config.engine.kv_events_replay.clone(),
+            topic: config.engine.kv_events_topic.clone().unwrap_or_default(),
+        }),
         deadlines: Deadlines::default(),
     })
 }
