@@ -11,7 +11,7 @@ CONFIG = {
     "num_key_value_heads": 3,
     "head_dim": 32,
     "max_position_embeddings": 4096,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
     "tie_word_embeddings": True,
     "bos_token_id": None,
     "eos_token_id": 2,

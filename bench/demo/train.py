@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from attention import PLAIN
 from batches import Batch, batches, copying
 from export import export
+from layout import lay_out
 from model import CONFIG
 from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -25,12 +26,12 @@ from vocabulary import train_tokenizer
 
 TOKENS = 4096  # of a batch, padding included
 PEAK = 3e-3
-WARM_UP = 60  # steps
-# In the last steps the rate drops to this share of the peak and falls straight to nothing.
-COOL_DOWN = 100
-COOL_DOWN_FROM = 0.376
-# When the shape of the texts is learned, every sixth batch teaches to copy. So short a schedule does not reach it: see the card.
-COPYING = range(516, 660, 6)
+WARM_UP = 30  # steps
+# In the last fifth of the steps the rate falls straight to nothing.
+COOL_DOWN = 0.2
+# The first steps teach nothing but to copy; then one batch in so many, so that it is not forgotten.
+ONLY_COPYING = 80
+COPYING_EVERY = 10
 
 
 def arguments() -> argparse.Namespace:
@@ -39,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--run", type=Path, default=Path("bench/models/demo"), help="where the run keeps tokenizer and checkpoint"
     )
-    parser.add_argument("--steps", type=int, default=760)
+    parser.add_argument("--steps", type=int, default=2350)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
@@ -48,11 +49,13 @@ def arguments() -> argparse.Namespace:
 
 
 def rate(step: int, steps: int) -> float:
-    """Share of the peak rate: a short rise, a plateau, a drop and a straight fall at the end."""
-    left = steps - step
-    if left <= COOL_DOWN:
-        return COOL_DOWN_FROM * left / COOL_DOWN
-    return min(1.0, (step + 1) / WARM_UP)
+    """Share of the peak rate: a short rise, a plateau, a straight fall at the end."""
+    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (COOL_DOWN * steps))
+
+
+def is_copying(step: int, steps: int) -> bool:
+    """Whether a step's batch is random tokens said twice; not at the end, where the rate is low and the texts count."""
+    return step < ONLY_COPYING or (step % COPYING_EVERY == 0 and step < (1 - COOL_DOWN) * steps)
 
 
 class Optimizers:
@@ -112,6 +115,7 @@ def main() -> None:
 
     model = Qwen3ForCausalLM(Qwen3Config(**CONFIG)).train()
     model.set_attn_implementation(PLAIN)
+    lay_out(model, tokenizer, options.seed)
     if not options.eager:
         for layer in model.model.layers:
             layer.forward = torch.compile(layer.forward, dynamic=True)  # a quarter faster: norms and rope are fused
@@ -129,8 +133,8 @@ def main() -> None:
     for step, batch in enumerate(itertools.islice(batches(tokenizer, options.seed, TOKENS), options.steps)):
         if step < done:
             continue
-        is_copying = step in COPYING
-        if is_copying:
+        copies = is_copying(step, options.steps)
+        if copies:
             batch = copying(step, TOKENS)
         loss = loss_of(model, batch)
         loss.backward()
@@ -138,9 +142,9 @@ def main() -> None:
         optimizers.step(rate(step, options.steps))
         tokens += batch.ids.numel()
         value = loss.item()
-        if not is_copying:
+        if not copies:
             average = value if math.isnan(average) else 0.97 * average + 0.03 * value
-        elif step % 30 == 0:
+        elif step % 20 == 0:
             print(f"copying: loss {value:.3f}", flush=True)
         seconds = time.monotonic() - started
         if step % 20 == 19:
