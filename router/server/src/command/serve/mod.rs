@@ -27,6 +27,7 @@ use crate::logging;
 
 pub(super) use doors::Doors;
 pub(crate) use opened::open;
+pub(super) use parts::secrets;
 pub(super) use server::Server;
 use stop::Stop;
 
