@@ -12,6 +12,7 @@ mod parts;
 mod server;
 mod starting;
 mod stop;
+mod weights;
 
 use std::ffi::OsString;
 use std::io::Write as _;

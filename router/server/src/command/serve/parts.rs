@@ -9,7 +9,7 @@ use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 use crate::auth::ApiKey;
 use crate::command::Trouble;
 use crate::config::{Config, Secret, WorkerAddress};
-use crate::generate::ApiLimits;
+use crate::generate::{ApiLimits, check_defaults};
 use crate::machine;
 
 /// Long texts that may wait for the pool; at 4 KiB or more each that is at least 4 MiB of work.
@@ -29,6 +29,7 @@ impl TextSide {
             Trouble::Failed(format!("{}: {what}: {error}", folder.display()))
         };
         let checkpoint = Checkpoint::open(folder).map_err(|error| failed("the checkpoint", &error))?;
+        check_defaults(&checkpoint.defaults).map_err(|reason| failed("generation_config.json", &reason))?;
         let tokenizer = Tokenizer::open(folder).map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
         Ok(Self { checkpoint, tokenizer, template })
