@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -164,7 +164,7 @@ fn header(path: &Path) -> Result<(Map<String, Value>, u64), String> {
     Ok((header, size - 8 - length))
 }
 
-fn object(path: &PathBuf) -> Result<Map<String, Value>, String> {
+fn object(path: &Path) -> Result<Map<String, Value>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     serde_json::from_slice(&bytes).map_err(|error| format!("{} is no JSON object: {error}", path.display()))
 }
