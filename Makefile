@@ -20,6 +20,10 @@ help: ## This list
 prerequisites:
 	@bash deploy/prerequisites.sh
 
+.PHONY: prerequisites-lint
+prerequisites-lint:
+	@bash deploy/prerequisites.sh lint
+
 $(UV): Makefile | prerequisites
 	@echo "==> uv (from PyPI) into $(TOOLS)"
 	python3 -m venv $(TOOLS)
@@ -46,7 +50,7 @@ chat: build ## Builds, then a terminal chat with the demo model
 	exec .venv/bin/pelton chat $(ARGS)
 
 .PHONY: lint
-lint: build ## rustfmt, clippy, ruff, mypy: warnings are errors
+lint: prerequisites-lint build ## rustfmt, clippy, ruff, mypy: warnings are errors
 	@echo "==> rustfmt"
 	$(CARGO) fmt --all --check
 	@echo "==> clippy"
@@ -70,7 +74,7 @@ test-python: build
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests
 
 .PHONY: test
-test: build lint test-rust test-python ## Builds, lints and runs every test
+test: prerequisites-lint build lint test-rust test-python ## Builds, lints and runs every test
 	@echo "==> all passed"
 
 .PHONY: mutants

@@ -65,6 +65,29 @@ def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:
     assert got.max_model_len == got.blocks * KV.block_size == 4096
 
 
+def test_a_context_beyond_any_memory_shrinks_to_the_longest_that_fits() -> None:
+    endless = dataclasses.replace(CONFIG, positions=10**12)
+    for limit, kv_bytes in [(2000 * MIB, 0), (8000 * MIB, 0), (4000 * MIB, 64 * MIB)]:
+        wish = dataclasses.replace(WISH, kv_bytes=kv_bytes)
+        got = plan(wish, endless, KV, WEIGHTS, HELD, limit)
+        asked = dataclasses.replace(wish, max_model_len=got.max_model_len)
+        assert plan(asked, endless, KV, WEIGHTS, HELD, limit).max_model_len == got.max_model_len
+        longer = dataclasses.replace(wish, max_model_len=got.max_model_len + 1)
+        with pytest.raises(LoadError):
+            plan(longer, endless, KV, WEIGHTS, HELD, limit)
+
+
+def test_a_size_that_is_refused_is_shown_as_it_was_given() -> None:
+    with pytest.raises(LoadError, match="--kv-memory 1 holds no block of 32 tokens: set --kv-memory to at least 1MiB"):
+        plan(dataclasses.replace(WISH, kv_bytes=1), CONFIG, dataclasses.replace(KV, layers=32), WEIGHTS, HELD, 1 << 34)
+    with pytest.raises(
+        LoadError, match="--kv-memory 1KiB holds no block of 32 tokens: set --kv-memory to at least 32KiB"
+    ):
+        plan(
+            dataclasses.replace(WISH, kv_bytes=1024), CONFIG, dataclasses.replace(KV, layers=1), WEIGHTS, HELD, 1 << 34
+        )
+
+
 @pytest.mark.parametrize(
     ("limit", "wish", "flag"),
     [
@@ -72,6 +95,7 @@ def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:
         (800 * MIB, {"max_model_len": 8192}, "--memory-limit"),
         (1000 * MIB, {"kv_bytes": 900 * MIB}, "--kv-memory"),
         (1000 * MIB, {"kv_bytes": 900 * MIB}, "--memory-limit"),
+        (4000 * MIB, {"kv_bytes": 1}, "--kv-memory"),
         (4000 * MIB, {"kv_bytes": 1000}, "--kv-memory"),
         (4000 * MIB, {"kv_bytes": 64 * MIB, "max_model_len": 8192}, "--kv-memory"),
         (4000 * MIB, {"kv_bytes": 64 * MIB, "max_model_len": 8192}, "--max-model-len"),
@@ -81,9 +105,9 @@ def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:
 def test_a_refusal_names_a_change_that_helps(limit: int, wish: dict[str, int], flag: str) -> None:
     with pytest.raises(LoadError) as error:
         ask(limit, **wish)
-    found = re.search(rf"{flag} to at (?:least|most) (\d+)(MiB)?", str(error.value))
+    found = re.search(rf"{flag} to at (?:least|most) (\d+)(MiB|KiB)?", str(error.value))
     assert found is not None, error.value
-    number = int(found[1]) * (MIB if found[2] else 1)
+    number = int(found[1]) * {None: 1, "KiB": 1024, "MiB": MIB}[found[2]]
     if flag == "--memory-limit":
         ask(number, **wish)
     else:

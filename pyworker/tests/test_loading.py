@@ -88,6 +88,20 @@ def test_the_budget_comes_before_any_weight_and_progress_counts_bytes(checkpoint
     assert done[-1] == said[-1].total > 100_000
 
 
+def test_a_context_that_does_not_fit_is_shortened_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path / "model", "llama")
+    change_config(folder, max_position_embeddings=10**12)
+    loaded = load_whole(folder)
+    assert loaded.budget.max_model_len < 10**9
+    assert "tokens instead of the model's 1000000000000: more does not fit" in caplog.text
+
+
+def test_a_dtype_that_is_not_the_stored_one_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    load_whole(write(tmp_path / "half", "llama", torch.float16))
+    assert "--dtype auto is float32: the weights are stored as float16" in caplog.text
+
+
 def change_tensors(folder: Path, change: Any) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
@@ -108,6 +122,10 @@ def change_config(folder: Path, **fields: Any) -> None:
         ({"hidden_act": "gelu"}, "`hidden_act` in config.json is 'gelu'; supported: silu"),  # B:M3
         ({"hidden_size": "64"}, "`hidden_size` in config.json is '64'; supported: a whole number from 1"),
         ({"hidden_size": None}, "config.json has no `hidden_size`"),
+        ({"num_hidden_layers": 10**8}, "`num_hidden_layers` in config.json is 100000000; the files in .* have 3"),
+        ({"hidden_size": 10**12}, "`hidden_size` in config.json is 1000000000000; the largest side of a tensor"),
+        ({"head_dim": 10**12}, "times `head_dim` in config.json is 8000000000000"),
+        ({"vocab_size": 10**12}, "`vocab_size` in config.json is 1000000000000"),
         ({"num_key_value_heads": 3}, "no multiple of `num_key_value_heads` 3"),
         ({"rms_norm_eps": 0}, "`rms_norm_eps` in config.json is 0"),
         ({"tie_word_embeddings": "yes"}, "supported: true or false"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 import transformers
 from pelton.layers.rotary import Rotary
 from pelton.loading.config import Fields
+from pelton.loading.error import LoadError
 from pelton.models.config import read_rope
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -62,3 +65,51 @@ def test_the_first_trainings_length_beside_the_scaling_comes_first() -> None:
         ours({"rope_scaling": scaling, "original_max_position_embeddings": 64}),
         ours({"rope_scaling": {**scaling, "original_max_position_embeddings": 64}}),
     )
+
+
+ABSENT = object()
+# What may stand under either name: nothing in three ways, and every kind in both spellings.
+SCALINGS: list[Any] = [
+    ABSENT,
+    None,
+    {},
+    {"rope_theta": 3e4},
+    {"rope_type": "default", "rope_theta": 2e4},
+    {"type": "linear", "factor": 3.0},
+    {"rope_type": "linear", "type": "yarn", "factor": 2.0},
+    {"rope_type": "llama3", "rope_theta": 7e4, **LLAMA3},
+    {"type": "yarn", "factor": 4.0},
+    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 256},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "factor": 2.0},
+]
+SERVED = {"default", "linear", "llama3", "yarn"}
+
+
+@pytest.mark.parametrize("kind", [transformers.LlamaConfig, transformers.Qwen3Config])
+@pytest.mark.parametrize("beside", [{}, {"rope_theta": 5e4}, {"original_max_position_embeddings": 64}], ids=str)
+def test_whatever_stands_beside_what_it_is_resolved_as_transformers_does(kind: Any, beside: dict[str, Any]) -> None:
+    for new, old in itertools.product(SCALINGS, SCALINGS):
+        both = {"rope_parameters": new, "rope_scaling": old}
+        config = beside | {name: copy.deepcopy(value) for name, value in both.items() if value is not ABSENT}
+        shape = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": POSITIONS}
+        made = kind(**shape, **copy.deepcopy(config))
+        made.standardize_rope_params()  # as its functions of frequencies do; now a length beside the scaling counts
+        theirs = made.rope_parameters
+        if theirs["rope_type"] not in SERVED:
+            with pytest.raises(LoadError, match=theirs["rope_type"]):
+                read_rope(Fields(config), POSITIONS)
+            continue
+        rope = read_rope(Fields(config), POSITIONS)
+        got = {"rope_type": rope.kind, "rope_theta": rope.theta}
+        if rope.kind != "default":
+            got["factor"] = rope.factor
+        if rope.kind in {"llama3", "yarn"}:
+            got["original_max_position_embeddings"] = rope.original_positions
+        assert got == {name: theirs[name] for name in got}, config
+
+
+def test_a_scaling_for_each_kind_of_layer_is_refused() -> None:
+    for name in ("rope_parameters", "rope_scaling"):
+        with pytest.raises(LoadError, match=f"`{name}` in config.json differs by layer"):
+            ours({name: {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}})

@@ -5,6 +5,7 @@ Pure arithmetic over the config and the wish. A refusal says which flag to chang
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from pelton.kv import KvShape
@@ -12,10 +13,12 @@ from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
 from pelton.models.config import DecoderConfig
 
-MIB = 1 << 20
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
+MIB = UNITS["MiB"]
 # More blocks than running requests can fill serve the prefix cache alone: at most as many again.
 CACHE_SHARE = 2
 BLOCKS_MAX = (1 << 31) - 1
+CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ def plan(
             f"--max-model-len {wish.max_model_len} is more than the model's {config.positions}: "
             f"set --max-model-len to at most {config.positions}"
         )
-    longest = wish.max_model_len or config.positions
+    longest = wish.max_model_len or _longest(wish, config, kv, limit_bytes - held_bytes - weights_bytes)
     activation_bytes = _activations(wish, config, kv, longest)
     fixed = held_bytes + weights_bytes + activation_bytes
     left = limit_bytes - fixed
@@ -49,27 +52,27 @@ def plan(
     least = one_request if wish.max_model_len else kv.block_bytes
     if left < least and (wish.kv_bytes == 0 or left < wish.kv_bytes):
         raise LoadError(
-            f"weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}), the worker itself "
-            f"({_mib(held_bytes)}) and the least KV ({_mib(least)}) do not fit into {_mib(limit_bytes)}: "
+            f"weights ({_about(weights_bytes)}), activations ({_about(activation_bytes)}), the worker itself "
+            f"({_about(held_bytes)}) and the least KV ({_about(least)}) do not fit into {_about(limit_bytes)}: "
             f"set --memory-limit to at least {_mib(fixed + least)}, or lower --token-budget and --max-running"
             + (" or --max-model-len" if wish.max_model_len else "")
         )
     if wish.kv_bytes > left:
         raise LoadError(
-            f"--kv-memory {_mib(wish.kv_bytes)} does not fit beside {_mib(fixed)} into {_mib(limit_bytes)}: "
+            f"--kv-memory {_size(wish.kv_bytes)} does not fit beside {_about(fixed)} into {_about(limit_bytes)}: "
             f"set --kv-memory to at most {left // MIB}MiB, or --memory-limit to at least {_mib(fixed + wish.kv_bytes)}"
         )
     room = wish.kv_bytes or min(left, CACHE_SHARE * wish.slots * one_request)
     blocks = min(room // kv.block_bytes, BLOCKS_MAX)
     if blocks == 0:
         raise LoadError(
-            f"--kv-memory {_mib(wish.kv_bytes)} holds no block of {kv.block_size} tokens: "
-            f"set --kv-memory to at least {_mib(least)}"
+            f"--kv-memory {_size(wish.kv_bytes)} holds no block of {kv.block_size} tokens: "
+            f"set --kv-memory to at least {_size(least)}"
         )
     if wish.max_model_len > blocks * kv.block_size:
         raise LoadError(
-            f"--max-model-len {wish.max_model_len} needs {_mib(one_request)} of KV and {_mib(room)} are there: "
-            f"set --max-model-len to at most {blocks * kv.block_size}, or --kv-memory to at least {_mib(one_request)}"
+            f"--max-model-len {wish.max_model_len} needs {_size(one_request)} of KV and {_about(room)} are there: "
+            f"set --max-model-len to at most {blocks * kv.block_size}, or --kv-memory to at least {_size(one_request)}"
         )
     return Budget(
         weights_bytes=weights_bytes,
@@ -81,6 +84,21 @@ def plan(
         max_model_len=min(longest, blocks * kv.block_size),
         memory_limit_bytes=limit_bytes,
     )
+
+
+def _longest(wish: Wish, config: DecoderConfig, kv: KvShape, room: int) -> int:
+    """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
+
+    def fits(blocks: int) -> bool:
+        longest = min(blocks * kv.block_size, config.positions)
+        of_kv = blocks * kv.block_bytes
+        within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
+        return within and _activations(wish, config, kv, longest) + max(of_kv, wish.kv_bytes) <= room
+
+    # What a context takes grows with it, so the first one that does not fit can be searched by halving.
+    most = _ceil(min(config.positions, CONTEXT_MAX), kv.block_size)
+    blocks = bisect.bisect_left(range(1, most + 1), True, key=lambda count: not fits(count))
+    return min(max(1, blocks) * kv.block_size, config.positions)
 
 
 def _activations(wish: Wish, config: DecoderConfig, kv: KvShape, longest: int) -> int:
@@ -100,4 +118,16 @@ def _ceil(count: int, unit: int) -> int:
 
 
 def _mib(count: int) -> str:
+    """What to set a limit to: whole MiB, rounded up so that it suffices."""
     return f"{_ceil(count, MIB)}MiB"  # as the flags take it
+
+
+def _size(count: int) -> str:
+    """Exactly so many bytes, as the flags take them: in MiB or KiB where these are whole."""
+    unit = next((unit for unit in ("MiB", "KiB") if count and count % UNITS[unit] == 0), "")
+    return f"{count // UNITS[unit]}{unit}" if unit else str(count)
+
+
+def _about(count: int) -> str:
+    """For a reader: in MiB to a tenth, or exactly where a tenth would hide it."""
+    return f"{count / MIB:.1f}MiB" if count >= MIB and count % MIB else _size(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pelton.loading.wish import Wish
 from pelton.models import resolve
 from pelton.models.llama import Llama
 from pelton.step import Step
+
+log = logging.getLogger("pelton.worker")
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}  # what the kernels compute in
 
@@ -53,6 +56,7 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     checkpoint = Checkpoint.open(wish.folder)
     family, config = resolve(checkpoint.config)
     device = machine.choose(wish.device)
+    weights.check_sizes(config, checkpoint)
     dtype_name = _dtype(wish.dtype, checkpoint)
     dtype = DTYPES[dtype_name]
     threads = wish.threads or machine.cores()
@@ -67,6 +71,12 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     planned = budget.plan(
         wish, config, shape, weights.needed_bytes(found, dtype), *machine.memory(device, wish.memory_limit_bytes)
     )
+    if planned.max_model_len < (wish.max_model_len or config.positions):
+        log.warning(
+            "the context is %d tokens instead of the model's %d: more does not fit; raise --memory-limit or --kv-memory",
+            planned.max_model_len,
+            config.positions,
+        )
     total = weights.stored_bytes(found, checkpoint)
     yield Progress("reading weights", 0, total, planned)
 
@@ -93,7 +103,11 @@ def _dtype(wish: str, checkpoint: Checkpoint) -> str:
     for stored in checkpoint.tensors.values():
         sizes[stored.dtype] += stored.bytes
     most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
-    return "bfloat16" if most == torch.bfloat16 else "float32"
+    if most in DTYPES.values():
+        return next(name for name, dtype in DTYPES.items() if dtype == most)
+    stored_as = str(most).removeprefix("torch.")
+    log.info("--dtype auto is float32: the weights are stored as %s, which no kernel computes in", stored_as)
+    return "float32"
 
 
 def _try_step(model: Llama, arena: KvArena, device: torch.device) -> None:

@@ -16,6 +16,7 @@ import torch
 from pelton.layers.leaf import Leaf, Wanted
 from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
+from pelton.models.config import DecoderConfig
 from pelton.models.llama import Llama
 
 NAMED_MAX = 8  # names in one message
@@ -34,6 +35,28 @@ def holdings(model: Llama) -> list[Holding]:
     names = model.names | ({"head": model.names["embedding"]} if model.config.is_tied else {})
     leaves = [(path, leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
     return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
+
+
+def check_sizes(config: DecoderConfig, checkpoint: Checkpoint) -> None:
+    """Refuses sizes that no tensor of the files has, before anything is built of them: a config.json may say any number."""
+    stored = checkpoint.tensors
+    layers = {found[1] for name in stored if (found := re.search(r"\.layers\.(\d+)\.", name))}
+    if config.layers > len(layers):
+        raise LoadError(
+            f"`num_hidden_layers` in config.json is {config.layers}; the files in {checkpoint.folder} have {len(layers)}"
+        )
+    largest = max((side for tensor in stored.values() for side in tensor.shape), default=0)
+    for name, size in (
+        ("vocab_size", config.vocab),
+        ("hidden_size", config.width),
+        ("intermediate_size", config.mlp_width),
+        ("num_attention_heads` times `head_dim", config.heads * config.head_dim),
+        ("num_key_value_heads` times `head_dim", config.kv_heads * config.head_dim),
+    ):
+        if size > largest:
+            raise LoadError(
+                f"`{name}` in config.json is {size}; the largest side of a tensor in {checkpoint.folder} is {largest}"
+            )
 
 
 def compare(found: list[Holding], model: Llama, checkpoint: Checkpoint) -> None:

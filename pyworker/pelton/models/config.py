@@ -61,9 +61,15 @@ def read_decoder(fields: Fields, head_dim: int | None = None, mlp_bias: bool = F
 
 
 def read_rope(fields: Fields, positions: int) -> Rope:
-    """transformers 5 writes `rope_parameters`; before it stood `rope_theta` beside an optional `rope_scaling`."""
-    name = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
+    """transformers 5 writes `rope_parameters`; before it stood `rope_theta` beside an optional `rope_scaling`.
+
+    Where both stand the older one holds, unless it is empty: so transformers resolves them, and so the model was tried.
+    """
+    name = "rope_scaling" if fields.get("rope_scaling") else "rope_parameters"
     given = fields.object(name)
+    for layers in ("full_attention", "sliding_attention"):
+        if layers in given:
+            raise LoadError(f"`{name}` in config.json differs by layer (`{layers}`); supported: one for all layers")
     kind = given.word("rope_type" if "rope_type" in given else "type", list(KINDS), "default")
     if given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0)) != 1.0:
         raise LoadError("`partial_rotary_factor` in config.json is not 1; supported: 1")
@@ -81,6 +87,10 @@ def read_rope(fields: Fields, positions: int) -> Rope:
         if high <= low:
             raise LoadError(f"`{name}.high_freq_factor` {high} is not above `low_freq_factor` {low}")
         return Rope(kind, theta, given.number("factor"), original, low_freq_factor=low, high_freq_factor=high)
+    if theta == 1.0:
+        raise LoadError(
+            "`rope_theta` in config.json is 1, and all its waves are the same; supported with yarn: any other"
+        )
     factor = given.number("factor", positions / original)
     return Rope(
         kind,

@@ -62,7 +62,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pelton.worker", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="pelton worker", description="Serves one router at a time, until it is told to end."
+    )
     parser.add_argument("--listen", required=True, help="unix:///path/to/worker.sock or tcp://HOST:PORT")
     parser.add_argument("--token-file", type=Path, help="file with the token that routers must show; tcp only")
     parser.add_argument("--tls-cert", type=Path, help="certificate chain (PEM); tcp only")

@@ -61,7 +61,7 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
         )
 
     def Load(self, request: pb.LoadRequest, context: grpc.ServicerContext) -> Iterator[pb.LoadProgress]:  # noqa: N802
-        yield pb.LoadProgress(stage="starting")  # torch may still be on its way
+        yield pb.LoadProgress(stage="importing PyTorch")  # it may still be on its way
         from pelton.loading.error import LoadError
         from pelton.loading.load import Progress
         from pelton.loading.wish import Wish

@@ -44,7 +44,7 @@ pub(crate) enum Trouble {
     Deadline { wait: &'static str, allowed: Duration },
     #[error("the worker {0}")]
     Ended(Ending),
-    #[error("`{call}` failed: {} ({:?})", status.message(), status.code())]
+    #[error("{}", said(call, status))]
     Call { call: &'static str, status: tonic::Status },
     #[error("{call} failed: {error}")]
     System { call: &'static str, error: io::Error },
@@ -100,6 +100,14 @@ impl Trouble {
     }
 }
 
+/// A worker's refusal is written for whoever starts it, and stands alone; any other status is shown with the call that met it.
+fn said(call: &str, status: &tonic::Status) -> String {
+    match status.code() {
+        tonic::Code::FailedPrecondition => status.message().to_owned(),
+        code => format!("the worker's call `{call}` failed: {} ({code:?})", status.message()),
+    }
+}
+
 /// How a process ended, and what it said last.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -121,4 +129,19 @@ pub(crate) async fn within<T>(
     work: impl Future<Output = Result<T, Trouble>>,
 ) -> Result<T, Trouble> {
     tokio::time::timeout(allowed, work).await.unwrap_or(Err(Trouble::Deadline { wait, allowed }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_shown_in_the_workers_own_words_and_a_fault_with_its_call() {
+        let trouble = |status| Trouble::call("Load")(status).to_string();
+        assert_eq!(trouble(tonic::Status::failed_precondition("/m has no config.json")), "/m has no config.json");
+        assert_eq!(
+            trouble(tonic::Status::internal("KeyError: x")),
+            "the worker's call `Load` failed: KeyError: x (Internal)"
+        );
+    }
 }

@@ -45,7 +45,7 @@ pub struct Checkpoint {
 }
 
 /// What `generation_config.json` recommends. A value that is missing there is `None`: the server's own default holds.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// 0: greedy.
     pub temperature: Option<f32>,
@@ -59,16 +59,6 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f32>,
     /// The longest answer.
     pub max_new_tokens: Option<u32>,
-}
-
-#[derive(Default, Deserialize)]
-struct GenerationConfig {
-    #[serde(flatten)]
-    defaults: GenerationDefaults,
-    #[serde(default)]
-    eos_token_id: Ids,
-    #[serde(default)]
-    bos_token_id: Ids,
 }
 
 /// `2`, `[2, 32000]` or `null`.
@@ -112,7 +102,7 @@ impl Checkpoint {
         let config: Map<String, Value> = read(&config_path)?
             .ok_or_else(|| refuse(&config_path, "not found; a model folder in Hugging Face layout has one"))?;
         let generation_path = dir.join("generation_config.json");
-        let generation: GenerationConfig = read(&generation_path)?.unwrap_or_default();
+        let generation: Map<String, Value> = read(&generation_path)?.unwrap_or_default();
         let tokenizer_config: Map<String, Value> = read(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
         let special_map: Map<String, Value> = read(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
         let added: AddedTokens = read(&dir.join("tokenizer.json"))?.unwrap_or_default();
@@ -122,31 +112,32 @@ impl Checkpoint {
             Some(inner) if !config.contains_key("vocab_size") => inner,
             _ => &config,
         };
-        let ids = |key: &str| -> Result<Ids, CheckpointError> {
-            let value = config.get(key).or_else(|| text.get(key)).cloned().unwrap_or(Value::Null);
-            serde_json::from_value(value)
-                .map_err(|_| refuse(&config_path, &format!("`{key}` is neither an id nor a list of ids")))
-        };
+        let vocab_size = number(text.get("vocab_size"));
+        let of_config = |key| ids(&config_path, key, config.get(key).or_else(|| text.get(key)), vocab_size);
+        let of_generation = |key| ids(&generation_path, key, generation.get(key), vocab_size);
         let special_tokens = special_tokens(&special_map, &tokenizer_config);
         let id_of = |key: &str| {
             let content = special_tokens.get(key)?.as_str()?;
             added.added_tokens.iter().find(|token| token.content == content).map(|token| token.id)
         };
 
-        let eos_ids: BTreeSet<u32> =
-            ids("eos_token_id")?.iter().chain(generation.eos_token_id.iter()).chain(id_of("eos_token")).collect();
-        let bos_id =
-            ids("bos_token_id")?.iter().next().or(generation.bos_token_id.iter().next()).or(id_of("bos_token"));
+        let eos_ids: BTreeSet<u32> = of_config("eos_token_id")?
+            .into_iter()
+            .chain(of_generation("eos_token_id")?)
+            .chain(id_of("eos_token"))
+            .collect();
+        let bos_ids = of_config("bos_token_id")?.into_iter().chain(of_generation("bos_token_id")?);
+        let bos_id = bos_ids.chain(id_of("bos_token")).next();
         let architectures = config.get("architectures").and_then(Value::as_array);
         Ok(Self {
             name: name_of(dir),
             dir: dir.to_owned(),
             architectures: architectures.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
             max_model_len: max_model_len(text),
-            vocab_size: number(text.get("vocab_size")),
+            vocab_size,
             eos_ids: eos_ids.into_iter().collect(),
             bos_id,
-            defaults: generation.defaults,
+            defaults: GenerationDefaults::read(&generation_path, &generation)?,
             special_tokens,
         })
     }
@@ -157,7 +148,9 @@ impl Checkpoint {
 fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     const KEYS: [&str; 5] = ["max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx"];
     let stated: u32 = KEYS.iter().find_map(|key| number(text.get(*key)))?;
-    let rope = text.get("rope_scaling").or_else(|| text.get("rope_parameters")).and_then(Value::as_object);
+    // The older name holds where both stand, unless it is empty: as the worker, and as transformers.
+    let scaling = |key| text.get(key).and_then(Value::as_object).filter(|scaling| !scaling.is_empty());
+    let rope = scaling("rope_scaling").or_else(|| scaling("rope_parameters"));
     let Some(rope) = rope else {
         return Some(stated);
     };
@@ -173,6 +166,56 @@ fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     };
     let stretched = f64::from(before) * factor;
     if stretched <= f64::from(u32::MAX) { Some(stretched as u32) } else { Some(stated) }
+}
+
+impl GenerationDefaults {
+    fn read(path: &Path, values: &Map<String, Value>) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            temperature: field(path, values, "temperature", "a number")?,
+            top_k: field(path, values, "top_k", "a whole number")?,
+            top_p: field(path, values, "top_p", "a number")?,
+            min_p: field(path, values, "min_p", "a number")?,
+            repetition_penalty: field(path, values, "repetition_penalty", "a number")?,
+            max_new_tokens: field(path, values, "max_new_tokens", "a whole number from 0")?,
+        })
+    }
+}
+
+/// One field; `null` counts as absent.
+fn field<T: DeserializeOwned>(
+    path: &Path,
+    values: &Map<String, Value>,
+    key: &str,
+    allowed: &str,
+) -> Result<Option<T>, CheckpointError> {
+    match values.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => T::deserialize(value)
+            .map(Some)
+            .map_err(|_| refuse(path, &format!("`{key}` is {}; allowed: {allowed}", short(value)))),
+    }
+}
+
+/// Token ids below `vocab_size`, if the checkpoint says how many it has.
+fn ids(path: &Path, key: &str, value: Option<&Value>, vocab_size: Option<u32>) -> Result<Vec<u32>, CheckpointError> {
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let unfit = |allowed: &str| refuse(path, &format!("`{key}` is {}; allowed: {allowed}", short(value)));
+    let ids = Ids::deserialize(value).map_err(|_| unfit("a token id, a list of them, or null"))?;
+    let size = vocab_size.unwrap_or(u32::MAX);
+    if ids.iter().any(|id| id >= size) {
+        return Err(unfit(&format!("token ids below `vocab_size`, which is {size} in config.json")));
+    }
+    Ok(ids.iter().collect())
+}
+
+/// A value as it stands in the file, cut where it would fill the screen.
+fn short(value: &Value) -> String {
+    const CHARACTERS_MAX: usize = 80;
+    let text = value.to_string();
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }
 
 fn number(value: Option<&Value>) -> Option<u32> {

@@ -86,6 +86,14 @@ fn the_length_is_that_after_stretching() {
         (json!({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 1e30}}), Some(4096)),
         (json!({"max_position_embeddings": -1}), None),
         (json!({"n_positions": 1024}), Some(1024)),
+        (
+            json!({"max_position_embeddings": 512, "rope_scaling": {}, "rope_parameters": {"rope_type": "linear", "factor": 2}}),
+            Some(1024),
+        ),
+        (
+            json!({"max_position_embeddings": 512, "rope_scaling": {"type": "linear", "factor": 4}, "rope_parameters": {"rope_type": "default"}}),
+            Some(2048),
+        ),
         (json!({"text_config": {"vocab_size": 5, "max_position_embeddings": 77}}), Some(77)),
     ];
     for (config, expected) in cases {
@@ -108,6 +116,46 @@ fn a_malformed_file_is_refused_by_name() {
     for (files, culprit) in cases {
         let error = Checkpoint::open(&folder("malformed", &files)).expect_err("it is malformed");
         assert!(error.file.ends_with(culprit), "{error}");
+    }
+}
+
+#[test]
+fn a_value_that_does_not_fit_is_told_with_its_key_and_what_is_allowed() {
+    let cases = [
+        (
+            "config.json",
+            json!({"vocab_size": 10, "eos_token_id": 10}),
+            "`eos_token_id` is 10; allowed: token ids below `vocab_size`, which is 10",
+        ),
+        (
+            "config.json",
+            json!({"vocab_size": 10, "eos_token_id": [2, 99999]}),
+            "`eos_token_id` is [2,99999]; allowed: token ids below",
+        ),
+        (
+            "config.json",
+            json!({"vocab_size": 10, "bos_token_id": 11}),
+            "`bos_token_id` is 11; allowed: token ids below",
+        ),
+        (
+            "config.json",
+            json!({"eos_token_id": -1}),
+            "`eos_token_id` is -1; allowed: a token id, a list of them, or null",
+        ),
+        ("generation_config.json", json!({"eos_token_id": 10}), "`eos_token_id` is 10; allowed: token ids below"),
+        ("generation_config.json", json!({"eos_token_id": "two"}), "`eos_token_id` is \"two\"; allowed: a token id"),
+        ("generation_config.json", json!({"temperature": "hot"}), "`temperature` is \"hot\"; allowed: a number"),
+        (
+            "generation_config.json",
+            json!({"max_new_tokens": -3}),
+            "`max_new_tokens` is -3; allowed: a whole number from 0",
+        ),
+    ];
+    for (file, content, expected) in cases {
+        let config = ("config.json", json!({"vocab_size": 10}));
+        let files = if file == "config.json" { vec![(file, content)] } else { vec![config, (file, content)] };
+        let error = Checkpoint::open(&folder("unfit", &files)).expect_err("it does not fit");
+        assert!(error.file.ends_with(file) && error.reason.starts_with(expected), "{error}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::{Line, Trouble, resolve, tree};
+use super::{Line, Trouble, print, resolve, tree};
 use crate::config::{self, Surroundings, server_settings};
 
 const USAGE: &str = "\
@@ -16,7 +16,7 @@ pub(super) fn explain(args: &[OsString], around: &Surroundings) -> Result<ExitCo
     let settings = server_settings();
     if let Line::Run(values) = resolve(USAGE, args, Some("model"), &settings, around)? {
         tree(&values)?;
-        print!("{}", config::explain(&settings, &values));
+        print(config::explain(&settings, &values))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -26,6 +26,6 @@ pub(super) fn docs(args: &[OsString]) -> Result<ExitCode, Trouble> {
     if !args.is_empty() {
         return Err(Trouble::Usage("`pelton config docs` takes no flags".into()));
     }
-    print!("{}", config::flags_page(&server_settings()));
+    print(config::flags_page(&server_settings()))?;
     Ok(ExitCode::SUCCESS)
 }

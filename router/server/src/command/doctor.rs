@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use serde_json::{Value, json};
 
 use super::serve::Share;
-use super::{Line, Trouble, resolve, tree};
+use super::{Line, Trouble, print, resolve, tree};
 use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
 use crate::display::bytes;
 use crate::machine::{self, Gpu, Memory, Processor};
@@ -32,9 +32,9 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let findings = Findings::look(&tree(&values)?);
     let wrong = findings.wrong();
     if Options::take(&values).json {
-        println!("{:#}", findings.json(&wrong));
+        print(format_args!("{:#}\n", findings.json(&wrong)))?;
     } else {
-        print!("{}", findings.table(&wrong));
+        print(findings.table(&wrong))?;
     }
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -10,6 +10,8 @@ pub(crate) mod serve;
 mod worker;
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::config::{self, Asked, Config, ConfigError, Setting, Surroundings, Values, Wheel};
@@ -48,13 +50,32 @@ pub(crate) fn run(args: &[OsString], wheel: Option<Wheel>) -> ExitCode {
     match dispatch(args, wheel) {
         Ok(code) => code,
         Err(Trouble::Usage(message)) => {
-            eprintln!("pelton: {message}");
+            complain(&message);
             ExitCode::from(2)
         }
         Err(Trouble::Failed(message)) => {
-            eprintln!("pelton: {message}");
+            complain(&message);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// One line on standard error. Nobody may be there to read it, and then there is nobody to tell.
+fn complain(message: &str) {
+    _ = writeln!(std::io::stderr(), "pelton: {message}");
+}
+
+/// What a command was asked for, on standard output. A reader that has gone has seen enough; a full disk is trouble.
+fn print(text: impl Display) -> Result<(), Trouble> {
+    print_to(&mut std::io::stdout(), text)
+}
+
+fn print_to(out: &mut impl Write, text: impl Display) -> Result<(), Trouble> {
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Trouble::Failed(format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -77,11 +98,11 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
             Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into()))
         }
         ["help" | "--help" | "-h", ..] => {
-            print!("{OVERVIEW}");
+            print(OVERVIEW)?;
             Ok(ExitCode::SUCCESS)
         }
         ["version" | "--version" | "-V", ..] => {
-            println!("pelton {}", env!("CARGO_PKG_VERSION"));
+            print(concat!("pelton ", env!("CARGO_PKG_VERSION"), "\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
@@ -112,7 +133,7 @@ fn resolve(
 ) -> Result<Line, Trouble> {
     Ok(match config::resolve(args, positional, settings, around)? {
         Asked::Help => {
-            print!("{usage}{}", config::help(settings));
+            print(format_args!("{usage}{}", config::help(settings)))?;
             Line::Helped
         }
         Asked::Run(values) => Line::Run(values),
@@ -131,4 +152,32 @@ fn runtime() -> Result<tokio::runtime::Runtime, Trouble> {
         .thread_name("pelton-io")
         .build()
         .map_err(|error| Trouble::Failed(format!("cannot start threads: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Full(ErrorKind);
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(self.0.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_trouble_and_a_reader_that_has_gone_is_not() {
+        let Err(Trouble::Failed(message)) = print_to(&mut Full(ErrorKind::StorageFull), "text") else {
+            panic!("nothing was written")
+        };
+        assert!(message.starts_with("standard output cannot be written"), "{message}");
+        assert!(print_to(&mut Full(ErrorKind::BrokenPipe), "text").is_ok());
+        let mut out = Vec::new();
+        assert!(print_to(&mut out, "text").is_ok());
+        assert_eq!(out, b"text");
+    }
 }

@@ -144,7 +144,8 @@ impl Config {
         }
         if engine.kv_events.is_some() && !engine.prefix_caching {
             return conflict(
-                "`kv-events` tells of the prefix cache, which `prefix-caching` false turns off; leave one out".to_owned(),
+                "`kv-events` tells of the prefix cache, which `prefix-caching` false turns off; leave one out"
+                    .to_owned(),
             );
         }
         if self.server.grpc_port.is_some_and(|port| port != 0 && port == self.server.port) {

@@ -27,7 +27,8 @@ settings! {
         /// The name by which requests ask for the model. May be given several times; the first one is reported.
         /// Not set: the folder's name, or ORG/NAME.
         served_model_name: Vec<String>;
-        /// What weights and activations are computed in; `auto` is what the checkpoint says.
+        /// What weights and activations are computed in; `auto` is what the weights are stored in, and float32 for float16
+        /// weights, which no kernel computes in and float32 holds exactly.
         dtype: Dtype = "auto";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";

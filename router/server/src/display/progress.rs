@@ -34,17 +34,15 @@ impl Progress {
         }
     }
 
+    /// Numbers come before the look that shows them: each change may be drawn, and none may be drawn half.
     fn draw(&self, stage: &str, done: u64, total: u64) {
-        let template =
-            if total == 0 { "{spinner} {msg}" } else { "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}" };
-        self.bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
-        self.bar.set_message(stage.to_owned());
-        if total == 0 {
-            self.bar.tick();
-        } else {
+        if total > 0 {
             self.bar.set_length(total);
             self.bar.set_position(done);
         }
+        self.bar.set_message(stage.to_owned());
+        self.bar.set_style(ProgressStyle::with_template(template(done, total)).expect("a valid template"));
+        self.bar.tick();
     }
 
     /// One line for each stage, and one for each quarter of what takes long enough to wonder about.
@@ -65,6 +63,18 @@ impl Progress {
     }
 }
 
+/// A bar for what takes long enough to wonder about, and a guess of the rest only once a good part of it is measured. What is
+/// short, or has no bytes to count, gets its name alone: a bar that fills in three jumps tells nobody anything.
+fn template(done: u64, total: u64) -> &'static str {
+    if total < LONG_BYTES || done >= total {
+        "{spinner} {msg}"
+    } else if done < total / 10 {
+        "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes}"
+    } else {
+        "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta} left"
+    }
+}
+
 /// A second or more, on most disks and networks.
 const LONG_BYTES: u64 = 256 << 20;
 
@@ -81,6 +91,24 @@ fn console_is_terminal() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_shows_a_bar_for_what_is_long_and_no_guess_before_a_tenth() {
+        const GIB: u64 = 1 << 30;
+        for (done, total, has_bar, has_guess) in [
+            (0, 0, false, false),
+            (0, 8 << 20, false, false),
+            (6 << 20, 8 << 20, false, false),
+            (0, 4 * GIB, true, false),
+            (GIB / 3, 4 * GIB, true, false),
+            (GIB, 4 * GIB, true, true),
+            (4 * GIB, 4 * GIB, false, false), // what follows the bytes: memory for KV, the first step
+        ] {
+            let shown = template(done, total);
+            let (bar, guess) = (shown.contains("bar"), shown.contains("eta"));
+            assert_eq!((bar, guess), (has_bar, has_guess), "{done} of {total}: {shown}");
+        }
+    }
 
     #[test]
     fn without_a_terminal_each_stage_is_said_once_and_a_long_one_in_quarters() {

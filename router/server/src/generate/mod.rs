@@ -18,6 +18,7 @@ mod whole;
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;
 pub use options::Options;
+pub(crate) use options::check_defaults;
 pub use prepare::{PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use terms::Terms;

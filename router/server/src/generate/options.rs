@@ -228,6 +228,20 @@ impl Options {
     }
 }
 
+/// Refuses a model's own defaults that every request without values of its own would be refused for.
+pub(crate) fn check_defaults(defaults: &GenerationDefaults) -> Result<(), ApiError> {
+    let facts = ModelFacts {
+        vocab_size: u32::MAX,
+        max_model_len: u32::MAX,
+        eos_ids: &[],
+        defaults,
+        limits: &ApiLimits::DEFAULT,
+    };
+    Options::default().sampling(&facts, 0)?;
+    let most = defaults.max_new_tokens.unwrap_or(1);
+    within("max_new_tokens", most, "", 1..=u32::MAX, || "a whole number from 1".to_owned())
+}
+
 /// Whether a token id exists. (B:SA3)
 pub(crate) fn in_vocabulary(param: &str, token: TokenId, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
     if token < facts.vocab_size {
@@ -343,6 +357,29 @@ mod tests {
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed), (0.25, 20, 1.0, 7));
         let sampling = Options::default().sampling(&facts(&model), 7).expect("valid");
         assert_eq!(sampling.temperature, 0.5);
+    }
+
+    #[test]
+    fn defaults_that_would_refuse_every_request_are_refused_themselves() {
+        let with = |change: fn(&mut GenerationDefaults)| {
+            let mut defaults = GenerationDefaults::default();
+            change(&mut defaults);
+            check_defaults(&defaults).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert_eq!(with(|d| d.temperature = Some(0.0)), Ok(()));
+        assert_eq!(with(|d| (d.top_k, d.top_p, d.max_new_tokens) = (Some(50), Some(0.9), Some(2048))), Ok(()));
+        for (change, name) in [
+            ((|d| d.temperature = Some(-5.0)) as fn(&mut GenerationDefaults), "`temperature` is -5"),
+            (|d| d.top_k = Some(-2), "`top_k` is -2"),
+            (|d| d.top_p = Some(0.0), "`top_p` is 0"),
+            (|d| d.min_p = Some(2.0), "`min_p` is 2"),
+            (|d| d.repetition_penalty = Some(0.0), "`repetition_penalty` is 0"),
+            (|d| d.max_new_tokens = Some(0), "`max_new_tokens` is 0"),
+        ] {
+            let refused = with(change).expect_err(name);
+            assert!(refused.contains(name), "{refused}");
+        }
     }
 
     #[test]

@@ -9,7 +9,10 @@ mod series;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -59,6 +62,8 @@ pub struct Metrics {
     stalled_streams: Counter,
     /// Requests whose time was over before the engine had them.
     expired_in_text: Counter,
+    /// What the latest loading read, or reads.
+    load_total_bytes: AtomicU64,
     /// By route, method and class of status. Routes are those of the router, so this is bounded.
     http: Mutex<BTreeMap<HttpLabels, Arc<HttpSeries>>>,
 }
@@ -99,6 +104,7 @@ impl Metrics {
             cancelled: Default::default(),
             stalled_streams: Counter::default(),
             expired_in_text: Counter::default(),
+            load_total_bytes: AtomicU64::new(0),
             http: Mutex::default(),
         }
     }
@@ -131,6 +137,13 @@ impl Metrics {
     /// A request's time was over while its text was still worked on.
     pub(crate) fn expired_in_text(&self) {
         self.expired_in_text.add(1);
+    }
+
+    /// The model is being loaded, in so many bytes. 0, where a stage has none to count, changes nothing.
+    pub(crate) fn loading(&self, total_bytes: u64) {
+        if total_bytes > 0 {
+            self.load_total_bytes.store(total_bytes, Relaxed);
+        }
     }
 
     /// The classic text format, whatever the reader says it accepts: autoscalers read nothing else.
@@ -219,12 +232,13 @@ impl Metrics {
     fn show_own(&self, shown: &mut Exposition, stats: &Stats, status: &Status) {
         let (done, total) = match status.phase {
             Phase::Loading { done, total, .. } => (done, total),
-            _ => (0, 0),
+            // Loaded: all of it.
+            _ => [self.load_total_bytes.load(Relaxed); 2].into(),
         };
         let is_ready = matches!(status.phase, Phase::Ready | Phase::Recovering { .. });
         shown.gauge("pelton_ready", "1 while requests are taken.", u8::from(is_ready));
-        shown.gauge("pelton_load_done_bytes", "Bytes loaded; 0 when nothing loads.", done);
-        shown.gauge("pelton_load_total_bytes", "Bytes to be loaded; 0 when nothing loads.", total);
+        shown.gauge("pelton_load_done_bytes", "Bytes loaded; all of them once the model is ready.", done);
+        shown.gauge("pelton_load_total_bytes", "Bytes that loading reads.", total);
         shown.gauge("pelton_blocks", "KV blocks.", stats.blocks);
         shown.gauge("pelton_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
@@ -304,6 +318,18 @@ mod tests {
         let status =
             Status { phase: Phase::Loading { stage: "weights".into(), done: 1, total: 2 }, budget: None, model: None };
         metrics.show(&Stats::default(), &status, 1_700_000_000)
+    }
+
+    #[test]
+    fn what_was_loaded_is_told_after_loading_too() {
+        let metrics = Metrics::new("demo", 4096);
+        metrics.loading(7);
+        metrics.loading(0);
+        let ready = Status { phase: Phase::Ready, budget: None, model: None };
+        let text = metrics.show(&Stats::default(), &ready, 1_700_000_000);
+        for name in ["pelton_load_done_bytes", "pelton_load_total_bytes"] {
+            assert!(text.contains(&format!("{name}{{model_name=\"demo\",engine=\"0\"}} 7\n")), "{text}");
+        }
     }
 
     #[test]

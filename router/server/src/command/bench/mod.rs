@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use self::prompts::{Scenario, TokenRange};
 use self::report::Report;
-use super::{Line, Trouble, resolve, runtime};
+use super::{Line, Trouble, print, resolve, runtime};
 use crate::config::{Count, Row, Secret, Seed, Settings as _, Surroundings, Url, settings};
 
 const USAGE: &str = "\
@@ -77,7 +77,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
 
 async fn measure(options: &Options) -> Result<Vec<Report>, Trouble> {
     let target = request::Target::find(options).await.map_err(Trouble::Failed)?;
-    println!("{}", report::HEADING);
+    print(format_args!("{}\n", report::HEADING))?;
     let mut reports = Vec::new();
     let mut seed = options.seed.0;
     for scenario in &options.scenario.0 {
@@ -95,7 +95,7 @@ async fn measure(options: &Options) -> Result<Vec<Report>, Trouble> {
                 seed = seed.wrapping_add(1);
                 let report =
                     Report::new(&cell, &load::run(&target, &cell).await, target.model(), options.label.as_deref());
-                println!("{}", report.row());
+                print(format_args!("{}\n", report.row()))?;
                 if let Some(path) = &options.json {
                     append(path, &report.json().to_string())?;
                 }

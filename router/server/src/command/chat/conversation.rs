@@ -6,14 +6,15 @@ use std::io::Write;
 use std::time::Instant;
 
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use ::http::{HeaderValue, Request, Response};
+use ::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::Options;
-use crate::client::{Client, read_body};
+use super::answer::Answer;
+use crate::client::{Client, ClientError, read_body};
 use crate::command::Trouble;
 use crate::config::Secret;
 use crate::sse::EventReader;
@@ -32,13 +33,40 @@ pub(super) struct Conversation {
     messages: Vec<Value>,
 }
 
+/// An answer that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answered {
+    pub(super) how: Ended,
+    /// Prompts, each with its answer, that were left out before this one because the context was full.
+    pub(super) left_out: usize,
+}
+
 /// How an answer ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(super) enum Ended {
     /// By itself; what it took, in words.
     Whole(String),
     /// By the user.
     Stopped,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("no answer from {0}; start a server with `pelton serve`, or leave --url out for a chat without one")]
+    Nobody(ClientError),
+    #[error("the server refuses (status 401): {0}; give its key with --api-key-file FILE or PELTON_API_KEY_FILE")]
+    Key(String),
+    #[error("the server refuses (status {status}): {message}")]
+    Refused { status: u16, message: String, is_context_full: bool },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for NoAnswer {
+    fn from(message: String) -> Self {
+        Self::Other(message)
+    }
 }
 
 impl Conversation {
@@ -60,11 +88,7 @@ impl Conversation {
         };
         conversation.model = match model {
             Some(model) => model,
-            None => conversation.first_model().await.map_err(|message| {
-                Trouble::Failed(format!(
-                    "{message}; start a server with `pelton serve`, or leave --url out for a chat without one"
-                ))
-            })?,
+            None => conversation.first_model().await.map_err(|error| Trouble::Failed(error.to_string()))?,
         };
         conversation.reset();
         Ok(conversation)
@@ -86,7 +110,8 @@ impl Conversation {
     }
 
     /// Sends `prompt` and writes the answer as it comes, until it ends or `stop` resolves. A stopped answer stays in the
-    /// conversation as far as it came; of a failed one nothing stays.
+    /// conversation as far as it came; of a failed one nothing stays. When the context is full, the oldest prompts and their
+    /// answers are left out, as many as it takes.
     pub(super) async fn ask(
         &mut self,
         prompt: &str,
@@ -94,23 +119,44 @@ impl Conversation {
         stop: impl Future<Output = ()>,
     ) -> Result<Answered, String> {
         self.messages.push(json!({ "role": "user", "content": prompt }));
-        let mut answer = Answer::default();
-        let ended = tokio::select! {
-            ended = self.stream(&mut answer, out) => ended.map(|()| Answered::Whole(answer.usage())),
-            // Dropping the stream closes its connection, by which the server knows.
-            () = stop => Ok(Answered::Stopped),
-        };
-        match &ended {
-            Ok(_) => self.messages.push(json!({ "role": "assistant", "content": answer.text })),
-            Err(_) => _ = self.messages.pop(),
+        let mut stop = std::pin::pin!(stop);
+        let kept = usize::from(self.system.is_some());
+        let mut left_out = 0;
+        loop {
+            let mut answer = Answer::default();
+            let first = kept + 2 * left_out;
+            let ended = tokio::select! {
+                ended = self.stream(first, &mut answer, out) => ended.map(|()| Ended::Whole(answer.usage())),
+                // Dropping the stream closes its connection, by which the server knows.
+                () = &mut stop => Ok(Ended::Stopped),
+            };
+            match ended {
+                // Nothing was written yet: a refusal comes before the first token.
+                Err(NoAnswer::Refused { is_context_full: true, .. }) if first + 1 < self.messages.len() => {
+                    left_out += 1
+                }
+                Err(error) => {
+                    self.messages.pop();
+                    let is_full = matches!(error, NoAnswer::Refused { is_context_full: true, .. });
+                    let advice = if is_full { "; shorten the message, or the system prompt" } else { "" };
+                    return Err(format!("{error}{advice}"));
+                }
+                Ok(how) => {
+                    self.messages.drain(kept..first);
+                    self.messages.push(json!({ "role": "assistant", "content": answer.text }));
+                    return Ok(Answered { how, left_out });
+                }
+            }
         }
-        ended
     }
 
-    async fn stream(&self, answer: &mut Answer, out: &mut impl Write) -> Result<(), String> {
+    /// Sends the system prompt and the messages from the one at `first`.
+    async fn stream(&self, first: usize, answer: &mut Answer, out: &mut impl Write) -> Result<(), NoAnswer> {
+        let kept = usize::from(self.system.is_some());
+        let messages: Vec<&Value> = self.messages[..kept].iter().chain(&self.messages[first..]).collect();
         let mut body = json!({
             "model": self.model,
-            "messages": self.messages,
+            "messages": messages,
             "stream": true,
             "stream_options": { "include_usage": true },
         });
@@ -121,11 +167,16 @@ impl Conversation {
         let mut response = self.send(request).await?.into_body();
         let mut events = EventReader::default();
         while !answer.is_done {
-            let Some(frame) = response.frame().await else { return Err("the server ended the answer early".into()) };
+            let Some(frame) = response.frame().await else {
+                return Err("the server ended the answer early".to_owned().into());
+            };
             let frame = frame.map_err(|error| format!("the answer broke off: {error}"))?;
             let Ok(bytes) = frame.into_data() else { continue };
             let mut texts = Vec::new();
             events.push(&bytes, |data| texts.push(answer.take(data)));
+            if texts.iter().any(|text| text.as_ref().is_ok_and(|text| !text.is_empty())) {
+                answer.came(Instant::now());
+            }
             for text in texts {
                 out.write_all(text?.as_bytes()).map_err(|error| error.to_string())?;
             }
@@ -134,11 +185,14 @@ impl Conversation {
         Ok(())
     }
 
-    async fn first_model(&self) -> Result<String, String> {
+    async fn first_model(&self) -> Result<String, NoAnswer> {
         let response = self.send(self.request("GET", "/v1/models", Bytes::new())?).await?;
         let body = read_body(response.into_body(), BODY_BYTES_MAX).await.map_err(|error| error.to_string())?;
         let models: Value = serde_json::from_slice(&body).unwrap_or_default();
-        models["data"][0]["id"].as_str().map(str::to_owned).ok_or_else(|| format!("{} serves no model", self.url))
+        models["data"][0]["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{} serves no model", self.url).into())
     }
 
     fn request(&self, method: &str, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, String> {
@@ -158,61 +212,20 @@ impl Conversation {
     }
 
     /// A refusal becomes the server's own words.
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
-        let response = self.client.send(request).await.map_err(|error| format!("no answer from {error}"))?;
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoAnswer> {
+        let response = self.client.send(request).await.map_err(NoAnswer::Nobody)?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
         let body = read_body(response.into_body(), BODY_BYTES_MAX).await.map_err(|error| error.to_string())?;
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = body["error"]["message"].as_str().unwrap_or("no reason was given");
-        Err(format!("the server refuses (status {}): {message}", status.as_u16()))
-    }
-}
-
-/// What has come of an answer.
-struct Answer {
-    text: String,
-    tokens: u64,
-    is_done: bool,
-    asked: Instant,
-    first: Option<Instant>,
-}
-
-impl Default for Answer {
-    fn default() -> Self {
-        Self { text: String::new(), tokens: 0, is_done: false, asked: Instant::now(), first: None }
-    }
-}
-
-impl Answer {
-    /// The text that one event adds.
-    fn take(&mut self, data: &str) -> Result<String, String> {
-        if data == "[DONE]" {
-            self.is_done = true;
-            return Ok(String::new());
+        let message = body["error"]["message"].as_str().unwrap_or("no reason was given").to_owned();
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(NoAnswer::Key(message));
         }
-        let event: Value = serde_json::from_str(data).map_err(|error| format!("the server sent no JSON: {error}"))?;
-        if let Some(message) = event["error"]["message"].as_str() {
-            return Err(message.to_owned());
-        }
-        if let Some(tokens) = event["usage"]["completion_tokens"].as_u64() {
-            self.tokens = tokens;
-        }
-        let text = event["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
-        if !text.is_empty() {
-            self.first.get_or_insert_with(Instant::now);
-        }
-        self.text.push_str(text);
-        Ok(text.to_owned())
-    }
-
-    fn usage(&self) -> String {
-        let first = self.first.unwrap_or_else(Instant::now);
-        let after = first.duration_since(self.asked).as_secs_f64();
-        let rate = self.tokens.saturating_sub(1) as f64 / first.elapsed().as_secs_f64().max(1e-6);
-        format!("{} tokens, the first after {after:.2} s, then {rate:.0} a second", self.tokens)
+        let is_context_full = body["error"]["code"] == "context_length_exceeded"; // OpenAI's word for it
+        Err(NoAnswer::Refused { status: status.as_u16(), message, is_context_full })
     }
 }
 
@@ -227,7 +240,8 @@ mod tests {
 
     type Bodies = Arc<Mutex<Vec<Value>>>;
 
-    /// A server that answers "Hi " and then the number of messages; to "wait" it begins and never ends, to "no" it refuses.
+    /// A server that answers "Hi " and then the number of messages; to "wait" it begins and never ends, to "no" it refuses. Its
+    /// context holds five messages, and no message "long".
     async fn server() -> (String, Bodies) {
         let bodies = Bodies::default();
         let seen = Arc::clone(&bodies);
@@ -239,7 +253,12 @@ mod tests {
                 let delta =
                     |text: &str| format!("data: {}\n\n", json!({ "choices": [{ "delta": { "content": text } }] }));
                 let begin = futures::stream::iter([delta("Hi ")]);
-                match messages.last().expect("a message")["content"].as_str().expect("text") {
+                let last = messages.last().expect("a message")["content"].as_str().expect("text");
+                if messages.len() > 5 || last == "long" {
+                    let error = json!({ "error": { "message": "too long", "code": "context_length_exceeded" } });
+                    return (::http::StatusCode::BAD_REQUEST, Json(error)).into_response();
+                }
+                match last {
                     "no" => (::http::StatusCode::BAD_REQUEST, Json(json!({ "error": { "message": "too long" } })))
                         .into_response(),
                     "wait" => {
@@ -286,7 +305,8 @@ mod tests {
         for expected in ["Hi 2", "Hi 4"] {
             let (text, ended) = ask(&mut conversation, "hello").await;
             assert_eq!(text, expected);
-            assert!(matches!(ended, Ok(Answered::Whole(usage)) if usage.starts_with("2 tokens")));
+            let Ok(Answered { how: Ended::Whole(usage), left_out: 0 }) = ended else { panic!("{ended:?}") };
+            assert!(usage.starts_with("2 tokens"), "{usage}");
         }
         let sent = bodies.lock().expect("whole")[1]["messages"].clone();
         assert_eq!(sent[0], json!({ "role": "system", "content": "Be brief." }));
@@ -313,11 +333,53 @@ mod tests {
             }
         }
         let stop = async { _ = has_begun.await };
-        assert_eq!(conversation.ask("wait", &mut Out(Some(begun)), stop).await, Ok(Answered::Stopped));
+        let stopped = conversation.ask("wait", &mut Out(Some(begun)), stop).await;
+        assert_eq!(stopped, Ok(Answered { how: Ended::Stopped, left_out: 0 }));
         assert_eq!(conversation.messages.last(), Some(&json!({ "role": "assistant", "content": "Hi " })));
         let (_, refused) = ask(&mut conversation, "no").await;
         assert_eq!(refused, Err("the server refuses (status 400): too long".into()));
         assert_eq!(conversation.messages.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_full_context_leaves_out_the_oldest_prompts_and_says_how_many() {
+        let (url, bodies) = server().await;
+        let mut conversation = open(&url).await;
+        for (prompt, expected) in [("one", 0), ("two", 0), ("three", 1), ("four", 1)] {
+            let (_, ended) = ask(&mut conversation, prompt).await;
+            assert_eq!(ended.expect("an answer").left_out, expected, "{prompt}");
+        }
+        let sent = bodies.lock().expect("whole").last().expect("asked")["messages"].clone();
+        assert_eq!((&sent[0]["role"], &sent[1]["content"]), (&json!("system"), &json!("three")));
+        // What is too long by itself costs the conversation nothing.
+        let before = conversation.messages.clone();
+        let (_, refused) = ask(&mut conversation, "long").await;
+        let message = refused.expect_err("too long by itself");
+        assert!(message.ends_with("too long; shorten the message, or the system prompt"), "{message}");
+        assert_eq!(conversation.messages, before);
+    }
+
+    #[tokio::test]
+    async fn a_key_is_sent_and_a_missing_one_is_what_the_refusal_is_about() {
+        let models = |headers: ::http::HeaderMap| async move {
+            use axum::response::IntoResponse as _;
+            if headers.get(AUTHORIZATION).is_some_and(|value| value == "Bearer right") {
+                return Json(json!({ "data": [{ "id": "small" }] })).into_response();
+            }
+            (StatusCode::UNAUTHORIZED, Json(json!({ "error": { "message": "no key" } }))).into_response()
+        };
+        let app = axum::Router::new().route("/v1/models", get(models));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let options = Options { url: None, system: None, max_tokens: None };
+        let opened = Conversation::open(&url, Some(Secret::new("right")), None, &options).await;
+        assert_eq!(opened.expect("the right key").model(), "small");
+        let Err(Trouble::Failed(message)) = Conversation::open(&url, None, None, &options).await.map(|_| ()) else {
+            panic!("no key")
+        };
+        assert!(message.contains("no key; give its key with --api-key-file FILE"), "{message}");
+        assert!(!message.contains("start a server"), "{message}");
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ mod parts;
 mod server;
 mod starting;
 mod stop;
+mod weights;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -27,7 +28,7 @@ use crate::logging;
 
 pub(super) use doors::Doors;
 pub(crate) use opened::open;
-pub(super) use parts::Share;
+pub(super) use parts::{Share, secrets};
 pub(super) use server::Server;
 use stop::Stop;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pelton_engine::Engine;
 
-use super::{model, parts};
+use super::{model, parts, weights};
 use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
 use crate::generate::{Serving, ServingParts};
@@ -23,6 +23,10 @@ pub(crate) struct Opened {
 /// Finds the model, reads its text side and starts its engine. Blocks: it may be downloaded.
 pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_>) -> Result<Opened, Trouble> {
     let folder = model::find(config, around, progress)?;
+    // A worker elsewhere has the weights on its own disk.
+    if !config.has_worker_elsewhere() {
+        weights::check(&folder).map_err(Trouble::Failed)?;
+    }
     let text = parts::TextSide::open(&folder)?;
     let names = model::names(config, &folder);
     let (name, chats) = (names[0].clone(), text.template.is_some());

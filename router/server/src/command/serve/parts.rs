@@ -8,8 +8,8 @@ use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
 use crate::command::Trouble;
-use crate::config::{Config, Device, Worker, WorkerAddress};
-use crate::generate::ApiLimits;
+use crate::config::{Config, Device, Secret, Worker, WorkerAddress};
+use crate::generate::{ApiLimits, check_defaults};
 use crate::machine;
 
 /// Long texts that may wait for the pool; at 4 KiB or more each that is at least 4 MiB of work.
@@ -29,6 +29,7 @@ impl TextSide {
             Trouble::Failed(format!("{}: {what}: {error}", folder.display()))
         };
         let checkpoint = Checkpoint::open(folder).map_err(|error| failed("the checkpoint", &error))?;
+        check_defaults(&checkpoint.defaults).map_err(|reason| failed("generation_config.json", &reason))?;
         let tokenizer = Tokenizer::open(folder).map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
         Ok(Self { checkpoint, tokenizer, template })
@@ -141,12 +142,17 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
 /// The keys that open the API: those of the settings and those of the file. A file without a key is refused, because it
 /// would leave the door open that it was meant to close.
 pub(super) fn api_keys(config: &Config) -> Result<Vec<ApiKey>, Trouble> {
-    let mut keys: Vec<ApiKey> = config.server.api_key.iter().filter_map(|key| ApiKey::new(key.reveal())).collect();
+    Ok(secrets(config)?.iter().filter_map(|key| ApiKey::new(key.reveal())).collect())
+}
+
+/// The same as texts: a client sends one of them.
+pub(crate) fn secrets(config: &Config) -> Result<Vec<Secret>, Trouble> {
+    let mut keys = config.server.api_key.clone();
     if let Some(path) = &config.server.api_key_file {
         let text = read(path)?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = keys.len();
-        keys.extend(lines.filter_map(ApiKey::new));
+        keys.extend(lines.map(Secret::new));
         if keys.len() == before {
             return Err(Trouble::Failed(format!("`api-key-file` {} has no key; write one a line", path.display())));
         }
@@ -234,7 +240,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "# keys\n\n one \ntwo\n").expect("written");
         let path = file.path().display().to_string();
-        assert_eq!(api_keys(&config(&[("api_key", "zero"), ("api_key_file", &path)])).expect("valid").len(), 3);
+        let both = config(&[("api_key", "zero"), ("api_key_file", &path)]);
+        assert_eq!(api_keys(&both).expect("valid").len(), 3);
+        let texts: Vec<String> = secrets(&both).expect("valid").iter().map(|key| key.reveal().to_owned()).collect();
+        assert_eq!(texts, ["zero", "one", "two"]);
         std::fs::write(file.path(), "# nothing\n").expect("written");
         assert!(matches!(api_keys(&config(&[("api_key_file", &path)])), Err(Trouble::Failed(_))));
         assert!(matches!(api_keys(&config(&[("api_key_file", "/no/such")])), Err(Trouble::Failed(_))));

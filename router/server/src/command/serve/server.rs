@@ -1,5 +1,6 @@
 //! A server from its first answer to its last: the doors, the engine behind them, and their end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::MultiProgress;
@@ -16,11 +17,13 @@ use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
 use crate::display::Progress;
 use crate::http::{self, App};
+use crate::metrics::Metrics;
 
 /// A model that is served, or about to be.
 pub(crate) struct Server {
     engine: Engine,
     status: watch::Receiver<Status>,
+    metrics: Arc<Metrics>,
     url: String,
     name: String,
     needs_key: bool,
@@ -53,11 +56,12 @@ impl Server {
         starting.end().await;
         let Opened { engine, serving, name, chats } = opened;
         let (url, needs_key) = (doors.url(), !keys.is_empty());
+        let metrics = Arc::clone(&serving.metrics);
         let (app, listeners) = (App::new(serving, keys), doors.listeners()?);
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
         let closed = closing.clone();
         let serving = tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain).await });
-        Ok(Self { status: engine.status(), engine, url, name, needs_key, chats, closing, serving })
+        Ok(Self { status: engine.status(), metrics, engine, url, name, needs_key, chats, closing, serving })
     }
 
     /// Shows progress until the model is loaded, or says why it cannot be.
@@ -67,7 +71,10 @@ impl Server {
             match &self.status.borrow_and_update().phase {
                 Phase::Ready => return Ok(()),
                 Phase::Failed { reason } => return Err(Trouble::Failed(reason.clone())),
-                Phase::Loading { stage, done, total } => progress.show(stage, *done, *total),
+                Phase::Loading { stage, done, total } => {
+                    self.metrics.loading(*total);
+                    progress.show(stage, *done, *total);
+                }
                 Phase::Recovering { reason } => progress.show(&format!("starting the worker again: {reason}"), 0, 0),
                 Phase::Draining | Phase::Ended => return Err(Trouble::Failed("the engine has ended".into())),
             }
