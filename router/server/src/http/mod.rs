@@ -8,11 +8,14 @@ mod body;
 mod connection;
 mod generation;
 mod health;
+mod host;
 mod listen;
 mod models;
 mod routes;
+mod slots;
 mod sse;
 mod tokens;
+mod unparsed;
 
 use std::sync::Arc;
 
