@@ -124,7 +124,7 @@ mod tests {
             (chat(vec![called]), "chat.messages[0].tool_calls[0].arguments"),
             (v1::Chat { tools_json: "{".into(), ..chat(hi()) }, "chat.tools_json"),
             (v1::Chat { tools_json: "[]".into(), ..chat(hi()) }, "chat.tools_json"),
-            (v1::Chat { tools_json: format!("[{TOOL}, {TOOL}]"), ..chat(hi()) }, "chat.tools_json[1].name"),
+            (v1::Chat { tools_json: format!("[{TOOL}, {TOOL}]"), ..chat(hi()) }, "chat.tools_json[1].function.name"),
             (v1::Chat { tool_choice: "auto".into(), ..chat(hi()) }, "chat.tool_choice"),
             (v1::Chat { chat_template_kwargs_json: "[]".into(), ..chat(hi()) }, "chat.chat_template_kwargs_json"),
             (v1::Chat { documents_json: "[1]".into(), ..chat(hi()) }, "chat.documents_json[0]"),
