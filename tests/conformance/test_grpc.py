@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -136,3 +137,72 @@ def test_health_and_reflection(channel: grpc.Channel) -> None:
         assert status == health_pb2.HealthCheckResponse.SERVING
     services = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert {"pelton.v1.Pelton", "grpc.health.v1.Health"} <= set(services)
+
+
+def code_name(error: grpc.RpcError) -> str:
+    """The stable name that every refusal has."""
+    return str(dict(error.trailing_metadata())["pelton-code-name"])
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "code", "name"),
+    [
+        ("Tokenize", b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_message"),
+        ("Generate", b"\x0a\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_message"),
+        ("Nothing", b"", grpc.StatusCode.UNIMPLEMENTED, "unknown_route"),
+        ("Tokenize", b"", grpc.StatusCode.INVALID_ARGUMENT, "missing_parameter"),
+    ],
+)
+def test_every_refusal_has_the_same_details(
+    channel: grpc.Channel, method: str, message: bytes, code: grpc.StatusCode, name: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        list(channel.unary_stream(f"/pelton.v1.Pelton/{method}")(message))
+    assert refused.value.code() == code
+    assert code_name(refused.value) == name
+
+
+def test_a_text_that_is_too_long_is_named(stubs: Any, channel: grpc.Channel) -> None:
+    v1, services = stubs
+    with pytest.raises(grpc.RpcError) as refused:
+        services.PeltonStub(channel).Tokenize(v1.TokenizeRequest(text="a" * (9 << 20)))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "`text`" in refused.value.details()
+
+
+def test_an_echo_comes_before_the_answer_that_http_gives(stubs: Any, server: Server, channel: grpc.Channel) -> None:
+    v1, services = stubs
+    ask = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    over_http = server.post("/v1/completions", {"prompt": "The wheel", "echo": True, **ask}).json()
+    request = v1.GenerateRequest(text="The wheel", echo=True, cache_salt="mine", sampling=v1.Sampling(**ask))
+    answer = "".join(message.text for message in services.PeltonStub(channel).Generate(request))
+    assert answer == over_http["choices"][0]["text"]
+
+
+def test_a_tool_is_called_and_its_answer_taken(stubs: Any, demo: Server) -> None:
+    v1, services = stubs
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+    user = v1.Message(role="user", content="What is the weather in Paris?")
+    chat = v1.Chat(messages=[user], tools_json=json.dumps([tool]))
+    with grpc.insecure_channel(f"127.0.0.1:{demo.port}") as channel:
+        stub = services.PeltonStub(channel)
+        sampling = v1.Sampling(temperature=0, max_tokens=64)
+        messages = list(stub.Generate(v1.GenerateRequest(chat=chat, sampling=sampling)))
+        pieces = [piece for message in messages for piece in message.tool_calls]
+        arguments = "".join(piece.arguments for piece in pieces)
+        assert messages[-1].finish.reason == "tool_calls"
+        assert pieces[0].name == "get_weather"
+        assert isinstance(json.loads(arguments), dict)
+        called = v1.Message(
+            role="assistant", tool_calls=[v1.ToolCall(id=pieces[0].id, name=pieces[0].name, arguments=arguments)]
+        )
+        answered = v1.Message(role="tool", tool_call_id=pieces[0].id, content='{"temperature": 21}')
+        chat = v1.Chat(messages=[user, called, answered], tools_json=chat.tools_json)
+        last = list(stub.Generate(v1.GenerateRequest(chat=chat, sampling=sampling)))[-1]
+        assert last.finish.reason in ("stop", "length", "tool_calls")

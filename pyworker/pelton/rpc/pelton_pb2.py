@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pelton/v1/pelton.proto\x12\tpelton.v1\"\x87\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x13.pelton.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0f.pelton.v1.ChatH\x00\x12%\n\x08sampling\x18\x05 \x01(\x0b\x32\x13.pelton.v1.Sampling\x12\x0e\n\x01n\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0c\n\x04user\x18\x08 \x01(\t\x12\x15\n\x08priority\x18\t \x01(\x05H\x02\x88\x01\x01\x42\x07\n\x05inputB\x04\n\x02_nB\x0b\n\t_priority\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"@\n\x04\x43hat\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.pelton.v1.Message\x12\x12\n\ntools_json\x18\x02 \x01(\t\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x88\x05\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x36\n\nlogit_bias\x18\n \x03(\x0b\x32\".pelton.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\x0b \x01(\x03H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x12\n\nignore_eos\x18\x0e \x01(\x08\x12\"\n\x1ainclude_stop_str_in_output\x18\x0f \x01(\x08\x12\x15\n\x08logprobs\x18\x10 \x01(\rH\n\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobs\"\x8c\x01\n\x10GenerateResponse\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12$\n\x08logprobs\x18\x04 \x03(\x0b\x32\x12.pelton.v1.Logprob\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.pelton.v1.Finish\"\\\n\x07Logprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x1f\n\x03top\x18\x04 \x03(\x0b\x32\x12.pelton.v1.Logprob\"\xa4\x01\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\r\x12\x15\n\rcached_tokens\x18\x06 \x01(\rB\x10\n\x0e_stop_token_id\"\x92\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.pelton.v1.ChatH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x0f\n\rModelsRequest\"2\n\x0eModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.pelton.v1.Model\"*\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r2\x9e\x02\n\x06Pelton\x12\x45\n\x08Generate\x12\x1a.pelton.v1.GenerateRequest\x1a\x1b.pelton.v1.GenerateResponse0\x01\x12\x43\n\x08Tokenize\x12\x1a.pelton.v1.TokenizeRequest\x1a\x1b.pelton.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.pelton.v1.DetokenizeRequest\x1a\x1d.pelton.v1.DetokenizeResponse\x12=\n\x06Models\x12\x18.pelton.v1.ModelsRequest\x1a\x19.pelton.v1.ModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pelton/v1/pelton.proto\x12\tpelton.v1\"\xe1\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x13.pelton.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0f.pelton.v1.ChatH\x00\x12%\n\x08sampling\x18\x05 \x01(\x0b\x32\x13.pelton.v1.Sampling\x12\x0e\n\x01n\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0c\n\x04user\x18\x08 \x01(\t\x12\x15\n\x08priority\x18\t \x01(\x05H\x02\x88\x01\x01\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x0c\n\x04\x65\x63ho\x18\x0b \x01(\x08\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x0c \x01(\x08H\x03\x88\x01\x01\x42\x07\n\x05inputB\x04\n\x02_nB\x0b\n\t_priorityB\x15\n\x13_add_special_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xa8\x02\n\x04\x43hat\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.pelton.v1.Message\x12\x12\n\ntools_json\x18\x02 \x01(\t\x12\x13\n\x0btool_choice\x18\x03 \x01(\t\x12 \n\x13parallel_tool_calls\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x06 \x01(\x08\x12!\n\x19\x63hat_template_kwargs_json\x18\x07 \x01(\t\x12\x16\n\x0e\x64ocuments_json\x18\x08 \x01(\tB\x16\n\x14_parallel_tool_callsB\x18\n\x16_add_generation_prompt\"\x90\x01\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\'\n\ntool_calls\x18\x03 \x03(\x0b\x32\x13.pelton.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x19\n\x11reasoning_content\x18\x06 \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xc2\x05\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x36\n\nlogit_bias\x18\n \x03(\x0b\x32\".pelton.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\x0b \x01(\x03H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x12\n\nignore_eos\x18\x0e \x01(\x08\x12\"\n\x1ainclude_stop_str_in_output\x18\x0f \x01(\x08\x12\x15\n\x08logprobs\x18\x10 \x01(\rH\n\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x11 \x01(\x08H\x0b\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobsB\x16\n\x14_skip_special_tokens\"\xba\x01\n\x10GenerateResponse\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12$\n\x08logprobs\x18\x04 \x03(\x0b\x32\x12.pelton.v1.Logprob\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.pelton.v1.Finish\x12,\n\ntool_calls\x18\x06 \x03(\x0b\x32\x18.pelton.v1.ToolCallDelta\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\\\n\x07Logprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x1f\n\x03top\x18\x04 \x03(\x0b\x32\x12.pelton.v1.Logprob\"\xa4\x01\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\r\x12\x15\n\rcached_tokens\x18\x06 \x01(\rB\x10\n\x0e_stop_token_id\"\x92\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.pelton.v1.ChatH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x0f\n\rModelsRequest\"2\n\x0eModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.pelton.v1.Model\"*\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r2\x9e\x02\n\x06Pelton\x12\x45\n\x08Generate\x12\x1a.pelton.v1.GenerateRequest\x1a\x1b.pelton.v1.GenerateResponse0\x01\x12\x43\n\x08Tokenize\x12\x1a.pelton.v1.TokenizeRequest\x1a\x1b.pelton.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.pelton.v1.DetokenizeRequest\x1a\x1d.pelton.v1.DetokenizeResponse\x12=\n\x06Models\x12\x18.pelton.v1.ModelsRequest\x1a\x19.pelton.v1.ModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,37 +34,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_GENERATEREQUEST']._serialized_start=38
-  _globals['_GENERATEREQUEST']._serialized_end=301
-  _globals['_TOKENIDS']._serialized_start=303
-  _globals['_TOKENIDS']._serialized_end=326
-  _globals['_CHAT']._serialized_start=328
-  _globals['_CHAT']._serialized_end=392
-  _globals['_MESSAGE']._serialized_start=394
-  _globals['_MESSAGE']._serialized_end=434
-  _globals['_SAMPLING']._serialized_start=437
-  _globals['_SAMPLING']._serialized_end=1085
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=873
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=921
-  _globals['_GENERATERESPONSE']._serialized_start=1088
-  _globals['_GENERATERESPONSE']._serialized_end=1228
-  _globals['_LOGPROB']._serialized_start=1230
-  _globals['_LOGPROB']._serialized_end=1322
-  _globals['_FINISH']._serialized_start=1325
-  _globals['_FINISH']._serialized_end=1489
-  _globals['_TOKENIZEREQUEST']._serialized_start=1492
-  _globals['_TOKENIZEREQUEST']._serialized_end=1638
-  _globals['_TOKENIZERESPONSE']._serialized_start=1640
-  _globals['_TOKENIZERESPONSE']._serialized_end=1700
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1702
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1755
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1757
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1791
-  _globals['_MODELSREQUEST']._serialized_start=1793
-  _globals['_MODELSREQUEST']._serialized_end=1808
-  _globals['_MODELSRESPONSE']._serialized_start=1810
-  _globals['_MODELSRESPONSE']._serialized_end=1860
-  _globals['_MODEL']._serialized_start=1862
-  _globals['_MODEL']._serialized_end=1904
-  _globals['_PELTON']._serialized_start=1907
-  _globals['_PELTON']._serialized_end=2193
+  _globals['_GENERATEREQUEST']._serialized_end=391
+  _globals['_TOKENIDS']._serialized_start=393
+  _globals['_TOKENIDS']._serialized_end=416
+  _globals['_CHAT']._serialized_start=419
+  _globals['_CHAT']._serialized_end=715
+  _globals['_MESSAGE']._serialized_start=718
+  _globals['_MESSAGE']._serialized_end=862
+  _globals['_TOOLCALL']._serialized_start=864
+  _globals['_TOOLCALL']._serialized_end=919
+  _globals['_SAMPLING']._serialized_start=922
+  _globals['_SAMPLING']._serialized_end=1628
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1392
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1440
+  _globals['_GENERATERESPONSE']._serialized_start=1631
+  _globals['_GENERATERESPONSE']._serialized_end=1817
+  _globals['_TOOLCALLDELTA']._serialized_start=1819
+  _globals['_TOOLCALLDELTA']._serialized_end=1894
+  _globals['_LOGPROB']._serialized_start=1896
+  _globals['_LOGPROB']._serialized_end=1988
+  _globals['_FINISH']._serialized_start=1991
+  _globals['_FINISH']._serialized_end=2155
+  _globals['_TOKENIZEREQUEST']._serialized_start=2158
+  _globals['_TOKENIZEREQUEST']._serialized_end=2304
+  _globals['_TOKENIZERESPONSE']._serialized_start=2306
+  _globals['_TOKENIZERESPONSE']._serialized_end=2366
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2368
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2421
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2423
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2457
+  _globals['_MODELSREQUEST']._serialized_start=2459
+  _globals['_MODELSREQUEST']._serialized_end=2474
+  _globals['_MODELSRESPONSE']._serialized_start=2476
+  _globals['_MODELSRESPONSE']._serialized_end=2526
+  _globals['_MODEL']._serialized_start=2528
+  _globals['_MODEL']._serialized_end=2570
+  _globals['_PELTON']._serialized_start=2573
+  _globals['_PELTON']._serialized_end=2859
 # @@protoc_insertion_point(module_scope)

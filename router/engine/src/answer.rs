@@ -66,9 +66,12 @@ pub struct Usage {
 /// Why the engine does not take a request or cannot end it. The server turns it into a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The model is not loaded yet, or the engine is draining. 503.
+    /// The model is not loaded yet. 503.
     #[error("{0}")]
     Unavailable(String),
+    /// The engine drains, or has ended before the answer has. 503.
+    #[error("the server is shutting down")]
+    ShuttingDown,
     /// Too much waits. 429, with the seconds after which to try again.
     #[error("{bound}")]
     QueueFull {

@@ -91,7 +91,7 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
     };
     let reason = match &last {
         Phase::Failed { reason } => Failure::Internal(reason.clone()),
-        _ => Failure::Unavailable("the server is shutting down".to_owned()),
+        _ => Failure::ShuttingDown,
     };
     driver.journal.fail_all(&reason);
     for group in &driver.groups {

@@ -131,9 +131,7 @@ impl Engine {
             Phase::Loading { stage, .. } => {
                 return Err(Failure::Unavailable(format!("the model is loading ({stage})")));
             }
-            Phase::Draining | Phase::Ended => {
-                return Err(Failure::Unavailable("the server is shutting down".to_owned()));
-            }
+            Phase::Draining | Phase::Ended => return Err(Failure::ShuttingDown),
             Phase::Failed { reason } => return Err(Failure::Internal(reason.clone())),
         }
         let model = status.model.as_ref().expect("the model is known from the first `Ready` on");

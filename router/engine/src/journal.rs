@@ -200,9 +200,9 @@ mod tests {
     fn failing_all_tells_each_and_leaves_none() {
         let mut journal = Journal::default();
         let mut receivers = [submitted(&mut journal, 1), submitted(&mut journal, 2)];
-        journal.fail_all(&Failure::Unavailable("over".to_owned()));
+        journal.fail_all(&Failure::ShuttingDown);
         for receiver in &mut receivers {
-            assert_eq!(receiver.try_recv(), Ok(Output::Failed(Failure::Unavailable("over".to_owned()))));
+            assert_eq!(receiver.try_recv(), Ok(Output::Failed(Failure::ShuttingDown)));
         }
         assert!(journal.is_empty());
     }

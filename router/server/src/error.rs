@@ -13,6 +13,9 @@ use serde::Serialize;
 /// Characters of a client's text that an error repeats.
 const SHOWN_MAX: usize = 60;
 
+/// A server that ends does not come back; whoever stands in front of several needs a moment to leave it out.
+const SHUTDOWN_RETRY_AFTER_S: u32 = 1;
+
 /// Expected trouble: whose fault it is, which parameter, what it got, what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
@@ -114,6 +117,17 @@ pub enum ApiError {
         /// As in the `Allow` header.
         allowed: String,
     },
+    /// The request's head is none, or too large. hyper refuses it, `http::unparsed` gives it this body.
+    #[error("the request's head cannot be read: {reason}")]
+    BadHead {
+        /// 400, 414 or 431.
+        status: StatusCode,
+        /// Why.
+        reason: &'static str,
+    },
+    /// HTTP/1.1 asks for it.
+    #[error("the header `host` is missing, empty or given twice; HTTP/1.1 needs it once")]
+    NoHost,
     /// More bytes than we take.
     #[error("the body has more than {limit} bytes, the most this server takes")]
     BodyTooLarge {
@@ -125,6 +139,18 @@ pub enum ApiError {
     BodyBroken {
         /// What the connection said.
         reason: String,
+    },
+    /// A gRPC message that is none, or not of this call.
+    #[error("the message cannot be read: {reason}")]
+    BadMessage {
+        /// What the decoder said.
+        reason: String,
+    },
+    /// The body is compressed.
+    #[error("the content encoding is `{got}`; allowed: identity")]
+    WrongEncoding {
+        /// What was declared.
+        got: String,
     },
     /// The body is declared as something else than JSON.
     #[error("the content type is `{got}`; allowed: application/json")]
@@ -151,6 +177,12 @@ pub enum ApiError {
     DeadlineExceeded {
         /// The bound.
         allowed: Duration,
+    },
+    /// The model's files are at fault: whoever runs the server has to mend them.
+    #[error("the model's chat template fails on any chat: {reason}")]
+    BrokenTemplate {
+        /// What the template engine said.
+        reason: String,
     },
     /// Our fault.
     #[error("the server had an error while processing the request; its log says more")]
@@ -193,7 +225,7 @@ impl ApiError {
     }
 
     /// The same error by the names of a protocol that calls a parameter otherwise: `name` gives the new one, if any.
-    pub(crate) fn renamed(mut self, name: impl FnOnce(&str) -> Option<&'static str>) -> Self {
+    pub(crate) fn renamed<N: Into<String>>(mut self, name: impl FnOnce(&str) -> Option<N>) -> Self {
         match &mut self {
             Self::Invalid { param, .. }
             | Self::Missing { param, .. }
@@ -203,7 +235,7 @@ impl ApiError {
             | Self::PromptTooLong { param, .. }
             | Self::TextTooLong { param, .. } => {
                 if let Some(new) = name(param) {
-                    *param = new.to_owned();
+                    *param = new.into();
                 }
             }
             _ => {}
@@ -231,6 +263,16 @@ impl ApiError {
         let later = |seconds: u32, facts| Facts { retry_after_s: Some(seconds), ..facts };
         match self {
             Self::BadBody { .. } => bad("invalid_json", None),
+            Self::BadMessage { .. } => bad("invalid_message", None),
+            Self::NoHost => bad("missing_host", None),
+            Self::BadHead { status, .. } => {
+                let code_name = match *status {
+                    StatusCode::URI_TOO_LONG => "uri_too_long",
+                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "headers_too_large",
+                    _ => "bad_request_head",
+                };
+                of(*status, "BadRequestError", code_name, Code::InvalidArgument)
+            }
             Self::BodyBroken { .. } => bad("incomplete_body", None),
             Self::Invalid { param, .. } => bad("invalid_value", Some(param)),
             Self::Missing { param, .. } => bad("missing_parameter", Some(param)),
@@ -262,6 +304,12 @@ impl ApiError {
                 "wrong_content_type",
                 Code::InvalidArgument,
             ),
+            Self::WrongEncoding { .. } => of(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UnsupportedMediaTypeError",
+                "wrong_content_encoding",
+                Code::InvalidArgument,
+            ),
             Self::Engine(EngineError(failure)) => match failure {
                 Failure::NeverFits { .. } => bad("never_fits", None),
                 Failure::QueueFull { retry_after_s, .. } => later(
@@ -271,6 +319,10 @@ impl ApiError {
                 Failure::Unavailable(_) => later(
                     1,
                     of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
+                ),
+                Failure::ShuttingDown => later(
+                    SHUTDOWN_RETRY_AFTER_S,
+                    of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "shutting_down", Code::Unavailable),
                 ),
                 Failure::Expired { .. } => {
                     of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
@@ -289,6 +341,9 @@ impl ApiError {
             ),
             Self::DeadlineExceeded { .. } => {
                 of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
+            }
+            Self::BrokenTemplate { .. } => {
+                of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "broken_chat_template", Code::Internal)
             }
             Self::Internal { .. } => {
                 of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "internal_error", Code::Internal)
@@ -313,6 +368,7 @@ impl ApiError {
     pub(crate) fn report(&self) {
         match self {
             Self::Internal { log } => tracing::error!(error = %log, "internal error"),
+            Self::BrokenTemplate { reason } => tracing::error!(error = %reason, "the chat template cannot be used"),
             Self::Engine(EngineError(Failure::Internal(reason))) => {
                 tracing::error!(error = %reason, "the engine failed a request")
             }
@@ -424,6 +480,7 @@ mod tests {
             Code::InvalidArgument,
         );
         check(Failure::Unavailable("loading".into()).into(), 503, "unavailable", Code::Unavailable);
+        check(Failure::ShuttingDown.into(), 503, "shutting_down", Code::Unavailable);
         check(Failure::Internal("broken".into()).into(), 500, "engine_failed", Code::Internal);
         check(
             ApiError::DeadlineExceeded { allowed: Duration::from_secs(2) },
@@ -431,6 +488,7 @@ mod tests {
             "deadline_exceeded",
             Code::DeadlineExceeded,
         );
+        check(ApiError::BrokenTemplate { reason: "no".into() }, 500, "broken_chat_template", Code::Internal);
         check(ApiError::Internal { log: "secret".into() }, 500, "internal_error", Code::Internal);
     }
 

@@ -6,14 +6,15 @@ use bytes::BytesMut;
 use pelton_engine::TokenId;
 use pelton_text::{ChatInput, Tokenizer};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     StopReason, StreamOptions,
-    fields::Fields,
+    fields::{Fields, check_nesting},
     finish_reason,
     logprobs::ChatLogprobs,
     messages::read_messages,
+    models::read_model,
     sampling::{read_options, read_request_id, read_stream},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, Whole, now},
+    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, ToolReading, Whole, now},
 };
 
 /// A chat request, its types checked.
@@ -42,7 +43,7 @@ impl ChatRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_chat(&mut fields)?;
-        let model = fields.text("model")?;
+        let model = read_model(&mut fields)?;
         let mut options = read_options(&mut fields)?;
         let older = fields.count("max_tokens")?;
         let newer = fields.count("max_completion_tokens")?;
@@ -80,10 +81,17 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     Ok(is_wanted.then(|| top.unwrap_or(0)))
 }
 
+/// A chat in a protocol that has an object for it, at `path`.
+pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Option<ToolReading>), ApiError> {
+    check_nesting(raw.get().as_bytes())?;
+    let mut fields = Fields::of_value(path.to_owned(), raw)?;
+    let read = read_input(&mut fields)?;
+    fields.finish()?;
+    Ok(read)
+}
+
 /// Everything that the template is told. Shared with `/tokenize`.
-pub(super) fn read_input(
-    fields: &mut Fields<'_>,
-) -> Result<(ChatInput, Option<crate::generate::ToolReading>), ApiError> {
+pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<ToolReading>), ApiError> {
     let messages = read_messages(fields)?;
     let (tools, reading) = read_tools(fields)?.unzip();
     let documents = fields.objects("documents")?.map(|_| fields.need("documents", "a list of objects")).transpose()?;

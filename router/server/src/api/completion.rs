@@ -3,14 +3,15 @@
 use bytes::BytesMut;
 use pelton_engine::TokenId;
 use pelton_text::Tokenizer;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{
     StopReason, StreamOptions,
-    fields::Fields,
+    fields::{Fields, shown, shown_item},
     finish_reason,
     logprobs::CompletionLogprobs,
+    models::read_model,
     sampling::{one_or_many, read_options, read_request_id, read_stream},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
@@ -36,7 +37,7 @@ impl CompletionRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_completion(&mut fields)?;
-        let model = fields.text("model")?;
+        let model = read_model(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(true);
         let prompts = read_prompts(&mut fields, add_special)?;
         let mut options = read_options(&mut fields)?;
@@ -63,31 +64,38 @@ fn read_prompts(fields: &mut Fields<'_>, add_special: bool) -> Result<Vec<Prompt
     let Some(raw) = fields.raw("prompt") else {
         return Err(ApiError::Missing { param: fields.at("prompt"), allowed: PROMPT });
     };
-    let prompts = parse_prompts(raw, add_special).unwrap_or_default();
+    let wrong = |got: String| ApiError::invalid(fields.at("prompt"), got, PROMPT);
+    let prompts = parse_prompts(raw, add_special).map_err(wrong)?;
     let is_empty = |prompt: &Prompt| match prompt {
         Prompt::Text { text, .. } => text.is_empty(),
         Prompt::Ids(ids) => ids.is_empty(),
         Prompt::Chat { .. } => false,
     };
-    if prompts.is_empty() || prompts.iter().any(is_empty) {
-        return Err(fields.wrong("prompt", raw, PROMPT));
+    match prompts.iter().position(is_empty) {
+        None if !prompts.is_empty() => Ok(prompts),
+        Some(index) if prompts.len() > 1 => Err(wrong(format!("a list whose item {index} is empty"))),
+        _ => Err(wrong(shown(raw))),
     }
-    Ok(prompts)
 }
 
-fn parse_prompts(raw: &RawValue, add_special: bool) -> Option<Vec<Prompt>> {
+/// The error says what is there instead.
+fn parse_prompts(raw: &RawValue, add_special: bool) -> Result<Vec<Prompt>, String> {
     let text = raw.get();
     // What the list's first item is says what all of them must be.
     let first = text.strip_prefix('[').map_or("", str::trim_start);
     if first.starts_with('[') {
-        let lists: Vec<Vec<TokenId>> = serde_json::from_str(text).ok()?;
-        return Some(lists.into_iter().map(Prompt::Ids).collect());
+        let lists: Vec<Vec<TokenId>> = parse_list::<Vec<TokenId>, _>(raw)?;
+        return Ok(lists.into_iter().map(Prompt::Ids).collect());
     }
-    if first.starts_with(|c: char| c.is_ascii_digit()) {
-        return serde_json::from_str(text).ok().map(|ids| vec![Prompt::Ids(ids)]);
+    if first.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+        return parse_list::<TokenId, _>(raw).map(|ids| vec![Prompt::Ids(ids)]);
     }
-    let texts = one_or_many(raw)?;
-    Some(texts.into_iter().map(|text| Prompt::Text { text, add_special }).collect())
+    let texts = one_or_many(raw).ok_or_else(|| shown_item::<String>(raw).unwrap_or_else(|| shown(raw)))?;
+    Ok(texts.into_iter().map(|text| Prompt::Text { text, add_special }).collect())
+}
+
+fn parse_list<Item: DeserializeOwned, List: DeserializeOwned>(raw: &RawValue) -> Result<List, String> {
+    serde_json::from_str(raw.get()).map_err(|_| shown_item::<Item>(raw).unwrap_or_else(|| shown(raw)))
 }
 
 /// A whole response.
@@ -298,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_item_of_a_prompt_is_shown() {
+        for (prompt, expected) in [
+            ("[1.5]", "a list whose item 0 is 1.5"),
+            ("[1, -1]", "a list whose item 1 is -1"),
+            ("[-1]", "a list whose item 0 is -1"),
+            ("[1, \"a\"]", "a list whose item 1 is the text \"a\""),
+            ("[\"a\", 1]", "a list whose item 1 is 1"),
+            ("[[1], [2, 4294967296]]", "a list whose item 1 is a list whose item 1 is 4294967296"),
+            ("[[1], []]", "a list whose item 1 is empty"),
+            ("[\"\", \"a\"]", "a list whose item 0 is empty"),
+            ("[]", "an empty list"),
+            ("[{}]", "a list whose item 0 is an object"),
+            ("true", "true"),
+        ] {
+            let body = format!("{{\"prompt\": {prompt}}}");
+            let error = CompletionRequest::read(body.as_bytes()).expect_err("a wrong prompt").to_string();
+            assert!(error.starts_with(&format!("`prompt` is {expected}; allowed: ")), "{prompt}: {error}");
+        }
+    }
+
+    #[test]
     fn a_wrong_field_is_named() {
         for (fields, expected) in [
             (r#""max_tokens": "5""#, "max_tokens"),
@@ -321,6 +350,9 @@ mod tests {
             (r#""messages": []"#, "messages"),
             (r#""request_id": "a b""#, "request_id"),
             (r#""temprature": 1"#, "temprature"),
+            (r#""model": """#, "model"),
+            (r#""model": 5"#, "model"),
+            (r#""user": 5"#, "user"),
             (r#""response_format": {"type": "json_object"}"#, "response_format.type"),
         ] {
             assert_eq!(refused(&format!("{{\"prompt\": \"a\", {fields}}}")), expected, "{fields}");

@@ -5,9 +5,10 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
+use pelton_engine::TokenId;
 use serde::{
     Deserialize,
-    de::{Deserializer, MapAccess, Visitor},
+    de::{DeserializeOwned, Deserializer, MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
@@ -18,6 +19,9 @@ use crate::{
 
 /// Lists and objects within each other at most. Tool schemas are the deepest that clients mean; this bounds recursion.
 const NESTING_MAX: usize = 64;
+
+/// What a list of tokens is to hold.
+pub(crate) const TOKEN_IDS: &str = "a list of token ids, integers from 0 to 4294967295";
 
 /// An object's fields, and which of them have been asked for.
 pub(crate) struct Fields<'a> {
@@ -115,6 +119,15 @@ impl<'a> Fields<'a> {
         self.read(name, "an integer, 0 or above")
     }
 
+    /// A list of token ids. It may be long: items are looked at one by one only to name a wrong one.
+    pub(crate) fn token_ids(&mut self, name: &'static str) -> Result<Option<Vec<TokenId>>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        serde_json::from_str(raw.get()).map(Some).map_err(|_| {
+            let got = shown_item::<TokenId>(raw).unwrap_or_else(|| shown(raw));
+            ApiError::invalid(self.at(name), got, TOKEN_IDS)
+        })
+    }
+
     pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f32>, ApiError> {
         self.read(name, "a number")
     }
@@ -190,6 +203,14 @@ pub(crate) fn shown(raw: &RawValue) -> String {
     }
 }
 
+/// A list whose items are not all of a type: the first one that is not.
+pub(crate) fn shown_item<T: DeserializeOwned>(raw: &RawValue) -> Option<String> {
+    let items: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
+    let wrong = |item: &RawValue| serde_json::from_str::<T>(item.get()).is_err();
+    let (index, item) = items.iter().enumerate().find(|(_, item)| wrong(item))?;
+    Some(format!("a list whose item {index} is {}", shown_item::<TokenId>(item).unwrap_or_else(|| shown(item))))
+}
+
 /// A text within a sentence: in quotes, shortened.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", shortened(text))
@@ -239,6 +260,7 @@ mod tests {
             let mut fields = Fields::of_body(body.as_bytes())?;
             fields.count("max_tokens")?;
             fields.flag("stream")?;
+            fields.token_ids("tokens")?;
             if let Some(mut inner) = fields.object("stream_options")? {
                 inner.flag("include_usage")?;
                 inner.finish()?;
@@ -272,6 +294,11 @@ mod tests {
             ),
             (r#"{"messages": {"role": "user"}}"#, "`messages` is an object; allowed: a list of objects"),
             (r#"{"messages": [{"role": "user"}, {}]}"#, "`messages[1].role` is missing; it must be a text"),
+            (
+                r#"{"tokens": [5, -1]}"#,
+                "`tokens` is a list whose item 1 is -1; allowed: a list of token ids, integers from 0 to 4294967295",
+            ),
+            (r#"{"tokens": 5}"#, "`tokens` is 5; allowed: a list of token ids, integers from 0 to 4294967295"),
             (r#"{"messages": [3]}"#, "`messages[0]` is 3; allowed: an object"),
         ] {
             assert_eq!(error(body), expected, "{body}");

@@ -7,8 +7,7 @@ use std::borrow::Cow;
 
 use pelton_engine::TokenId;
 use pelton_text::Tokenizer;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use crate::generate::Drawn;
 
@@ -69,8 +68,30 @@ pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,
     /// The drawn token first, then the likeliest others.
-    top_logprobs: Vec<Map<String, Value>>,
+    top_logprobs: Vec<ByText>,
     text_offset: Vec<usize>,
+}
+
+/// An object from texts to log-probabilities, in this order; no text twice.
+///
+/// Not a map of JSON values: those hold an f32 as an f64, which is written with other digits than the same f32 in
+/// `token_logprobs`.
+#[derive(Debug)]
+struct ByText(Vec<(String, f32)>);
+
+impl ByText {
+    fn add(&mut self, text: String, logprob: f32) {
+        // Two tokens may have the same text: the likelier one counts, and comes first.
+        if self.0.iter().all(|(known, _)| *known != text) {
+            self.0.push((text, finite(logprob)));
+        }
+    }
+}
+
+impl Serialize for ByText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
 }
 
 impl CompletionLogprobs {
@@ -79,10 +100,10 @@ impl CompletionLogprobs {
             Self { tokens: Vec::new(), token_logprobs: Vec::new(), top_logprobs: Vec::new(), text_offset: Vec::new() };
         for drawn in tokens {
             let Some(logprobs) = drawn.logprobs.as_deref() else { continue };
-            let mut top = Map::from_iter([(drawn.text.clone(), finite(logprobs.chosen).into())]);
+            let mut top = ByText(Vec::with_capacity(logprobs.top.len() + 1));
+            top.add(drawn.text.clone(), logprobs.chosen);
             for &(token, logprob) in logprobs.top.iter().filter(|(token, _)| *token != drawn.token) {
-                // Two tokens may have the same text: the likelier one counts.
-                top.entry(exact_text_of(tokenizer, token)).or_insert_with(|| finite(logprob).into());
+                top.add(exact_text_of(tokenizer, token), logprob);
             }
             shown.tokens.push(drawn.text.clone());
             shown.token_logprobs.push(finite(logprobs.chosen));
@@ -98,5 +119,24 @@ fn exact_text_of(tokenizer: &Tokenizer, token: TokenId) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().fold("bytes:".to_owned(), |shown, byte| shown + &format!("\\x{byte:02x}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_engine::TokenLogprobs;
+
+    use super::*;
+    use crate::generate::testing::tokenizer;
+
+    #[test]
+    fn the_same_token_has_the_same_number_in_every_list() {
+        let logprobs = TokenLogprobs { chosen: -0.634_254_63, top: vec![(66, -0.1), (65, -0.634_254_63)] };
+        let drawn = Drawn { token: 65, text_offset: 0, text: "A".to_owned(), logprobs: Some(Box::new(logprobs)) };
+        let shown = serde_json::to_string(&CompletionLogprobs::new(&tokenizer(), &[drawn])).expect("plain");
+        assert_eq!(
+            shown,
+            r#"{"tokens":["A"],"token_logprobs":[-0.63425463],"top_logprobs":[{"A":-0.63425463,"B":-0.1}],"text_offset":[0]}"#
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::fields::{Fields, quoted};
 use crate::error::ApiError;
 
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
-const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\": ...}";
+const CONTENT: &str = "a text, or a list of at least one part {\"type\": \"text\", \"text\": ...}";
 
 /// The messages as the template sees them.
 pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
@@ -30,6 +30,12 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
         // An answer that only called tools has none.
         None if role == "assistant" && has_calls => {}
         None => return Err(ApiError::Missing { param: fields.at("content"), allowed: CONTENT }),
+    }
+    if role == "tool" && fields.raw("tool_call_id").is_none() {
+        return Err(ApiError::Missing {
+            param: fields.at("tool_call_id"),
+            allowed: "the `id` of the call that this answers",
+        });
     }
     for name in ["name", "tool_call_id", "refusal", "reasoning", "reasoning_content"] {
         fields.text(name)?;
@@ -58,6 +64,9 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
     }
     let parts: Vec<&RawValue> =
         serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
+    if parts.is_empty() {
+        return Err(fields.wrong("content", content, CONTENT));
+    }
     for (index, part) in parts.into_iter().enumerate() {
         let mut part = Fields::of_value(format!("{}[{index}]", fields.at("content")), part)?;
         let kind: String = part.need("type", "\"text\"")?;
@@ -91,7 +100,7 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
         let arguments = "a text that is a JSON object";
         let text: String = function.need("arguments", arguments)?;
         if !text.trim().is_empty() && serde_json::from_str::<serde_json::Map<String, Value>>(&text).is_err() {
-            return Err(ApiError::invalid(function.at("arguments"), "not one", arguments));
+            return Err(ApiError::invalid(function.at("arguments"), format!("the text {}", quoted(&text)), arguments));
         }
         function.finish()?;
         call.finish()?;
@@ -138,6 +147,9 @@ mod tests {
         check(r#"[{"content": "hi"}]"#, "messages[0].role");
         check(r#"[{"role": "usr", "content": "hi"}]"#, "messages[0].role");
         check(r#"[{"role": "user"}]"#, "messages[0].content");
+        check(r#"[{"role": "user", "content": []}]"#, "messages[0].content");
+        check(r#"[{"role": "tool", "content": "5"}]"#, "messages[0].tool_call_id");
+        check(r#"[{"role": "tool", "content": "5", "tool_call_id": null}]"#, "messages[0].tool_call_id");
         check(r#"[{"role": "user", "content": 5}]"#, "messages[0].content");
         check(r#"[{"role": "user", "content": "\ud800"}]"#, "messages[0].content");
         check(
@@ -152,6 +164,16 @@ mod tests {
         check(
             r#"[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]"#,
             "messages[0].tool_calls[0].function.arguments",
+        );
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_shown() {
+        let body = r#"{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{bad"}}]}]}"#;
+        let error = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect_err("wrong");
+        assert_eq!(
+            error.to_string(),
+            "`messages[0].tool_calls[0].function.arguments` is the text \"{bad\"; allowed: a text that is a JSON object"
         );
     }
 }

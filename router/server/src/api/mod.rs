@@ -17,8 +17,8 @@ mod tools;
 mod unserved;
 mod usage;
 
+pub(crate) use chat::chat_of_json;
 pub(crate) use sampling::{StreamOptions, is_plain_id};
-pub(crate) use tools::tools_of_json;
 
 use crate::generate::{Ending, Finish, StopCause};
 

@@ -2,6 +2,19 @@
 
 use serde::Serialize;
 
+use super::fields::Fields;
+use crate::error::ApiError;
+
+/// The name that a request calls the model by; `None`: the served model, whatever its name.
+pub(crate) fn read_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let model = fields.text("model")?;
+    if model.as_deref() == Some("") {
+        let allowed = "a model's name, see /v1/models; or leave it out";
+        return Err(ApiError::invalid(fields.at("model"), "an empty text", allowed));
+    }
+    Ok(model)
+}
+
 /// One name of a model.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelCard<'a> {

@@ -31,7 +31,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         logit_bias: read_logit_bias(fields)?,
         seed: fields.read("seed", "an integer of 64 bits")?,
         stop: read_stop(fields)?,
-        stop_token_ids: fields.read("stop_token_ids", "a list of token ids")?.unwrap_or_default(),
+        stop_token_ids: fields.token_ids("stop_token_ids")?.unwrap_or_default(),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),

@@ -3,7 +3,11 @@
 use pelton_engine::TokenId;
 use serde::Serialize;
 
-use super::{chat::read_input, fields::Fields};
+use super::{
+    chat::read_input,
+    fields::{Fields, TOKEN_IDS},
+    models::read_model,
+};
 use crate::{error::ApiError, generate::Prompt};
 
 /// A text or a chat to be tokenised.
@@ -18,7 +22,7 @@ pub(crate) struct TokenizeRequest {
 impl TokenizeRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
-        let model = fields.text("model")?;
+        let model = read_model(&mut fields)?;
         let return_token_strs = fields.flag("return_token_strs")?.unwrap_or(false);
         let text = fields.text("prompt")?;
         let has_messages = fields.raw("messages").is_some();
@@ -63,8 +67,9 @@ pub(crate) struct DetokenizeRequest {
 impl DetokenizeRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
-        let model = fields.text("model")?;
-        let tokens = fields.need("tokens", "a list of token ids")?;
+        let model = read_model(&mut fields)?;
+        let missing = || ApiError::Missing { param: "tokens".to_owned(), allowed: TOKEN_IDS };
+        let tokens = fields.token_ids("tokens")?.ok_or_else(missing)?;
         fields.finish()?;
         Ok(Self { model, tokens })
     }

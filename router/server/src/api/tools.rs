@@ -1,8 +1,10 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, check_nesting, quoted, shown};
+use super::fields::{Fields, quoted, shown};
 use crate::{error::ApiError, generate::ToolReading};
 
 /// Characters of a function's name at most, as for OpenAI.
@@ -26,20 +28,24 @@ fn read_list(fields: &mut Fields<'_>) -> Result<Option<Vec<Value>>, ApiError> {
     if raws.is_empty() {
         return Err(ApiError::invalid(fields.at("tools"), "an empty list", allowed));
     }
-    let path = fields.at("tools");
-    raws.iter()
-        .enumerate()
-        .map(|(index, raw)| read_tool(format!("{path}[{index}]"), raw))
-        .collect::<Result<_, _>>()
-        .map(Some)
+    read_each(&fields.at("tools"), &raws).map(Some)
 }
 
-/// The tools of a protocol that carries them as a JSON text.
-pub(crate) fn tools_of_json(param: &str, json: &str) -> Result<Vec<Value>, ApiError> {
-    let allowed = "a JSON list of tools in OpenAI's form";
-    check_nesting(json.as_bytes())?;
-    let raws: Vec<&RawValue> = serde_json::from_str(json).map_err(|error| ApiError::invalid(param, error, allowed))?;
-    raws.iter().enumerate().map(|(index, raw)| read_tool(format!("{param}[{index}]"), raw)).collect()
+/// No two may have the same name: a call could be of either.
+fn read_each(path: &str, raws: &[&RawValue]) -> Result<Vec<Value>, ApiError> {
+    let mut tools: Vec<Value> = Vec::with_capacity(raws.len());
+    let mut names = HashSet::with_capacity(raws.len());
+    for (index, raw) in raws.iter().enumerate() {
+        let tool = read_tool(format!("{path}[{index}]"), raw)?;
+        let name = tool["function"]["name"].as_str().unwrap_or_default();
+        if !names.insert(name.to_owned()) {
+            let (param, reason) =
+                (format!("{path}[{index}].function.name"), format!("is {}, like another tool's", quoted(name)));
+            return Err(ApiError::Conflict { param, reason });
+        }
+        tools.push(tool);
+    }
+    Ok(tools)
 }
 
 fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
@@ -132,6 +138,7 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_is_refused() {
         check(r#"{"tools": []}"#, Err("tools"));
+        check(&format!(r#"{{"tools": [{TOOL}, {TOOL}]}}"#), Err("tools[1].function.name"));
         check(r#"{"tool_choice": "auto"}"#, Err("tool_choice"));
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "required"}}"#), Err("tool_choice"));
         check(

@@ -3,6 +3,8 @@
 //! A parameter that would change the answer is refused by name unless its value changes nothing. To ignore it would be
 //! a lie that somebody finds out in production.
 
+use std::collections::HashMap;
+
 use super::fields::{Fields, shown};
 use crate::error::ApiError;
 
@@ -58,9 +60,9 @@ const CHAT: &[Unserved] = &[
     ("web_search_options", &[], "searching the web"),
 ];
 
-/// Parameters that OpenAI's protocol has for the client's own books. They change no answer.
-const WITHOUT_EFFECT: &[&str] =
-    &["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "session_id"];
+/// Texts that OpenAI's protocol has for the client's own books. They change no answer.
+const TEXTS_WITHOUT_EFFECT: &[&str] =
+    &["prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "session_id"];
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -81,9 +83,10 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
             return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
         }
     }
-    for &name in WITHOUT_EFFECT {
-        fields.raw(name);
+    for &name in TEXTS_WITHOUT_EFFECT {
+        fields.text(name)?;
     }
+    fields.read::<HashMap<String, String>>("metadata", "an object from texts to texts")?;
     refuse_response_format(fields)
 }
 
@@ -139,6 +142,19 @@ mod tests {
             r#"{"audio": null, "store": false, "modalities": [ "text" ], "response_format": {"type": "text"}}"#,
             None,
         );
+        check(r#"{"metadata": null, "service_tier": null, "prompt_cache_key": null}"#, None);
         check(r#"{"metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
+    }
+
+    #[test]
+    fn what_changes_nothing_still_has_a_type() {
+        for name in TEXTS_WITHOUT_EFFECT {
+            for wrong in ["5", "true", "{}", "[\"a\"]"] {
+                check(&format!("{{\"{name}\": {wrong}}}"), Some(name));
+            }
+        }
+        for wrong in ["\"a\"", "[]", "5", r#"{"a": 1}"#, r#"{"a": null}"#] {
+            check(&format!("{{\"metadata\": {wrong}}}"), Some("metadata"));
+        }
     }
 }

@@ -49,6 +49,9 @@ settings! {
         api_key: Vec<Secret>;
         /// A file with one API key a line; empty lines and lines that begin with `#` are skipped.
         api_key_file: Option<PathBuf>;
+        /// Connections at the same time. A new one beyond it takes the place of the oldest that has sent no request yet; if all
+        /// have, it waits. Fewer if the process may open fewer files.
+        max_connections: Count<1, 1_000_000> = "4096";
         /// The largest request body.
         body_limit: Bytes = "32MiB";
         /// The longest that one request may take, from its arrival to its last token; then it ends with status 504. Clients may

@@ -46,6 +46,18 @@ pub struct PreparedPrompt {
     pub text: Option<String>,
 }
 
+/// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
+const COUNTED_BYTES_MAX: usize = 8 << 20;
+
+/// What a prompt is tokenised for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// To be answered: it must fit the context.
+    Answer,
+    /// To be shown to its sender.
+    Count,
+}
+
 impl Prompt {
     fn param(&self) -> &'static str {
         if self.is_chat() { "messages" } else { "prompt" }
@@ -77,8 +89,15 @@ impl Serving {
     ) -> Result<Vec<PreparedPrompt>, ApiError> {
         let bytes = prompts.iter().map(Prompt::bytes).sum();
         let serving = Arc::clone(self);
-        self.on_text(bytes, move || prompts.into_iter().map(|prompt| serving.tokenize_one(prompt, echo)).collect())
-            .await
+        let one = move |prompt| serving.tokenize_one(prompt, echo, Purpose::Answer);
+        self.on_text(bytes, move || prompts.into_iter().map(one).collect()).await
+    }
+
+    /// The same for a prompt that is only to be counted: it may be longer than the context, so that its sender learns by
+    /// how much.
+    pub(crate) async fn count(self: &Arc<Self>, prompt: Prompt) -> Result<PreparedPrompt, ApiError> {
+        let serving = Arc::clone(self);
+        self.on_text(prompt.bytes(), move || serving.tokenize_one(prompt, false, Purpose::Count)).await
     }
 
     /// Turns tokens into text, special ones too. `param` is what the request calls the tokens.
@@ -92,7 +111,7 @@ impl Serving {
         self.on_text(tokens.len(), move || Ok(tokenizer.decode(&tokens, false))).await
     }
 
-    fn tokenize_one(&self, prompt: Prompt, echo: bool) -> Result<PreparedPrompt, ApiError> {
+    fn tokenize_one(&self, prompt: Prompt, echo: bool, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
         let param = prompt.param();
         let (text, add_special) = match prompt {
             Prompt::Ids(ids) => {
@@ -102,7 +121,10 @@ impl Serving {
             Prompt::Text { text, add_special } => (text, add_special),
             Prompt::Chat { input, add_special } => (self.render(*input)?, add_special),
         };
-        self.check_length(param, &text)?;
+        match purpose {
+            Purpose::Answer => self.check_length(param, &text)?,
+            Purpose::Count => check_countable(param, &text)?,
+        }
         let ids = self
             .tokenizer
             .encode(&text, add_special)
@@ -125,6 +147,7 @@ impl Serving {
                 let reason = format!("do not suit the model's chat template, which says: {reason}");
                 ApiError::Conflict { param: "messages".to_owned(), reason }
             }
+            TemplateError::Broken(reason) => ApiError::BrokenTemplate { reason },
             other => {
                 ApiError::Conflict { param: "messages".to_owned(), reason: format!("cannot be rendered: {other}") }
             }
@@ -177,6 +200,14 @@ impl Serving {
     }
 }
 
+fn check_countable(param: &'static str, text: &str) -> Result<(), ApiError> {
+    if text.len() <= COUNTED_BYTES_MAX {
+        return Ok(());
+    }
+    let allowed = format!("at most {COUNTED_BYTES_MAX} bytes of text at once");
+    Err(ApiError::invalid(param, format_args!("{} bytes of text", text.len()), allowed))
+}
+
 /// A seed from the operating system.
 fn drawn_seed() -> Result<u64, ApiError> {
     getrandom::u64().map_err(|error| ApiError::Internal { log: format!("no random numbers: {error}") })
@@ -196,4 +227,19 @@ fn text_bytes(value: &Value) -> usize {
 pub(crate) fn now() -> LocalTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     LocalTime { unix_seconds: since.as_secs().cast_signed(), utc_offset_seconds: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_has_a_bound_of_its_own() {
+        assert_eq!(check_countable("prompt", &"a".repeat(COUNTED_BYTES_MAX)), Ok(()));
+        let error = check_countable("prompt", &"a".repeat(COUNTED_BYTES_MAX + 1)).expect_err("too long");
+        assert_eq!(
+            error.to_string(),
+            "`prompt` is 8388609 bytes of text; allowed: at most 8388608 bytes of text at once"
+        );
+    }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use pelton_engine::{Engine, ModelReport, Phase, Status};
+use pelton_engine::{Engine, Failure, ModelReport, Phase, Status};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, PoolError, Tokenizer, ToolCallParser};
 use tokio::sync::watch;
 
@@ -53,6 +53,8 @@ pub struct ApiLimits {
     pub stall_timeout: Duration,
     /// How often an idle stream says that it is alive.
     pub keep_alive: Duration,
+    /// Clients that are connected at the same time.
+    pub max_connections: usize,
 }
 
 impl ApiLimits {
@@ -66,6 +68,7 @@ impl ApiLimits {
         request_timeout: None,
         stall_timeout: Duration::from_secs(30),
         keep_alive: Duration::from_secs(15),
+        max_connections: 4096,
     };
 }
 
@@ -147,7 +150,7 @@ impl Serving {
                 return Ok(status.model.clone().expect("the model is known from the first `Ready` on"));
             }
             Phase::Loading { stage, .. } => format!("the model is loading ({stage})"),
-            Phase::Draining | Phase::Ended => "the server is shutting down".to_owned(),
+            Phase::Draining | Phase::Ended => return Err(Failure::ShuttingDown.into()),
             Phase::Failed { reason } => reason.clone(),
         };
         Err(ApiError::Unavailable { reason, retry_after_s: retry_after_s(&status.phase, self.started.elapsed()) })

@@ -2,21 +2,26 @@
 
 use pelton_engine::TokenId;
 use pelton_rpc::v1::{self, generate_request::Input as GenerateInput, tokenize_request::Input as TokenizeInput};
-use pelton_text::{ChatInput, Tokenizer};
-use serde_json::{Map, Value, json};
+use pelton_text::Tokenizer;
 use tonic::Status;
 
+use super::chat;
 use crate::{
-    api::tools_of_json,
     error::ApiError,
-    generate::{Delta, Drawn, Ending, Finish, Options, Prompt, Request, StopCause, ToolReading, Writer, now},
+    generate::{
+        CallPiece, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause, ToolReading,
+        Writer,
+    },
 };
 
 pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError> {
+    let add_special = message.add_special_tokens;
     let (prompt, tools) = match message.input {
-        Some(GenerateInput::Text(text)) => (Prompt::Text { text, add_special: true }, None),
+        Some(GenerateInput::Text(text)) => {
+            (Prompt::Text { text, add_special: add_special.unwrap_or(ADDED_TO_TEXTS) }, None)
+        }
         Some(GenerateInput::TokenIds(ids)) => (Prompt::Ids(ids.ids), None),
-        Some(GenerateInput::Chat(chat)) => self::chat(chat)?,
+        Some(GenerateInput::Chat(chat)) => chat_prompt(chat, add_special)?,
         None => {
             return Err(ApiError::Missing {
                 param: "input".to_owned(),
@@ -24,11 +29,15 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
             });
         }
     };
+    if message.echo && prompt.is_chat() {
+        return Err(ApiError::NotServed { param: "echo".to_owned(), what: "repeating a chat".into() });
+    }
     let mut options = message.sampling.map(self::options).unwrap_or_default();
     options.n = message.n.unwrap_or(1);
     options.priority = message.priority;
     options.user = Some(message.user);
-    Ok(Request { prompts: vec![prompt], options, echo: false, tools })
+    options.cache_salt = Some(message.cache_salt).filter(|salt| !salt.is_empty());
+    Ok(Request { prompts: vec![prompt], options, echo: message.echo, tools })
 }
 
 /// What this contract calls the prompt of a request.
@@ -43,39 +52,31 @@ pub(super) fn name_of_prompt(message: &v1::GenerateRequest) -> &'static str {
 pub(super) fn tokenize_prompt(message: v1::TokenizeRequest) -> Result<Prompt, ApiError> {
     let add_special = message.add_special_tokens;
     match message.input {
-        Some(TokenizeInput::Text(text)) => Ok(Prompt::Text { text, add_special: add_special.unwrap_or(true) }),
-        Some(TokenizeInput::Chat(chat)) => {
-            let (mut prompt, _) = self::chat(chat)?;
-            if let Prompt::Chat { add_special: of_prompt, .. } = &mut prompt {
-                *of_prompt = add_special.unwrap_or(false);
-            }
-            Ok(prompt)
+        Some(TokenizeInput::Text(text)) => {
+            Ok(Prompt::Text { text, add_special: add_special.unwrap_or(ADDED_TO_TEXTS) })
         }
+        Some(TokenizeInput::Chat(chat)) => Ok(chat_prompt(chat, add_special)?.0),
         None => Err(ApiError::Missing { param: "input".to_owned(), allowed: "one of `text` and `chat`" }),
     }
 }
 
-/// The contract has no field for calls yet: they stay in the text, where the caller can read them.
-fn chat(chat: v1::Chat) -> Result<(Prompt, Option<ToolReading>), ApiError> {
-    if chat.messages.is_empty() {
-        return Err(ApiError::Missing { param: "chat.messages".to_owned(), allowed: "at least one message" });
-    }
-    let message = |v1::Message { role, content }| json!({ "role": role, "content": content });
-    let tools = match chat.tools_json.as_str() {
-        "" => None,
-        json => Some(tools_of_json("chat.tools_json", json)?),
-    };
-    let input = ChatInput {
-        messages: chat.messages.into_iter().map(message).collect::<Vec<Value>>(),
-        tools,
-        documents: None,
-        template: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        kwargs: Map::new(),
-        now: now(),
-    };
-    Ok((Prompt::Chat { input: Box::new(input), add_special: false }, None))
+/// An error of the shared checks by this contract's names; `prompt` is what it calls the prompt.
+pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
+    error.renamed(|param| match param {
+        "prompt" | "messages" => Some(prompt),
+        "tools" => Some("chat.tools_json"),
+        "chat_template_kwargs" => Some("chat.chat_template_kwargs_json"),
+        "continue_final_message" => Some("chat.continue_final_message"),
+        _ => None,
+    })
+}
+
+/// Whether special tokens are added to a text, unless it is said; templates write a chat's.
+const ADDED_TO_TEXTS: bool = true;
+
+fn chat_prompt(chat: v1::Chat, add_special: Option<bool>) -> Result<(Prompt, Option<ToolReading>), ApiError> {
+    let (input, reading) = chat::read(chat)?;
+    Ok((Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(!ADDED_TO_TEXTS) }, reading))
 }
 
 fn options(sampling: v1::Sampling) -> Options {
@@ -97,6 +98,7 @@ fn options(sampling: v1::Sampling) -> Options {
         stop_token_ids: sampling.stop_token_ids,
         ignore_eos: sampling.ignore_eos,
         include_stop: sampling.include_stop_str_in_output,
+        skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
         ..Options::default()
     }
@@ -104,7 +106,9 @@ fn options(sampling: v1::Sampling) -> Options {
 
 /// Writes deltas as messages; each piece of the stream is all messages of one step.
 pub(super) struct MessageWriter {
-    pub(super) tokenizer: Tokenizer,
+    tokenizer: Tokenizer,
+    /// What each choice begins with, until it has begun.
+    echoes: Vec<Option<String>>,
 }
 
 type Messages = Result<Vec<v1::GenerateResponse>, Status>;
@@ -131,10 +135,17 @@ impl Writer for MessageWriter {
 }
 
 impl MessageWriter {
-    fn message(&self, delta: Delta) -> v1::GenerateResponse {
+    /// For `choices` answers to one prompt, which has a text if it is to be echoed.
+    pub(super) fn new(tokenizer: Tokenizer, prompt: &PreparedPrompt, choices: usize) -> Self {
+        Self { tokenizer, echoes: vec![prompt.text.clone(); choices] }
+    }
+
+    fn message(&mut self, delta: Delta) -> v1::GenerateResponse {
+        let echo = self.echoes[delta.choice].take();
         v1::GenerateResponse {
             choice: u32::try_from(delta.choice).expect("choices are bounded"),
-            text: delta.text,
+            text: echo.unwrap_or_default() + &delta.text,
+            tool_calls: delta.calls.into_iter().map(call).collect(),
             token_ids: delta.tokens.iter().map(|drawn| drawn.token).collect(),
             logprobs: delta.tokens.iter().filter_map(|drawn| self.logprob(drawn)).collect(),
             finish: delta.finish.map(finish),
@@ -152,6 +163,18 @@ impl MessageWriter {
     }
 }
 
+fn call(piece: CallPiece) -> v1::ToolCallDelta {
+    let at = |index: usize| u32::try_from(index).expect("an answer has fewer calls than tokens");
+    match piece {
+        CallPiece::Start { index, id, name } => {
+            v1::ToolCallDelta { index: at(index), id, name, ..v1::ToolCallDelta::default() }
+        }
+        CallPiece::Arguments { index, delta } => {
+            v1::ToolCallDelta { index: at(index), arguments: delta, ..v1::ToolCallDelta::default() }
+        }
+    }
+}
+
 fn finish(finish: Finish) -> v1::Finish {
     let mut message = v1::Finish {
         reason: "stop".to_owned(),
@@ -160,6 +183,9 @@ fn finish(finish: Finish) -> v1::Finish {
         cached_tokens: finish.usage.cached,
         ..v1::Finish::default()
     };
+    if finish.has_calls {
+        message.reason = "tool_calls".to_owned();
+    }
     match finish.ending {
         Ending::Length => message.reason = "length".to_owned(),
         Ending::Stop(StopCause::EndOfText) => {}
@@ -174,6 +200,7 @@ mod tests {
     use pelton_engine::Usage;
 
     use super::*;
+    use crate::generate::testing::tokenizer;
 
     #[test]
     fn a_request_without_input_names_what_is_missing() {
@@ -181,13 +208,61 @@ mod tests {
         assert_eq!(Status::from(error).code(), tonic::Code::InvalidArgument);
     }
 
+    fn asked(input: GenerateInput) -> v1::GenerateRequest {
+        v1::GenerateRequest { input: Some(input), ..v1::GenerateRequest::default() }
+    }
+
     #[test]
-    fn tools_that_are_no_json_are_named() {
-        let messages = vec![v1::Message { role: "user".into(), content: "hi".into() }];
-        let chat = v1::Chat { messages, tools_json: "{".into() };
-        let input = Some(GenerateInput::Chat(chat));
-        let status = Status::from(request(v1::GenerateRequest { input, ..Default::default() }).expect_err("bad tools"));
-        assert!(status.message().contains("chat.tools_json"), "{}", status.message());
+    fn every_field_of_a_request_arrives() {
+        let sampling = v1::Sampling { skip_special_tokens: Some(false), ..v1::Sampling::default() };
+        let request = request(v1::GenerateRequest {
+            cache_salt: "mine".into(),
+            echo: true,
+            add_special_tokens: Some(false),
+            sampling: Some(sampling),
+            ..asked(GenerateInput::Text("a".into()))
+        })
+        .expect("valid");
+        assert_eq!(request.options.cache_salt.as_deref(), Some("mine"));
+        assert!(request.echo && !request.options.skip_special);
+        assert!(matches!(&request.prompts[..], [Prompt::Text { add_special: false, .. }]));
+        let plain = self::request(asked(GenerateInput::Text("a".into()))).expect("valid");
+        assert_eq!(plain.options.cache_salt, None);
+        assert!(!plain.echo && plain.options.skip_special);
+        assert!(matches!(&plain.prompts[..], [Prompt::Text { add_special: true, .. }]));
+    }
+
+    #[test]
+    fn a_chat_cannot_be_echoed() {
+        let message = v1::Message { role: "user".into(), content: "hi".into(), ..v1::Message::default() };
+        let chat = v1::Chat { messages: vec![message], ..v1::Chat::default() };
+        let echoed = v1::GenerateRequest { echo: true, ..asked(GenerateInput::Chat(chat)) };
+        let status = Status::from(request(echoed).expect_err("refused"));
+        assert!(status.message().contains("`echo`"), "{}", status.message());
+    }
+
+    #[test]
+    fn errors_of_the_shared_checks_have_this_contracts_names() {
+        let named =
+            |param: &str| by_our_names(ApiError::invalid(param.to_owned(), "wrong", "right"), "text").to_string();
+        assert!(named("prompt").starts_with("`text`"));
+        assert!(named("tools").starts_with("`chat.tools_json`"));
+        assert!(named("max_tokens").starts_with("`max_tokens`"));
+    }
+
+    #[test]
+    fn an_echo_comes_once_per_choice_and_calls_beside_the_text() {
+        let prompt = PreparedPrompt { ids: [1].into(), text: Some("one ".into()) };
+        let mut writer = MessageWriter::new(tokenizer(), &prompt, 2);
+        let text = |choice, text: &str| Delta { choice, text: text.into(), ..Delta::default() };
+        let written = writer.deltas(vec![text(0, "a"), text(1, "b"), text(0, "c")]).expect("some").expect("messages");
+        assert_eq!(written.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["one a", "one b", "c"]);
+        let start = CallPiece::Start { index: 0, id: "1".into(), name: "f".into() };
+        let calls = vec![start, CallPiece::Arguments { index: 0, delta: "{}".into() }];
+        let written = writer.message(Delta { calls, ..Delta::default() });
+        let shown: Vec<_> =
+            written.tool_calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+        assert_eq!(shown, [("f", ""), ("", "{}")]);
     }
 
     #[test]
@@ -200,5 +275,7 @@ mod tests {
         assert_eq!(ended(Ending::Stop(StopCause::Token(7))).stop_token_id, Some(7));
         assert_eq!(ended(Ending::Stop(StopCause::EndOfText)).stop_token_id, None);
         assert_eq!(ended(Ending::Length).cached_tokens, 2);
+        let called = finish(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: true, usage });
+        assert_eq!(called.reason, "tool_calls");
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! A thin translation onto `generate`, which HTTP uses too. Never here: checks of values, defaults, text or tokens.
 
+mod chat;
 mod convert;
 mod health;
+mod refusals;
 mod service;
 
 use std::convert::Infallible;
 
-use axum::{Router, body::Body, extract::Request, response::IntoResponse};
+use axum::{Router, body::Body, extract::Request, middleware::from_fn, response::IntoResponse};
 use pelton_rpc::v1::pelton_server::{PeltonServer, SERVICE_NAME as PELTON};
 use tonic::server::NamedService;
 use tower::Service;
@@ -33,7 +35,7 @@ pub(crate) fn add_services(router: Router, app: &App) -> Router {
     };
     let compiled = "our descriptors were compiled by our own build";
     let health = health::service(app.serving.status.clone(), PELTON);
-    let router = add(router, pelton);
+    let router = router.merge(add(Router::new(), pelton).layer(from_fn(refusals::explain)));
     let router = add(router, reflection().build_v1().expect(compiled));
     // What most clients still ask first.
     let router = add(router, reflection().build_v1alpha().expect(compiled));

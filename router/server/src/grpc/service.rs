@@ -34,10 +34,9 @@ impl Pelton for PeltonService {
         self.serving.check_model(Some(&message.model))?;
         tracing::debug!(request_id = message.request_id, "generate");
         let name = convert::name_of_prompt(&message);
-        let by_our_names =
-            |error: ApiError| error.renamed(|param| matches!(param, "prompt" | "messages").then_some(name));
+        let by_our_names = |error: ApiError| convert::by_our_names(error, name);
         let generation = self.serving.generate(convert::request(message)?, terms).await.map_err(by_our_names)?;
-        let writer = MessageWriter { tokenizer: self.serving.tokenizer.clone() };
+        let writer = MessageWriter::new(self.serving.tokenizer.clone(), &generation.prompts()[0], generation.choices());
         let feed = feed(generation, writer, &self.serving.limits, &self.serving.metrics);
         let messages = feed.flat_map(|piece| match piece {
             Ok(Ok(messages)) => stream::iter(messages).map(Ok).left_stream(),
@@ -50,9 +49,11 @@ impl Pelton for PeltonService {
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
-        let prepared = self.serving.tokenize(vec![convert::tokenize_prompt(message)?], false).await?;
+        let prompt = convert::tokenize_prompt(message)?;
+        let name = if prompt.is_chat() { "chat.messages" } else { "text" };
+        let prepared = self.serving.count(prompt).await.map_err(|error| convert::by_our_names(error, name))?;
         let max_model_len = self.serving.max_model_len().unwrap_or(0);
-        Ok(Response::new(v1::TokenizeResponse { token_ids: prepared[0].ids.to_vec(), max_model_len }))
+        Ok(Response::new(v1::TokenizeResponse { token_ids: prepared.ids.to_vec(), max_model_len }))
     }
 
     async fn detokenize(

@@ -1,4 +1,9 @@
 //! A request's JSON body, read whole within bounds of size and time.
+//!
+//! Two bounds of time: a client that sends nothing is not waited for, and neither is one that sends a byte now and then. The
+//! second bound grows with what has come, so that a large body on a slow line gets through.
+
+use std::time::Duration;
 
 use axum::{
     body::Body,
@@ -8,8 +13,10 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
 
+use tokio::time::Instant;
+
 use super::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, shortened};
 
 /// The bytes of a body that is declared as JSON, or not declared at all.
 pub(super) struct JsonBody(pub(super) Bytes);
@@ -18,6 +25,7 @@ impl FromRequest<App> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        check_encoding(request.headers())?;
         check_type(request.headers())?;
         let limits = &app.serving.limits;
         let declared = request
@@ -27,8 +35,21 @@ impl FromRequest<App> for JsonBody {
         if declared.is_some_and(|length| length > limits.body_bytes) {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
-        read(request.into_body(), limits.body_bytes, limits.stall_timeout).await.map(Self)
+        let pace = Pace { stall: limits.stall_timeout, whole: WHOLE };
+        read(request.into_body(), limits.body_bytes, pace).await.map(Self)
     }
+}
+
+/// Nothing is unpacked here: a small body could hide a huge one.
+fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    for declared in headers.get_all(header::CONTENT_ENCODING) {
+        let got = String::from_utf8_lossy(declared.as_bytes());
+        let is_plain = |name: &str| name.trim().is_empty() || name.trim().eq_ignore_ascii_case("identity");
+        if !got.split(',').all(is_plain) {
+            return Err(ApiError::WrongEncoding { got: shortened(&got) });
+        }
+    }
+    Ok(())
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -39,13 +60,31 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json { Ok(()) } else { Err(ApiError::WrongMediaType { got: got.chars().take(100).collect() }) }
 }
 
-/// Bytes that come slower than one piece per `stall` are not waited for.
-async fn read(mut body: Body, limit: usize, stall: std::time::Duration) -> Result<Bytes, ApiError> {
+/// How slowly a body may come.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Between two pieces.
+    stall: Duration,
+    /// From the first to the last, but for what [`RATE`] adds.
+    whole: Duration,
+}
+
+/// For bodies of any size.
+const WHOLE: Duration = Duration::from_secs(30);
+/// Bytes that buy a second more: 128 kbit/s, with which the default's 32 MiB may take 35 minutes.
+const RATE: usize = 16 << 10;
+
+async fn read(mut body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
     let mut whole = BytesMut::new();
     let broken = |reason: String| ApiError::BodyBroken { reason };
+    let begin = Instant::now();
     loop {
-        let frame = tokio::time::timeout(stall, body.frame()).await;
-        let frame = frame.map_err(|_| broken(format!("nothing more came for {} s", stall.as_secs())))?;
+        let allowed = pace.whole + Duration::from_secs((whole.len() / RATE) as u64);
+        let until = (begin + allowed).min(Instant::now() + pace.stall);
+        let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
+            let (bytes, seconds) = (whole.len(), begin.elapsed().as_secs_f64());
+            broken(format!("{bytes} bytes came in {seconds:.1} s, and it is not waited for any longer"))
+        })?;
         let Some(frame) = frame else { return Ok(whole.freeze()) };
         let Ok(piece) = frame.map_err(|error| broken(error.to_string()))?.into_data() else { continue };
         if whole.len() + piece.len() > limit {
@@ -57,6 +96,10 @@ async fn read(mut body: Body, limit: usize, stall: std::time::Duration) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use futures::{StreamExt as _, stream};
+
     use super::*;
 
     #[test]
@@ -76,10 +119,53 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_up_to_its_limit() {
+    fn a_packed_body_is_refused_by_the_name_of_its_packing() {
+        for (declared, is_taken) in [
+            ("identity", true),
+            ("Identity", true),
+            ("", true),
+            ("gzip", false),
+            ("identity, br", false),
+            ("zstd", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, declared.parse().expect("a header"))]);
+            let checked = check_encoding(&headers);
+            assert_eq!(checked.is_ok(), is_taken, "{declared}");
+            assert!(checked.map_or_else(|error| error.to_string(), |()| declared.to_owned()).contains(declared));
+        }
+        assert!(check_encoding(&HeaderMap::new()).is_ok());
+    }
+
+    const PATIENT: Pace = Pace { stall: Duration::from_secs(3600), whole: Duration::from_secs(3600) };
+
+    fn run(body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let read = |limit| runtime.block_on(read(Body::from("12345"), limit, std::time::Duration::from_secs(60)));
-        assert_eq!(read(5), Ok(Bytes::from("12345")));
-        assert_eq!(read(4), Err(ApiError::BodyTooLarge { limit: 4 }));
+        runtime.block_on(read(body, limit, pace))
+    }
+
+    #[test]
+    fn a_body_is_read_up_to_its_limit() {
+        assert_eq!(run(Body::from("12345"), 5, PATIENT), Ok(Bytes::from("12345")));
+        assert_eq!(run(Body::from("12345"), 4, PATIENT), Err(ApiError::BodyTooLarge { limit: 4 }));
+    }
+
+    #[test]
+    fn a_body_that_does_not_come_is_not_waited_for() {
+        for pace in [Pace { stall: Duration::ZERO, ..PATIENT }, Pace { whole: Duration::ZERO, ..PATIENT }] {
+            let begun = stream::iter([Ok::<_, Infallible>("1")]).chain(stream::pending());
+            let error = run(Body::from_stream(begun), 5, pace).expect_err("it never ends").to_string();
+            assert!(error.contains("1 bytes came"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_has_come_buys_time() {
+        let large = "x".repeat(RATE * 3600);
+        let begun = stream::iter([Ok::<_, Infallible>(large)]).chain(stream::once(async {
+            tokio::task::yield_now().await;
+            Ok("the end".to_owned())
+        }));
+        let pace = Pace { whole: Duration::ZERO, ..PATIENT };
+        assert_eq!(run(Body::from_stream(begun), usize::MAX, pace).map(|whole| whole.len()), Ok(RATE * 3600 + 7));
     }
 }

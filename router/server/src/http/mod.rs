@@ -8,12 +8,15 @@ mod body;
 mod connection;
 mod generation;
 mod health;
+mod host;
 mod listen;
 mod models;
 mod routes;
+mod slots;
 mod sse;
 pub(crate) mod terms;
 mod tokens;
+mod unparsed;
 
 use std::sync::Arc;
 

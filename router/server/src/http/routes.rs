@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, around, generation, health, models, tokens};
+use super::{App, around, generation, health, host, models, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -59,6 +59,7 @@ fn surrounded(router: Router, app: &App) -> Router {
         .layer(DefaultBodyLimit::disable()) // `body` has limits of its own, with our errors
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around::authorize))
+        .layer(from_fn(host::check))
         .layer(from_fn_with_state(app.clone(), around::measure))
         .layer(from_fn(around::identify))
 }

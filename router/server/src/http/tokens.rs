@@ -15,8 +15,8 @@ pub(super) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let request = serving.on_text(body.len(), move || TokenizeRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
-    let prepared = serving.tokenize(vec![request.prompt], false).await?;
-    let tokens = &*prepared[0].ids;
+    let prepared = serving.count(request.prompt).await?;
+    let tokens = &*prepared.ids;
     let text =
         |&token: &u32| String::from_utf8_lossy(serving.tokenizer.token_bytes(token).unwrap_or_default()).into_owned();
     let response = TokenizeResponse {

@@ -2,7 +2,7 @@
 //!
 //! What `transformers.apply_chat_template` gives is right by definition; `tests/golden` holds its answers. Templates
 //! are the operator's, messages and `kwargs` are the client's: so a template that cannot be parsed is refused when it
-//! is opened, and whatever goes wrong while rendering is told to the client.
+//! is opened, and what goes wrong while rendering is the client's unless the plainest chat goes wrong too.
 
 mod environment;
 mod json;
@@ -44,6 +44,9 @@ pub enum TemplateError {
     /// The template itself refused the chat (`raise_exception`). The client's fault.
     #[error("{0}")]
     Raised(String),
+    /// The template fails by itself: it renders not even the plainest chat. The operator's fault.
+    #[error("the model's chat template fails on any chat: {0}")]
+    Broken(String),
     /// The template does not fit the chat, or the other way round. The client's fault.
     #[error("the chat template cannot render these messages: {0}")]
     Failed(String),
@@ -171,11 +174,22 @@ impl Inner {
                 return Err(TemplateError::Input { param: "continue_final_message", reason });
             }
         };
-        let rendered = self.run(name, self.variables(input, messages)?)?;
+        let rendered = match self.run(name, self.variables(input, messages)?) {
+            Err(TemplateError::Failed(reason)) if self.is_broken(name) => Err(TemplateError::Broken(reason)),
+            other => other,
+        }?;
         match continuation {
             None => Ok(rendered),
             Some(continuation) => continuation.cut(rendered),
         }
+    }
+
+    /// Whether a template fails on a chat that any template should know.
+    fn is_broken(&self, name: &str) -> bool {
+        let messages = vec![serde_json::json!({"role": "user", "content": "hello"})];
+        let plainest = ChatInput { add_generation_prompt: true, ..ChatInput::default() };
+        let run = || self.run(name, self.variables(&plainest, messages)?);
+        matches!(run(), Err(TemplateError::Failed(_)))
     }
 
     fn choose(&self, input: &ChatInput) -> Result<&str, TemplateError> {

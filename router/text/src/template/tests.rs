@@ -36,7 +36,18 @@ fn an_endless_template_ends() {
     let source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
     assert_eq!(template(source).render(&hello()), Err(TemplateError::TooMuchWork { limit: FUEL }));
     let source = "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}";
-    assert!(matches!(template(source).render(&hello()), Err(TemplateError::Failed(_))));
+    assert!(matches!(template(source).render(&hello()), Err(TemplateError::Broken(_))));
+}
+
+#[test]
+fn a_template_that_renders_no_chat_at_all_is_the_operators_fault() {
+    for source in ["{{ messages | no_such_filter }}", "{{ no.such.thing }}", "{{ no_such_function() }}"] {
+        assert!(matches!(template(source).render(&hello()), Err(TemplateError::Broken(_))), "{source}");
+    }
+    // Some chats it renders, so it is the chat.
+    let calls = template("{% for m in messages %}{% if m.name %}{{ m.name.first.second }}{% endif %}{% endfor %}");
+    let named = chat(json!([{"role": "user", "content": "x", "name": "me"}]));
+    assert!(matches!(calls.render(&named), Err(TemplateError::Failed(_))));
 }
 
 #[test]

@@ -11,7 +11,6 @@ mod prompt;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use indicatif::MultiProgress;
 
@@ -72,7 +71,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
             },
             Err(trouble) => Err(trouble),
         };
-        server.stop(Duration::ZERO).await;
+        server.stop().await;
         talked
     })
 }

@@ -3,7 +3,8 @@
 //! 1. The port is opened, and answers: alive, not ready, and why.
 //! 2. The model is found: a folder, the hub's cache, a download, or the demo model.
 //! 3. The engine starts; the API takes the port over; loading is shown until the table says what fits.
-//! 4. SIGTERM or SIGINT: running requests finish, for `drain-timeout` at most. A second signal ends at once.
+//! 4. SIGTERM or SIGINT: running requests finish, for `drain-timeout` at most; what is left ends with an error. A second signal
+//!    ends at once.
 
 mod doors;
 mod model;
@@ -64,12 +65,12 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
     let loaded = tokio::select! {
         loaded = server.loaded(bars) => loaded,
         () = stop.asked() => {
-            server.stop(Duration::ZERO).await;
+            server.stop().await;
             return Ok(());
         }
     };
     if let Err(trouble) = loaded {
-        server.stop(Duration::ZERO).await;
+        server.stop().await;
         return Err(trouble);
     }
     announce(config, &server, began.elapsed(), bars);
@@ -79,7 +80,7 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
     };
     match failed {
         Some(trouble) => {
-            server.stop(Duration::ZERO).await;
+            server.stop().await;
             Err(trouble)
         }
         None => {
@@ -87,10 +88,10 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
                 seconds = config.server.drain_timeout.as_secs(),
                 "stopping: running requests may finish; a second signal ends at once"
             );
-            tokio::select! {
-                () = server.stop(config.server.drain_timeout) => Ok(()),
-                () = stop.asked_again() => Err(Trouble::Failed("ended by a second signal; running requests were cut".into())),
+            if server.drain(stop.asked_again()).await {
+                return Err(Trouble::Failed("ended by a second signal; running requests were cut".into()));
             }
+            Ok(())
         }
     }
 }

@@ -135,8 +135,19 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
     ApiLimits {
         body_bytes: usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX),
         request_timeout: config.server.request_timeout,
+        max_connections: connections(config.server.max_connections.0, machine::raise_open_files()),
         ..ApiLimits::DEFAULT
     }
+}
+
+/// Files that are no connection: logs, listeners, workers, models, with room to spare.
+const OTHER_FILES: u64 = 64;
+
+/// As many connections as were asked for, and as files can be open: to accept more would fail for everybody.
+fn connections(asked: u32, open_files: Option<u64>) -> usize {
+    let possible =
+        open_files.map_or(usize::MAX, |files| usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX));
+    (asked as usize).min(possible.max(1))
 }
 
 /// The keys that open the API: those of the settings and those of the file. A file without a key is refused, because it
@@ -233,6 +244,14 @@ mod tests {
             panic!("{workers:?}")
         };
         assert_eq!((first.as_path(), second.as_path()), (Path::new("/a.sock"), Path::new("/b.sock")));
+    }
+
+    #[test]
+    fn there_are_no_more_connections_than_files() {
+        assert_eq!(connections(4096, None), 4096);
+        assert_eq!(connections(4096, Some(1 << 20)), 4096);
+        assert_eq!(connections(4096, Some(200)), 136);
+        assert_eq!(connections(4096, Some(10)), 1);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A server from its first answer to its last: the doors, the engine behind them, and their end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use indicatif::MultiProgress;
 use pelton_engine::{Engine, ModelReport, Phase, Status};
@@ -29,6 +28,7 @@ pub(crate) struct Server {
     needs_key: bool,
     chats: bool,
     closing: CancellationToken,
+    hurry: CancellationToken,
     serving: JoinHandle<()>,
 }
 
@@ -59,9 +59,11 @@ impl Server {
         let metrics = Arc::clone(&serving.metrics);
         let (app, listeners) = (App::new(serving, keys), doors.listeners()?);
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
-        let closed = closing.clone();
-        let serving = tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain).await });
-        Ok(Self { status: engine.status(), metrics, engine, url, name, needs_key, chats, closing, serving })
+        let (closed, hurry) = (closing.clone(), CancellationToken::new());
+        let hurried = hurry.clone();
+        let serving =
+            tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain, hurried).await });
+        Ok(Self { status: engine.status(), metrics, engine, url, name, needs_key, chats, closing, hurry, serving })
     }
 
     /// Shows progress until the model is loaded, or says why it cannot be.
@@ -122,16 +124,31 @@ impl Server {
         self.chats
     }
 
-    /// Takes no more requests, lets running ones finish within `drain`, and ends the workers.
-    pub(crate) async fn stop(mut self, drain: Duration) {
+    /// Takes no more requests, lets running ones finish for as long as the drain may take or until `hurry` resolves, ends the
+    /// others with an error, and then the workers. Returns whether it had to hurry.
+    pub(crate) async fn drain(mut self, hurry: impl Future<Output = ()>) -> bool {
         self.closing.cancel();
-        // `http::serve` drains within its own deadline; one of zero means not at all.
-        if tokio::time::timeout(drain.saturating_add(GRACE), &mut self.serving).await.is_err() || drain.is_zero() {
-            self.serving.abort();
+        tokio::select! {
+            () = self.ended() => false,
+            () = hurry => {
+                self.stop().await;
+                true
+            }
         }
-        self.engine.shutdown().await;
+    }
+
+    /// Resolves when the doors are closed and the engine has ended.
+    async fn ended(&mut self) {
+        // A panic there has been reported there.
+        if (&mut self.serving).await.is_err() {
+            self.engine.shutdown().await;
+        }
+    }
+
+    /// The same at once.
+    pub(crate) async fn stop(mut self) {
+        self.hurry.cancel();
+        self.closing.cancel();
+        self.ended().await;
     }
 }
-
-/// For the last bytes of a drained connection to leave.
-const GRACE: Duration = Duration::from_millis(500);
