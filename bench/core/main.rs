@@ -108,6 +108,7 @@ fn filled(size: Size) -> Core {
         itl_target_us: size.itl_target_us,
         hash_key: [1, 2],
         prefix_caching: size.prefix_caching,
+        tells_cache_changes: false,
     });
     core.add_group(GROUP, size.blocks);
     for id in 0..u64::from(size.running) + size.waiting {

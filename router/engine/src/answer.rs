@@ -47,6 +47,8 @@ pub enum Output {
         reason: FinishReason,
         /// What it took.
         usage: Usage,
+        /// What it went through.
+        explanation: Box<Explanation>,
     },
     /// The last message of a request that failed.
     Failed(Failure),

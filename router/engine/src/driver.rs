@@ -20,6 +20,7 @@ use crossbeam_channel::Receiver;
 use pelton_core::{Core, CoreConfig, Event, GroupId, Micros, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
+use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -48,7 +49,8 @@ pub(crate) struct Driver {
     started: Instant,
     groups: Vec<Group>,
     /// Made when the first worker has told the model's shape.
-    core: Option<Core>,
+    core: Option<RecordedCore>,
+    recorder: Option<Recorder>,
     hash_key: [u64; 2],
     journal: Journal,
     drained: Option<oneshot::Sender<()>>,
@@ -93,12 +95,14 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
     for group in &driver.groups {
         group.link.shutdown(SHUTDOWN_DEADLINE);
     }
+    driver.end_recording();
     driver.set_phase(last);
 }
 
 impl Driver {
     pub(crate) fn start(config: EngineConfig, bell: Arc<Bell>, shared: Arc<Shared>) -> Result<Self, Failure> {
         let capacities = step::capacities(config.max_running, config.token_budget);
+        let recorder = config.record.clone().map(record).transpose()?;
         let mut groups = Vec::new();
         for (index, spec) in config.workers.iter().enumerate() {
             let options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
@@ -119,6 +123,7 @@ impl Driver {
             started: Instant::now(),
             groups,
             core: None,
+            recorder,
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
             drained: None,
@@ -213,7 +218,10 @@ impl Driver {
         self.groups[index].attach(port);
         let (id, blocks) = (self.groups[index].id, report.blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
-        let core = self.core.get_or_insert_with(|| new_core(&self.config, &self.capacities, self.hash_key, &report));
+        let core = self.core.get_or_insert_with(|| {
+            let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+            RecordedCore::new(core, self.recorder.clone())
+        });
         if is_back {
             core.worker_back(id, blocks);
         } else {
@@ -312,8 +320,10 @@ impl Driver {
                     self.stats.generated_tokens += 1;
                     self.journal.token(request, token, logprobs);
                 }
-                Event::Finished { request, reason } => self.journal.finished(request, reason),
-                Event::Expired { request } => self.expire(request),
+                Event::Finished { request, reason, explanation } => {
+                    self.journal.finished(request, reason, explanation);
+                }
+                Event::Expired { request, .. } => self.expire(request),
                 Event::Refused { request, refusal } => self.refuse(request, &refusal.to_string()),
             }
         }
@@ -332,10 +342,10 @@ impl Driver {
             Command::Abort(request) => {
                 if self.journal.contains(request) {
                     self.stats.aborted += 1;
-                    self.leave(request, Core::abort);
+                    self.leave(request, RecordedCore::abort);
                 }
             }
-            Command::Finish(request) => self.leave(request, Core::finish),
+            Command::Finish(request) => self.leave(request, RecordedCore::finish),
             Command::Drain(done) => {
                 self.set_phase(Phase::Draining);
                 self.drained = Some(done);
@@ -369,7 +379,7 @@ impl Driver {
         }
     }
 
-    fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
+    fn leave(&mut self, request: RequestId, how: fn(&mut RecordedCore, RequestId)) {
         if let Some(was_admitted) = self.journal.remove(request) {
             if !was_admitted.0 {
                 self.shared.queued.fetch_sub(1, Ordering::Relaxed);
@@ -407,7 +417,7 @@ impl Driver {
     /// Until the nearest deadline of a step. A step that is overdue is dealt with here.
     fn sleep_bound(&mut self) -> Duration {
         let mut bound = IDLE_WAIT;
-        if let Some(deadline) = self.core.as_ref().and_then(Core::next_deadline) {
+        if let Some(deadline) = self.core.as_ref().and_then(|core| core.next_deadline()) {
             bound = bound.min(Duration::from_micros(deadline.0.saturating_sub(self.now().0)));
         }
         for index in 0..self.groups.len() {
@@ -446,7 +456,8 @@ impl Driver {
         self.core = None;
         let model = self.shared.status.borrow().model.clone();
         if let Some(report) = model {
-            let mut core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+            let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+            let mut core = RecordedCore::new(core, self.recorder.clone());
             for group in core_groups {
                 core.add_group(group, report.blocks);
                 core.worker_lost(group);
@@ -461,6 +472,11 @@ impl Driver {
             self.set_phase(Phase::Recovering { reason: "an internal error; requests are replayed".to_owned() });
         }
         Ok(())
+    }
+
+    /// Writes what is not written yet.
+    fn end_recording(&mut self) {
+        (self.core, self.recorder) = (None, None);
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -480,6 +496,11 @@ impl Driver {
         }
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
     }
+}
+
+fn record(options: RecordOptions) -> Result<Recorder, Failure> {
+    let file = options.file.display().to_string();
+    Recorder::start(options).map_err(|error| Failure::Internal(format!("cannot record to {file}: {error}")))
 }
 
 fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], report: &ModelReport) -> Core {

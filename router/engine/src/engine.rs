@@ -12,6 +12,7 @@ use std::{
 use pelton_core::RequestId;
 use pelton_frame::Bell;
 use pelton_link::{LoadOptions, WorkerSpec};
+use pelton_record::RecordOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
@@ -37,6 +38,8 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
+    /// Where to record what the core is told, if anywhere.
+    pub record: Option<RecordOptions>,
 }
 
 /// A running engine. Clones are handles to the same one.

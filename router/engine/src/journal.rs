@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
+use pelton_core::{Explanation, FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{Failure, Output, Submission, Usage};
@@ -85,10 +85,10 @@ impl Journal {
         entry.send(Output::Token { token, logprobs });
     }
 
-    pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason) {
+    pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason, explanation: Box<Explanation>) {
         if let Some(entry) = self.entries.remove(&request) {
             let usage = entry.usage();
-            entry.send(Output::Finished { reason, usage });
+            entry.send(Output::Finished { reason, usage, explanation });
         }
     }
 
