@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pelton_core::{FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
+use pelton_core::{Explanation, FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
 use crate::inbox::{Command, Inbox};

@@ -194,11 +194,13 @@ mod tests {
         journal.token(RequestId(1), 7, None);
         let replayable: Vec<_> = journal.replayable().map(|new| (new.id.0, new.generated)).collect();
         assert_eq!(replayable, [(1, vec![7]), (2, vec![])]);
-        journal.finished(RequestId(1), FinishReason::Length);
+        let explanation = Box::new(Explanation::new(RequestId(1), Micros(1), None, 2));
+        journal.finished(RequestId(1), FinishReason::Length, explanation.clone());
         assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
         let usage = Usage { prompt: 2, cached: 1, completion: 1 };
-        assert_eq!(first.try_recv(), Ok(Output::Finished { reason: FinishReason::Length, usage }));
+        let reason = FinishReason::Length;
+        assert_eq!(first.try_recv(), Ok(Output::Finished { reason, usage, explanation }));
         assert!(first.try_recv().is_err());
         assert_eq!(journal.len(), 1);
     }

@@ -15,7 +15,9 @@ mod step;
 
 pub use answer::{Answer, Failure, Output, Submission, Usage};
 pub use engine::{Engine, EngineConfig};
-pub use pelton_core::{Explanation, FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs, Wait};
+pub use pelton_core::{
+    Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,
+};
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
 pub use pelton_record::RecordOptions;
 pub use status::{Phase, Stats, Status};

@@ -75,6 +75,11 @@ settings! {
         itl_target: Option<Duration>;
         /// Whether blocks of a finished request serve later ones that begin alike.
         prefix_caching: bool = "true";
+        /// Record what the scheduler is told, for `pelton replay FILE`: into FILE.000001, FILE.000002 and so on, for their owner
+        /// only. They hold what users wrote, as token ids, and no API key. Not set: nothing is recorded.
+        record: Option<PathBuf>;
+        /// All files of a recording together; the oldest go.
+        record_limit: Bytes = "256MiB";
     }
 }
 

@@ -177,7 +177,8 @@ impl Choice {
             let answer = match &mut self.source {
                 Source::Over => return Ok(()),
                 Source::Nothing(usage) => {
-                    delta.finish = Some(Finish { ending: Ending::Length, has_calls: false, usage: *usage });
+                    let (ending, usage) = (Ending::Length, *usage);
+                    delta.finish = Some(Finish { ending, has_calls: false, usage, explanation: None });
                     self.over(delta);
                     return Ok(());
                 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use pelton_engine::{EngineConfig, LoadOptions, Tls, Token, WorkerSpec};
+use pelton_engine::{EngineConfig, LoadOptions, RecordOptions, Tls, Token, WorkerSpec};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
@@ -62,6 +62,11 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         itl_target: config.engine.itl_target,
         max_waiting: config.engine.max_waiting.0 as usize,
         prefix_caching: config.engine.prefix_caching,
+        record: config
+            .engine
+            .record
+            .clone()
+            .map(|file| RecordOptions { file, limit_bytes: config.engine.record_limit.0 }),
     })
 }
 
