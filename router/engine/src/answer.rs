@@ -50,6 +50,8 @@ pub enum Output {
         /// What it went through.
         explanation: Box<Explanation>,
     },
+    /// What the request went through until now. Told when asked for.
+    Explained(Box<Explanation>),
     /// The last message of a request that failed.
     Failed(Failure),
 }
@@ -153,6 +155,11 @@ impl Answer {
             self.is_over = true;
             self.inbox.send(Command::Finish(self.request));
         }
+    }
+
+    /// Asks what the request went through. The answer is among the outputs: `Explained`, or `Finished` if it ended before.
+    pub fn explain(&mut self) {
+        self.inbox.send(Command::Explain(self.request));
     }
 
     fn passed(&mut self, output: Output) -> Output {

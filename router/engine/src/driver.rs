@@ -345,6 +345,11 @@ impl Driver {
                     self.leave(request, RecordedCore::abort);
                 }
             }
+            Command::Explain(request) => {
+                if let Some(explanation) = self.core.as_ref().and_then(|core| core.explain(request)) {
+                    self.journal.explained(request, explanation);
+                }
+            }
             Command::Finish(request) => self.leave(request, RecordedCore::finish),
             Command::Drain(done) => {
                 self.set_phase(Phase::Draining);

@@ -92,6 +92,12 @@ impl Journal {
         }
     }
 
+    pub(crate) fn explained(&self, request: RequestId, explanation: Explanation) {
+        if let Some(entry) = self.entries.get(&request) {
+            entry.send(Output::Explained(Box::new(explanation)));
+        }
+    }
+
     pub(crate) fn failed(&mut self, request: RequestId, failure: Failure) {
         if let Some(entry) = self.entries.remove(&request) {
             entry.send(Output::Failed(failure));

@@ -2,8 +2,93 @@
 
 use std::fmt::Write as _;
 
+use bytes::BytesMut;
 use pelton_engine::{Explanation, Wait};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use super::stream::{Events, Head, event};
+use crate::{
+    error::ApiError,
+    generate::{Delta, Finish, Whole},
+};
+
+/// A whole response, with the object `pelton` if it was asked for.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explained<R> {
+    #[serde(flatten)]
+    response: R,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pelton: Option<Pelton>,
+}
+
+/// What only Pelton tells.
+#[derive(Debug, Default, Serialize)]
+struct Pelton {
+    /// By answer; `null` for one that drew no token.
+    explanations: Vec<Value>,
+}
+
+impl Pelton {
+    fn take(&mut self, choice: usize, finish: &Finish) {
+        if self.explanations.len() <= choice {
+            self.explanations.resize(choice + 1, Value::Null);
+        }
+        self.explanations[choice] = finish.explanation.as_deref().map_or(Value::Null, json);
+    }
+}
+
+impl<R> Explained<R> {
+    /// The response that `form` makes of the answers.
+    pub(crate) fn of(answers: Vec<Whole>, explains: bool, form: impl FnOnce(Vec<Whole>) -> R) -> Self {
+        let mut pelton = explains.then(Pelton::default);
+        if let Some(pelton) = &mut pelton {
+            answers.iter().enumerate().for_each(|(choice, answer)| pelton.take(choice, &answer.finish));
+        }
+        Self { response: form(answers), pelton }
+    }
+}
+
+/// A stream whose explanations come in a chunk of their own, without choices, before the one of its usage.
+pub(crate) struct ExplainedEvents<E> {
+    head: Head,
+    events: E,
+    pelton: Pelton,
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: [(); 0],
+    pelton: &'a Pelton,
+}
+
+impl<E: Events> ExplainedEvents<E> {
+    pub(crate) fn new(head: Head, events: E) -> Self {
+        Self { head, events, pelton: Pelton::default() }
+    }
+}
+
+impl<E: Events> Events for ExplainedEvents<E> {
+    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
+        for delta in &deltas {
+            if let Some(finish) = &delta.finish {
+                self.pelton.take(delta.choice, finish);
+            }
+        }
+        self.events.deltas(deltas, out);
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        event(out, &Chunk { head: &self.head, choices: [], pelton: &self.pelton });
+        self.events.end(out);
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut BytesMut) {
+        self.events.error(error, out);
+    }
+}
 
 /// As an object. Times are in milliseconds; `request` is the number by which recordings know it.
 pub(crate) fn json(told: &Explanation) -> Value {

@@ -172,6 +172,7 @@ impl Follower {
                     Some(Finish { ending, has_calls: self.has_calls, usage, explanation: Some(explanation) });
                 Ok(Followed::Over)
             }
+            Output::Explained(_) => Ok(Followed::Going), // asked for at the end, when nobody follows any more
             Output::Failed(failure) => Err(failure),
         }
     }

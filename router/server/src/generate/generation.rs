@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Instant,
 };
 
@@ -39,10 +39,13 @@ struct Choice {
     source: Source,
     follower: Follower,
     clock: RequestClock,
+    explains: bool,
 }
 
 enum Source {
     Engine(Answer),
+    /// It has ended by a stop string, and the engine was asked what it went through.
+    Explaining(Answer, Finish),
     /// An answer of no tokens: only the prompt is shown.
     Nothing(Usage),
     Over,
@@ -79,7 +82,12 @@ impl Serving {
                 } else {
                     Source::Engine(self.engine.submit(submission)?)
                 };
-                choices.push(Choice { source, follower: Follower::new(&self.tokenizer, Arc::clone(&rules)), clock });
+                choices.push(Choice {
+                    source,
+                    follower: Follower::new(&self.tokenizer, Arc::clone(&rules)),
+                    clock,
+                    explains: false,
+                });
             }
         }
         let answers_per_prompt = request.options.n as usize;
@@ -120,6 +128,11 @@ impl Serving {
 }
 
 impl Generation {
+    /// Every answer's end shall tell what it went through. To be said before the first `next`.
+    pub fn explain(&mut self) {
+        self.choices.iter_mut().for_each(|choice| choice.explains = true);
+    }
+
     /// The prompts, as they were tokenised.
     pub fn prompts(&self) -> &[PreparedPrompt] {
         &self.prompts
@@ -182,6 +195,12 @@ impl Choice {
                     self.over(delta);
                     return Ok(());
                 }
+                Source::Explaining(..) => {
+                    if self.poll_explanation(context, delta).is_ready() {
+                        self.over(delta);
+                    }
+                    return Ok(());
+                }
                 Source::Engine(answer) => answer,
             };
             // The future holds no state of its own: dropped while pending, it loses nothing.
@@ -195,6 +214,7 @@ impl Choice {
             }
             match self.follower.push(output, delta).inspect_err(|_| self.clock.failed())? {
                 Followed::Going => {}
+                Followed::StopText if self.explains => self.ask_for_explanation(delta),
                 Followed::StopText => {
                     answer.finish();
                     self.over(delta);
@@ -202,6 +222,29 @@ impl Choice {
                 Followed::Over => self.over(delta),
             }
         }
+    }
+
+    fn ask_for_explanation(&mut self, delta: &mut Delta) {
+        let finish = delta.finish.take().expect("the follower has seen the end");
+        if let Source::Engine(mut answer) = std::mem::replace(&mut self.source, Source::Over) {
+            answer.explain();
+            self.source = Source::Explaining(answer, finish);
+        }
+    }
+
+    /// Waits for the explanation, past tokens that nobody shows any more. Without one the answer is complete as well.
+    fn poll_explanation(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Poll<()> {
+        let Source::Explaining(answer, finish) = &mut self.source else { return Poll::Ready(()) };
+        let explanation = loop {
+            match ready!(pin!(answer.next()).poll(context)) {
+                Some(Output::Explained(explanation) | Output::Finished { explanation, .. }) => break Some(explanation),
+                Some(Output::Admitted { .. } | Output::Token { .. }) => {}
+                Some(Output::Failed(_)) | None => break None,
+            }
+        };
+        answer.finish();
+        delta.finish = Some(Finish { explanation, ..finish.clone() });
+        Poll::Ready(())
     }
 
     fn over(&mut self, delta: &Delta) {
