@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from support import server as support
 from support.load import prompts, together
-from support.server import Server, serving
+from support.server import Server, serving, sse
 
 STREAMS = 24
 TOKENS = 64
@@ -75,6 +75,34 @@ def test_a_recording_that_cannot_be_made_or_is_not_there_is_told_at_once(checkpo
     server.stop()
     assert any("cannot record to" in line for line in server.log), server.log
     assert pelton_replay(str(tmp_path / "nothing")).returncode == 1
+
+
+def test_an_answer_is_explained_if_it_was_asked_for(server: Server) -> None:
+    body: dict[str, Any] = {"model": server.model_name, "prompt": [9] * 40, "max_tokens": 5, "ignore_eos": True}
+    assert "pelton" not in server.post("/v1/completions", body).json()
+    whole = server.post("/v1/completions", body, headers={"x-explain": "1"}).json()
+    (told,) = whole["pelton"]["explanations"]
+    assert told["completion_tokens"] == whole["usage"]["completion_tokens"] == 5
+    assert told["cached_tokens"] == whole["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert told["prompt_tokens"] == 40 and told["steps"] >= 5 and told["lasted_ms"] >= told["first_token_after_ms"] > 0
+
+    salted = {**body, "cache_salt": "other", "n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", server.url + "/v1/completions", json=salted, headers={"x-explain": "1"}) as response:
+        chunks = list(sse(response))
+    explained, last = chunks[-2:]
+    assert last["usage"] and explained["choices"] == [] and len(explained["pelton"]["explanations"]) == 2
+    assert explained["pelton"]["explanations"][0]["not_cached"]["known_under_another_salt"]
+    assert server.post("/v1/completions", body, headers={"x-explain": "yes"}).status_code == 400
+
+
+def test_an_answer_that_a_stop_string_ends_is_explained_too(server: Server) -> None:
+    body: dict[str, Any] = {"model": server.model_name, "prompt": [9] * 40, "max_tokens": 30, "ignore_eos": True}
+    text = server.post("/v1/completions", body).json()["choices"][0]["text"]
+    stop = text[len(text) // 2 :][:3]
+    stopped = server.post("/v1/completions", {**body, "stop": stop}, headers={"x-explain": "1"}).json()
+    assert stopped["choices"][0]["stop_reason"] == stop and stopped["choices"][0]["text"] == text[: text.find(stop)]
+    (told,) = stopped["pelton"]["explanations"]
+    assert 0 < stopped["usage"]["completion_tokens"] <= told["completion_tokens"] <= 30
 
 
 def leave_early(server: Server) -> None:
