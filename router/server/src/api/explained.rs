@@ -182,10 +182,10 @@ fn missed(told: &Explanation) -> String {
     if told.missed.has_other_salt {
         why.push("they are there under another salt".to_owned());
     }
-    if why.is_empty() {
-        format!("; {others} were not there") // the last one never is: it must be computed to draw the next
-    } else {
-        format!("; of the other {others}: {}", why.join(", "))
+    match (others, why.as_slice()) {
+        (0 | 1, _) => String::new(), // the last one is never looked for: it must be computed to draw the next
+        (_, []) => format!("; {others} were not there"),
+        (_, why) => format!("; of the other {others}: {}", why.join(", ")),
     }
 }
 
