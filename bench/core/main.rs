@@ -61,6 +61,10 @@ fn main() {
             size.running, size.waiting, size.blocks
         ));
     }
+    let core = filled(GOAL);
+    let mut snapshots: Vec<f64> = (0..ROUNDS).map(|_| snapshot_us(&core)).collect();
+    snapshots.sort_by(f64::total_cmp);
+    println!("a snapshot of the goal's core {:.0} us, once per segment of a recording", snapshots[ROUNDS / 2]);
     if let Some(out) = std::env::args().nth(1) {
         let mut file = std::fs::File::create(&out).unwrap_or_else(|error| panic!("{out}: {error}"));
         writeln!(file, "[\n  {}\n]", lines.join(",\n  ")).unwrap_or_else(|error| panic!("{out}: {error}"));
@@ -86,6 +90,12 @@ fn measure(size: Size) -> Cost {
         commit_time += begin.elapsed();
     }
     Cost { plan: micros(plan_time), commit: micros(commit_time) }
+}
+
+fn snapshot_us(core: &Core) -> f64 {
+    let begin = Instant::now();
+    drop(black_box(core.snapshot()));
+    begin.elapsed().as_secs_f64() * 1e6
 }
 
 fn filled(size: Size) -> Core {

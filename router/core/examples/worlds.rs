@@ -3,6 +3,8 @@
 #[path = "../tests/sim/mod.rs"]
 mod sim;
 
+use pelton_core::Core;
+
 fn main() {
     let mut numbers = std::env::args().skip(1).map(|number| number.parse().expect("COUNT and FIRST SEED are numbers"));
     let (count, first) = (numbers.next().unwrap_or(10_000), numbers.next().unwrap_or(0));

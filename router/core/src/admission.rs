@@ -17,7 +17,7 @@ use crate::lengths::{Growth, peak};
 use crate::live::RequestKey;
 use crate::next_step::NextStep;
 use crate::queue::Ticket;
-use crate::{Copy, Event, GroupId, StepId};
+use crate::{Copy, Event, GroupId, Missed, StepId, Wait};
 
 /// How many requests are passed over in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
@@ -26,9 +26,9 @@ enum Choice {
     /// This group, now.
     Here(Hit),
     /// Not now, and others may pass.
-    PassOver,
+    PassOver(Wait),
     /// No group has room now; this one will.
-    NoRoom,
+    NoRoom(Wait),
 }
 
 /// What a group has before it.
@@ -42,7 +42,12 @@ struct Outlook {
 impl Core {
     /// Admits waiting requests as long as the step and the group have room.
     pub(crate) fn admit_waiting(&mut self, group: GroupId, next: &mut NextStep) {
-        if self.requests.waiting().len() == 0 || next.is_full() || !self.epoch(group).has_free_slot() {
+        if self.requests.waiting().len() == 0 {
+            return;
+        }
+        self.requests.looks.next(self.groups.len());
+        if next.is_full() || !self.epoch(group).has_free_slot() {
+            self.requests.first_waits_for(if next.is_full() { Wait::Step } else { Wait::Slot });
             return;
         }
         let mut outlooks = self.outlooks();
@@ -51,19 +56,29 @@ impl Core {
             && passed_over.len() < PASSED_OVER_MAX
             && let Some(ticket) = self.requests.pop_waiting()
         {
-            let is_admitted = next.takes_admit(self.requests.get(ticket.key))
-                && match self.choose(group, ticket.key, &mut outlooks) {
-                    Choice::Here(hit) => self.admit(group, ticket, hit, next, &mut outlooks),
-                    Choice::PassOver => {
-                        passed_over.push(ticket);
+            let choice = if next.takes_admit(self.requests.get(ticket.key)) {
+                self.choose(group, ticket.key, &mut outlooks)
+            } else {
+                Choice::NoRoom(Wait::Step)
+            };
+            let (reason, others_pass) = match choice {
+                Choice::Here(hit) => {
+                    if self.admit(group, ticket, hit, next, &mut outlooks) {
                         continue;
                     }
-                    Choice::NoRoom => false,
-                };
-            if !is_admitted {
-                passed_over.push(ticket);
+                    (Wait::Step, false)
+                }
+                Choice::PassOver(reason) => (reason, true),
+                Choice::NoRoom(reason) => (reason, false),
+            };
+            self.requests.wait_for(ticket.key, reason);
+            passed_over.push(ticket);
+            if !others_pass {
                 break;
             }
+        }
+        if next.is_full() && passed_over.is_empty() {
+            self.requests.first_waits_for(Wait::Step);
         }
         for ticket in passed_over {
             self.requests.put_back(ticket);
@@ -90,15 +105,20 @@ impl Core {
         let Self { requests, groups, lengths, config, .. } = self;
         let request = requests.get_mut(key);
         let mut best: Option<(u64, GroupId, Hit)> = None;
+        let mut lacking = Wait::Slot; // here
         for (&id, group) in groups.iter() {
             let Some(epoch) = group.epoch.as_ref().filter(|epoch| epoch.has_free_slot()) else { continue };
             if !group.ever_fits(request) {
                 continue;
             }
-            let Some(hit) = epoch.blocks.fit(epoch.blocks.find(request), request.known()) else { continue };
+            let Some(hit) = epoch.blocks.fit(epoch.blocks.find(request), request.known()) else {
+                lacking = if id == here { Wait::Blocks } else { lacking };
+                continue;
+            };
             let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
             let growth = growth_of(request, &hit, config.block_size, lengths);
             if !outlook.has_room(growth, config.block_size, epoch.blocks.pool().capacity() as u64) {
+                lacking = if id == here { Wait::Growth } else { lacking };
                 continue;
             }
             let cost = outlook.load + u64::from(request.known() - epoch.blocks.tokens_in(&hit));
@@ -107,15 +127,21 @@ impl Core {
             }
         }
         match best {
-            Some((_, id, _)) if id != here => Choice::PassOver,
+            Some((_, id, _)) if id != here => Choice::PassOver(Wait::Group),
             Some((_, _, hit)) => {
                 let epoch = groups[&here].epoch.as_ref().expect("it was chosen");
                 let to_compute = request.known() - epoch.blocks.tokens_in(&hit);
                 let is_second_long = to_compute > config.token_budget && outlooks[&here].has_long_prompt;
-                if is_second_long || epoch.is_computing(request, &hit) { Choice::PassOver } else { Choice::Here(hit) }
+                if is_second_long {
+                    Choice::PassOver(Wait::LongPrompt)
+                } else if epoch.is_computing(request, &hit) {
+                    Choice::PassOver(Wait::Shared)
+                } else {
+                    Choice::Here(hit)
+                }
             }
-            None if groups[&here].ever_fits(request) => Choice::NoRoom,
-            None => Choice::PassOver,
+            None if groups[&here].ever_fits(request) => Choice::NoRoom(lacking),
+            None => Choice::PassOver(Wait::Group),
         }
     }
 
@@ -130,7 +156,7 @@ impl Core {
     ) -> bool {
         let key = ticket.key;
         let epoch = self.groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
-        let request = self.requests.get(key);
+        let request = self.requests.get_mut(key);
         let partial = hit.partial.filter(|_| next.takes_copy());
         let hit = Hit { partial, ..hit };
         let blocks = &mut epoch.blocks;
@@ -153,6 +179,7 @@ impl Core {
         for block in hit.full.iter().copied().chain(partial.map(|partial| partial.source)) {
             blocks.hold(block);
         }
+        let missed = if request.was_admitted { Missed::default() } else { blocks.missed(request, &hit) };
         let mut table = hit.full;
         blocks.take(blocks.count_for(known) - table.len(), &mut table);
         if let Some(partial) = partial {
@@ -176,17 +203,18 @@ impl Core {
         next.row(slot, epoch.running_mut(slot), request, count);
         epoch.move_frontier(slot, self.requests.get_mut(key));
         self.requests.move_to_slot(key, id, slot);
-        self.tell_admitted(key, cached, expected);
+        self.tell_admitted(key, cached, missed, expected);
         true
     }
 
     /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything, and
     /// pays no second time.
-    fn tell_admitted(&mut self, key: RequestKey, cached: u32, expected: u32) {
+    fn tell_admitted(&mut self, key: RequestKey, cached: u32, missed: Missed, expected: u32) {
         let request = self.requests.get_mut(key);
         if !request.was_admitted {
             request.was_admitted = true;
             let cached = cached.min(request.prompt_len);
+            request.account.cached(cached, missed);
             request.uncached = request.prompt_len - cached;
             let cost = u64::from(request.uncached) + u64::from(expected);
             self.totals.prompt_tokens += u64::from(request.prompt_len);

@@ -3,10 +3,13 @@
 //! Invariant: a block that is taken is not findable any more; a block that is given is idle as long as its contents can
 //! be found, and the first to be given up if they cannot.
 
+use serde::{Deserialize, Serialize};
+
 use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
-use crate::{BlockId, CacheChange, CoreConfig};
+use crate::traces::Traces;
+use crate::{BlockId, CacheChange, CoreConfig, Missed};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,13 +30,14 @@ pub(crate) struct Partial {
 }
 
 /// See the top of the file.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Blocks {
     block_size: u32,
     pool: BlockPool,
     keys: KeyMaker,
     index: Option<PrefixIndex>,        // none: prefix caching is off
     changes: Option<Vec<CacheChange>>, // none: nobody wants to know
+    traces: Traces,
 }
 
 impl Blocks {
@@ -45,6 +49,7 @@ impl Blocks {
             keys: KeyMaker::new(config.hash_key, block_size),
             index: config.prefix_caching.then(|| PrefixIndex::new(capacity as usize, block_size)),
             changes: config.tells_cache_changes.then(Vec::new),
+            traces: Traces::new(if config.prefix_caching { capacity as usize } else { 0 }),
         }
     }
 
@@ -106,6 +111,29 @@ impl Blocks {
         Some(hit)
     }
 
+    /// Why a request was not found any further. Costs a look per block that was there once.
+    pub(crate) fn missed(&self, request: &mut LiveRequest, hit: &Hit) -> Missed {
+        if self.index.is_none() {
+            return Missed { is_off: true, ..Missed::default() };
+        }
+        let block_size = self.block_size as usize;
+        let usable = &request.tokens[..request.prompt_len as usize - 1];
+        let mut beyond = hit.full.len();
+        while (beyond + 1) * block_size <= usable.len()
+            && self.traces.was_given_up(request.keys.key(&self.keys, usable, beyond + 1))
+        {
+            beyond += 1;
+        }
+        let evicted = (beyond - hit.full.len()) * block_size;
+        let evicted = u32::try_from(evicted).expect("part of a prompt");
+        // A part of the first of these blocks may have been found in another one.
+        let evicted = evicted.saturating_sub(hit.partial.map_or(0, |partial| partial.tokens));
+        let has_other_salt = hit.full.is_empty()
+            && usable.len() >= block_size
+            && self.traces.has_other_salt(self.keys.unsalted(&usable[..block_size]), request.keys.salt());
+        Missed { is_off: false, evicted, has_other_salt }
+    }
+
     pub(crate) fn hold(&mut self, block: BlockId) {
         self.pool.hold(block);
     }
@@ -116,9 +144,11 @@ impl Blocks {
             let block = self.pool.take().expect("the caller saw enough idle blocks");
             if let Some(index) = &mut self.index
                 && let Some(key) = index.forget(block)
-                && let Some(changes) = &mut self.changes
             {
-                changes.push(CacheChange::Removed { block: key.name() });
+                self.traces.gave_up(key);
+                if let Some(changes) = &mut self.changes {
+                    changes.push(CacheChange::Removed { block: key.name() });
+                }
             }
             table.push(block);
         }
@@ -144,6 +174,9 @@ impl Blocks {
             let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
             let filling = &request.tokens[*indexed * block_size..][..block_size];
             index.forget(table[*indexed]); // it may have been findable as the end of a prompt
+            if *indexed == 0 {
+                self.traces.stored(self.keys.unsalted(filling), request.keys.salt());
+            }
             if index.insert_full(table[*indexed], parent, key, filling)
                 && let Some(changes) = &mut self.changes
             {

@@ -55,28 +55,32 @@ impl Core {
             epoch.blocks.give(source);
         }
         for (row, result) in due.rows.into_iter().zip(results.rows) {
-            self.commit_row(group, row, result);
+            self.commit_row(group, row, result, results.took_us);
         }
         self.totals.steps += 1;
         Ok(())
     }
 
-    fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>) {
+    fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>, took_us: u32) {
         let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
             running.committed = row.end;
             running.draws -= u32::from(row.samples);
+            let now = requests.looks.now;
             let request = requests.get_mut(key);
+            request.account.step(took_us);
             epoch.index_computed(row.slot, request);
             if let Some(RowResult { token, logprobs }) = result {
                 let id = request.place.id;
+                request.account.token(now);
                 totals.generated_tokens += 1;
                 events.push(Event::Token { request: id, token, logprobs });
                 if let Some(reason) = request.push(token) {
-                    events.push(Event::Finished { request: id, reason });
                     lengths.learn(request.drawn());
+                    let explanation = Box::new(requests.explain(key));
+                    events.push(Event::Finished { request: id, reason, explanation });
                     epoch.leave(row.slot, requests);
                     requests.settle_account(key);
                     requests.remove(key);

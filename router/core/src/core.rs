@@ -5,15 +5,17 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
 use crate::group::Group;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{CacheChange, Event, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
+use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CoreConfig {
     /// Tokens in a KV block.
     pub block_size: u32,
@@ -38,7 +40,7 @@ pub struct CoreConfig {
 }
 
 /// How much there is of everything now, and what has happened since the core was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Now: requests in a slot.
     pub running: usize,
@@ -69,7 +71,7 @@ pub struct Counts {
 }
 
 /// All requests and all worker groups of a host. See the top of the crate.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Core {
     pub(crate) config: CoreConfig,
     pub(crate) requests: Requests,
@@ -104,6 +106,7 @@ impl Core {
     pub fn add_group(&mut self, group: GroupId, blocks: u32) {
         let before = self.groups.insert(group, Group::new(blocks, &self.config));
         assert!(before.is_none(), "{group:?} is added once");
+        self.note_outage();
     }
 
     /// Whether the group was added, be its worker there or lost.
@@ -145,13 +148,15 @@ impl Core {
 
     /// Time goes on: requests whose deadline has passed end, and those come forward that have waited for long.
     pub fn tick(&mut self, now: Micros) {
+        self.requests.looks.now = now;
         while let Some((deadline, request)) = self.requests.first_deadline()
             && deadline <= now
         {
             let key = self.requests.find(request).expect("deadlines are of live requests");
+            let explanation = Box::new(self.requests.explain(key));
             self.remove(key);
             self.totals.expired += 1;
-            self.events.push(Event::Expired { request });
+            self.events.push(Event::Expired { request, explanation });
         }
         self.requests.age(now);
     }
@@ -192,9 +197,11 @@ impl Core {
     pub fn worker_lost(&mut self, group: GroupId) {
         let Some(epoch) = self.group_mut(group).epoch.take() else { return };
         for key in epoch.into_requests() {
+            self.requests.get_mut(key).account.replayed();
             self.requests.return_to_queue(key);
             self.totals.replayed += 1;
         }
+        self.note_outage();
     }
 
     /// A lost group has a new worker, which counts its steps from 1. If it has fewer blocks than the one before, those
@@ -202,6 +209,7 @@ impl Core {
     pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
         let Self { groups, config, .. } = self;
         groups.get_mut(&group).expect("the caller has added the group").revive(blocks, config);
+        self.note_outage();
         let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {
             let request = self.requests.get(key);
@@ -221,6 +229,21 @@ impl Core {
     /// without a word here: the caller knows.
     pub fn cache_changes(&mut self, group: GroupId) -> Vec<CacheChange> {
         self.group_mut(group).epoch.as_mut().map(|epoch| epoch.blocks.take_changes()).unwrap_or_default()
+    }
+
+    /// What a request went through so far, what it waits for and what it cost others. None: it has ended.
+    pub fn explain(&self, request: RequestId) -> Option<Explanation> {
+        self.requests.find(request).map(|key| self.requests.explain(key))
+    }
+
+    /// The groups that were added.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// The requests that have not ended, in the order of their ids.
+    pub fn live(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.requests.iter().map(|(_, request)| request.place.id)
     }
 
     /// What there is now, and what has happened.
@@ -244,6 +267,11 @@ impl Core {
         }
         self.requests.settle_account(key);
         self.requests.remove(key);
+    }
+
+    fn note_outage(&mut self) {
+        let is_served = self.groups.values().any(|group| group.epoch.is_some());
+        self.requests.looks.set_served(is_served);
     }
 
     fn check_fits(&self, request: &LiveRequest) -> Result<(), Refusal> {

@@ -6,6 +6,8 @@
 //! All arithmetic is in integers, so that recorded inputs give the same plans again on any machine.
 //! Never here: clocks. How long a step took is what its results say.
 
+use serde::{Deserialize, Serialize};
+
 /// Fixed part, rows, tokens, thousands of tokens read.
 const TERMS: usize = 4;
 /// Weights are in 2^-16 us.
@@ -24,7 +26,7 @@ const STEPS_KNOWN: u64 = 4;
 const READ_BITS: u32 = 10;
 
 /// The work of a step, as far as its duration depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Work {
     rows: u64,
     tokens: u64,
@@ -50,7 +52,7 @@ impl Work {
 }
 
 /// The sums that a least squares fit needs.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Sums {
     products: [[i128; TERMS]; TERMS],
     times: [i128; TERMS],
@@ -72,7 +74,7 @@ impl Sums {
 }
 
 /// What a step is foreseen to take.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Prices {
     weights: [i128; TERMS],
     /// Whether enough steps with prompts have been seen.
@@ -100,7 +102,7 @@ impl Prices {
 }
 
 /// See the top of the file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct CostModel {
     decoding: Sums,
     prompts: Sums,

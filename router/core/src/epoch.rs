@@ -12,6 +12,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::blocks::{Blocks, Hit};
 use crate::cost::Work;
 use crate::lengths::{AnswerLengths, Growth};
@@ -23,7 +25,7 @@ use crate::{BlockId, CoreConfig, SlotId, StepId};
 pub(crate) const STEPS_IN_FLIGHT: usize = 2;
 
 /// What a slot is there for. Its life stands at the top of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Owner {
     Serves(RequestKey),
     Yields(RequestKey),
@@ -31,7 +33,7 @@ pub(crate) enum Owner {
 }
 
 /// A slot in use. Always `committed <= planned <= known + draws`, and the table holds what is planned.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) owner: Owner,
     pub(crate) table: Vec<BlockId>,
@@ -55,7 +57,7 @@ impl Running {
 }
 
 /// A step that the worker has and that has not committed.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sent {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<SentRow>,
@@ -64,7 +66,7 @@ pub(crate) struct Sent {
 }
 
 /// A row of such a step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct SentRow {
     pub(crate) slot: SlotId,
     pub(crate) end: u32, // so many tokens have KV after it
@@ -72,7 +74,7 @@ pub(crate) struct SentRow {
 }
 
 /// See the top of the file.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Epoch {
     pub(crate) blocks: Blocks,
     pub(crate) slots: Vec<Option<Running>>, // by SlotId

@@ -1,9 +1,11 @@
 //! What the core tells the engine: after `plan`, after `commit`, after `worker_back`.
 
-use crate::{Refusal, RequestId, TokenId};
+use serde::{Deserialize, Serialize};
+
+use crate::{Explanation, Refusal, RequestId, TokenId};
 
 /// Something that happened to a request. Events of one request come in order.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// A token was committed. Tokens past a stop are never told.
     Token {
@@ -27,11 +29,15 @@ pub enum Event {
         request: RequestId,
         /// Why.
         reason: FinishReason,
+        /// What it went through.
+        explanation: Box<Explanation>,
     },
     /// The request's deadline has passed. Nothing more will come.
     Expired {
         /// Whose.
         request: RequestId,
+        /// What it went through.
+        explanation: Box<Explanation>,
     },
     /// The request was taken and can be served no more: a new worker has fewer blocks. Nothing more will come.
     Refused {
@@ -44,7 +50,7 @@ pub enum Event {
 
 /// What became of a block of the prefix cache, for those who keep an index of several servers. Blocks are named by a number
 /// that is the same for the same tokens as long as the server lives; readers make hashes of their own from the tokens. C:K4.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheChange {
     /// A full block can be found.
     Stored {
@@ -65,7 +71,7 @@ pub enum CacheChange {
 }
 
 /// Why a request ended by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
     /// A token of its stop ids was drawn.
     StopToken(TokenId),
@@ -74,7 +80,7 @@ pub enum FinishReason {
 }
 
 /// The raw model's log-probabilities (before temperature, penalties and bias) at one position.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TokenLogprobs {
     /// Of the token that was drawn.
     pub chosen: f32,

@@ -1,12 +1,14 @@
 //! A worker group: how large it is, and the life of its worker, if it has one.
 
+use serde::{Deserialize, Serialize};
+
 use crate::CoreConfig;
 use crate::cost::CostModel;
 use crate::epoch::Epoch;
 use crate::live::LiveRequest;
 
 /// See the top of the file.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) blocks: u32, // as last known, while the worker is lost too
     pub(crate) epoch: Option<Epoch>,

@@ -1,12 +1,14 @@
 //! Ids as types: what is counted, what is indexed and what is named cannot be mixed up.
 
+use serde::{Deserialize, Serialize};
+
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
         pub struct $name(pub $inner);
 
         impl $name {
@@ -37,5 +39,5 @@ impl StepId {
 }
 
 /// Microseconds since the engine started, on a monotonic clock that the caller reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Micros(pub u64);

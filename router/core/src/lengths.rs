@@ -2,6 +2,8 @@
 //!
 //! Never here: which request is admitted, blocks themselves. Integers only, so that recorded inputs give the same plans.
 
+use serde::{Deserialize, Serialize};
+
 /// Lengths are told apart by their leading three bits: within an eighth.
 const BUCKETS: usize = 8 * 30;
 /// Beyond so many answers the old ones count half.
@@ -12,11 +14,13 @@ const ANSWERS_MIN: u64 = 8;
 const UNKNOWN: u32 = 256;
 
 /// Lengths of answers that have ended. See the top of the file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AnswerLengths {
+    #[serde(with = "crate::snapshot::long")]
     counts: Box<[u64; BUCKETS]>,
     total: u64,
     /// By the bucket that an answer has reached: the one that three in four of those that got so far do not pass.
+    #[serde(with = "crate::snapshot::long")]
     ends: Box<[Option<usize>; BUCKETS]>,
 }
 

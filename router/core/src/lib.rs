@@ -2,7 +2,7 @@
 //!
 //! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments.
 //! In: `submit`, `abort`, `finish`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
-//! Out: `plan(group, now)`, `events()`, `next_deadline()`.
+//! Out: `plan(group, now)`, `events()`, `next_deadline()`, `explain(request)`; all of it as a value: `snapshot()`.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -13,6 +13,7 @@ mod core;
 mod cost;
 mod epoch;
 mod event;
+mod explanation;
 mod group;
 mod ids;
 mod lengths;
@@ -25,11 +26,15 @@ mod queue;
 mod request;
 mod schedule;
 mod shares;
+mod snapshot;
+mod traces;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
 pub use event::{CacheChange, Event, FinishReason, TokenLogprobs};
+pub use explanation::{Explanation, Missed, Preempted, Wait, Waited};
 pub use ids::{BlockId, GroupId, Micros, RequestId, SlotId, StepId, TokenId};
 pub use plan::{Admit, Append, Copy, Limits, Plan, Row, RowResult, StepResults};
 pub use request::{NewRequest, Refusal, Sampling, StopRule};
 pub use shares::Party;
+pub use snapshot::{SOURCES, Snapshot};

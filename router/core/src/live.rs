@@ -5,16 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
+use crate::explanation::{Account, Looks};
 use crate::lengths::{AnswerLengths, Growth};
 use crate::prefix::KeyChain;
 use crate::queue::{Queue, Ticket};
 use crate::request::{NewRequest, Sampling, StopRule};
 use crate::shares::{Party, Shares};
-use crate::{FinishReason, GroupId, Micros, RequestId, SlotId, TokenId};
+use crate::{Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
 
 /// Where a request stands among others: the smaller place is served first. It never changes, so a request that was
 /// skipped or preempted comes before all that came after it. B:SC1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) priority: i32,
     pub(crate) arrival: Micros,
@@ -22,11 +25,11 @@ pub(crate) struct Place {
 }
 
 /// A live request, as an index into [`Requests`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RequestKey(usize);
 
 /// Where a live request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Home {
     /// It waits.
     Queue,
@@ -35,7 +38,7 @@ pub(crate) enum Home {
 }
 
 /// A request and what it has drawn so far.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LiveRequest {
     pub(crate) place: Place,
     pub(crate) home: Home,
@@ -49,7 +52,8 @@ pub(crate) struct LiveRequest {
     pub(crate) deadline: Option<Micros>,
     pub(crate) was_admitted: bool,
     pub(crate) uncached: u32, // prompt tokens to compute, as of its first admission
-    charged: u64,             // tokens that its party was charged
+    pub(crate) account: Account,
+    charged: u64, // tokens that its party was charged
 }
 
 impl LiveRequest {
@@ -71,6 +75,7 @@ impl LiveRequest {
             deadline: new.deadline,
             was_admitted: false,
             uncached: 0,
+            account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
             charged: 0,
         }
     }
@@ -113,7 +118,7 @@ impl LiveRequest {
 }
 
 /// All live requests.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Requests {
     live: Vec<Option<LiveRequest>>, // by RequestKey
     free: Vec<RequestKey>,
@@ -121,6 +126,7 @@ pub(crate) struct Requests {
     queue: Queue, // those whose home it is, but for those that admission looks at just now
     shares: Shares,
     deadlines: BTreeSet<(Micros, RequestId)>,
+    pub(crate) looks: Looks,
 }
 
 impl Requests {
@@ -141,8 +147,10 @@ impl Requests {
 
     /// Puts a request into the queue, at the place it has always had.
     pub(crate) fn return_to_queue(&mut self, key: RequestKey) {
+        let looks = self.looks;
         let request = self.get_mut(key);
         request.home = Home::Queue;
+        request.account.begin_to_wait(&looks);
         let ticket = Ticket {
             key,
             place: request.place,
@@ -158,6 +166,27 @@ impl Requests {
         let request = self.get_mut(key);
         assert_eq!(request.home, Home::Queue, "{:?} waited", request.place);
         request.home = Home::Slot(group, slot);
+        let looks = self.looks;
+        self.get_mut(key).account.admit(&looks);
+    }
+
+    /// Notes what one waits for that was looked at.
+    pub(crate) fn wait_for(&mut self, key: RequestKey, reason: Wait) {
+        let looks = self.looks;
+        self.get_mut(key).account.wait_for(reason, &looks);
+    }
+
+    /// Notes what the one waits for whose turn it is.
+    pub(crate) fn first_waits_for(&mut self, reason: Wait) {
+        if let Some(key) = self.queue.first() {
+            self.wait_for(key, reason);
+        }
+    }
+
+    /// What a request went through so far.
+    pub(crate) fn explain(&self, key: RequestKey) -> Explanation {
+        let request = self.get(key);
+        request.account.explain(request.drawn(), request.home == Home::Queue, &self.looks)
     }
 
     /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.

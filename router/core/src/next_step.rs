@@ -23,6 +23,7 @@ pub(crate) struct Pace {
 pub(crate) struct NextStep {
     step: StepId,
     pace: Option<Pace>,
+    prices: Prices,
     work: Work,
     has_decoding: bool,
     has_prompt: bool,
@@ -41,6 +42,7 @@ impl NextStep {
         Self {
             step,
             pace: config.itl_target_us.map(|target| Pace { target_us: u64::from(target), prices }),
+            prices,
             work: Work::default(),
             has_decoding: false,
             has_prompt: false,
@@ -137,10 +139,15 @@ impl NextStep {
     }
 
     /// Gives a slot its row, of `count` tokens, and tells the worker of the blocks that it fills.
-    pub(crate) fn row(&mut self, slot: SlotId, running: &mut Running, request: &LiveRequest, count: u32) {
+    pub(crate) fn row(&mut self, slot: SlotId, running: &mut Running, request: &mut LiveRequest, count: u32) {
         assert!(count > 0 && count <= self.left.tokens && !self.has_row(running));
         let (start, known) = (running.planned, request.known());
-        self.work = self.work.with_row(start, count);
+        let before = self.work;
+        self.work = before.with_row(start, count);
+        if count > 1 {
+            let longer = || self.prices.micros(self.work).saturating_sub(self.prices.micros(before));
+            request.account.chunk(if self.has_decoding { longer() } else { 0 });
+        }
         *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
         let end = start + count;
         let samples = end == known + running.draws;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{BlockId, RequestId, Sampling, SlotId, StepId, TokenId};
 
 /// What one step may hold at most: the capacities of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Rows, and slots of the persistent batch.
     pub slots: u32,
@@ -24,7 +26,7 @@ pub struct Limits {
 }
 
 /// One step of one worker group. Applied by the worker in the order of the fields.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// Counted from 1, without gaps, within a worker's epoch.
     pub step: StepId,
@@ -43,7 +45,7 @@ pub struct Plan {
 }
 
 /// A request that enters a slot.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Admit {
     /// The slot.
     pub slot: SlotId,
@@ -54,6 +56,7 @@ pub struct Admit {
     /// Below this number of known tokens, `suppressed` cannot be drawn.
     pub suppress_until: u32,
     /// The stop ids, while `min_tokens` is not reached; else empty.
+    #[serde(with = "crate::snapshot::shared")]
     pub suppressed: Arc<[TokenId]>,
     /// How tokens are drawn.
     pub sampling: Sampling,
@@ -62,7 +65,7 @@ pub struct Admit {
 }
 
 /// A block added at the end of a slot's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Append {
     /// Whose table.
     pub slot: SlotId,
@@ -71,7 +74,7 @@ pub struct Append {
 }
 
 /// The first `tokens` tokens of a block, copied to another one (a partial prefix hit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
     /// Source.
     pub from: BlockId,
@@ -82,7 +85,7 @@ pub struct Copy {
 }
 
 /// Some tokens of one request in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The slot.
     pub slot: SlotId,

@@ -4,6 +4,8 @@
 //! Invariant: a block stands in the idle ring exactly when `holders` is 0. So held + idle == capacity, always.
 //! Never here: what a block contains, or who holds it. Every call is O(1).
 
+use serde::{Deserialize, Serialize};
+
 use crate::BlockId;
 
 /// What an idle block is still good for.
@@ -16,7 +18,7 @@ pub(crate) enum Contents {
 }
 
 /// The blocks of one worker.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BlockPool {
     holders: Vec<u32>, // by BlockId
     idle: IdleRing,
@@ -104,7 +106,7 @@ impl BlockPool {
 /// ```text
 ///   joint → oldest → … → newest → joint      `newer` goes to the right, `older` to the left
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct IdleRing {
     newer: Vec<usize>, // by block, then the joint's; stale for held blocks
     older: Vec<usize>,

@@ -9,12 +9,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use serde::{Deserialize, Serialize};
+
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::{BlockId, TokenId};
 
 /// Names a chain of full blocks. 128 bits, so that 2^40 blocks collide by accident with a probability of 2^-49.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Key(u128);
 
 impl Key {
@@ -22,18 +24,46 @@ impl Key {
     pub(crate) fn name(self) -> u64 {
         u64::try_from(self.0 >> 64).expect("the upper half")
     }
+
+    /// A number below `places`, which is not 0. It tells nothing of the name.
+    pub(crate) fn place(self, places: usize) -> usize {
+        let low = u64::try_from(self.0 & u128::from(u64::MAX)).expect("masked to 64 bits");
+        usize::try_from(low % places as u64).expect("below a usize")
+    }
 }
 
 /// Makes keys: SipHash-2-4-128 under the process's secret.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "Secret", into = "Secret")]
 pub(crate) struct KeyMaker {
+    secret: Secret,
     keyed: SipHasher24,
     block_size: usize,
 }
 
+/// What a maker of keys is made of.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Secret {
+    hash_key: [u64; 2],
+    block_size: usize,
+}
+
+impl From<Secret> for KeyMaker {
+    fn from(secret: Secret) -> Self {
+        Self::new(secret.hash_key, secret.block_size)
+    }
+}
+
+impl From<KeyMaker> for Secret {
+    fn from(maker: KeyMaker) -> Self {
+        maker.secret
+    }
+}
+
 impl KeyMaker {
     pub(crate) fn new(hash_key: [u64; 2], block_size: usize) -> Self {
-        Self { keyed: SipHasher24::new_with_keys(hash_key[0], hash_key[1]), block_size }
+        let secret = Secret { hash_key, block_size };
+        Self { secret, keyed: SipHasher24::new_with_keys(hash_key[0], hash_key[1]), block_size }
     }
 
     /// The key of the empty chain under a salt. 8 bytes are hashed, for a child at least 20: the two never meet.
@@ -41,6 +71,16 @@ impl KeyMaker {
         let mut hasher = self.keyed;
         hasher.write(&salt.to_le_bytes());
         Key(hasher.finish128().into())
+    }
+
+    /// A name for these tokens under any salt. 4 bytes and the tokens': it meets no root and no child.
+    pub(crate) fn unsalted(&self, tokens: &[TokenId]) -> u64 {
+        let mut hasher = self.keyed;
+        hasher.write(b"bare");
+        for token in tokens {
+            hasher.write(&token.to_le_bytes());
+        }
+        hasher.finish128().h1
     }
 
     /// The key of a block of these tokens behind `parent`. Of fewer tokens than a block: a name for them that no block has.
@@ -55,7 +95,7 @@ impl KeyMaker {
 }
 
 /// The keys of one request's full blocks, made when first asked for and kept: each block is hashed once. C:K5.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeyChain {
     salt: u64,
     keys: Vec<Key>, // the root's, then one per full block
@@ -111,7 +151,7 @@ type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
 const CHILDREN_SEARCHED: usize = 16;
 
 /// The findable blocks of one worker.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PrefixIndex {
     block_size: usize,
     full: ByKey<BlockId>,
@@ -120,7 +160,7 @@ pub(crate) struct PrefixIndex {
     tokens: Vec<TokenId>,         // block_size of them per block
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Filling {
     key: Option<Key>, // a tail has none
     parent: Key,

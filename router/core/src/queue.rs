@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::live::{Place, RequestKey};
 use crate::shares::{Served, Shares, Turn};
 use crate::{Micros, Party};
@@ -21,7 +23,7 @@ pub(crate) const PATIENCE: Micros = Micros(30_000_000);
 const PATIENCE_FACTOR_MAX: u64 = 32;
 
 /// What the queue knows of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ticket {
     pub(crate) key: RequestKey,
     pub(crate) place: Place,
@@ -53,28 +55,28 @@ impl Ticket {
 }
 
 /// Requests are served class by class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Class {
     Due,
     Priority(i32),
 }
 
 /// See the top of the file.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Queue {
     tickets: BTreeMap<Place, Waiting>,
     classes: BTreeMap<Class, Ranks>,
     to_be_due: BTreeSet<(Micros, Place)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Waiting {
     ticket: Ticket,
     class: Class,
 }
 
 /// Those of one class.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Ranks {
     has_run: BTreeSet<Place>,
     fair: Turn<(Micros, Place)>,
@@ -106,12 +108,21 @@ impl Queue {
 
     /// Takes out the one whose turn it is.
     pub(crate) fn pop_first(&mut self, shares: &Shares) -> Option<Ticket> {
-        let ranks = self.classes.first_entry()?.into_mut();
-        let fair = || ranks.fair.first().map(|(_, place)| place);
-        let place = *ranks.has_run.first().or_else(fair).expect("an empty class is removed");
+        let place = self.first_place()?;
         let ticket = self.tickets[&place].ticket;
         self.remove(place, shares);
         Some(ticket)
+    }
+
+    /// The one whose turn it is.
+    pub(crate) fn first(&self) -> Option<RequestKey> {
+        Some(self.tickets[&self.first_place()?].ticket.key)
+    }
+
+    fn first_place(&self) -> Option<Place> {
+        let (_, ranks) = self.classes.first_key_value()?;
+        let fair = || ranks.fair.first().map(|(_, place)| place);
+        Some(*ranks.has_run.first().or_else(fair).expect("an empty class is removed"))
     }
 
     /// Lets those become due whose time has come.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Micros, Party, RequestId, TokenId};
 
 /// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0: greedy.
     pub temperature: f32,
@@ -53,22 +55,24 @@ impl Sampling {
 }
 
 /// When a request ends, as far as tokens can tell. Stop strings are found by `text` and arrive as [`crate::Core::finish`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRule {
     /// At most so many tokens are generated; at least 1.
     pub max_tokens: u32,
     /// Before so many tokens, no token of `stop_ids` is drawn (the worker masks them).
     pub min_tokens: u32,
     /// Tokens that end the request: the model's end tokens (unless ignored) and the client's.
+    #[serde(with = "crate::snapshot::shared")]
     pub stop_ids: Arc<[TokenId]>,
 }
 
 /// A request as it enters the core.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NewRequest {
     /// Chosen by the engine; never used before.
     pub id: RequestId,
     /// At least one token.
+    #[serde(with = "crate::snapshot::shared")]
     pub prompt: Arc<[TokenId]>,
     /// Tokens generated before, in an earlier life of the engine: they count as output. Empty for a new request.
     pub generated: Vec<TokenId>,
@@ -89,7 +93,7 @@ pub struct NewRequest {
 }
 
 /// Why the core does not take a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// The queue is at its bound.
     #[error("{waiting} requests are waiting already; the queue holds {limit}")]
@@ -109,8 +113,10 @@ pub enum Refusal {
     },
     /// A list is longer than a step can carry.
     #[error("`{param}` has {got} entries; at most {limit} are allowed")]
+    #[serde(skip)] // told by `submit` at once: it stands in no event, so in no snapshot
     TooMany {
         /// Which list.
+        #[serde(skip)]
         param: &'static str,
         /// Its entries.
         got: usize,

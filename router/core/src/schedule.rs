@@ -14,7 +14,7 @@
 
 use crate::core::{Core, Counts};
 use crate::epoch::Epoch;
-use crate::live::Requests;
+use crate::live::{RequestKey, Requests};
 use crate::next_step::NextStep;
 use crate::{GroupId, SlotId};
 
@@ -100,22 +100,30 @@ impl Core {
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
             let running = epoch.running(slot);
             let wanted = epoch.blocks.count_for(running.planned + count).saturating_sub(running.table.len());
-            if !make_room(epoch, requests, at, wanted, totals) {
+            if !make_room(epoch, requests, key, at, wanted, totals) {
                 continue;
             }
             let Epoch { blocks, slots, .. } = epoch;
             let running = slots[slot.index()].as_mut().expect("it serves");
             blocks.take(wanted, &mut running.table);
-            next.row(slot, running, requests.get(key), count);
+            next.row(slot, running, requests.get_mut(key), count);
         }
     }
 }
 
-/// Sees to it that `wanted` blocks are idle, by preempting requests that stand at `behind` or later. Says whether it worked.
+/// Sees to it that `wanted` blocks are idle for a request, by preempting requests that stand at `behind` or later. Says
+/// whether it worked.
 ///
 /// A victim that a step in flight names gives its blocks only when that step commits; then this step goes without the
 /// row that wanted them. Nobody else is preempted while blocks are on their way.
-fn make_room(epoch: &mut Epoch, requests: &mut Requests, behind: usize, wanted: usize, totals: &mut Counts) -> bool {
+fn make_room(
+    epoch: &mut Epoch,
+    requests: &mut Requests,
+    key: RequestKey,
+    behind: usize,
+    wanted: usize,
+    totals: &mut Counts,
+) -> bool {
     while epoch.blocks.pool().idle() < wanted {
         if epoch.awaits_blocks() {
             return false;
@@ -124,6 +132,8 @@ fn make_room(epoch: &mut Epoch, requests: &mut Requests, behind: usize, wanted: 
             assert!(epoch.order.len() > 1, "a request that runs alone has all the blocks it may need");
             return false;
         };
+        requests.get_mut(epoch.served(victim)).account.preempted(lost);
+        requests.get_mut(key).account.preempts(lost);
         epoch.preempt(victim, requests);
         totals.preemptions += 1;
         totals.preempted_tokens += u64::from(lost);

@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 /// Who pays for a request, as numbers that the caller makes of an API key and of the field `user`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Party {
     /// Tenants share the server.
     pub tenant: u64,
@@ -20,20 +22,20 @@ pub struct Party {
 const ABSENT_MAX: usize = 1_024;
 
 /// Who was served how much. See the top of the file.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Shares {
     tenants: Accounts<Accounts<()>>,
 }
 
 /// Members of one level, each with its own inner level.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Accounts<I> {
     accounts: BTreeMap<u64, Account<I>>,
     present: BTreeSet<(u64, u64)>, // (served, member)
     absent: BTreeSet<(u64, u64)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Account<I> {
     served: u64,
     requests: usize,
@@ -109,20 +111,22 @@ impl Shares {
 }
 
 /// See [`Shares::served`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Served {
     tenant: u64,
     user: u64,
 }
 
 /// Items of parties, the least served party's first.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
 pub(crate) struct Turn<T> {
     tenants: BTreeMap<u64, Users<T>>,
     order: BTreeSet<(u64, u64)>, // (served, tenant)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
 struct Users<T> {
     items: BTreeMap<u64, BTreeSet<T>>,
     order: BTreeSet<(u64, u64)>, // (served, user)

@@ -88,7 +88,7 @@ fn admitted(plan: &Plan) -> Vec<u64> {
 
 fn finished(core: &mut Core) -> Vec<(u64, FinishReason)> {
     let finished = |event| match event {
-        Event::Finished { request, reason } => Some((request.0, reason)),
+        Event::Finished { request, reason, .. } => Some((request.0, reason)),
         _ => None,
     };
     core.events().filter_map(finished).collect()

@@ -4,6 +4,8 @@ mod sim;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pelton_core::Core;
+
 /// Seeds of worlds that once found a bug.
 const REGRESSIONS: [u64; 0] = [];
 const WORLDS: u64 = 10_000;

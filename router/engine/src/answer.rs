@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pelton_core::{FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
+use pelton_core::{Explanation, FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
 use crate::inbox::{Command, Inbox};
@@ -47,7 +47,11 @@ pub enum Output {
         reason: FinishReason,
         /// What it took.
         usage: Usage,
+        /// What it went through.
+        explanation: Box<Explanation>,
     },
+    /// What the request went through until now. Told when asked for.
+    Explained(Box<Explanation>),
     /// The last message of a request that failed.
     Failed(Failure),
 }
@@ -190,6 +194,11 @@ impl Answer {
             self.is_over = true;
             self.inbox.send(Command::Finish(self.request));
         }
+    }
+
+    /// Asks what the request went through. The answer is among the outputs: `Explained`, or `Finished` if it ended before.
+    pub fn explain(&mut self) {
+        self.inbox.send(Command::Explain(self.request));
     }
 
     fn passed(&mut self, output: Output) -> Output {

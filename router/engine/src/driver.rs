@@ -22,6 +22,7 @@ use crossbeam_channel::Receiver;
 use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
+use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -50,7 +51,8 @@ pub(crate) struct Driver {
     /// By group; empty if nobody is told.
     cache_events: Vec<CacheEvents>,
     /// Made when the first worker has told the model's shape.
-    core: Option<Core>,
+    core: Option<RecordedCore>,
+    recorder: Option<Recorder>,
     hash_key: [u64; 2],
     journal: Journal,
     suspects: Suspects,
@@ -98,12 +100,14 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
         group.link.shutdown(SHUTDOWN_DEADLINE);
     }
     driver.publish_stats();
+    driver.end_recording();
     driver.set_phase(last);
 }
 
 impl Driver {
     pub(crate) fn start(config: EngineConfig, bell: Arc<Bell>, shared: Arc<Shared>) -> Result<Self, Failure> {
         let capacities = step::capacities(config.max_running, config.token_budget);
+        let recorder = config.record.clone().map(record).transpose()?;
         let mut cache_events = Vec::new();
         if let Some(options) = &config.cache_events {
             for index in 0..config.workers.len() {
@@ -133,6 +137,7 @@ impl Driver {
             groups,
             cache_events,
             core: None,
+            recorder,
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
             suspects: Suspects::default(),
@@ -229,7 +234,10 @@ impl Driver {
         self.groups[index].attach(port, report.block_size, blocks);
         let most_blocks = self.groups.iter().map(|group| group.blocks).max().unwrap_or(blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
-        let core = self.core.get_or_insert_with(|| new_core(&self.config, &self.capacities, self.hash_key, &report));
+        let core = self.core.get_or_insert_with(|| {
+            let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+            RecordedCore::new(core, self.recorder.clone())
+        });
         if is_back {
             core.worker_back(id, blocks);
         } else {
@@ -292,11 +300,11 @@ impl Driver {
                     self.journal.token(request, token, logprobs);
                     self.suspects.progressed(request);
                 }
-                Event::Finished { request, reason } => {
-                    self.journal.finished(request, reason);
+                Event::Finished { request, reason, explanation } => {
+                    self.journal.finished(request, reason, explanation);
                     self.suspects.left(request);
                 }
-                Event::Expired { request } => self.expire(request),
+                Event::Expired { request, .. } => self.expire(request),
                 Event::Refused { request, refusal } => self.refuse(request, refusal),
             }
         }
@@ -315,10 +323,15 @@ impl Driver {
             Command::Abort(request) => {
                 if self.journal.contains(request) {
                     self.stats.aborted += 1;
-                    self.leave(request, Core::abort);
+                    self.leave(request, RecordedCore::abort);
                 }
             }
-            Command::Finish(request) => self.leave(request, Core::finish),
+            Command::Explain(request) => {
+                if let Some(explanation) = self.core.as_ref().and_then(|core| core.explain(request)) {
+                    self.journal.explained(request, explanation);
+                }
+            }
+            Command::Finish(request) => self.leave(request, RecordedCore::finish),
             Command::Drain(done) => {
                 self.set_phase(Phase::Draining);
                 self.drained = Some(done);
@@ -378,7 +391,7 @@ impl Driver {
         }
     }
 
-    fn leave(&mut self, request: RequestId, how: fn(&mut Core, RequestId)) {
+    fn leave(&mut self, request: RequestId, how: fn(&mut RecordedCore, RequestId)) {
         if self.journal.remove(request) {
             how(self.core.as_mut().expect("a live request has a core"), request);
             self.suspects.left(request);
@@ -414,7 +427,7 @@ impl Driver {
     /// Until the nearest deadline of a step. A step that is overdue is dealt with here.
     fn sleep_bound(&mut self) -> Duration {
         let mut bound = IDLE_WAIT;
-        if let Some(deadline) = self.core.as_ref().and_then(Core::next_deadline) {
+        if let Some(deadline) = self.core.as_ref().and_then(|core| core.next_deadline()) {
             bound = bound.min(Duration::from_micros(deadline.0.saturating_sub(self.now().0)));
         }
         for index in 0..self.groups.len() {
@@ -428,6 +441,11 @@ impl Driver {
             }
         }
         bound
+    }
+
+    /// Writes what is not written yet.
+    fn end_recording(&mut self) {
+        (self.core, self.recorder) = (None, None);
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -451,6 +469,11 @@ impl Driver {
         self.stats.withheld = self.suspects.withheld() as u64;
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
     }
+}
+
+fn record(options: RecordOptions) -> Result<Recorder, Failure> {
+    let file = options.file.display().to_string();
+    Recorder::start(options).map_err(|error| Failure::Internal(format!("cannot record to {file}: {error}")))
 }
 
 fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], report: &ModelReport) -> Core {

@@ -12,6 +12,7 @@ use std::{
 use pelton_core::RequestId;
 use pelton_frame::Bell;
 use pelton_link::{LoadOptions, WorkerSpec};
+use pelton_record::RecordOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
@@ -40,6 +41,8 @@ pub struct EngineConfig {
     pub prefix_caching: bool,
     /// Where readers hear what the prefix caches hold. None: nobody is told.
     pub cache_events: Option<CacheEventOptions>,
+    /// Where to record what the core is told, if anywhere.
+    pub record: Option<RecordOptions>,
     /// Bounds of all waits for workers.
     pub deadlines: Deadlines,
 }

@@ -15,6 +15,8 @@ pub(crate) enum Command {
     Submit(RequestId, Submission, Place, UnboundedSender<Output>),
     /// The client has left.
     Abort(RequestId),
+    /// What the request went through is to be told, before it is finished from outside.
+    Explain(RequestId),
     /// The text has reached a stop string.
     Finish(RequestId),
     /// No new requests will come. Told when none is left.

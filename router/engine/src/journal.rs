@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pelton_core::{FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
+use pelton_core::{Explanation, FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{Failure, Output, Submission, Usage, queue::Place};
@@ -84,10 +84,16 @@ impl Journal {
         entry.send(Output::Token { token, logprobs });
     }
 
-    pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason) {
+    pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason, explanation: Box<Explanation>) {
         if let Some(entry) = self.entries.remove(&request) {
             let usage = entry.usage();
-            entry.send(Output::Finished { reason, usage });
+            entry.send(Output::Finished { reason, usage, explanation });
+        }
+    }
+
+    pub(crate) fn explained(&self, request: RequestId, explanation: Explanation) {
+        if let Some(entry) = self.entries.get(&request) {
+            entry.send(Output::Explained(Box::new(explanation)));
         }
     }
 
@@ -187,11 +193,13 @@ mod tests {
         let replayed = journal.ids().map(|id| journal.as_new(id).expect("live"));
         let replayed: Vec<_> = replayed.map(|new| (new.id.0, new.generated)).collect();
         assert_eq!(replayed, [(1, vec![7]), (2, vec![])]);
-        journal.finished(RequestId(1), FinishReason::Length);
+        let explanation = Box::new(Explanation::new(RequestId(1), Micros(1), None, 2));
+        journal.finished(RequestId(1), FinishReason::Length, explanation.clone());
         assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
         let usage = Usage { prompt: 2, cached: 1, completion: 1 };
-        assert_eq!(first.try_recv(), Ok(Output::Finished { reason: FinishReason::Length, usage }));
+        let reason = FinishReason::Length;
+        assert_eq!(first.try_recv(), Ok(Output::Finished { reason, usage, explanation }));
         assert!(first.try_recv().is_err());
         assert_eq!(journal.len(), 1);
     }

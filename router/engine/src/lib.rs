@@ -20,8 +20,11 @@ mod suspects;
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
 pub use engine::{Deadlines, Engine, EngineConfig};
-pub use pelton_core::{FinishReason, Party, Sampling, StopRule, TokenId, TokenLogprobs};
+pub use pelton_core::{
+    Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,
+};
 pub use pelton_kv_events::Endpoint;
 pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
+pub use pelton_record::RecordOptions;
 pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};

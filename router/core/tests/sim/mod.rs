@@ -13,12 +13,14 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    CacheChange, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
+    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
     TokenId,
 };
 
 use random::Random;
 use worker::Worker;
+
+use crate::Core; // the core itself, or what has the same door
 
 /// See the top of the file.
 pub(crate) struct World {
@@ -72,6 +74,7 @@ macro_rules! seen {
             pub(crate) fn add(&mut self, other: &Seen) { $(self.$name += other.$name;)* }
 
             /// What has never happened.
+            #[allow(dead_code, reason = "not every user of the simulator lives through enough worlds")]
             pub(crate) fn missing(&self) -> Vec<&'static str> {
                 let all = [$((stringify!($name), self.$name)),*];
                 all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
@@ -395,7 +398,8 @@ impl World {
                     );
                     tale.told.push(token);
                 }
-                Event::Finished { request, reason } => {
+                Event::Finished { request, reason, explanation } => {
+                    check_explanation(&explanation, self.now);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended);
                     assert_eq!(
@@ -409,8 +413,9 @@ impl World {
                         FinishReason::StopToken(_) => self.seen.finished_by_stop += 1,
                     }
                 }
-                Event::Expired { request } => {
+                Event::Expired { request, explanation } => {
                     let now = self.now;
+                    check_explanation(&explanation, now);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended && tale.new.deadline.is_some_and(|deadline| deadline <= now));
                     tale.has_ended = true;
@@ -465,6 +470,23 @@ impl World {
     fn tale(&mut self, request: RequestId) -> &mut Tale {
         self.tales.get_mut(&request).expect("events tell of requests that were taken")
     }
+}
+
+/// Every moment in the queue is explained, and no other.
+fn check_explanation(explanation: &Explanation, now: Micros) {
+    let Explanation { arrival, admitted, until, waited, .. } = explanation;
+    assert!(*until <= now);
+    match admitted {
+        Some(admitted) if explanation.preempted.times + explanation.replayed == 0 => {
+            assert_eq!(waited.total(), admitted.0 - arrival.0, "{explanation:?}");
+        }
+        Some(admitted) => {
+            let (least, most) = (admitted.0 - arrival.0, until.0 - arrival.0);
+            assert!((least..=most).contains(&waited.total()), "{explanation:?}");
+        }
+        None => assert_eq!(waited.total(), until.0 - arrival.0, "{explanation:?}"),
+    }
+    assert!(explanation.cached + explanation.missed.evicted <= explanation.prompt, "{explanation:?}");
 }
 
 fn config(random: &mut Random) -> CoreConfig {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use pelton_core::Counts;
+use pelton_record::RecordedCore;
 
 use super::{Driver, new_core};
 use crate::{Phase, cache_events::CacheEvents, suspects::Suspects};
@@ -49,7 +50,8 @@ impl Driver {
         self.core = None;
         self.counts_seen = Counts::default();
         let Some(report) = self.shared.status.borrow().model.clone() else { return };
-        let mut core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+        let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+        let mut core = RecordedCore::new(core, self.recorder.clone());
         for group in known {
             core.add_group(group, report.blocks);
             core.worker_lost(group);

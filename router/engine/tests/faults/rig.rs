@@ -93,10 +93,11 @@ impl Outcome {
             match answer.blocking_next().expect("an answer has a last message") {
                 Output::Admitted { .. } => assert!(tokens.is_empty(), "admission is told first"),
                 Output::Token { token, .. } => tokens.push(token),
-                Output::Finished { reason, usage } => {
+                Output::Finished { reason, usage, .. } => {
                     assert_eq!(reason, FinishReason::Length);
                     return Self { tokens, end: Ok(usage) };
                 }
+                Output::Explained(_) => panic!("nobody asked"),
                 Output::Failed(failure) => return Self { tokens, end: Err(failure) },
             }
         }
@@ -154,6 +155,7 @@ impl Rig {
             itl_target: None,
             prefix_caching: true,
             cache_events: None,
+            record: None,
             deadlines: deadlines(),
         });
         let rig = Self { engine: engine.expect("an engine starts") };

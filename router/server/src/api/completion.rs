@@ -383,7 +383,7 @@ mod tests {
     fn deltas() -> Vec<Delta> {
         let usage = |prompt| AnswerUsage { prompt, cached: 0, completion: 1 };
         let end = |choice, prompt| {
-            let finish = Finish { ending: Ending::Length, has_calls: false, usage: usage(prompt) };
+            let finish = Finish { ending: Ending::Length, has_calls: false, usage: usage(prompt), explanation: None };
             Delta { choice, finish: Some(finish), ..Delta::default() }
         };
         let text =

@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod config_explain;
 mod doctor;
+mod replay;
 pub(crate) mod serve;
 mod worker;
 
@@ -24,6 +25,7 @@ Pelton serves large language models.
   pelton chat [MODEL]             chat in the terminal, with a running server (--url) or one of its own
   pelton doctor                   what this machine is, and what Pelton will use of it
   pelton config explain           every setting, its value, and where it came from
+  pelton replay FILE              run a recording (--record) again, and explain each request
   pelton bench serve              measure a running server
   pelton worker --listen ADDRESS  a worker by itself, for a router to be pointed at
 
@@ -89,6 +91,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["doctor", ..] => doctor::run(rest(2), &around),
         ["config", "explain", ..] => config_explain::explain(rest(3), &around),
         ["config", "docs", ..] => config_explain::docs(rest(3)),
+        ["replay", ..] => replay::run(rest(2), &around),
         ["bench", "serve", ..] => bench::run(rest(3), &around),
         ["worker", ..] => worker::run(rest(2), &around),
         ["config", ..] => {
@@ -107,7 +110,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         }
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
         [word, ..] => {
-            let known = ["serve", "chat", "doctor", "config", "bench", "worker", "help", "version"];
+            let known = ["serve", "chat", "doctor", "config", "replay", "bench", "worker", "help", "version"];
             let advice = nearest(word, known)
                 .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
             Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))

@@ -97,6 +97,11 @@ settings! {
         kv_events_replay: Option<Endpoint>;
         /// The topic of each message. Not set: an empty one.
         kv_events_topic: Option<String>;
+        /// Record what the scheduler is told, for `pelton replay FILE`: into FILE.000001, FILE.000002 and so on, for their owner
+        /// only. They hold what users wrote, as token ids, and no API key. Not set: nothing is recorded.
+        record: Option<PathBuf>;
+        /// All files of a recording together; the oldest go.
+        record_limit: Bytes = "256MiB";
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pelton_engine::{Failure, FinishReason, Output, TokenId, TokenLogprobs, Usage};
+use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, Usage};
 use pelton_text::{Detokenizer, Piece, StopMatcher, Tokenizer, ToolCallParser};
 
 use super::ToolReading;
@@ -95,6 +95,8 @@ pub struct Finish {
     pub has_calls: bool,
     /// What it took.
     pub usage: Usage,
+    /// What it went through.
+    pub explanation: Option<Box<Explanation>>,
 }
 
 /// Why an answer ended.
@@ -163,12 +165,14 @@ impl Follower {
                 Ok(Followed::Going)
             }
             Output::Token { token, logprobs } => Ok(self.token(token, logprobs, delta)),
-            Output::Finished { reason, usage } => {
+            Output::Finished { reason, usage, explanation } => {
                 self.end(delta);
                 let ending = self.ending(reason);
-                delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage });
+                delta.finish =
+                    Some(Finish { ending, has_calls: self.has_calls, usage, explanation: Some(explanation) });
                 Ok(Followed::Over)
             }
+            Output::Explained(_) => Ok(Followed::Going), // asked for at the end, when nobody follows any more
             Output::Failed(failure) => Err(failure),
         }
     }
@@ -188,7 +192,8 @@ impl Follower {
         self.end_calls(delta);
         let usage = Usage { prompt: self.rules.prompt, cached: self.cached, completion: self.drawn };
         let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
-        delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage });
+        // The engine has not said it; whoever wants to know asks it.
+        delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage, explanation: None });
         Followed::StopText
     }
 
@@ -258,6 +263,8 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use pelton_engine::{Micros, RequestId};
+
     use super::*;
     use crate::generate::testing::{END, tokenizer, tokens};
 
@@ -275,6 +282,10 @@ mod tests {
         }
     }
 
+    fn explanation() -> Box<Explanation> {
+        Box::new(Explanation::new(RequestId(1), Micros(0), None, 7))
+    }
+
     /// What is shown of an answer of these tokens, and how it ends. `None` after the tokens: by its length.
     fn follow(mut rules: TextRules, answer: &[u32]) -> Delta {
         rules.max_tokens = u32::try_from(answer.len()).expect("short");
@@ -290,13 +301,23 @@ mod tests {
             }
             if rules.stop_ids.contains(&token) {
                 let usage = Usage { prompt: 7, cached: 3, completion: count };
-                assert_eq!(push(Output::Finished { reason: FinishReason::StopToken(token), usage }), Followed::Over);
+                assert_eq!(
+                    push(Output::Finished {
+                        reason: FinishReason::StopToken(token),
+                        usage,
+                        explanation: explanation()
+                    }),
+                    Followed::Over
+                );
                 return delta;
             }
         }
         let completion = u32::try_from(answer.len()).expect("short");
         let usage = Usage { prompt: 7, cached: 3, completion };
-        assert_eq!(push(Output::Finished { reason: FinishReason::Length, usage }), Followed::Over);
+        assert_eq!(
+            push(Output::Finished { reason: FinishReason::Length, usage, explanation: explanation() }),
+            Followed::Over
+        );
         delta
     }
 

@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -33,10 +33,13 @@ struct Choice {
     source: Source,
     follower: Follower,
     clock: RequestClock,
+    explains: bool,
 }
 
 enum Source {
     Engine(Answer),
+    /// It has ended by a stop string, and the engine was asked what it went through.
+    Explaining(Answer, Finish),
     /// An answer of no tokens: only the prompt is shown.
     Nothing(Usage),
     Over,
@@ -78,6 +81,7 @@ impl Serving {
             },
             follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
             clock: RequestClock::new(&self.metrics, terms.arrival, n, rules.max_tokens),
+            explains: false,
         });
         let choices = choices.collect();
         Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout })
@@ -126,6 +130,11 @@ impl Serving {
 }
 
 impl Generation {
+    /// Every answer's end shall tell what it went through. To be said before the first `next`.
+    pub fn explain(&mut self) {
+        self.choices.iter_mut().for_each(|choice| choice.explains = true);
+    }
+
     /// The prompts, as they were tokenised.
     pub fn prompts(&self) -> &[PreparedPrompt] {
         &self.prompts
@@ -180,8 +189,15 @@ impl Choice {
             let answer = match &mut self.source {
                 Source::Over => return Ok(()),
                 Source::Nothing(usage) => {
-                    delta.finish = Some(Finish { ending: Ending::Length, has_calls: false, usage: *usage });
+                    let (ending, usage) = (Ending::Length, *usage);
+                    delta.finish = Some(Finish { ending, has_calls: false, usage, explanation: None });
                     self.over(delta);
+                    return Ok(());
+                }
+                Source::Explaining(..) => {
+                    if self.poll_explanation(context, delta).is_ready() {
+                        self.over(delta);
+                    }
                     return Ok(());
                 }
                 Source::Engine(answer) => answer,
@@ -197,6 +213,7 @@ impl Choice {
             }
             match self.follower.push(output, delta).inspect_err(|_| self.clock.failed())? {
                 Followed::Going => {}
+                Followed::StopText if self.explains => self.ask_for_explanation(delta),
                 Followed::StopText => {
                     answer.finish();
                     self.over(delta);
@@ -204,6 +221,29 @@ impl Choice {
                 Followed::Over => self.over(delta),
             }
         }
+    }
+
+    fn ask_for_explanation(&mut self, delta: &mut Delta) {
+        let finish = delta.finish.take().expect("the follower has seen the end");
+        if let Source::Engine(mut answer) = std::mem::replace(&mut self.source, Source::Over) {
+            answer.explain();
+            self.source = Source::Explaining(answer, finish);
+        }
+    }
+
+    /// Waits for the explanation, past tokens that nobody shows any more. Without one the answer is complete as well.
+    fn poll_explanation(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Poll<()> {
+        let Source::Explaining(answer, finish) = &mut self.source else { return Poll::Ready(()) };
+        let explanation = loop {
+            match ready!(pin!(answer.next()).poll(context)) {
+                Some(Output::Explained(explanation) | Output::Finished { explanation, .. }) => break Some(explanation),
+                Some(Output::Admitted { .. } | Output::Token { .. }) => {}
+                Some(Output::Failed(_)) | None => break None,
+            }
+        };
+        answer.finish();
+        delta.finish = Some(Finish { explanation, ..finish.clone() });
+        Poll::Ready(())
     }
 
     fn over(&mut self, delta: &Delta) {

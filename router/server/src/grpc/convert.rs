@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_ended_an_answer_is_told() {
         let usage = Usage { prompt: 3, cached: 2, completion: 5 };
-        let ended = |ending| finish(Finish { ending, has_calls: false, usage });
+        let ended = |ending| finish(Finish { ending, has_calls: false, usage, explanation: None });
         assert_eq!(ended(Ending::Length).reason, "length");
         let by_text = ended(Ending::Stop(StopCause::Text("END".into())));
         assert_eq!((by_text.reason.as_str(), by_text.stop_string.as_str()), ("stop", "END"));

@@ -6,11 +6,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::{App, around::RequestId, body::JsonBody, sse};
+use super::{App, around::RequestId, body::JsonBody, explain::Explains, sse};
 use crate::{
     api::{
         chat::{ChatEvents, ChatForm, ChatRequest},
         completion::{CompletionEvents, CompletionForm, CompletionRequest},
+        explained::{Explained, ExplainedEvents},
         stream::Head,
     },
     error::ApiError,
@@ -21,17 +22,28 @@ pub(super) async fn completions(
     State(App { serving, .. }): State<App>,
     Extension(id): Extension<RequestId>,
     terms: Terms,
+    explains: Explains,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let mut request = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
     let stream = request.stream;
     let head = head(&serving, "cmpl", "text_completion", request.request_id.take(), id);
-    let generation = serving.generate(request.request.clone(), terms).await?;
+    let mut generation = serving.generate(request.request.clone(), terms).await?;
+    if explains.0 {
+        generation.explain();
+    }
     let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
     Ok(match stream {
+        Some(options) if explains.0 => {
+            let events = ExplainedEvents::new(form.head.clone(), CompletionEvents::new(form, options));
+            sse::respond(&serving, generation, events)
+        }
         Some(options) => sse::respond(&serving, generation, CompletionEvents::new(form, options)),
-        None => Json(form.whole(generation.whole().await?)).into_response(),
+        None => {
+            let answers = generation.whole().await?;
+            Json(Explained::of(answers, explains.0, |answers| form.whole(answers))).into_response()
+        }
     })
 }
 
@@ -39,17 +51,29 @@ pub(super) async fn chat_completions(
     State(App { serving, .. }): State<App>,
     Extension(id): Extension<RequestId>,
     terms: Terms,
+    explains: Explains,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let mut request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(request.model.as_deref())?;
     let object = if request.stream.is_some() { "chat.completion.chunk" } else { "chat.completion" };
     let head = head(&serving, "chatcmpl", object, request.request_id.take(), id);
-    let generation = serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
+    let mut generation =
+        serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
+    if explains.0 {
+        generation.explain();
+    }
     let form = ChatForm::new(head, serving.tokenizer.clone(), &request, &generation);
     Ok(match request.stream {
+        Some(options) if explains.0 => {
+            let events = ExplainedEvents::new(form.head.clone(), ChatEvents::new(form, options));
+            sse::respond(&serving, generation, events)
+        }
         Some(options) => sse::respond(&serving, generation, ChatEvents::new(form, options)),
-        None => Json(form.whole(generation.whole().await?)).into_response(),
+        None => {
+            let answers = generation.whole().await?;
+            Json(Explained::of(answers, explains.0, |answers| form.whole(answers))).into_response()
+        }
     })
 }
 

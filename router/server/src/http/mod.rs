@@ -6,6 +6,7 @@
 mod around;
 mod body;
 mod connection;
+mod explain;
 mod generation;
 mod health;
 mod host;

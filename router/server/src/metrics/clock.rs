@@ -151,7 +151,7 @@ mod tests {
         ] {
             let mut clock = clock(&metrics);
             clock.drawn(2);
-            clock.finished(&Finish { ending, has_calls, usage });
+            clock.finished(&Finish { ending, has_calls, usage, explanation: None });
         }
         let mut clock = clock(&metrics);
         clock.failed();

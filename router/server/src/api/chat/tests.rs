@@ -109,7 +109,8 @@ fn answer(choice: usize, texts: &[String], has_call: bool) -> Vec<Delta> {
     }
     let completion = u32::try_from(deltas.len()).expect("short");
     let usage = AnswerUsage { prompt: 3, cached: 2, completion };
-    let finish = Some(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: has_call, usage });
+    let finish =
+        Some(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: has_call, usage, explanation: None });
     deltas.push(Delta { choice, finish, ..Delta::default() });
     deltas
 }

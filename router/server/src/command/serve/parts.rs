@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use pelton_engine::{CacheEventOptions, Deadlines, EngineConfig, LoadOptions, QueueLimits, Tls, Token, WorkerSpec};
+use pelton_engine::{
+    CacheEventOptions, Deadlines, EngineConfig, LoadOptions, QueueLimits, RecordOptions, Tls, Token, WorkerSpec,
+};
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
@@ -70,6 +72,11 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
             replay_endpoint: config.engine.kv_events_replay.clone(),
             topic: config.engine.kv_events_topic.clone().unwrap_or_default(),
         }),
+        record: config
+            .engine
+            .record
+            .clone()
+            .map(|file| RecordOptions { file, limit_bytes: config.engine.record_limit.0 }),
         deadlines: Deadlines::default(),
     })
 }

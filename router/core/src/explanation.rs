@@ -1,0 +1,374 @@
+//! What a request went through and what it cost others: counters that are kept while it lives, in words that its client
+//! can do something with.
+//!
+//! Each is an addition where something is decided about the request anyway: O(1), and nothing is allocated. Nobody looks
+//! at those far back in the queue, so their time is booked when they are looked at next: they waited behind others.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Micros, RequestId};
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Wait {
+    /// Others came before it, and it was not looked at.
+    Queue,
+    /// As many requests ran as may run at once.
+    Slot,
+    /// The step was full: of tokens, or of what a frame holds.
+    Step,
+    /// Too few blocks were idle for its tokens.
+    Blocks,
+    /// There was room now, but not for what all that run would probably grow to.
+    Growth,
+    /// Another request was computing the tokens that come next: they are shared when they are there.
+    Shared,
+    /// Another group was to take it.
+    Group,
+    /// Another prompt longer than a step was under way.
+    LongPrompt,
+    /// No worker was there.
+    Worker,
+}
+
+impl Wait {
+    /// All there are.
+    pub const ALL: [Self; 9] = [
+        Self::Queue,
+        Self::Slot,
+        Self::Step,
+        Self::Blocks,
+        Self::Growth,
+        Self::Shared,
+        Self::Group,
+        Self::LongPrompt,
+        Self::Worker,
+    ];
+
+    /// One word, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Slot => "slot",
+            Self::Step => "step",
+            Self::Blocks => "blocks",
+            Self::Growth => "growth",
+            Self::Shared => "shared",
+            Self::Group => "group",
+            Self::LongPrompt => "long_prompt",
+            Self::Worker => "worker",
+        }
+    }
+
+    /// What follows "it waited", for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Queue => "behind others in the queue",
+            Self::Slot => "for a slot (--max-running)",
+            Self::Step => "for room in a step (--token-budget, --itl-target)",
+            Self::Blocks => "for memory: too few KV blocks were idle (--kv-memory)",
+            Self::Growth => "for memory: those that run were going to need it (--kv-memory)",
+            Self::Shared => "for tokens that were being computed for another request",
+            Self::Group => "for another worker group",
+            Self::LongPrompt => "for another long prompt: they come one by one",
+            Self::Worker => "for a worker: none was there",
+        }
+    }
+}
+
+/// Microseconds of waiting, by what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Waited([u64; Wait::ALL.len()]);
+
+impl Waited {
+    /// How long for this.
+    pub fn micros(&self, what: Wait) -> u64 {
+        self.0[what as usize]
+    }
+
+    /// How long in all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// Why prompt tokens were not found in the prefix cache, at the first admission. What neither of these explains was never
+/// there, as far as is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Missed {
+    /// The prefix cache is off.
+    pub is_off: bool,
+    /// Tokens right behind the hit that were there and were given up since.
+    pub evicted: u32,
+    /// Nothing was found, and the first block is there under another salt.
+    pub has_other_salt: bool,
+}
+
+/// Requests that lost their blocks, and what that cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Preempted {
+    /// How often.
+    pub times: u32,
+    /// Tokens whose KV was lost by it.
+    pub tokens: u64,
+}
+
+impl Preempted {
+    fn add(&mut self, tokens: u32) {
+        self.times += 1;
+        self.tokens += u64::from(tokens);
+    }
+}
+
+/// See the top of the file. Times are as of the core's clock, which stands still between calls that tell the time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Which request.
+    pub request: RequestId,
+    /// When it came in.
+    pub arrival: Micros,
+    /// When it had to end.
+    pub deadline: Option<Micros>,
+    /// When it was first admitted.
+    pub admitted: Option<Micros>,
+    /// When its first token was there.
+    pub first_token: Option<Micros>,
+    /// As of when all this is: its end, if it has ended.
+    pub until: Micros,
+    /// How long it stood in the queue, and what for; after a preemption and after its worker was lost too.
+    pub waited: Waited,
+    /// Tokens of its prompt.
+    pub prompt: u32,
+    /// Of these, found in the prefix cache at its first admission.
+    pub cached: u32,
+    /// Why the others were not.
+    pub missed: Missed,
+    /// Tokens drawn.
+    pub drawn: u32,
+    /// Steps that had more than one of its tokens: parts of its prompt, or of what was lost.
+    pub chunks: u32,
+    /// Steps that it had part in.
+    pub steps: u32,
+    /// How long these steps took together.
+    pub steps_us: u64,
+    /// Times it lost its blocks to others.
+    pub preempted: Preempted,
+    /// Times its worker was lost while it ran.
+    pub replayed: u32,
+    /// Times it took the blocks of others.
+    pub preempted_others: Preempted,
+    /// By how much its chunks lengthened steps in which others drew tokens, as the cost model foresaw it.
+    pub slowed_others_us: u64,
+}
+
+/// The counters of a live request, and what it waits for now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Account {
+    so_far: Explanation,
+    since: Micros, // booked until then
+    outage: u64,   // as of `since`
+    reason: Wait,
+    look: u64, // when the reason was seen
+}
+
+/// When the core looks at those that wait.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Looks {
+    pub(crate) now: Micros,
+    /// Admissions so far. A reason that was seen `memory` of them ago or earlier holds no more: others came before.
+    count: u64,
+    memory: u64,
+    outage_before: u64, // microseconds without any worker, but for the outage that lasts
+    outage_began: Option<Micros>,
+}
+
+impl Looks {
+    /// One more admission looks at the queue; there are so many groups that do.
+    pub(crate) fn next(&mut self, groups: usize) {
+        self.count += 1;
+        self.memory = groups as u64;
+    }
+
+    /// Whether any worker is there.
+    pub(crate) fn set_served(&mut self, is_served: bool) {
+        match (is_served, self.outage_began) {
+            (false, None) => self.outage_began = Some(self.now),
+            (true, Some(_)) => {
+                self.outage_before = self.outage();
+                self.outage_began = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn outage(&self) -> u64 {
+        self.outage_before + self.outage_began.map_or(0, |began| self.now.0.saturating_sub(began.0))
+    }
+}
+
+impl Explanation {
+    /// Of a request that has gone through nothing.
+    pub fn new(request: RequestId, arrival: Micros, deadline: Option<Micros>, prompt: u32) -> Self {
+        Self {
+            request,
+            arrival,
+            deadline,
+            admitted: None,
+            first_token: None,
+            until: arrival,
+            waited: Waited::default(),
+            prompt,
+            cached: 0,
+            missed: Missed::default(),
+            drawn: 0,
+            chunks: 0,
+            steps: 0,
+            steps_us: 0,
+            preempted: Preempted::default(),
+            replayed: 0,
+            preempted_others: Preempted::default(),
+            slowed_others_us: 0,
+        }
+    }
+}
+
+impl Account {
+    pub(crate) fn new(so_far: Explanation) -> Self {
+        Self { since: so_far.arrival, so_far, outage: 0, reason: Wait::Queue, look: 0 }
+    }
+
+    /// It stands in the queue, for the first time or again.
+    pub(crate) fn begin_to_wait(&mut self, looks: &Looks) {
+        if self.so_far.admitted.is_some() {
+            self.since = looks.now; // before, it waits since its arrival
+        }
+        (self.outage, self.reason, self.look) = (looks.outage(), Wait::Queue, looks.count);
+    }
+
+    /// It was looked at, and waits on for this.
+    pub(crate) fn wait_for(&mut self, reason: Wait, looks: &Looks) {
+        self.book(looks);
+        (self.reason, self.look) = (reason, looks.count);
+    }
+
+    /// It waits no more.
+    pub(crate) fn admit(&mut self, looks: &Looks) {
+        self.book(looks);
+        self.so_far.admitted.get_or_insert(looks.now);
+    }
+
+    fn book(&mut self, looks: &Looks) {
+        let waited = looks.now.0.saturating_sub(self.since.0);
+        let without_worker = (looks.outage() - self.outage).min(waited);
+        let holds = looks.count - self.look <= looks.memory.max(1);
+        let reason = if holds { self.reason } else { Wait::Queue };
+        self.so_far.waited.0[Wait::Worker as usize] += without_worker;
+        self.so_far.waited.0[reason as usize] += waited - without_worker;
+        (self.since, self.outage) = (looks.now, looks.outage());
+    }
+
+    /// The prefix cache was asked for its prompt.
+    pub(crate) fn cached(&mut self, cached: u32, missed: Missed) {
+        (self.so_far.cached, self.so_far.missed) = (cached, missed);
+    }
+
+    /// A step was planned that computes several of its tokens, and takes so much longer for those that draw in it.
+    pub(crate) fn chunk(&mut self, slows_others_us: u64) {
+        self.so_far.chunks += 1;
+        self.so_far.slowed_others_us += slows_others_us;
+    }
+
+    /// A step that it had part in is done.
+    pub(crate) fn step(&mut self, took_us: u32) {
+        self.so_far.steps += 1;
+        self.so_far.steps_us += u64::from(took_us);
+    }
+
+    /// A token was drawn.
+    pub(crate) fn token(&mut self, now: Micros) {
+        self.so_far.first_token.get_or_insert(now);
+    }
+
+    /// It loses its blocks.
+    pub(crate) fn preempted(&mut self, tokens: u32) {
+        self.so_far.preempted.add(tokens);
+    }
+
+    /// It takes the blocks of another one.
+    pub(crate) fn preempts(&mut self, tokens: u32) {
+        self.so_far.preempted_others.add(tokens);
+    }
+
+    /// Its worker is gone.
+    pub(crate) fn replayed(&mut self) {
+        self.so_far.replayed += 1;
+    }
+
+    /// All of it, as of now.
+    pub(crate) fn explain(&self, drawn: u32, waits: bool, looks: &Looks) -> Explanation {
+        let mut account = self.clone();
+        if waits {
+            account.book(looks);
+        }
+        Explanation { until: looks.now.max(self.so_far.arrival), drawn, ..account.so_far }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at a request at these times, with what is found to hold it up; none: others are looked at.
+    fn waited(looks: &[(u64, Option<Wait>)], admitted: u64) -> Vec<(Wait, u64)> {
+        let mut account = Account::new(Explanation::new(RequestId(1), Micros(100), None, 5));
+        let mut clock = Looks { now: Micros(100), ..Looks::default() };
+        account.begin_to_wait(&clock);
+        for &(now, reason) in looks {
+            clock.now = Micros(now);
+            clock.next(1);
+            if let Some(reason) = reason {
+                account.wait_for(reason, &clock);
+            }
+        }
+        clock.now = Micros(admitted);
+        clock.next(1);
+        account.admit(&clock);
+        let explanation = account.explain(0, false, &clock);
+        assert_eq!(explanation.waited.total(), admitted - 100, "all of its time is explained");
+        let of = |wait| (wait, explanation.waited.micros(wait));
+        Wait::ALL.map(of).into_iter().filter(|&(_, micros)| micros > 0).collect()
+    }
+
+    #[test]
+    fn time_is_booked_to_what_was_seen_last_and_to_the_queue_where_nothing_was_seen() {
+        use Wait::{Blocks, Queue, Slot};
+        assert_eq!(waited(&[], 150), [(Queue, 50)]);
+        assert_eq!(waited(&[(110, Some(Slot)), (130, Some(Blocks))], 160), [(Queue, 10), (Slot, 20), (Blocks, 30)]);
+        let with_others_between = [(110, Some(Slot)), (120, None), (140, Some(Slot))];
+        assert_eq!(waited(&with_others_between, 145), [(Queue, 40), (Slot, 5)]);
+    }
+
+    #[test]
+    fn time_without_a_worker_is_booked_as_such() {
+        let mut clock = Looks { now: Micros(100), ..Looks::default() };
+        let mut account = Account::new(Explanation::new(RequestId(1), Micros(100), None, 5));
+        account.begin_to_wait(&clock);
+        clock.now = Micros(110);
+        clock.set_served(false);
+        clock.now = Micros(150);
+        clock.set_served(false);
+        clock.set_served(true);
+        clock.now = Micros(155);
+        clock.next(1);
+        account.admit(&clock);
+        let waited = account.explain(0, false, &clock).waited;
+        assert_eq!((waited.micros(Wait::Worker), waited.micros(Wait::Queue)), (40, 15));
+    }
+
+    #[test]
+    fn every_wait_has_a_place_of_its_own() {
+        for (place, wait) in Wait::ALL.into_iter().enumerate() {
+            assert_eq!(wait as usize, place, "{}", wait.name());
+        }
+    }
+}

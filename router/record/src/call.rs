@@ -1,0 +1,81 @@
+//! What is recorded: every call that changes the core, in order, and of each plan a digest.
+
+use std::hash::Hasher as _;
+
+use pelton_core::{GroupId, Micros, NewRequest, Plan, RequestId, StepId, StepResults, TokenId};
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+/// One call. It is recorded before it is made: if an assertion fires in it, the recording ends with it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Call {
+    /// `add_group`.
+    AddGroup {
+        /// Which.
+        group: GroupId,
+        /// Its blocks.
+        blocks: u32,
+    },
+    /// `submit`.
+    Submit(Box<NewRequest>),
+    /// `abort`.
+    Abort(RequestId),
+    /// `finish`.
+    Finish(RequestId),
+    /// `tick`.
+    Tick(Micros),
+    /// `plan`.
+    Plan {
+        /// For which group.
+        group: GroupId,
+        /// When.
+        now: Micros,
+    },
+    /// What came of the `plan` right before: none, or this plan.
+    Planned(Option<Digest>),
+    /// `commit`. Log-probabilities are left out: nothing depends on them.
+    Commit {
+        /// Whose results.
+        group: GroupId,
+        /// Of which step.
+        step: StepId,
+        /// How long it took.
+        took_us: u32,
+        /// What each row drew.
+        tokens: Vec<Option<TokenId>>,
+    },
+    /// `worker_lost`.
+    WorkerLost(GroupId),
+    /// `worker_back`.
+    WorkerBack {
+        /// Whose.
+        group: GroupId,
+        /// Its blocks.
+        blocks: u32,
+    },
+}
+
+impl Call {
+    pub(crate) fn commit(group: GroupId, results: &StepResults) -> Self {
+        let tokens = results.rows.iter().map(|row| row.as_ref().map(|result| result.token)).collect();
+        Self::Commit { group, step: results.step, took_us: results.took_us, tokens }
+    }
+}
+
+/// 64 bits of a plan: two plans that differ have the same ones once in 10^19 times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digest(pub u64);
+
+impl Digest {
+    /// Of all that a plan says.
+    pub fn of(plan: &Plan) -> Self {
+        Self(checksum(&postcard::to_stdvec(plan).expect("a plan is plain values, and memory is there")))
+    }
+}
+
+/// SipHash-1-3 with a key that everybody knows: it finds damage, not malice.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0x5065_6c74_6f6e, 0x7265_636f_7264);
+    hasher.write(bytes);
+    hasher.finish()
+}

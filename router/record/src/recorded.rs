@@ -1,0 +1,224 @@
+//! The core's door with a recorder beside it: the same calls, each told to the recorder first.
+//!
+//! What only reads the core is reached through `Deref`; what changes it is here, and nothing changes it unrecorded.
+//! Without a recorder each call costs one look at an `Option`.
+
+use std::ops::Deref;
+
+use pelton_core::{
+    CacheChange, CommitError, Core, Event, GroupId, Micros, NewRequest, Plan, Refusal, RequestId, StepResults,
+};
+
+use crate::call::Call;
+use crate::recorder::{Handed, Recorder};
+use crate::writer::Entry;
+
+/// See the top of the file.
+pub struct RecordedCore {
+    core: Core,
+    recording: Option<Recording>,
+}
+
+struct Recording {
+    recorder: Recorder,
+    has_begun: bool,
+    lost: u64, // calls since the disk was too slow; while it is not 0 nothing is handed over
+}
+
+impl Deref for RecordedCore {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl RecordedCore {
+    /// A core and what records it, if anything does.
+    pub fn new(core: Core, recorder: Option<Recorder>) -> Self {
+        let recording = recorder.map(|recorder| Recording { recorder, has_begun: false, lost: 0 });
+        Self { core, recording }
+    }
+
+    /// See [`Core::add_group`].
+    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
+        self.note(|| Call::AddGroup { group, blocks });
+        self.core.add_group(group, blocks);
+    }
+
+    /// See [`Core::submit`].
+    pub fn submit(&mut self, new: NewRequest) -> Result<(), Refusal> {
+        self.note(|| Call::Submit(Box::new(new.clone())));
+        self.core.submit(new)
+    }
+
+    /// See [`Core::abort`].
+    pub fn abort(&mut self, request: RequestId) {
+        self.note(|| Call::Abort(request));
+        self.core.abort(request);
+    }
+
+    /// See [`Core::finish`].
+    pub fn finish(&mut self, request: RequestId) {
+        self.note(|| Call::Finish(request));
+        self.core.finish(request);
+    }
+
+    /// See [`Core::tick`].
+    pub fn tick(&mut self, now: Micros) {
+        self.note(|| Call::Tick(now));
+        self.core.tick(now);
+    }
+
+    /// See [`Core::plan`].
+    pub fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {
+        self.note(|| Call::Plan { group, now });
+        let plan = self.core.plan(group, now);
+        if let Some(recording) = self.recording.take() {
+            self.recording = recording.add(match &plan {
+                Some(plan) => Entry::Planned(plan.clone()),
+                None => Entry::Call(Call::Planned(None)),
+            });
+        }
+        plan
+    }
+
+    /// See [`Core::commit`].
+    pub fn commit(&mut self, group: GroupId, results: StepResults) -> Result<(), CommitError> {
+        self.note(|| Call::commit(group, &results));
+        self.core.commit(group, results)
+    }
+
+    /// See [`Core::worker_lost`].
+    pub fn worker_lost(&mut self, group: GroupId) {
+        self.note(|| Call::WorkerLost(group));
+        self.core.worker_lost(group);
+    }
+
+    /// See [`Core::worker_back`].
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
+        self.note(|| Call::WorkerBack { group, blocks });
+        self.core.worker_back(group, blocks);
+    }
+
+    /// See [`Core::events`]. Not recorded: what they tell follows from the calls.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
+        self.core.events()
+    }
+
+    /// See [`Core::cache_changes`]. Not recorded, as events are not.
+    pub fn cache_changes(&mut self, group: GroupId) -> Vec<CacheChange> {
+        self.core.cache_changes(group)
+    }
+
+    /// Tells of a call before it is made, in a new segment if it is time for one.
+    fn note(&mut self, call: impl FnOnce() -> Call) {
+        if let Some(recording) = self.recording.take() {
+            self.recording =
+                recording.begin_if_due(&self.core).and_then(|recording| recording.add(Entry::Call(call())));
+        }
+    }
+}
+
+impl Recording {
+    /// None: the recording has ended.
+    fn begin_if_due(mut self, core: &Core) -> Option<Self> {
+        let is_due = !self.has_begun || self.lost > 0 || self.recorder.wants_segment();
+        if !is_due || !self.recorder.has_room() {
+            return Some(self);
+        }
+        let is_continued = self.has_begun && self.lost == 0;
+        match self.recorder.begin(core.snapshot(), is_continued, self.lost) {
+            Handed::Over => {
+                (self.has_begun, self.lost) = (true, 0);
+                Some(self)
+            }
+            Handed::Lost => Some(self),
+            Handed::Ended => None,
+        }
+    }
+
+    /// None: the recording has ended.
+    fn add(mut self, entry: Entry) -> Option<Self> {
+        if !self.has_begun || self.lost > 0 {
+            self.lost += 1;
+            return Some(self);
+        }
+        match self.recorder.hand_over(entry) {
+            Handed::Over => Some(self),
+            Handed::Lost => {
+                tracing::warn!("the disk is too slow for the recording: it has a gap");
+                self.lost = 1;
+                Some(self)
+            }
+            Handed::Ended => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use pelton_core::{CoreConfig, Limits};
+
+    use super::*;
+    use crate::RecordOptions;
+    use crate::replay::replay;
+
+    fn core() -> Core {
+        let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 64 };
+        Core::new(CoreConfig {
+            block_size: 4,
+            max_model_len: 64,
+            limits,
+            max_running: 4,
+            max_waiting: 16,
+            token_budget: 64,
+            itl_target_us: None,
+            hash_key: [1, 2],
+            prefix_caching: true,
+            tells_cache_changes: false,
+        })
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_leaves_a_gap_that_is_told_and_a_segment_that_begins_behind_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("incident");
+        let options = RecordOptions { file: file.clone(), limit_bytes: 8 << 20 };
+        let (recorder, writer, entries) = Recorder::without_thread(options, 8).expect("a folder of ours");
+        let mut core = RecordedCore::new(core(), Some(recorder));
+        core.add_group(GroupId(0), 16);
+        for now in 0..20 {
+            core.tick(Micros(now)); // the snapshot, `add_group` and six of these fill the backlog
+        }
+        let writer = thread::spawn(move || writer.run(&entries));
+        while core.recording.as_ref().is_some_and(|recording| recording.lost > 0) {
+            core.tick(Micros(20)); // until the writer has caught up: then a segment begins
+            thread::yield_now();
+        }
+        drop(core);
+        writer.join().expect("it writes");
+        let replay = replay(&file).expect("recorded above");
+        assert!(replay.is_exact() && replay.segments == 2, "{replay:?}");
+        assert!(replay.notes.len() == 1 && replay.notes[0].1.starts_with("a gap before it: "), "{:?}", replay.notes);
+        assert!(replay.calls < 9 + 20);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_told_at_once_and_a_bound_that_is_too_small_ends_the_recording_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("missing/incident");
+        assert!(Recorder::start(RecordOptions { file, limit_bytes: 1 << 20 }).is_err());
+        let file = folder.path().join("incident");
+        let recorder = Recorder::start(RecordOptions { file, limit_bytes: 1_000 }).expect("a folder of ours");
+        let mut core = RecordedCore::new(core(), Some(recorder));
+        core.add_group(GroupId(0), 16);
+        while core.recording.is_some() {
+            core.tick(Micros(1)); // until the writer is seen to have ended
+            thread::yield_now();
+        }
+        assert_eq!(core.plan(GroupId(0), Micros(2)), None, "the core goes on");
+    }
+}
