@@ -275,7 +275,8 @@ mod tests {
         assert_eq!(ended(Ending::Stop(StopCause::Token(7))).stop_token_id, Some(7));
         assert_eq!(ended(Ending::Stop(StopCause::EndOfText)).stop_token_id, None);
         assert_eq!(ended(Ending::Length).cached_tokens, 2);
-        let called = finish(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: true, usage });
+        let called =
+            finish(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: true, usage, explanation: None });
         assert_eq!(called.reason, "tool_calls");
     }
 }
