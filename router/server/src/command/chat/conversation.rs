@@ -224,7 +224,8 @@ impl Conversation {
         if status == StatusCode::UNAUTHORIZED {
             return Err(NoAnswer::Key(message));
         }
-        let is_context_full = body["error"]["code"] == "context_length_exceeded"; // OpenAI's word for it
+        // OpenAI's word for it stands under `code`; where that is the status, as in our own answers, under `code_name`.
+        let is_context_full = ["code", "code_name"].iter().any(|key| body["error"][key] == "context_length_exceeded");
         Err(NoAnswer::Refused { status: status.as_u16(), message, is_context_full })
     }
 }
@@ -237,6 +238,7 @@ mod tests {
     use axum::routing::{get, post};
 
     use super::*;
+    use crate::error::ApiError;
 
     type Bodies = Arc<Mutex<Vec<Value>>>;
 
@@ -255,8 +257,8 @@ mod tests {
                 let begin = futures::stream::iter([delta("Hi ")]);
                 let last = messages.last().expect("a message")["content"].as_str().expect("text");
                 if messages.len() > 5 || last == "long" {
-                    let error = json!({ "error": { "message": "too long", "code": "context_length_exceeded" } });
-                    return (::http::StatusCode::BAD_REQUEST, Json(error)).into_response();
+                    let (prompt, limit) = (messages.len() as u64, 5);
+                    return ApiError::PromptTooLong { param: "messages".into(), prompt, limit }.into_response();
                 }
                 match last {
                     "no" => (::http::StatusCode::BAD_REQUEST, Json(json!({ "error": { "message": "too long" } })))
@@ -355,7 +357,7 @@ mod tests {
         let before = conversation.messages.clone();
         let (_, refused) = ask(&mut conversation, "long").await;
         let message = refused.expect_err("too long by itself");
-        assert!(message.ends_with("too long; shorten the message, or the system prompt"), "{message}");
+        assert!(message.ends_with("; shorten the message, or the system prompt"), "{message}");
         assert_eq!(conversation.messages, before);
     }
 
