@@ -74,7 +74,9 @@ impl Core {
             epoch.index_computed(row.slot, request);
             if let Some(RowResult { token, logprobs }) = result {
                 let id = request.place.id;
-                request.account.token(now);
+                if request.drawn() == 0 {
+                    request.account.first_token(now);
+                }
                 totals.generated_tokens += 1;
                 events.push(Event::Token { request: id, token, logprobs });
                 if let Some(reason) = request.push(token) {

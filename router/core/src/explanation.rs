@@ -131,7 +131,7 @@ pub struct Explanation {
     pub deadline: Option<Micros>,
     /// When it was first admitted.
     pub admitted: Option<Micros>,
-    /// When its first token was there.
+    /// When its first token was there. None before, and if that was in an earlier life of the engine.
     pub first_token: Option<Micros>,
     /// As of when all this is: its end, if it has ended.
     pub until: Micros,
@@ -284,9 +284,9 @@ impl Account {
         self.so_far.steps_us += u64::from(took_us);
     }
 
-    /// A token was drawn.
-    pub(crate) fn token(&mut self, now: Micros) {
-        self.so_far.first_token.get_or_insert(now);
+    /// Its first token was drawn.
+    pub(crate) fn first_token(&mut self, now: Micros) {
+        self.so_far.first_token = Some(now);
     }
 
     /// It loses its blocks.

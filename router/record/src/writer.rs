@@ -162,6 +162,9 @@ impl Writer {
                 _ => all -= oldest.bytes,
             }
         }
+        if all + bytes > self.limit {
+            return Err(io::Error::other("`record-limit` is too small for what comes at once"));
+        }
         Ok(())
     }
 }

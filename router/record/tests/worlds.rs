@@ -89,15 +89,15 @@ fn a_recorded_world_replays_bit_for_bit_and_every_request_has_its_story() {
     assert!(seen.preemptions > 0 && seen.kills > 0 && seen.aborted_while_running > 0 && seen.garbage > 0, "{seen:?}");
 }
 
-/// The bound is small, so that segments are many and the oldest go.
+/// The bound is small, so that the oldest go; and a segment with all that may wait for the disk fits into half of it.
 #[test]
 fn the_oldest_segments_go_and_what_is_left_replays() {
     let (folder, file) = folder();
-    let limit = 160 << 10;
-    record(3, 40_000, &file, limit);
+    let limit = 400 << 10;
+    record(3, 120_000, &file, limit);
     let files = files(folder.path());
     let bytes: u64 = files.iter().map(|file| file.metadata().expect("listed").len()).sum();
-    assert!(files.len() > 3 && bytes <= limit, "{bytes} bytes in {files:?}");
+    assert!(files.len() > 1 && bytes <= limit, "{bytes} bytes in {files:?}");
     assert!(!folder.path().join("incident.000001").exists(), "the first segment is gone");
     let replay = replay(&file).expect("recorded above");
     assert!(replay.is_exact() && replay.segments == files.len() as u64, "{:?}", replay.damage);
