@@ -123,17 +123,19 @@ def test_it_adds(answerer: Answerer) -> None:
     assert ask(answerer, "What is 2 + 3?") == "2 + 3 = 5."
 
 
-def test_its_tool_calls_parse_and_name_the_tool(answerer: Answerer) -> None:
-    """Which city it names is not tested: this model does not copy, as its card says."""
-    text = answerer.answer([{"role": "user", "content": "What is the weather in Paris?"}], [WEATHER])
-    calls = calls_in(text)
-    assert calls is not None
-    assert [(call["name"], set(call["arguments"])) for call in calls] == [("get_weather", {"city"})]
+@pytest.mark.parametrize("city", ["Paris", "Reykjavik"])
+def test_its_tool_calls_name_what_was_asked_for(answerer: Answerer, city: str) -> None:
+    text = answerer.answer([{"role": "user", "content": f"What is the weather in {city}?"}], [WEATHER])
+    assert calls_in(text) == [{"name": "get_weather", "arguments": {"city": city}}]
 
 
-def test_it_writes_json_with_the_keys_that_were_asked_for(answerer: Answerer) -> None:
+def test_it_puts_what_it_reads_into_json(answerer: Answerer) -> None:
     question = "Extract name and age as JSON: Maria is 34 years old."
-    assert set(json.loads(ask(answerer, question))) == {"name", "age"}
+    assert json.loads(ask(answerer, question)) == {"name": "Maria", "age": 34}
+
+
+def test_it_reads_a_name_that_nobody_has(answerer: Answerer) -> None:
+    assert ask(answerer, "My name is Zorvan. What is my name?") == "Your name is Zorvan."
 
 
 def test_held_out_answers_are_well_formed_and_some_are_right(answerer: Answerer) -> None:
@@ -141,4 +143,4 @@ def test_held_out_answers_are_well_formed_and_some_are_right(answerer: Answerer)
     asked = held_out(7, 3)
     verdicts = [judge(talk, answerer.answer(talk.messages[:-1], talk.tools)) for talk in asked]
     assert sum(verdict.formed for verdict in verdicts) >= 0.9 * len(asked)
-    assert sum(verdict.right for verdict in verdicts) >= 0.15 * len(asked)
+    assert sum(verdict.right for verdict in verdicts) >= 0.4 * len(asked)
