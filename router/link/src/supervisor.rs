@@ -73,7 +73,9 @@ impl Supervisor {
             };
             let served = life.attached_at.get().map(|at| at.elapsed());
             life.kill().await;
-            tracing::warn!(epoch, "worker lost: {trouble}");
+            if !trouble.is_final() {
+                tracing::warn!(epoch, "worker lost: {trouble}"); // what is final is told by whoever gives up
+            }
             self.tell(LinkEvent::Lost { epoch, reason: trouble.to_string() });
 
             failed_starts = if served.is_some() { 0 } else { failed_starts + 1 };
