@@ -68,6 +68,8 @@ pub(crate) enum Trouble {
     Stalled { still: Duration, in_flight: u32 },
     #[error("the worker has shown no sign of life for {} s", still.as_secs())]
     Silent { still: Duration },
+    #[error("somebody has stopped the worker's process {} s ago", still.as_secs())]
+    Stopped { still: Duration },
     #[error("{0}")]
     Replaced(String),
 }

@@ -127,11 +127,11 @@ impl Session {
 
     /// By what the worker's life is seen. Inline, the memory's heartbeat says nothing of it, so it is asked.
     pub(crate) fn vital(&self) -> Vital {
-        let asked = match self.carriage {
-            Carriage::Shared { .. } => None,
-            Carriage::Inline(_) => Some(self.client.clone()),
+        let (asked, pid) = match &self.carriage {
+            Carriage::Shared { socket, .. } => (None, socket.peer_cred().ok().and_then(|peer| peer.pid())),
+            Carriage::Inline(_) => (Some(self.client.clone()), None),
         };
-        Vital { memory: self.memory.clone(), asked }
+        Vital { memory: self.memory.clone(), asked, pid }
     }
 
     /// Lets the worker finish its steps; a child is asked to end as well.
@@ -152,9 +152,17 @@ impl Session {
 pub(crate) struct Vital {
     pub(crate) memory: Memory,
     asked: Option<Client>,
+    pid: Option<i32>, // on this host
 }
 
 impl Vital {
+    /// Whether somebody has stopped the process, so that no step moves however long it may take. False where one cannot see.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = self.pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+        // "PID (NAME) STATE ...", and the name may hold anything.
+        stat.as_deref().and_then(|stat| stat.rsplit_once(") ")).is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    }
+
     /// Whether the worker has answered a call. False without one if its memory beats by itself.
     pub(crate) async fn answers(&mut self, allowed: Duration) -> bool {
         match &mut self.asked {

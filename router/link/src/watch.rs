@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::{Deadlines, error::Trouble, session::Vital};
 
-/// Returns when the worker is idle and silent, or busy and stuck, for longer than its deadlines.
+/// Returns when the worker is idle and silent, busy and stuck, or stopped, for longer than its deadlines.
 ///
 /// With shared memory the step thread's own heartbeat counts and the control thread is left alone: a worker that takes
 /// steps serves. Inline nothing beats, so an idle worker is asked by a call.
@@ -16,7 +16,9 @@ pub(crate) async fn until_lifeless(mut vital: Vital, deadlines: &Deadlines) -> T
     loop {
         sleep(deadlines.watch_interval).await;
         let answered = vital.answers(deadlines.heartbeat).await;
-        if let Err(trouble) = vigil.look(vital.memory.pulse(), answered, Instant::now(), deadlines) {
+        let (pulse, now) = (vital.memory.pulse(), Instant::now());
+        let looks = vigil.look(pulse, answered, now, deadlines);
+        if let Err(trouble) = looks.and_then(|()| vigil.look_for_stop(vital.is_stopped(), now, deadlines)) {
             return trouble;
         }
     }
@@ -27,11 +29,22 @@ struct Vigil {
     pulse: Pulse,
     moved_at: Instant,
     heard_at: Instant,
+    stopped_at: Option<Instant>,
 }
 
 impl Vigil {
     fn new(pulse: Pulse, now: Instant) -> Self {
-        Self { pulse, moved_at: now, heard_at: now }
+        Self { pulse, moved_at: now, heard_at: now, stopped_at: None }
+    }
+
+    /// A stopped process takes no step, so the deadline of a long one need not pass first.
+    fn look_for_stop(&mut self, is_stopped: bool, now: Instant, deadlines: &Deadlines) -> Result<(), Trouble> {
+        let since = is_stopped.then(|| self.stopped_at.unwrap_or(now));
+        self.stopped_at = since;
+        match since.map(|since| now - since) {
+            Some(still) if still > deadlines.heartbeat => Err(Trouble::Stopped { still }),
+            _ => Ok(()),
+        }
     }
 
     fn look(&mut self, pulse: Pulse, answered: bool, now: Instant, deadlines: &Deadlines) -> Result<(), Trouble> {
@@ -97,6 +110,22 @@ mod tests {
     fn an_idle_worker_that_shows_no_sign_is_silent() {
         let silent = first_trouble(&[(10, (0, 0, 1), false), (30, (0, 0, 1), false), (31, (0, 0, 1), false)]);
         assert_eq!(silent.unwrap(), (31, "the worker has shown no sign of life for 21 s".to_owned()));
+    }
+
+    #[test]
+    fn a_stopped_process_is_lost_after_a_heartbeats_time_unless_it_goes_on() {
+        let begin = Instant::now();
+        let mut vigil = Vigil::new(Pulse { submitted: 0, completed: 0, heartbeat: 0 }, begin);
+        let mut look = |second, is_stopped| {
+            vigil
+                .look_for_stop(is_stopped, begin + Duration::from_secs(second), &DEADLINES)
+                .err()
+                .map(|t| t.to_string())
+        };
+        for (second, is_stopped) in [(0, false), (2, true), (20, true), (22, false), (30, true), (50, true)] {
+            assert_eq!(look(second, is_stopped), None, "{second}");
+        }
+        assert_eq!(look(51, true), Some("somebody has stopped the worker's process 21 s ago".to_owned()));
     }
 
     #[test]
