@@ -28,19 +28,27 @@ class Terminal:
             os.environ["TERM"] = "xterm-256color"
             os.execv(PELTON, [str(PELTON), "chat", *flags])
         fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+        self._drawn = b""
 
     def until(self, words: bytes) -> bytes:
-        """What is drawn until `words` stand there."""
-        drawn = b""
-        while words not in drawn:
-            assert select.select([self._end], [], [], WITHIN_S)[0], drawn
-            drawn += os.read(self._end, 1 << 16)
-        return drawn
+        """What is drawn until `words` stand there; what comes behind them is kept."""
+        while words not in self._drawn:
+            assert select.select([self._end], [], [], WITHIN_S)[0], self._drawn
+            self._drawn += os.read(self._end, 1 << 16)
+        before, self._drawn = self._drawn.split(words, 1)
+        return before + words
 
     def type(self, keys: bytes) -> None:
-        """Types, or pastes."""
+        """Types, or pastes. What is drawn meanwhile is read: a terminal that is not read takes no keys either."""
+        os.set_blocking(self._end, False)
         while keys:
-            keys = keys[os.write(self._end, keys[:1024]) :]
+            readable, writable, _ = select.select([self._end], [self._end], [], WITHIN_S)
+            assert readable or writable, self._drawn
+            if readable:
+                self._drawn += os.read(self._end, 1 << 16)
+            if writable:
+                keys = keys[os.write(self._end, keys[:256]) :]
+        os.set_blocking(self._end, True)
 
     def left(self) -> int:
         """Waits for the end; the exit code."""
@@ -62,6 +70,7 @@ def test_a_long_paste_is_drawn_once_and_its_refusal_is_no_failure_of_the_chat(se
         terminal.type(b"\x1b[200~" + text + b"\x1b[201~\r")
         drawn = terminal.until(b"shorten the message")
         assert len(drawn) < 3 * len(text), "drawn again and again"
+        terminal.until(b"> ")  # only there Ctrl-D is a key of the prompt's
         terminal.type(LEAVE)
         assert terminal.left() == 0
 
