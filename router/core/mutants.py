@@ -99,8 +99,8 @@ MUTANTS = [
     Mutant(
         "a prompt that is being computed is computed again",
         "admission.rs",
-        "if is_second_long || epoch.is_computing(request, &hit) {",
-        "if is_second_long {",
+        "} else if epoch.is_computing(request, &hit) {",
+        "} else if false {",
     ),
     Mutant(
         "a stop token is not the end",
