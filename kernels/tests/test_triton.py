@@ -62,8 +62,8 @@ def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
     exact = reference.rms_norm(total.double(), gain.double(), 1e-5)
     out, whole = poisoned(tokens, width, dtype=dtype)
     norm.add_rms_norm(out, residual, x, gain, 1e-5)
-    check(out, whole, plain, exact, roundings=2)
-    # In the interpreter the last bit may differ.
+    # The interpreter cuts both the sum and the result; on a card the sum is rounded as the reference's, and one step is allowed.
+    check(out, whole, plain, exact, roundings=2 if DEVICE == "cpu" and dtype is torch.bfloat16 else 1)
     ulp = torch.finfo(dtype).eps if DEVICE == "cpu" and dtype is torch.bfloat16 else 0.0
     torch.testing.assert_close(residual, total, rtol=ulp, atol=0.0)
 
