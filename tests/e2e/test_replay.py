@@ -46,6 +46,7 @@ def test_an_incident_replays_bit_for_bit_and_every_request_is_explained(checkpoi
     assert ends.count("aborted") == 1
     assert all(end == "aborted" or end.startswith("finished") for end in ends), ends
     assert any(request["waited_for_ms"].get("worker", 0) > 0 for request in requests), "a worker was lost"
+    assert sum(request["workers_lost"] for request in requests) >= 1, "it took requests with it"
     assert sum(request["waited_for_ms"].get("slot", 0) for request in requests) > 0, "24 wait for 8 slots"
     assert sum(request["completion_tokens"] for request in requests) > STREAMS
 

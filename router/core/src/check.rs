@@ -13,17 +13,20 @@ impl Core {
                 check_epoch(id, epoch, &self.requests, &self.config);
             }
         }
+        let mut held = 0;
         for (key, request) in self.requests.iter() {
             assert!(request.known() < request.known_max, "{:?} has not ended", request.place);
             match request.home {
                 Home::Queue => {
                     assert!(self.requests.waiting().any(|ticket| ticket.key == key && ticket.place == request.place))
                 }
+                Home::Held => held += 1,
                 Home::Slot(group, slot) => assert!(
                     matches!(self.epoch(group).running(slot).owner, Owner::Serves(owner) | Owner::Yields(owner) if owner == key)
                 ),
             }
         }
+        assert_eq!(self.requests.held(), held);
         for ticket in self.requests.waiting() {
             assert_eq!(self.requests.get(ticket.key).home, Home::Queue);
         }

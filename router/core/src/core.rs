@@ -46,6 +46,8 @@ pub struct Counts {
     pub running: usize,
     /// Now: requests in the queue.
     pub waiting: usize,
+    /// Now: requests that are kept back.
+    pub held: usize,
     /// Now: KV blocks that are held, of all groups whose worker lives.
     pub blocks_held: usize,
     /// Now: KV blocks in all, of the same groups.
@@ -146,6 +148,24 @@ impl Core {
         }
     }
 
+    /// Keeps a request back: it waits, no plan admits it, and its deadline passes as ever. Nothing happens if it has ended
+    /// or runs.
+    pub fn hold(&mut self, request: RequestId) {
+        if let Some(key) = self.requests.find(request) {
+            self.requests.hold(key);
+        }
+    }
+
+    /// Lets a request wait for its turn again that was kept back. It may be refused, as by `worker_back`. Nothing happens
+    /// if it was not kept back.
+    pub fn release(&mut self, request: RequestId) {
+        if let Some(key) = self.requests.find(request)
+            && self.requests.release(key)
+        {
+            self.refuse_if_too_large(key);
+        }
+    }
+
     /// Time goes on: requests whose deadline has passed end, and those come forward that have waited for long.
     pub fn tick(&mut self, now: Micros) {
         self.requests.looks.now = now;
@@ -212,11 +232,7 @@ impl Core {
         self.note_outage();
         let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {
-            let request = self.requests.get(key);
-            if let Err(refusal) = self.check_fits(request) {
-                self.events.push(Event::Refused { request: request.place.id, refusal });
-                self.remove(key);
-            }
+            self.refuse_if_too_large(key);
         }
     }
 
@@ -250,7 +266,8 @@ impl Core {
     pub fn counts(&self) -> Counts {
         let mut counts = self.totals;
         counts.waiting = self.requests.waiting().len();
-        counts.running = self.requests.len() - counts.waiting;
+        counts.held = self.requests.held();
+        counts.running = self.requests.len() - counts.waiting - counts.held;
         for epoch in self.groups.values().filter_map(|group| group.epoch.as_ref()) {
             counts.blocks_held += epoch.blocks.pool().held();
             counts.blocks += epoch.blocks.pool().capacity();
@@ -267,6 +284,14 @@ impl Core {
         }
         self.requests.settle_account(key);
         self.requests.remove(key);
+    }
+
+    fn refuse_if_too_large(&mut self, key: RequestKey) {
+        let request = self.requests.get(key);
+        if let Err(refusal) = self.check_fits(request) {
+            self.events.push(Event::Refused { request: request.place.id, refusal });
+            self.remove(key);
+        }
     }
 
     fn note_outage(&mut self) {

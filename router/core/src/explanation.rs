@@ -29,11 +29,13 @@ pub enum Wait {
     LongPrompt,
     /// No worker was there.
     Worker,
+    /// It was kept back: see `Core::hold`.
+    Held,
 }
 
 impl Wait {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Queue,
         Self::Slot,
         Self::Step,
@@ -43,6 +45,7 @@ impl Wait {
         Self::Group,
         Self::LongPrompt,
         Self::Worker,
+        Self::Held,
     ];
 
     /// One word, for programs.
@@ -57,6 +60,7 @@ impl Wait {
             Self::Group => "group",
             Self::LongPrompt => "long_prompt",
             Self::Worker => "worker",
+            Self::Held => "held",
         }
     }
 
@@ -72,6 +76,7 @@ impl Wait {
             Self::Group => "for another worker group",
             Self::LongPrompt => "for another long prompt: they come one by one",
             Self::Worker => "for a worker: none was there",
+            Self::Held => "while others were tried: a worker had died, and one of those that it computed may be why",
         }
     }
 }
@@ -251,6 +256,16 @@ impl Account {
         (self.reason, self.look) = (reason, looks.count);
     }
 
+    /// It is kept back from now on.
+    pub(crate) fn hold(&mut self, looks: &Looks) {
+        self.wait_for(Wait::Held, looks);
+    }
+
+    /// It was kept back until now.
+    pub(crate) fn release(&mut self, looks: &Looks) {
+        self.wait_for(Wait::Queue, looks);
+    }
+
     /// It waits no more.
     pub(crate) fn admit(&mut self, looks: &Looks) {
         self.book(looks);
@@ -260,11 +275,13 @@ impl Account {
     fn book(&mut self, looks: &Looks) {
         let waited = looks.now.0.saturating_sub(self.since.0);
         let without_worker = (looks.outage() - self.outage).min(waited);
-        let holds = looks.count - self.look <= looks.memory.max(1);
+        // Nobody looks at one that is kept back, and nothing but its release changes why it waits.
+        let holds = self.reason == Wait::Held || looks.count - self.look <= looks.memory.max(1);
         let reason = if holds { self.reason } else { Wait::Queue };
         self.so_far.waited.0[Wait::Worker as usize] += without_worker;
         self.so_far.waited.0[reason as usize] += waited - without_worker;
-        (self.since, self.outage) = (looks.now, looks.outage());
+        // The clock stands still between calls that tell the time: a request may have come in after its last one.
+        (self.since, self.outage) = (looks.now.max(self.since), looks.outage());
     }
 
     /// The prefix cache was asked for its prompt.

@@ -33,6 +33,8 @@ pub(crate) struct RequestKey(usize);
 pub(crate) enum Home {
     /// It waits.
     Queue,
+    /// Somebody keeps it back: it waits, and nobody admits it.
+    Held,
     /// It holds a slot.
     Slot(GroupId, SlotId),
 }
@@ -125,6 +127,7 @@ pub(crate) struct Requests {
     by_id: BTreeMap<RequestId, RequestKey>,
     queue: Queue, // those whose home it is, but for those that admission looks at just now
     shares: Shares,
+    held: usize,
     deadlines: BTreeSet<(Micros, RequestId)>,
     pub(crate) looks: Looks,
 }
@@ -161,6 +164,38 @@ impl Requests {
         self.queue.insert(ticket, &self.shares);
     }
 
+    /// Keeps back a request that waits. False: it does not wait.
+    pub(crate) fn hold(&mut self, key: RequestKey) -> bool {
+        let (looks, request) = (self.looks, self.get_mut(key));
+        if request.home != Home::Queue {
+            return false;
+        }
+        request.home = Home::Held;
+        request.account.hold(&looks);
+        let place = request.place;
+        let waited = self.queue.remove(place, &self.shares);
+        assert!(waited, "{place:?} waited");
+        self.held += 1;
+        true
+    }
+
+    /// Lets a request that was kept back wait for its turn again. False: it was not kept back.
+    pub(crate) fn release(&mut self, key: RequestKey) -> bool {
+        let (looks, request) = (self.looks, self.get_mut(key));
+        if request.home != Home::Held {
+            return false;
+        }
+        request.account.release(&looks);
+        self.held -= 1;
+        self.return_to_queue(key);
+        true
+    }
+
+    /// How many are kept back.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Takes a request, whose turn it was, into a slot.
     pub(crate) fn move_to_slot(&mut self, key: RequestKey, group: GroupId, slot: SlotId) {
         let request = self.get_mut(key);
@@ -186,7 +221,7 @@ impl Requests {
     /// What a request went through so far.
     pub(crate) fn explain(&self, key: RequestKey) -> Explanation {
         let request = self.get(key);
-        request.account.explain(request.drawn(), request.home == Home::Queue, &self.looks)
+        request.account.explain(request.drawn(), !matches!(request.home, Home::Slot(..)), &self.looks)
     }
 
     /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.
@@ -231,9 +266,13 @@ impl Requests {
     pub(crate) fn remove(&mut self, key: RequestKey) {
         let request = self.get(key);
         let (place, party, deadline) = (request.place, request.party, request.deadline);
-        if request.home == Home::Queue {
-            let waited = self.queue.remove(place, &self.shares);
-            assert!(waited, "{place:?} waited");
+        match request.home {
+            Home::Queue => {
+                let waited = self.queue.remove(place, &self.shares);
+                assert!(waited, "{place:?} waited");
+            }
+            Home::Held => self.held -= 1,
+            Home::Slot(..) => {}
         }
         self.live[key.0] = None;
         self.by_id.remove(&place.id);

@@ -48,6 +48,14 @@ impl Core {
         self.both(|core| (core.explain(request), core.finish(request)));
     }
 
+    pub(crate) fn hold(&mut self, request: RequestId) {
+        self.both(|core| core.hold(request));
+    }
+
+    pub(crate) fn release(&mut self, request: RequestId) {
+        self.both(|core| (core.release(request), core.explain(request)));
+    }
+
     pub(crate) fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {
         self.both(|core| core.plan(group, now))
     }

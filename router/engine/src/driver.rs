@@ -314,10 +314,10 @@ impl Driver {
         match command {
             Command::Submit(request, submission, place, outputs) => {
                 self.journal.insert(request, submission, place, outputs, self.now());
-                if self.suspects.is_inquiring() {
+                self.submit(request);
+                if self.suspects.is_inquiring() && self.journal.contains(request) {
+                    self.core.as_mut().expect("it was submitted to it").hold(request);
                     self.suspects.withhold(request);
-                } else {
-                    self.submit(request);
                 }
             }
             Command::Abort(request) => {

@@ -22,6 +22,10 @@ pub enum Call {
     Abort(RequestId),
     /// `finish`.
     Finish(RequestId),
+    /// `hold`.
+    Hold(RequestId),
+    /// `release`.
+    Release(RequestId),
     /// `tick`.
     Tick(Micros),
     /// `plan`.

@@ -64,6 +64,18 @@ impl RecordedCore {
         self.core.finish(request);
     }
 
+    /// See [`Core::hold`].
+    pub fn hold(&mut self, request: RequestId) {
+        self.note(|| Call::Hold(request));
+        self.core.hold(request);
+    }
+
+    /// See [`Core::release`].
+    pub fn release(&mut self, request: RequestId) {
+        self.note(|| Call::Release(request));
+        self.core.release(request);
+    }
+
     /// See [`Core::tick`].
     pub fn tick(&mut self, now: Micros) {
         self.note(|| Call::Tick(now));

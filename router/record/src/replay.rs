@@ -195,6 +195,11 @@ impl Running<'_> {
                 self.keep(request, End::Stopped);
                 self.core.finish(request);
             }
+            Call::Hold(request) => self.core.hold(request),
+            Call::Release(request) => {
+                self.keep(request, End::Open); // it may be refused
+                self.core.release(request);
+            }
             Call::Tick(now) => self.core.tick(now),
             Call::Plan { group, now } => {
                 let plan = self.core.plan(group, now);

@@ -50,6 +50,7 @@ struct Tale {
     reason: FinishReason,
     told: Vec<TokenId>,
     was_admitted: bool,
+    is_held: bool,
     has_ended: bool,
     has_finished: bool, // by itself: it must have told everything
 }
@@ -89,6 +90,9 @@ seen! {
     finished_by_stop,
     aborted_while_running,
     finished_from_outside,
+    held,
+    released,
+    expired_while_held,
     refused_at_once,
     refused_later,
     expired,
@@ -159,6 +163,8 @@ impl World {
                 19 if self.faults.garbage && self.random.once_in(2) => self.garble(),
                 20..=49 => self.plan(),
                 50..=74 => self.work(),
+                75..=76 => self.hold(),
+                77..=78 => self.release(),
                 _ => self.commit(),
             }
             self.hear();
@@ -171,6 +177,8 @@ impl World {
         for group in self.groups() {
             self.revive_group(group);
         }
+        let live: Vec<RequestId> = self.tales.keys().copied().collect();
+        live.into_iter().for_each(|id| self.release_one(id));
         self.hear();
         while self.tales.values().any(|tale| !tale.has_ended) {
             for group in self.groups() {
@@ -194,7 +202,11 @@ impl World {
         self.hear();
         self.core.check();
         let counts = self.core.counts();
-        assert_eq!((counts.running, counts.waiting, counts.blocks_held), (0, 0, 0), "everything comes home");
+        assert_eq!(
+            (counts.running, counts.waiting, counts.held, counts.blocks_held),
+            (0, 0, 0, 0),
+            "everything comes home"
+        );
         self.seen.preemptions += counts.preemptions;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
@@ -230,8 +242,16 @@ impl World {
             Ok(()) => {
                 self.seen.requests += 1;
                 let told = new.generated.clone();
-                let tale =
-                    Tale { new, alone, reason, told, was_admitted: false, has_ended: false, has_finished: false };
+                let tale = Tale {
+                    new,
+                    alone,
+                    reason,
+                    told,
+                    was_admitted: false,
+                    is_held: false,
+                    has_ended: false,
+                    has_finished: false,
+                };
                 self.tales.insert(id, tale);
             }
             Err(refusal) => {
@@ -267,6 +287,28 @@ impl World {
             self.seen.finished_from_outside += 1;
             self.tale(id).has_ended = true;
         }
+    }
+
+    /// Of those that wait, that is: the others run on.
+    fn hold(&mut self) {
+        if let Some(id) = self.any_live() {
+            let held = self.core.counts().held;
+            self.core.hold(id);
+            let is_new = self.core.counts().held > held;
+            self.seen.held += u64::from(is_new);
+            self.tale(id).is_held |= is_new;
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(id) = self.any_live() {
+            self.release_one(id);
+        }
+    }
+
+    fn release_one(&mut self, id: RequestId) {
+        self.core.release(id);
+        self.seen.released += u64::from(std::mem::take(&mut self.tale(id).is_held));
     }
 
     fn kill(&mut self) {
@@ -386,6 +428,7 @@ impl World {
                 Event::Token { request, token, logprobs } => {
                     let tale = self.tale(request);
                     assert!(tale.was_admitted && !tale.has_ended, "{request:?}: a token in the midst of its life");
+                    assert!(!tale.is_held, "{request:?} was kept back");
                     assert_eq!(
                         Some(&token),
                         tale.alone.get(tale.told.len()),
@@ -419,7 +462,9 @@ impl World {
                     let tale = self.tale(request);
                     assert!(!tale.has_ended && tale.new.deadline.is_some_and(|deadline| deadline <= now));
                     tale.has_ended = true;
+                    let was_held = tale.is_held;
                     self.seen.expired += 1;
+                    self.seen.expired_while_held += u64::from(was_held);
                 }
                 Event::Refused { request, refusal } => {
                     self.check_never_fits(&self.tales[&request].new, &refusal);

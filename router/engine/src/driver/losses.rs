@@ -56,7 +56,7 @@ impl Driver {
         }
     }
 
-    /// Takes what runs nowhere out of the core, until `suspects` releases it. Its place in the queue is its arrival's.
+    /// Keeps back what runs nowhere, until `suspects` releases it. Its place in the queue is its arrival's.
     fn inquire(&mut self, dead: &BTreeSet<RequestId>, reason: &str) {
         if dead.is_empty() && !self.suspects.is_inquiring() {
             return; // it died idle, of nothing that anybody asked for
@@ -65,7 +65,7 @@ impl Driver {
         let idle: BTreeSet<RequestId> = self.journal.ids().filter(|request| !running.contains(request)).collect();
         let core = self.core.as_mut().expect("a worker was attached");
         for &request in &idle {
-            core.finish(request); // nothing happens to those that are withheld already
+            core.hold(request); // nothing happens to those that are withheld already
         }
         if let Some(guilty) = self.suspects.worker_died(dead, idle) {
             tracing::error!(
@@ -73,6 +73,7 @@ impl Driver {
                 "this request is refused: {LONE_DEATHS_MAX} workers ended with it: {reason}"
             );
             self.stats.condemned += 1;
+            core.abort(guilty);
             // A client reads nothing of what the workers have said.
             let message = format!(
                 "{LONE_DEATHS_MAX} workers ended while they computed this request alone, without a token between; the server's log says how"
@@ -88,12 +89,15 @@ impl Driver {
         }
     }
 
-    /// Hands those to the core that may run now and could not before. Whether there were any.
+    /// Lets those run that may now and could not before. Whether there were any.
     pub(super) fn release(&mut self) -> bool {
         let released = self.suspects.release();
-        for &request in &released {
-            self.submit(request);
+        if released.is_empty() {
+            return false;
         }
-        !released.is_empty()
+        let core = self.core.as_mut().expect("who was withheld has a core");
+        released.iter().for_each(|&request| core.release(request));
+        self.tell_events(); // of those that fit no more
+        true
     }
 }
