@@ -5,6 +5,7 @@ Never here: who holds a block. The router decides that; here blocks are memory.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -34,15 +35,26 @@ class KvArena:
     def __init__(self, shape: KvShape, blocks: int, device: torch.device) -> None:
         self.shape = shape
         self.blocks = blocks
-        size = (blocks, shape.heads, shape.block_size, shape.head_dim)
-
-        # Not cleared: nothing is read that no step wrote, and on a CPU an unused block's pages take no memory.
-        def fresh() -> Tensor:
-            return torch.empty(size, dtype=shape.dtype, device=device)
-
-        self.layers = [(fresh(), fresh()) for _ in range(shape.layers)]
+        memory = _allocate(shape, blocks, device)
+        sizes = (shape.layers, 2, blocks, shape.heads, shape.block_size, shape.head_dim)
+        self.layers = [(keys, values) for keys, values in memory.view(sizes)]
 
     def copy(self, source: Tensor, target: Tensor, tokens: Tensor) -> None:
         """The first `tokens[i]` tokens of block `source[i]` to block `target[i]`, in order. All int32 [copies]."""
         for keys, values in self.layers:
             ops.copy_blocks(keys, values, source, target, tokens)
+
+
+def _allocate(shape: KvShape, blocks: int, device: torch.device) -> Tensor:
+    """All of it in one piece. Nothing is read that no step wrote, so a card's memory is left as it is.
+
+    A CPU's is touched now, in huge pages where there are some: else a server would grow for hours, block by block, and
+    meet the machine's limit when it is busiest.
+    """
+    size = blocks * shape.block_bytes
+    if device.type != "cpu":
+        return torch.empty(size // shape.dtype.itemsize, dtype=shape.dtype, device=device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=shape.dtype).zero_()

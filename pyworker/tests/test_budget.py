@@ -56,8 +56,13 @@ def test_kv_is_what_was_asked_for() -> None:
     assert ask(4000 * MIB, kv_bytes=300 * MIB).blocks == 600
 
 
-def test_more_than_requests_and_cache_can_use_is_left_to_the_machine() -> None:
-    assert ask(1 << 40).kv_bytes == 2 * WISH.slots * 128 * MIB
+def test_more_than_requests_and_cache_are_likely_to_use_is_left_to_the_machine() -> None:
+    assert ask(1 << 40).kv_bytes == 2 * 16 * 128 * MIB, "16 requests of 8k tokens, and as much again for the cache"
+    assert ask(1 << 40, slots=64).kv_bytes == 4096 * MIB, "256k tokens are plenty"
+    assert ask(1 << 40, slots=512).kv_bytes == 2 * 512 * 8 * MIB, "512 tokens for each that may run"
+    endless = plan(WISH, dataclasses.replace(CONFIG, positions=1 << 17), KV, WEIGHTS, HELD, 1 << 40)
+    assert endless.kv_bytes == 2 * 4 * 2048 * MIB, "four of the longest"
+    assert ask(1 << 40, kv_bytes=1 << 35).kv_bytes == 1 << 35, "unless it was asked for"
 
 
 def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:

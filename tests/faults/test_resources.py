@@ -42,8 +42,8 @@ def ran_ns(pid: int) -> int:
 
 
 def test_a_thousand_requests_leave_nothing_behind(checkpoints: Path) -> None:
-    with serving(checkpoints / "llama-gqa", "--kv-memory", "4MiB") as server:
-        load(server, 200)  # the KV arena is touched, caches and connections reach their size
+    with serving(checkpoints / "llama-gqa") as server:  # all else as it is by default
+        load(server, 80)  # what is made at the first use: buffers, connections, threads
         pids = all_pids(server)
         rss, files = {p: rss_bytes(p) for p in pids}, {p: open_files(p) for p in pids}
         load(server, 1000)

@@ -17,6 +17,10 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 MIB = UNITS["MiB"]
 # More blocks than running requests can fill serve the prefix cache alone: at most as many again.
 CACHE_SHARE = 2
+# Without a wish, no more than the largest of these: memory is taken at once, and what nobody needs is left to the machine.
+USUAL_TOKENS = 512  # of each request that may run
+WHOLE_REQUESTS = 4  # of the longest context
+PLENTY_TOKENS = 1 << 18
 BLOCKS_MAX = (1 << 31) - 1
 CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
 
@@ -62,7 +66,7 @@ def plan(
             f"--kv-memory {_size(wish.kv_bytes)} does not fit beside {_about(fixed)} into {_about(limit_bytes)}: "
             f"set --kv-memory to at most {left // MIB}MiB, or --memory-limit to at least {_mib(fixed + wish.kv_bytes)}"
         )
-    room = wish.kv_bytes or min(left, CACHE_SHARE * wish.slots * one_request)
+    room = wish.kv_bytes or min(left, _enough(wish, kv, longest))
     blocks = min(room // kv.block_bytes, BLOCKS_MAX)
     if blocks == 0:
         raise LoadError(
@@ -84,6 +88,13 @@ def plan(
         max_model_len=min(longest, blocks * kv.block_size),
         memory_limit_bytes=limit_bytes,
     )
+
+
+def _enough(wish: Wish, kv: KvShape, longest: int) -> int:
+    """Bytes beyond which more KV is of little use."""
+    plenty = max(CACHE_SHARE * wish.slots * USUAL_TOKENS, CACHE_SHARE * WHOLE_REQUESTS * longest, PLENTY_TOKENS)
+    most = CACHE_SHARE * wish.slots * _ceil(longest, kv.block_size)
+    return min(most, _ceil(plenty, kv.block_size)) * kv.block_bytes
 
 
 def _longest(wish: Wish, config: DecoderConfig, kv: KvShape, room: int) -> int:

@@ -66,7 +66,7 @@ settings! {
 settings! {
     /// Engine
     pub section Engine ("engine", Everywhere) {
-        /// Memory for KV blocks of each worker; `auto` is what weights and activations leave of `memory-limit`.
+        /// Memory for KV blocks of each worker, taken when it loads; `auto` is what weights and activations leave of `memory-limit`, but no more than is likely to be used.
         kv_memory: Auto<Bytes> = "auto";
         /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free, shared out evenly
         /// among the workers.
