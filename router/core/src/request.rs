@@ -120,8 +120,9 @@ pub enum Refusal {
         blocks: usize,
     },
     /// A list is longer than a step can carry.
+    // Told by `submit` at once: it is in no event, so in no snapshot. Skipped variants have no number: it stands last.
     #[error("`{param}` has {got} entries; at most {limit} are allowed")]
-    #[serde(skip)] // told by `submit` at once: in no event, so in no snapshot. The last one: what is skipped has no number
+    #[serde(skip)]
     TooMany {
         /// Which list.
         #[serde(skip)]
