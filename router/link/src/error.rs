@@ -114,6 +114,7 @@ fn said(call: &str, status: &tonic::Status) -> String {
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) how: String,
+    pub(crate) was_killed: bool, // by SIGKILL
     pub(crate) last_lines: Vec<String>,
 }
 

@@ -27,6 +27,7 @@ mod options;
 mod output;
 mod process;
 mod session;
+mod shortage;
 mod supervisor;
 mod watch;
 

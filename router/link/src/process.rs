@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     io,
     os::fd::OwnedFd,
+    os::unix::process::ExitStatusExt,
     path::Path,
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -27,6 +28,7 @@ use crate::{
 
 /// How long after a worker's end its pipes may stay open (a grandchild holds them) before we stop reading.
 const OUTPUT_DEADLINE: Duration = Duration::from_millis(500);
+const SIGKILL: i32 = 9;
 /// Between SIGTERM and SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -87,16 +89,16 @@ impl Process {
 
     /// Waits for its end and reaps it. May be dropped and called again.
     pub(crate) async fn ended(&mut self) -> Ending {
-        let how = match self.child.wait().await {
-            Ok(status) => describe(status),
-            Err(error) => format!("cannot be waited for: {error}"),
+        let (how, was_killed) = match self.child.wait().await {
+            Ok(status) => (describe(status), status.signal() == Some(SIGKILL)),
+            Err(error) => (format!("cannot be waited for: {error}"), false),
         };
         for follower in &mut self.followers {
             // Late lines are worth a short wait, and no more.
             let _ = timeout(OUTPUT_DEADLINE, follower).await;
         }
         self.followers.clear();
-        Ending { how, last_lines: self.last_lines.read() }
+        Ending { how, was_killed, last_lines: self.last_lines.read() }
     }
 
     /// SIGKILL, to it and to what it has started; then reaps it.
@@ -137,16 +139,15 @@ impl Neighbour {
 
     pub(crate) async fn ended(&self) -> Trouble {
         match self.0.readable().await {
-            Ok(_) => Trouble::Ended(Ending { how: "has ended".to_owned(), last_lines: Vec::new() }),
+            Ok(_) => Trouble::Ended(Ending { how: "has ended".to_owned(), was_killed: false, last_lines: Vec::new() }),
             Err(error) => Trouble::System { call: "polling a pidfd", error },
         }
     }
 }
 
 fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {
-        (Some(9), _) => "was killed (signal 9: by hand, or by the kernel for want of memory)".to_owned(),
+        (Some(SIGKILL), _) => "was killed (signal 9: by hand, or by the kernel for want of memory)".to_owned(),
         (Some(signal), _) => format!("was ended by signal {signal}"),
         (None, Some(code)) => format!("has exited with code {code}"),
         (None, None) => format!("has ended: {status}"),

@@ -16,13 +16,14 @@ use tokio::{
 };
 
 use crate::{
-    LinkEvent, LinkOptions, WorkerSpec,
+    Budget, LinkEvent, LinkOptions, WorkerSpec,
     client::{Route, Said},
     error::Trouble,
     folder::Folder,
     handle::Command,
     process::{EXIT_AFTER_HANG_UP, Process},
     session::{Address, Session},
+    shortage::{Kills, smaller_kv},
     watch::until_lifeless,
 };
 
@@ -45,6 +46,7 @@ struct Life {
     process: Option<Process>,
     session: Option<Session>,
     attached_at: Cell<Option<Instant>>,
+    budget: Cell<Option<Budget>>, // once the worker has made its plan
 }
 
 enum End {
@@ -67,12 +69,16 @@ impl Supervisor {
         let (mut losses, mut failed_starts) = (0_u32, 0_u32);
         for epoch in 1.. {
             let mut life = Life::default();
+            let kills = Kills::so_far();
             let trouble = match self.live(epoch, &mut life).await {
                 End::Shutdown(deadline) => return life.stop(deadline).await,
                 End::Lost(trouble) => trouble,
             };
             let served = life.attached_at.get().map(|at| at.elapsed());
             life.kill().await;
+            if kills.explain(&trouble) {
+                self.take_less_memory(life.budget.take().as_ref());
+            }
             if !trouble.is_final() {
                 tracing::warn!(epoch, "worker lost: {trouble}"); // what is final is told by whoever gives up
             }
@@ -97,11 +103,11 @@ impl Supervisor {
             let _ = events.send(event);
             options.bell.ring();
         };
-        let Life { process, session, attached_at } = life;
+        let Life { process, session, attached_at, budget } = life;
         select! {
             biased;
             end = command(commands, attached_at) => end,
-            trouble = serve(options, route, layout, epoch, (process, session, attached_at), tell) => End::Lost(trouble),
+            trouble = serve(options, route, layout, epoch, (process, session, attached_at, budget), tell) => End::Lost(trouble),
         }
     }
 
@@ -115,6 +121,24 @@ impl Supervisor {
                 End::Lost(_) => Ok(()),
             },
             () = sleep(time) => Ok(()),
+        }
+    }
+
+    /// The worker was killed for want of memory: the next one has a smaller arena.
+    fn take_less_memory(&mut self, budget: Option<&Budget>) {
+        let Some(budget) = budget else { return };
+        match smaller_kv(budget) {
+            Some(kv_bytes) => {
+                tracing::warn!(
+                    was = budget.kv_bytes,
+                    kv_bytes,
+                    "the kernel has killed the worker for want of memory: the next one takes less KV"
+                );
+                self.options.load.kv_bytes = kv_bytes;
+            }
+            None => tracing::error!(
+                "the kernel has killed the worker for want of memory, and its KV holds only one request of the longest context: lower --max-model-len, or give it more memory"
+            ),
         }
     }
 
@@ -154,18 +178,25 @@ async fn command(commands: &mut UnboundedReceiver<Command>, attached_at: &Cell<O
     }
 }
 
+/// What a life consists of, each to be filled when it is there.
+type Parts<'a> =
+    (&'a mut Option<Process>, &'a mut Option<Session>, &'a Cell<Option<Instant>>, &'a Cell<Option<Budget>>);
+
 /// Starts, attaches and watches a worker; returns why it is lost.
 async fn serve(
     options: &LinkOptions,
     route: &Route,
     layout: &Layout,
     epoch: u32,
-    (process, session, attached_at): (&mut Option<Process>, &mut Option<Session>, &Cell<Option<Instant>>),
+    (process, session, attached_at, budget): Parts<'_>,
     tell: impl Fn(LinkEvent),
 ) -> Trouble {
     let said = |said| match said {
         Said::Progress { stage, done, total } => tell(LinkEvent::Progress { stage, done, total }),
-        Said::Budget(budget) => tell(LinkEvent::Budget(budget)),
+        Said::Budget(planned) => {
+            budget.set(Some(planned));
+            tell(LinkEvent::Budget(planned));
+        }
     };
     let stage = |stage: String| tell(LinkEvent::Progress { stage, done: 0, total: 0 });
     let opened = match &options.spec {
