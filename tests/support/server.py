@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,14 @@ def open_files(pid: int) -> int:
 class Server:
     """A running server. `url` is its root, `model_name` what it serves."""
 
-    def __init__(self, model: Path | str | None, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: Path | str | None,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """`before` runs in the new process, before it becomes the server."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [str(PELTON), "serve", "--port", str(self.port)]
@@ -77,6 +84,7 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **(env or {})},
+            preexec_fn=before,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -162,9 +170,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: Path | str | None, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    model: Path | str | None,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Iterator[Server]:
     """A ready server for a `with` block."""
-    server = Server(model, *flags, env=env)
+    server = Server(model, *flags, env=env, before=before)
     try:
         yield server.wait_ready()
     finally:

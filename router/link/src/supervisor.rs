@@ -232,7 +232,8 @@ async fn serve(
             tell(LinkEvent::Attached { epoch, port, report });
             session.insert(opened)
         }
-        Err(trouble) => return trouble,
+        Err(trouble) if trouble.is_final() => return trouble,
+        Err(trouble) => return or_exit(trouble, process).await,
     };
     watch(options, process, session).await
 }
@@ -252,6 +253,11 @@ async fn watch(options: &LinkOptions, process: &mut Option<Process>, session: &m
         trouble = session.ended() => trouble,
         trouble = until_lifeless(vital, &options.deadlines) => return trouble,
     };
+    or_exit(trouble, process).await
+}
+
+/// A connection that breaks may be the first sign of a death, whose reason says more.
+async fn or_exit(trouble: Trouble, process: &mut Option<Process>) -> Trouble {
     match process {
         Some(process) => timeout(EXIT_AFTER_HANG_UP, process.ended()).await.map_or(trouble, Trouble::Ended),
         None => trouble,

@@ -1,0 +1,61 @@
+"""A worker that the kernel kills for want of memory is replaced by one that takes less, and requests are answered."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.load import complete
+from support.server import serving
+
+GIB = 1 << 30
+
+
+class MemoryGroup:
+    """A cgroup of its own with a limit of memory: of the first version, or of the second."""
+
+    def __init__(self, limit: int) -> None:
+        self.folder, limit_file = _below_own_group()
+        self.folder.mkdir()
+        try:
+            (self.folder / limit_file).write_text(str(limit))
+        except OSError:
+            self.folder.rmdir()
+            raise
+
+    def enter(self) -> None:
+        """Puts the process into it that calls this."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _below_own_group() -> tuple[Path, str]:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        name = f"{path.strip('/')}/pelton-test-{uuid.uuid4().hex[:8]}"
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"
+        if number == "0" and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            return Path("/sys/fs/cgroup") / name, "memory.max"
+    raise OSError("no cgroup counts memory")
+
+
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    """Room for a worker of this test's size, but not for all of the KV that it is told to take."""
+    try:
+        made = MemoryGroup(int(1.45 * GIB))
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    yield made
+    made.folder.rmdir()
+
+
+def test_a_worker_that_was_too_large_is_replaced_by_a_smaller_one(checkpoints: Path, group: MemoryGroup) -> None:
+    flags = ["--memory-limit", "8GiB", "--kv-memory", "1GiB"]
+    with serving(checkpoints / "llama-gqa", *flags, before=group.enter) as server:
+        assert any("the next one takes less KV" in line for line in server.log), server.log
+        assert len(complete(server, [5, 6, 7], max_tokens=4).tokens) == 4
+        assert server.stop() == 0
