@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,14 @@ class MemoryGroup:
         """Puts the process into it that calls this."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
+    def remove(self) -> None:
+        """Once the last process has left it."""
+        deadline = time.monotonic() + 30
+        while (self.folder / "cgroup.procs").read_text():
+            assert time.monotonic() < deadline, "processes are left in the group"
+            time.sleep(0.05)
+        self.folder.rmdir()
+
 
 def _below_own_group() -> tuple[Path, str]:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -46,11 +55,11 @@ def _below_own_group() -> tuple[Path, str]:
 def group() -> Iterator[MemoryGroup]:
     """Room for a worker of this test's size, but not for all of the KV that it is told to take."""
     try:
-        made = MemoryGroup(int(1.45 * GIB))
+        made = MemoryGroup(int(1.1 * GIB))
     except OSError as error:
         pytest.skip(f"no cgroup can be made here: {error}")
     yield made
-    made.folder.rmdir()
+    made.remove()
 
 
 def test_a_worker_that_was_too_large_is_replaced_by_a_smaller_one(checkpoints: Path, group: MemoryGroup) -> None:
