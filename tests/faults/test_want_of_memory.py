@@ -12,7 +12,7 @@ import pytest
 from support.load import complete
 from support.server import serving
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 class MemoryGroup:
@@ -55,7 +55,7 @@ def _below_own_group() -> tuple[Path, str]:
 def group() -> Iterator[MemoryGroup]:
     """Room for a worker of this test's size, but not for all of the KV that it is told to take."""
     try:
-        made = MemoryGroup(int(1.1 * GIB))
+        made = MemoryGroup(GIB + 16 * MIB)
     except OSError as error:
         pytest.skip(f"no cgroup can be made here: {error}")
     yield made
