@@ -219,6 +219,7 @@ impl Core {
             let cost = u64::from(request.uncached) + u64::from(expected);
             self.totals.prompt_tokens += u64::from(request.prompt_len);
             self.totals.cached_tokens += u64::from(cached);
+            self.totals.evicted_tokens += u64::from(missed.evicted);
             self.events.push(Event::Admitted { request: request.place.id, cached });
             self.requests.charge(key, cost);
         }

@@ -12,7 +12,7 @@ use crate::group::Group;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
+use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId, Waited};
 
 /// What the core is told once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,6 +70,10 @@ pub struct Counts {
     pub aborted: u64,
     /// Times a running request was put back because its worker was lost.
     pub replayed: u64,
+    /// Prompt tokens that were computed again because the prefix cache had given them up.
+    pub evicted_tokens: u64,
+    /// How long those that have ended waited, and what for.
+    pub waited: Waited,
 }
 
 /// All requests and all worker groups of a host. See the top of the crate.
@@ -230,10 +234,14 @@ impl Core {
         let Self { groups, config, .. } = self;
         groups.get_mut(&group).expect("the caller has added the group").revive(blocks, config);
         self.note_outage();
-        let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
-        for key in waiting {
-            self.refuse_if_too_large(key);
-        }
+        self.refuse_those_too_large();
+    }
+
+    /// A lost group gets no worker any more. Those that wait and fit no other group are refused.
+    pub fn remove_group(&mut self, group: GroupId) {
+        let removed = self.groups.remove(&group).expect("the caller has added the group");
+        assert!(removed.epoch.is_none(), "{group:?} had lost its worker");
+        self.refuse_those_too_large();
     }
 
     /// What has happened since the last call.
@@ -283,7 +291,15 @@ impl Core {
             epoch.leave(slot, requests);
         }
         self.requests.settle_account(key);
+        self.totals.waited.add(&self.requests.explain(key).waited);
         self.requests.remove(key);
+    }
+
+    fn refuse_those_too_large(&mut self) {
+        let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
+        for key in waiting {
+            self.refuse_if_too_large(key);
+        }
     }
 
     fn refuse_if_too_large(&mut self, key: RequestKey) {

@@ -95,6 +95,16 @@ impl Waited {
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, micros)| *sum += micros);
+    }
+
+    /// What came since it was as `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self(std::array::from_fn(|what| self.0[what] - earlier.0[what]))
+    }
 }
 
 /// Why prompt tokens were not found in the prefix cache, at the first admission. What neither of these explains was never

@@ -72,6 +72,10 @@ impl Core {
         self.both(|core| core.worker_back(group, blocks));
     }
 
+    pub(crate) fn remove_group(&mut self, group: GroupId) {
+        self.both(|core| core.remove_group(group));
+    }
+
     pub(crate) fn events(&mut self) -> impl Iterator<Item = Event> + use<> {
         self.both(|core| core.events().collect::<Vec<_>>()).into_iter()
     }

@@ -204,10 +204,7 @@ impl Driver {
                 self.read_results(index); // what it has published before its end counts
                 self.lose(index, &reason);
             }
-            LinkEvent::GaveUp { reason } => {
-                self.lose(index, &reason);
-                return Some(Phase::Failed { reason });
-            }
+            LinkEvent::GaveUp { reason } => return self.gave_up(index, reason),
         }
         None
     }
@@ -232,7 +229,6 @@ impl Driver {
         }
         let (id, blocks) = (self.groups[index].id, report.blocks);
         self.groups[index].attach(port, report.block_size, blocks);
-        let most_blocks = self.groups.iter().map(|group| group.blocks).max().unwrap_or(blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
         let core = self.core.get_or_insert_with(|| {
             let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
@@ -244,9 +240,9 @@ impl Driver {
             core.add_group(id, blocks);
         }
         self.shared.status.send_modify(|status| {
-            // One that comes back may be smaller than before: what fits is told by the largest.
-            status.model.get_or_insert(report).blocks = most_blocks;
+            status.model.get_or_insert(report);
         });
+        self.tell_blocks();
         self.tell_events(); // of those that fit no more
         if !matches!(self.shared.status.borrow().phase, Phase::Draining) {
             self.set_phase(Phase::Ready);
@@ -464,6 +460,8 @@ impl Driver {
             self.stats.preemptions += counts.preemptions - seen.preemptions;
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
             self.stats.expired += counts.expired - seen.expired;
+            self.stats.evicted_tokens += counts.evicted_tokens - seen.evicted_tokens;
+            self.stats.waited.add(&counts.waited.since(&seen.waited));
         }
         self.stats.suspects = self.suspects.count() as u64;
         self.stats.withheld = self.suspects.withheld() as u64;

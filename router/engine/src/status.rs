@@ -1,5 +1,6 @@
 //! What the engine says of itself: its phase, the loaded model, and counters.
 
+use pelton_core::Waited;
 use pelton_link::{Budget, ModelReport};
 
 use crate::QueueStats;
@@ -90,6 +91,10 @@ pub struct Stats {
     pub withheld: u64,
     /// Requests that were refused because they end workers.
     pub condemned: u64,
+    /// Prompt tokens that were computed again because the prefix cache had given them up.
+    pub evicted_tokens: u64,
+    /// How long requests that have ended waited, and what for.
+    pub waited: Waited,
     /// Assertions that fired on the engine thread.
     pub bugs: u64,
 }

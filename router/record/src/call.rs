@@ -50,6 +50,8 @@ pub enum Call {
     },
     /// `worker_lost`.
     WorkerLost(GroupId),
+    /// `remove_group`.
+    RemoveGroup(GroupId),
     /// `worker_back`.
     WorkerBack {
         /// Whose.

@@ -107,6 +107,12 @@ impl RecordedCore {
         self.core.worker_lost(group);
     }
 
+    /// See [`Core::remove_group`].
+    pub fn remove_group(&mut self, group: GroupId) {
+        self.note(|| Call::RemoveGroup(group));
+        self.core.remove_group(group);
+    }
+
     /// See [`Core::worker_back`].
     pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
         self.note(|| Call::WorkerBack { group, blocks });

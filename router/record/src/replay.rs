@@ -219,6 +219,10 @@ impl Running<'_> {
                 let _ = self.core.commit(group, StepResults { step, took_us, rows });
             }
             Call::WorkerLost(group) => self.core.worker_lost(group),
+            Call::RemoveGroup(group) => {
+                self.keep_live(); // it may refuse some
+                self.core.remove_group(group);
+            }
             Call::WorkerBack { group, blocks } => {
                 self.keep_live(); // it may refuse some
                 self.core.worker_back(group, blocks);

@@ -92,6 +92,7 @@ seen! {
     finished_from_outside,
     held,
     released,
+    retired_groups,
     expired_while_held,
     refused_at_once,
     refused_later,
@@ -160,6 +161,7 @@ impl World {
                 13 if self.faults.finishes => self.finish(),
                 14 if self.faults.kills && self.random.once_in(2) => self.kill(),
                 15..=18 => self.revive(),
+                79 if self.faults.shrinks => self.retire(),
                 19 if self.faults.garbage && self.random.once_in(2) => self.garble(),
                 20..=49 => self.plan(),
                 50..=74 => self.work(),
@@ -323,6 +325,16 @@ impl World {
         site.worker = None;
         site.findable.clear();
         self.core.worker_lost(group);
+    }
+
+    /// A group without a worker never gets one again. One group stays.
+    fn retire(&mut self) {
+        let group = self.any_group();
+        if self.sites.len() > 1 && self.site(group).worker.is_none() {
+            self.core.remove_group(group);
+            self.sites.remove(&group);
+            self.seen.retired_groups += 1;
+        }
     }
 
     fn revive(&mut self) {

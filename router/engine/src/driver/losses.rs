@@ -56,6 +56,33 @@ impl Driver {
         }
     }
 
+    /// Nothing more will be tried for a worker. Some: nobody is left to serve, or it never did, and whoever has just
+    /// started the server wants to know.
+    pub(super) fn gave_up(&mut self, index: usize, reason: String) -> Option<Phase> {
+        self.lose(index, &reason);
+        let id = self.groups[index].id;
+        let Some(core) = self.core.as_mut() else { return Some(Phase::Failed { reason }) };
+        if !core.has_group(id) || core.groups().all(|other| other == id) {
+            return Some(Phase::Failed { reason });
+        }
+        tracing::error!(group = index, "this worker is given up, and the others go on without it: {reason}");
+        core.remove_group(id);
+        self.groups[index].blocks = 0;
+        self.tell_blocks();
+        self.tell_events(); // of those that fit no more
+        None
+    }
+
+    /// Workers may differ in size, and a new one from the one before: what fits is told by the largest.
+    pub(super) fn tell_blocks(&mut self) {
+        let most = self.groups.iter().map(|group| group.blocks).max().unwrap_or(0);
+        self.shared.status.send_modify(|status| {
+            if let Some(model) = &mut status.model {
+                model.blocks = most;
+            }
+        });
+    }
+
     /// Keeps back what runs nowhere, until `suspects` releases it. Its place in the queue is its arrival's.
     fn inquire(&mut self, dead: &BTreeSet<RequestId>, reason: &str) {
         if dead.is_empty() && !self.suspects.is_inquiring() {

@@ -1,6 +1,6 @@
 //! Workers that die, hang, are stopped, or come back smaller: no client sees it.
 
-use pelton_engine::Stats;
+use pelton_engine::{Phase, Stats};
 
 use crate::{
     rig::{Case, Rig, innocents, play},
@@ -72,6 +72,23 @@ fn a_worker_that_comes_back_smaller_serves_all_that_still_fit() {
     let stats = nobody_sees_it(&[smaller]);
     assert_eq!((stats.worker_restarts, stats.blocks), (1, 24));
     assert!(stats.preemptions > 0, "it is small enough to be felt");
+}
+
+#[test]
+fn a_worker_that_cannot_come_back_leaves_its_requests_to_the_others() {
+    let gone = Play { blocks_later: 0, ..play(Fault::At(4, Deed::Die), 1) };
+    let stats = nobody_sees_it(&[gone, play(Fault::Nowhere, 0)]);
+    assert_eq!((stats.worker_restarts, stats.workers, stats.workers_ready, stats.blocks), (1, 2, 1, 256));
+}
+
+#[test]
+fn the_last_worker_that_cannot_come_back_ends_the_engine_with_its_own_words() {
+    let gone = || Play { blocks_later: 0, ..play(Fault::At(2, Deed::Die), 1) };
+    let rig = Rig::start(&[gone(), gone()]);
+    for (case, outcome) in innocents(20).iter().zip(rig.serve(&innocents(20))) {
+        assert!(outcome.end.is_err() || outcome.tokens == case.tokens());
+    }
+    rig.wait_for(|phase| *phase == Phase::Failed { reason: "the model has gone".to_owned() });
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Play {
     pub(crate) lives: u32,
     /// KV blocks in the first life.
     pub(crate) blocks: u32,
-    /// In those after it.
+    /// In those after it; 0: it refuses to load then.
     pub(crate) blocks_later: u32,
 }
 
@@ -72,6 +72,9 @@ pub(crate) fn main() {
 
 impl Script for Play {
     fn load(&self, request: LoadRequest, _memory_socket: &str, epoch: u32) -> Result<Answers<LoadProgress>, Status> {
+        if self.blocks_in(epoch) == 0 {
+            return Err(Status::failed_precondition("the model has gone"));
+        }
         let report = ModelReport {
             family: "scripted".to_owned(),
             dtype: request.dtype,

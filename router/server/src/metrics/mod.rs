@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{BadFrames, Phase, Stats, Status};
+use pelton_engine::{BadFrames, Phase, Stats, Status, Wait};
 
 pub(crate) use clock::RequestClock;
 use series::{Counter, Exposition, Histogram, labelled, one_two_five};
@@ -261,6 +261,18 @@ impl Metrics {
             "pelton_preempted_tokens_total",
             "Tokens whose KV was lost because a request was preempted.",
             stats.preempted_tokens,
+        );
+        shown.counter(
+            "pelton_prompt_tokens_evicted_total",
+            "Prompt tokens computed again because the prefix cache had given them up.",
+            stats.evicted_tokens,
+        );
+        let waits = Wait::ALL.map(|wait| ([("reason", wait.name())], stats.waited.micros(wait) as f64 / 1e6));
+        let series = waits.iter().map(|(labels, seconds)| (labels.as_slice(), *seconds));
+        shown.counters(
+            "pelton_waited_seconds_total",
+            "How long ended requests stood in the queue, by what for.",
+            series,
         );
         shown.counter("pelton_requests_aborted_total", "Requests aborted in the engine.", stats.aborted);
         shown.counter("pelton_worker_restarts_total", "Workers replaced.", stats.worker_restarts);

@@ -95,7 +95,7 @@ impl Exposition {
         &mut self,
         name: &str,
         help: &str,
-        series: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], u64)>,
+        series: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], impl Display)>,
     ) {
         self.family(name, help, "counter");
         for (labels, value) in series {
