@@ -85,6 +85,10 @@ mutants: $(UV) ## Plants bugs in the core, one at a time, and sees whether its t
 worlds: ## The core's simulator for as long as you like: make worlds COUNT=1000000 FIRST=0
 	$(CARGO) run --locked --release -p pelton-core --example worlds -- $(or $(COUNT),100000) $(or $(FIRST),0)
 
+.PHONY: soak
+soak: build ## A server under load for MINUTES=10 (8 hours: MINUTES=480): memory, descriptors and blocks must not grow
+	$(PY) tests/soak/soak.py --minutes $(or $(MINUTES),10) $(if $(JSON),--json $(JSON),)
+
 .PHONY: proto
 proto: $(UV) ## Generates the Python side of proto/ again
 	$(UV) run --script proto/generate.py

@@ -1,0 +1,212 @@
+"""A server under a load of all kinds for as long as one likes: what it takes must not grow, and all must come home.
+
+    .venv/bin/python tests/soak/soak.py --minutes 10 --json bench/results/soak-DATE.json
+
+Clients stream, read whole answers, leave in the middle, ask for several answers, for log-probabilities, for nonsense. Every few
+seconds each process's resident memory and descriptors are read. It fails if memory grows by more than its own noise, if a
+descriptor is left, or if a block or a slot is still held when nobody asks for anything any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.server import Server, open_files, rss_bytes, serving
+
+MIB = 1 << 20
+CLIENTS = 16
+WARM_UP = 0.25  # of the time: caches, pools and connections reach their size
+NOISE_LEAST = 4 * MIB  # what one allocation of a buffer may show at any time
+STATUS_BAD = 400
+
+
+@dataclass
+class Counts:
+    """What the clients have done."""
+
+    whole: int = 0
+    streamed: int = 0
+    left: int = 0
+    refused: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One reading of one process."""
+
+    second: float
+    rss: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a process's memory went, after the warm-up."""
+
+    process: str
+    first_mib: float
+    last_mib: float
+    growth_mib: float  # of the fitted line, over the whole time
+    noise_mib: float  # what of that could be chance
+    files_before: int
+    files_after: int
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the growth is within what chance explains."""
+        return self.growth_mib <= self.noise_mib
+
+
+class Client(threading.Thread):
+    """Asks for one thing after another until it is told to stop."""
+
+    def __init__(self, server: Server, seed: int, counts: Counts, over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.server, self.random, self.counts, self.over = server, random.Random(seed), counts, over
+        self.client = httpx.Client(base_url=server.url, timeout=300)
+
+    def run(self) -> None:
+        acts = [self.whole, self.whole, self.stream, self.stream, self.leave, self.refused]
+        while not self.over.is_set():
+            try:
+                self.random.choice(acts)()
+            except Exception as error:
+                self.counts.failed.append(f"{type(error).__name__}: {error}"[:300])
+        self.client.close()
+
+    def body(self) -> dict[str, Any]:
+        """A chat; every other one begins like others do."""
+        words = [f"word{self.random.randrange(10_000)}" for _ in range(self.random.choice([2, 20, 200]))]
+        shared = "You answer questions about a shop. " * 30 if self.random.random() < 0.5 else ""
+        return {
+            "messages": [{"role": "system", "content": shared}, {"role": "user", "content": " ".join(words)}],
+            "max_tokens": self.random.choice([1, 16, 64]),
+            "temperature": self.random.choice([0, 1]),
+            "n": self.random.choice([1, 1, 1, 3]),
+            "logprobs": self.random.random() < 0.2,
+            "presence_penalty": self.random.choice([0, 0, 0.5]),
+            "user": f"user-{self.random.randrange(1000)}",
+        }
+
+    def whole(self) -> None:
+        answer = self.client.post("/v1/chat/completions", json=self.body())
+        answer.raise_for_status()
+        assert answer.json()["usage"]["completion_tokens"] > 0
+        self.counts.whole += 1
+
+    def stream(self) -> None:
+        with self.client.stream("POST", "/v1/chat/completions", json={**self.body(), "stream": True}) as answer:
+            answer.raise_for_status()
+            lines = [line for line in answer.iter_lines() if line]
+        assert lines[-1] == "data: [DONE]", lines[-1]
+        self.counts.streamed += 1
+
+    def leave(self) -> None:
+        body = {**self.body(), "stream": True, "max_tokens": 512}
+        with self.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            next(answer.iter_lines(), None)
+        self.counts.left += 1
+
+    def refused(self) -> None:
+        answer = self.client.post("/v1/chat/completions", json={**self.body(), "temperature": "hot"})
+        assert answer.status_code == STATUS_BAD, answer.text
+        self.counts.refused += 1
+
+
+def trend(name: str, samples: list[Sample]) -> Trend:
+    """The line through a process's memory. Chance: three standard errors of that line, and at least one buffer."""
+    seconds, sizes = [s.second for s in samples], [s.rss / MIB for s in samples]
+    slope, base = statistics.linear_regression(seconds, sizes)
+    residuals = [size - (base + slope * second) for second, size in zip(seconds, sizes, strict=True)]
+    spread = statistics.pstdev(seconds) * len(samples) ** 0.5
+    error = statistics.pstdev(residuals) / spread if spread else 0.0
+    span = seconds[-1] - seconds[0]
+    noise = max(3 * error * span, NOISE_LEAST / MIB)
+    return Trend(name, sizes[0], sizes[-1], slope * span, noise, samples[0].files, samples[-1].files)
+
+
+def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
+    """Runs the load and says what was found."""
+    counts, over = Counts(), threading.Event()
+    with serving(None, *flags) as server:
+        names = {server.process.pid: "router", **{pid: f"worker {i}" for i, pid in enumerate(server.worker_pids())}}
+        files_before = {pid: open_files(pid) for pid in names}
+        clients = [Client(server, seed, counts, over) for seed in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        samples: dict[int, list[Sample]] = {pid: [] for pid in names}
+        start = time.monotonic()
+        while (second := time.monotonic() - start) < minutes * 60:
+            for pid in names:
+                samples[pid].append(Sample(second, rss_bytes(pid), open_files(pid)))
+            say(second, minutes, counts, server)
+            time.sleep(every_s)
+        over.set()
+        for client in clients:
+            client.join()
+        server.wait_until("all blocks come home", lambda: server.metric("pelton_blocks_held") == 0, 60)
+        server.wait_until("connections are closed", lambda: all(open_files(p) <= files_before[p] for p in names), 60)
+        left = {name: server.metric(name) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting")}
+        restarts = server.metric("pelton_worker_restarts_total")
+        tokens = server.metric("pelton_generated_tokens_total")
+    warm = {pid: [s for s in all_ if s.second >= minutes * 60 * WARM_UP] for pid, all_ in samples.items()}
+    trends = [trend(names[pid], warm[pid]) for pid in names]
+    is_sound = all(t.is_flat for t in trends) and not counts.failed and not any(left.values()) and restarts == 0
+    return {
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "date": time.strftime("%Y-%m-%d"),
+        "minutes": minutes,
+        "flags": flags,
+        "clients": CLIENTS,
+        "did": asdict(counts),
+        "generated_tokens": tokens,
+        "processes": [{**asdict(t), "is_flat": t.is_flat} for t in trends],
+        "left": left,
+        "worker_restarts": restarts,
+        "is_sound": is_sound,
+    }
+
+
+def say(second: float, minutes: float, counts: Counts, server: Server) -> None:
+    """A line of progress."""
+    rss = [rss_bytes(pid) / MIB for pid in (server.process.pid, *server.worker_pids())]
+    done = counts.whole + counts.streamed + counts.left + counts.refused
+    sizes = " + ".join(f"{size:.1f}" for size in rss)
+    print(
+        f"{second:7.0f} of {minutes * 60:.0f} s: {done} requests, {len(counts.failed)} failed, {sizes} MiB", flush=True
+    )
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--every", type=float, default=5, help="seconds between readings")
+    parser.add_argument("--json", type=Path, help="where to write what was found")
+    parser.add_argument("flags", nargs="*", help="of `pelton serve`, after --")
+    arguments = parser.parse_args()
+    found = soak(arguments.minutes, arguments.every, arguments.flags)
+    text = json.dumps(found, indent=1)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+    print(text)
+    return 0 if found["is_sound"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
