@@ -1,0 +1,139 @@
+"""What the prefix cache saves when it hits, and what it costs when it does not.
+
+    .venv/bin/python bench/cache/prefix.py [MODEL] [--repeat 7] [--json bench/results/prefix-DATE.json]
+
+Goal C6: the first token of a request with 2,048 known and 32 new tokens, over that of one whose tokens are all new, within 5 %
+(aim 2.5). Cold and warm requests take turns, each with tokens of its own.
+
+Goal C7: what the cache's bookkeeping costs a step when nothing hits, over the step's time, within 0.5 % (aim 0.1). The first is
+the core's own time with and without the cache (bench/core, 256 rows); the second is measured here, of a server whose batch is
+full of requests that share nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.server import Server, serving  # noqa: E402
+
+SHARED, NEW = 2048, 32
+STREAMS, TOKENS = 256, 32
+FIRST_ID = 300  # above the special tokens and single bytes of any of our checkpoints
+PROMPT = 24  # below a block, so that nothing is shared
+
+
+def first_token_s(server: Server, prompt: list[int]) -> tuple[float, int]:
+    """Seconds to the first token of a streamed answer, and how many prompt tokens were cached."""
+    body = {"prompt": prompt, "max_tokens": 2, "stream": True, "temperature": 0, "ignore_eos": True}
+    body["stream_options"] = {"include_usage": True}
+    took, cached = 0.0, -1
+    begin = time.perf_counter()
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=600) as answer:
+        answer.raise_for_status()
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                took = took or time.perf_counter() - begin
+                usage = json.loads(line.removeprefix("data: ")).get("usage")
+                cached = usage["prompt_tokens_details"]["cached_tokens"] if usage else cached
+    return took, cached
+
+
+def warm_over_cold(server: Server, repeat: int, vocab: int) -> dict[str, Any]:
+    """C6."""
+    rng = random.Random(1)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(FIRST_ID, vocab) for _ in range(count)]
+
+    first_token_s(server, tokens(SHARED + NEW))  # threads, buffers, the connection
+    cold, warm = [], []
+    for _ in range(repeat):
+        shared = tokens(SHARED)
+        seconds, cached = first_token_s(server, shared + tokens(NEW))
+        assert cached < NEW, f"{cached} tokens of a new prompt were cached"
+        cold.append(seconds)
+        seconds, cached = first_token_s(server, shared + tokens(NEW))
+        assert cached >= SHARED, f"only {cached} of {SHARED} tokens were cached"
+        warm.append(seconds)
+    ratio = statistics.median(w / c for w, c in zip(warm, cold, strict=True))
+    return {
+        "cold_ms": round(statistics.median(cold) * 1e3, 2),
+        "warm_ms": round(statistics.median(warm) * 1e3, 2),
+        "warm_over_cold": round(ratio, 4),
+    }
+
+
+def step_us(server: Server, vocab: int) -> float:
+    """How long a step takes whose batch is full of requests that share nothing."""
+    rng = random.Random(2)
+
+    def ask(_: int) -> None:
+        body = {
+            "prompt": [rng.randrange(FIRST_ID, vocab) for _ in range(PROMPT)],
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+        }
+        httpx.post(f"{server.url}/v1/completions", json=body, timeout=600).raise_for_status()
+
+    before, begin = server.metric("pelton_steps_total"), time.perf_counter()
+    with ThreadPoolExecutor(STREAMS) as pool:
+        list(pool.map(ask, range(STREAMS)))
+    took = time.perf_counter() - begin
+    return took / (server.metric("pelton_steps_total") - before) * 1e6
+
+
+def bookkeeping_us() -> float:
+    """What a step of 256 rows costs the core more with the cache than without."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "core.json"
+        command = ["cargo", "run", "--release", "--locked", "-q", "-p", "pelton-core", "--example", "bench_core"]
+        subprocess.run([*command, "--", str(out)], cwd=ROOT, check=True)
+        sizes = {line["size"]: line["plan_us"] + line["commit_us"] for line in json.loads(out.read_text())}
+    return max(0.0, sizes["goal"] - sizes["without prefix cache"])
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", help="a folder; none: the demo model")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--vocab", type=int, default=4096, help="ids below it are drawn")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with serving(arguments.model, "--max-running", str(STREAMS)) as server:
+        found = warm_over_cold(server, arguments.repeat, arguments.vocab)
+        step = step_us(server, arguments.vocab)
+    cost = bookkeeping_us()
+    found |= {
+        "model": arguments.model or "demo",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": platform.processor() or platform.machine(),
+        "step_us": round(step),
+        "bookkeeping_us": round(cost, 2),
+        "bookkeeping_over_step": round(cost / step, 6),
+    }
+    text = json.dumps(found, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
