@@ -10,7 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    Core, CoreConfig, GroupId, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults, StopRule,
+    Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults,
+    StopRule,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -104,12 +105,14 @@ fn filled(size: Size) -> Core {
         tokens: 65_536,
         appends: 65_536,
         copies: 256,
+        states: 0,
         biases: 1_024,
         suppressed: 1_024,
         history: 16_384,
     };
     let mut core = Core::new(CoreConfig {
         block_size: 32,
+        kinds: vec![Kind::Full],
         max_model_len: 8_192,
         limits,
         max_running: size.running,

@@ -37,8 +37,8 @@ MUTANTS = [
     Mutant(
         "a copy does not hold its source",
         "admission.rs",
-        "hit.full.iter().copied().chain(partial.map(|partial| partial.source))",
-        "hit.full.iter().copied()",
+        "for block in hit.table.blocks().chain(sources) {",
+        "for block in hit.table.blocks().chain(sources.take(0)) {",
     ),
     Mutant(
         "the latest is served first",
@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "a taken block stays findable",
         "blocks.rs",
-        "&& let Some(key) = index.forget(block)",
-        "&& let Some(key) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
+        "&& let Some(lost) = index.forget(block)",
+        "&& let Some(lost) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
     ),
     Mutant(
         "blocks are indexed when planned",
@@ -107,6 +107,32 @@ MUTANTS = [
         "live.rs",
         "if self.stop.stop_ids.contains(&token) {",
         "if self.stop.stop_ids.first() == Some(&token) {",
+    ),
+    Mutant(
+        "a window passes a token too early",
+        "kinds.rs",
+        "((tokens + 1).saturating_sub(window) / self.block_size) as usize",
+        "((tokens + 2).saturating_sub(window) / self.block_size) as usize",
+    ),
+    Mutant("what a window has passed is kept", "commit.rs", "epoch.pass(row.slot, before);", "let _ = before;"),
+    Mutant("the kinds share their keys", "prefix.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"),
+    Mutant(
+        "a state begins with what its block contains",
+        "state.rs",
+        "moves.push(StateMove { slot, kind: number, from, to, until });",
+        "moves.push(StateMove { slot, kind: number, from: from.or(Some(to)), to, until });",
+    ),
+    Mutant(
+        "a state that no row ended with is found",
+        "kinds.rs",
+        "|| (at + 1) * self.block_size as usize == committed as usize",
+        "|| (at + 1) * self.block_size as usize <= committed as usize",
+    ),
+    Mutant(
+        "a hit is as long as the first kind can serve",
+        "hit.rs",
+        "for kind in kinds.bounded() {",
+        "for kind in kinds.bounded().take(0) {",
     ),
 ]
 

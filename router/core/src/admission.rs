@@ -10,9 +10,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::blocks::Hit;
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
+use crate::hit::Hit;
+use crate::kinds::Kinds;
 use crate::lengths::{Growth, peak};
 use crate::live::RequestKey;
 use crate::next_step::NextStep;
@@ -46,8 +47,14 @@ impl Core {
             return;
         }
         self.requests.looks.next(self.groups.len());
-        if next.is_full() || !self.epoch(group).has_free_slot() {
-            self.requests.first_waits_for(if next.is_full() { Wait::Step } else { Wait::Slot });
+        let hindrance = match () {
+            () if next.is_full() => Some(Wait::Step),
+            () if next.lacks_blocks => Some(Wait::Blocks),
+            () if !self.epoch(group).has_free_slot() => Some(Wait::Slot),
+            () => None,
+        };
+        if let Some(hindrance) = hindrance {
+            self.requests.first_waits_for(hindrance);
             return;
         }
         let mut outlooks = self.outlooks();
@@ -102,7 +109,7 @@ impl Core {
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
     fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
-        let Self { requests, groups, lengths, config, .. } = self;
+        let Self { requests, groups, lengths, config, kinds, .. } = self;
         let request = requests.get_mut(key);
         let mut best: Option<(u64, GroupId, Hit)> = None;
         let mut lacking = Wait::Slot; // here
@@ -116,8 +123,8 @@ impl Core {
                 continue;
             };
             let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
-            let growth = growth_of(request, &hit, config.block_size, lengths);
-            if !outlook.has_room(growth, config.block_size, epoch.blocks.pool().capacity() as u64) {
+            let growth = growth_of(request, &hit, kinds, lengths);
+            if !outlook.has_room(growth, kinds, epoch.blocks.pool().capacity() as u64) {
                 lacking = if id == here { Wait::Growth } else { lacking };
                 continue;
             }
@@ -157,8 +164,9 @@ impl Core {
         let key = ticket.key;
         let epoch = self.groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
         let request = self.requests.get_mut(key);
-        let partial = hit.partial.filter(|_| next.takes_copy());
-        let hit = Hit { partial, ..hit };
+        let Hit { places, table, partial } = hit;
+        let partial = partial.filter(|partial| next.takes_copies(partial.sources.len()));
+        let hit = Hit { places, table, partial };
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
         let count = next.row_max(known - cached, cached, 0);
@@ -167,7 +175,7 @@ impl Core {
         }
 
         let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
-        let growth = growth_of(request, &hit, self.config.block_size, &self.lengths);
+        let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
         outlook.load += u64::from(known - cached);
         outlook.held += u64::from(growth.held - growth.shared);
         outlook.has_long_prompt |= known - cached > self.config.token_budget;
@@ -175,15 +183,18 @@ impl Core {
         outlook.running.push(growth);
 
         let committed = blocks.tokens_in_full(&hit); // a copied part counts when its step is done
-        let indexed = hit.full.len();
-        for block in hit.full.iter().copied().chain(partial.map(|partial| partial.source)) {
+        let sources = hit.partial.iter().flat_map(|partial| &partial.sources).copied();
+        for block in hit.table.blocks().chain(sources) {
             blocks.hold(block);
         }
         let missed = if request.was_admitted { Missed::default() } else { blocks.missed(request, &hit) };
-        let mut table = hit.full;
-        blocks.take(blocks.count_for(known) - table.len(), &mut table);
-        if let Some(partial) = partial {
-            next.copy(Copy { from: partial.source, to: table[indexed], tokens: partial.tokens });
+        let Hit { places, mut table, partial } = hit;
+        blocks.take_full(known, &mut table);
+        let count = blocks.row_max(&table, cached, count);
+        blocks.take_for_row(&mut table, cached, cached + count);
+        for (kind, &from) in partial.iter().flat_map(|partial| partial.sources.iter().enumerate()) {
+            let to = table.get(kind, places).expect("the row writes behind the copied tokens");
+            next.copy(Copy { from, to, tokens: cached - committed });
         }
         let running = Running {
             owner: Owner::Serves(key),
@@ -192,8 +203,8 @@ impl Core {
             planned: cached,
             committed,
             draws: 0,
-            shared: indexed,
-            indexed,
+            shared: places,
+            indexed: places,
             tail_indexed: false,
             frontier: None,
             last_step: StepId(0),
@@ -227,13 +238,13 @@ impl Core {
 
 impl Outlook {
     /// Whether one more request will probably fit until the others leave. Alone it always may try: nobody is in its way.
-    fn has_room(&mut self, request: Growth, block_size: u32, capacity: u64) -> bool {
+    fn has_room(&mut self, request: Growth, kinds: &Kinds, capacity: u64) -> bool {
         if self.running.is_empty() {
             return true;
         }
         self.running.push(request);
         let held = self.held + u64::from(request.held - request.shared);
-        let peak = peak(&mut self.running, held, block_size, capacity);
+        let peak = peak(&mut self.running, held, kinds, capacity);
         let at = self.running.iter().position(|growth| *growth == request).expect("pushed above");
         self.running.swap_remove(at);
         peak <= capacity
@@ -243,10 +254,10 @@ impl Outlook {
 fn growth_of(
     request: &crate::live::LiveRequest,
     hit: &Hit,
-    block_size: u32,
+    kinds: &Kinds,
     lengths: &crate::lengths::AnswerLengths,
 ) -> Growth {
-    let held = request.known().div_ceil(block_size);
-    let shared = u32::try_from(hit.full.len()).expect("blocks are counted by u32");
+    let held = kinds.blocks_at(request.known());
+    let shared = u32::try_from(hit.places).expect("blocks are counted by u32") * kinds.fulls();
     request.growth(request.known(), held, shared, lengths)
 }

@@ -5,37 +5,23 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hit::{self, Hit};
+use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
+use crate::table::Table;
 use crate::traces::Traces;
 use crate::{BlockId, CacheChange, CoreConfig, Missed};
-
-/// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Hit {
-    /// Full blocks, shared.
-    pub(crate) full: Vec<BlockId>,
-    /// The start of the next block, to be copied.
-    pub(crate) partial: Option<Partial>,
-}
-
-/// The start of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Partial {
-    /// Which block's.
-    pub(crate) source: BlockId,
-    /// How many tokens.
-    pub(crate) tokens: u32,
-}
 
 /// See the top of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Blocks {
     block_size: u32,
+    kinds: Kinds,
     pool: BlockPool,
     keys: KeyMaker,
-    index: Option<PrefixIndex>,        // none: prefix caching is off
+    index: Option<PrefixIndex>, // none: prefix caching is off, or the kinds do not allow it
     changes: Option<Vec<CacheChange>>, // none: nobody wants to know
     traces: Traces,
 }
@@ -43,13 +29,16 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub(crate) fn new(capacity: u32, config: &CoreConfig) -> Self {
         let block_size = config.block_size as usize;
+        let kinds = Kinds::new(&config.kinds, config.block_size);
+        let caches = config.prefix_caching && kinds.can_be_found();
         Self {
             block_size: config.block_size,
+            kinds,
             pool: BlockPool::new(capacity),
             keys: KeyMaker::new(config.hash_key, block_size),
-            index: config.prefix_caching.then(|| PrefixIndex::new(capacity as usize, block_size)),
+            index: caches.then(|| PrefixIndex::new(capacity as usize, block_size)),
             changes: config.tells_cache_changes.then(Vec::new),
-            traces: Traces::new(if config.prefix_caching { capacity as usize } else { 0 }),
+            traces: Traces::new(if caches { capacity as usize } else { 0 }),
         }
     }
 
@@ -62,52 +51,66 @@ impl Blocks {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// How many blocks hold so many tokens.
-    pub(crate) fn count_for(&self, tokens: u32) -> usize {
+    pub(crate) fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// How many blocks of a full kind hold so many tokens.
+    fn places_for(&self, tokens: u32) -> usize {
         tokens.div_ceil(self.block_size) as usize
     }
 
     /// How many tokens at the start of a table others hold too.
-    pub(crate) fn shared_tokens(&self, table: &[BlockId]) -> u32 {
-        let shared = table.iter().take_while(|&&block| self.pool.holders(block) > 1).count();
-        u32::try_from(shared).expect("blocks are counted by u32") * self.block_size
+    pub(crate) fn shared_tokens(&self, table: &Table) -> u32 {
+        let is_shared = |at: usize| {
+            let mut full = self.kinds.full().map(|kind| table.get(kind, at));
+            full.all(|block| block.is_some_and(|block| self.pool.holders(block) > 1))
+        };
+        if self.kinds.fulls() == 0 || self.index.is_none() {
+            return 0; // of what is given back nothing is surely there later
+        }
+        let shared = (0..).take_while(|&at| is_shared(at)).count();
+        self.tokens_in_places(shared)
+    }
+
+    fn tokens_in_places(&self, places: usize) -> u32 {
+        u32::try_from(places).expect("blocks are counted by u32") * self.block_size
     }
 
     /// How many tokens a hit saves.
     pub(crate) fn tokens_in(&self, hit: &Hit) -> u32 {
-        self.tokens_in_full(hit) + hit.partial.map_or(0, |partial| partial.tokens)
+        self.tokens_in_full(hit) + hit.partial.as_ref().map_or(0, |partial| partial.tokens)
     }
 
     /// How many of them are in shared blocks.
     pub(crate) fn tokens_in_full(&self, hit: &Hit) -> u32 {
-        u32::try_from(hit.full.len()).expect("blocks are counted by u32") * self.block_size
+        self.tokens_in_places(hit.places)
     }
 
     /// Looks for the longest known prefix: first by full blocks, then for the start of the block after them.
     pub(crate) fn find(&self, request: &mut LiveRequest) -> Hit {
-        let mut hit = Hit::default();
-        let Some(index) = &self.index else { return hit };
+        let Some(index) = &self.index else { return Hit::none(&self.kinds) };
         let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.tokens.len() - 1];
-        while (hit.full.len() + 1) * block_size <= usable.len() {
-            let Some(block) = index.find(request.keys.key(&self.keys, usable, hit.full.len() + 1)) else { break };
-            hit.full.push(block);
-        }
-        let rest = &usable[hit.full.len() * block_size..];
-        let parent = request.keys.key(&self.keys, usable, hit.full.len());
-        hit.partial = index
-            .longest_child(parent, rest)
-            .map(|(source, tokens)| Partial { source, tokens: u32::try_from(tokens).expect("less than a block") });
+        let mut hit = hit::longest(&self.kinds, self.block_size, usable.len() / block_size, |kind, at| {
+            index.find(kind, request.keys.key(&self.keys, usable, at + 1))
+        });
+        let rest = &usable[hit.places * block_size..];
+        let parent = request.keys.key(&self.keys, usable, hit.places);
+        hit.partial = hit::partial(&self.kinds, index, parent, rest);
         hit
     }
 
-    /// The hit, if a table of `tokens` tokens that begins with it can be had now. Without its partial part where the
-    /// source, which must be held until the copy is done, would take the last block.
-    pub(crate) fn fit(&self, mut hit: Hit, tokens: u32) -> Option<Hit> {
-        let idle_hits = hit.full.iter().filter(|&&block| self.pool.is_idle(block)).count();
-        let fresh = self.count_for(tokens) - hit.full.len();
-        let spare = self.pool.idle().checked_sub(idle_hits + fresh)?;
-        hit.partial = hit.partial.filter(|partial| spare > 0 || !self.pool.is_idle(partial.source));
+    /// The hit, if a request of `known` tokens can begin with it now: there must be blocks of the full kinds for all of
+    /// them, of the others for the first row. Without its partial part where the sources, which must be held until the
+    /// copies are done, would take the last blocks.
+    pub(crate) fn fit(&self, mut hit: Hit, known: u32) -> Option<Hit> {
+        let idle_hits = hit.table.blocks().filter(|&block| self.pool.is_idle(block)).count();
+        let full = (self.places_for(known) - hit.places) * self.kinds.fulls() as usize;
+        let bounded = self.kinds.count() - self.kinds.fulls() as usize; // a row within a block writes one of each
+        let spare = self.pool.idle().checked_sub(idle_hits + full + bounded)?;
+        let takes_idle = |block: &&BlockId| self.pool.is_idle(**block);
+        hit.partial = hit.partial.filter(|partial| partial.sources.iter().filter(takes_idle).count() <= spare);
         Some(hit)
     }
 
@@ -118,17 +121,17 @@ impl Blocks {
         }
         let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.prompt_len as usize - 1];
-        let mut beyond = hit.full.len();
+        let mut beyond = hit.places;
         while (beyond + 1) * block_size <= usable.len()
             && self.traces.was_given_up(request.keys.key(&self.keys, usable, beyond + 1))
         {
             beyond += 1;
         }
-        let evicted = (beyond - hit.full.len()) * block_size;
+        let evicted = (beyond - hit.places) * block_size;
         let evicted = u32::try_from(evicted).expect("part of a prompt");
         // A part of the first of these blocks may have been found in another one.
-        let evicted = evicted.saturating_sub(hit.partial.map_or(0, |partial| partial.tokens));
-        let has_other_salt = hit.full.is_empty()
+        let evicted = evicted.saturating_sub(hit.partial.as_ref().map_or(0, |partial| partial.tokens));
+        let has_other_salt = hit.places == 0
             && usable.len() >= block_size
             && self.traces.has_other_salt(self.keys.unsalted(&usable[..block_size]), request.keys.salt());
         Missed { is_off: false, evicted, has_other_salt }
@@ -138,19 +141,75 @@ impl Blocks {
         self.pool.hold(block);
     }
 
-    /// Puts `count` blocks at the end of a table. The caller has seen that there are enough.
-    pub(crate) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
-        for _ in 0..count {
-            let block = self.pool.take().expect("the caller saw enough idle blocks");
-            if let Some(index) = &mut self.index
-                && let Some(key) = index.forget(block)
+    /// Takes the blocks of the full kinds for so many tokens. The caller has seen that there are enough.
+    pub(crate) fn take_full(&mut self, tokens: u32, table: &mut Table) {
+        for at in 0..self.places_for(tokens) {
+            let kinds = self.kinds;
+            kinds.full().for_each(|kind| self.fill(kind, at, table));
+        }
+    }
+
+    /// How many blocks a row from `start` to `end` wants that the table does not have. The worker was told of `appended`
+    /// places: within these none is wanted.
+    pub(crate) fn wanted(&self, table: &Table, appended: usize, start: u32, end: u32) -> usize {
+        if end as usize <= appended * self.block_size as usize {
+            return 0;
+        }
+        let wanted = |kind| self.kinds.written(kind, start, end).filter(|&at| table.get(kind, at).is_none()).count();
+        (0..self.kinds.count()).map(wanted).sum()
+    }
+
+    /// How long a row of at most `count` tokens from `start` on may be without taking blocks from others. At least to
+    /// the end of a block: for so much the caller makes room.
+    pub(crate) fn row_max(&self, table: &Table, start: u32, count: u32) -> u32 {
+        let growing = self.kinds.growing();
+        if growing == 0 {
+            return count;
+        }
+        let lacking = self.wanted(table, 0, start, start + count).saturating_sub(self.pool.idle());
+        let lacking = u32::try_from(lacking).expect("blocks are counted by u32").div_ceil(growing);
+        let places = (start + count).div_ceil(self.block_size);
+        let places = places.saturating_sub(lacking).max(start / self.block_size + 1);
+        count.min(places * self.block_size - start)
+    }
+
+    /// Takes what `wanted` counts. The caller has seen that there are enough.
+    pub(crate) fn take_for_row(&mut self, table: &mut Table, start: u32, end: u32) {
+        let kinds = self.kinds;
+        for kind in 0..kinds.count() {
+            kinds.written(kind, start, end).for_each(|at| self.fill(kind, at, table));
+        }
+    }
+
+    /// Puts a block at a place of a table, if there is none.
+    fn fill(&mut self, kind: usize, at: usize, table: &mut Table) {
+        if table.get(kind, at).is_some() {
+            return;
+        }
+        let block = self.pool.take().expect("the caller saw enough idle blocks");
+        if let Some(index) = &mut self.index
+            && let Some(lost) = index.forget(block)
+        {
+            self.traces.gave_up(lost.key);
+            if lost.kind == self.kinds.leading()
+                && let Some(changes) = &mut self.changes
             {
-                self.traces.gave_up(key);
-                if let Some(changes) = &mut self.changes {
-                    changes.push(CacheChange::Removed { block: key.name() });
+                changes.push(CacheChange::Removed { block: lost.key.name() });
+            }
+        }
+        table.put(kind, at, block);
+    }
+
+    /// Gives back the blocks that no step reads any more that computes what follows `committed` tokens, after `before` of
+    /// them were committed already.
+    pub(crate) fn pass(&mut self, table: &mut Table, before: u32, committed: u32) {
+        let kinds = self.kinds;
+        for kind in kinds.bounded() {
+            for at in kinds.first_needed(kind, before)..kinds.first_needed(kind, committed) {
+                if let Some(block) = table.take(kind, at) {
+                    self.give(block);
                 }
             }
-            table.push(block);
         }
     }
 
@@ -159,30 +218,32 @@ impl Blocks {
         self.pool.give(block, if findable { Contents::Findable } else { Contents::Blank });
     }
 
-    /// Makes the full blocks of a table findable whose tokens are committed. `indexed` of them were looked at before.
-    pub(crate) fn index_full(
-        &mut self,
-        request: &mut LiveRequest,
-        table: &[BlockId],
-        indexed: &mut usize,
-        committed: u32,
-    ) {
+    /// Makes the full blocks of a table findable whose tokens are committed. Those of `indexed` places were looked at
+    /// before.
+    pub(crate) fn index_full(&mut self, request: &mut LiveRequest, table: &Table, indexed: &mut usize, committed: u32) {
         let Some(index) = &mut self.index else { return };
         let block_size = self.block_size as usize;
         while (*indexed + 1) * block_size <= committed as usize {
-            let parent = request.keys.key(&self.keys, &request.tokens, *indexed);
-            let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
-            let filling = &request.tokens[*indexed * block_size..][..block_size];
-            index.forget(table[*indexed]); // it may have been findable as the end of a prompt
-            if *indexed == 0 {
+            let at = *indexed;
+            let parent = request.keys.key(&self.keys, &request.tokens, at);
+            let key = request.keys.key(&self.keys, &request.tokens, at + 1);
+            let filling = &request.tokens[at * block_size..][..block_size];
+            if at == 0 {
                 self.traces.stored(self.keys.unsalted(filling), request.keys.salt());
             }
-            if index.insert_full(table[*indexed], parent, key, filling)
-                && let Some(changes) = &mut self.changes
-            {
-                let parent = (*indexed > 0).then(|| parent.name());
-                let (tokens, salt) = (filling.into(), request.keys.salt());
-                changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt });
+            for kind in 0..self.kinds.count() {
+                let Some(block) = table.get(kind, at).filter(|_| self.kinds.is_kept(kind, at, committed)) else {
+                    continue;
+                };
+                index.forget(block); // it may have been findable as the end of a prompt
+                if index.insert_full(block, kind, parent, key, filling)
+                    && kind == self.kinds.leading()
+                    && let Some(changes) = &mut self.changes
+                {
+                    let parent = (at > 0).then(|| parent.name());
+                    let (tokens, salt) = (filling.into(), request.keys.salt());
+                    changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt });
+                }
             }
             *indexed += 1;
         }
@@ -190,7 +251,7 @@ impl Blocks {
 
     /// Makes the end of a prompt findable that fills no block, while its request goes on to fill it: the copies that others
     /// take of it do not reach what is written behind it.
-    pub(crate) fn index_prompt_end(&mut self, request: &mut LiveRequest, table: &[BlockId], indexed: usize) {
+    pub(crate) fn index_prompt_end(&mut self, request: &mut LiveRequest, table: &Table, indexed: usize) {
         if indexed == (request.prompt_len / self.block_size) as usize {
             let prompt_len = request.prompt_len;
             self.index_tail(request, table, prompt_len);
@@ -207,19 +268,23 @@ impl Blocks {
             return Some(request.keys.key(&self.keys, &request.tokens, blocks + 1));
         }
         let parent = request.keys.key(&self.keys, &request.tokens, blocks);
-        (rest.len() >= block_size.div_ceil(2)).then(|| self.keys.child(parent, rest))
+        let is_worth_it = self.kinds.can_be_copied() && rest.len() >= block_size.div_ceil(2);
+        is_worth_it.then(|| self.keys.child(parent, rest))
     }
 
     /// Makes the last block findable that committed tokens have begun to fill. For a request that leaves: what is
     /// written behind those tokens does not matter, but the block must belong to no other table.
-    pub(crate) fn index_tail(&mut self, request: &mut LiveRequest, table: &[BlockId], committed: u32) {
-        let Some(index) = &mut self.index else { return };
+    pub(crate) fn index_tail(&mut self, request: &mut LiveRequest, table: &Table, committed: u32) {
+        let Some(index) = self.index.as_mut().filter(|_| self.kinds.can_be_copied()) else { return };
         let full = (committed / self.block_size) as usize;
         let filling = &request.tokens[full * self.block_size as usize..committed as usize];
         if !filling.is_empty() {
-            index.forget(table[full]); // it may have been findable with fewer tokens
             let parent = request.keys.key(&self.keys, &request.tokens, full);
-            index.insert_tail(table[full], parent, filling);
+            for kind in 0..self.kinds.count() {
+                let block = table.get(kind, full).expect("the next token would be written behind the latest one");
+                index.forget(block); // it may have been findable with fewer tokens
+                index.insert_tail(block, kind, parent, filling);
+            }
         }
     }
 

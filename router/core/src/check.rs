@@ -33,9 +33,9 @@ impl Core {
 
 fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreConfig) {
     let in_use = || epoch.slots.iter().flatten();
-    let tables = in_use().flat_map(|running| &running.table);
-    let sources = epoch.in_flight.iter().flat_map(|sent| &sent.sources);
-    epoch.blocks.check(tables.chain(sources).copied());
+    let tables = in_use().flat_map(|running| running.table.blocks());
+    let sources = epoch.in_flight.iter().flat_map(|sent| sent.sources.iter().copied());
+    epoch.blocks.check(tables.chain(sources));
 
     assert!(epoch.in_flight.len() <= STEPS_IN_FLIGHT);
     assert_eq!(epoch.last_sent.0 - epoch.last_committed.0, epoch.in_flight.len() as u64);
@@ -51,6 +51,7 @@ fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreCon
     for (slot, running) in (0..).map(SlotId).zip(&epoch.slots) {
         if let Some(running) = running {
             check_tokens(slot, running, config);
+            check_needed(slot, running, epoch);
             check_owner(id, slot, running, epoch, requests);
             check_written(running, epoch);
         }
@@ -62,7 +63,22 @@ fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
     assert!(running.committed <= running.planned);
     assert!(running.indexed * block_size <= running.committed as usize, "{slot:?}: the index sees committed tokens");
     assert_eq!(running.appended, (running.planned as usize).div_ceil(block_size), "{slot:?}: what is filled was told");
-    assert!(running.appended <= running.table.len());
+}
+
+/// Whatever a step in flight or the next one reads is there.
+fn check_needed(slot: SlotId, running: &Running, epoch: &Epoch) {
+    let kinds = epoch.blocks.kinds();
+    for kind in 0..kinds.count() {
+        // A step in flight that computes the tokens behind `committed` may have written places that are not read by all.
+        if let Some((_, mode)) = kinds.with_state().find(|&(number, _)| number == kind) {
+            let latest = kinds.written(kind, running.planned - 1, running.planned).start;
+            assert!(running.table.get(kind, latest).is_some(), "{slot:?}: the latest state of kind {kind}, {mode:?}");
+            continue;
+        }
+        for at in kinds.first_needed(kind, running.committed)..running.appended {
+            assert!(running.table.get(kind, at).is_some(), "{slot:?}: place {at} of kind {kind}");
+        }
+    }
 }
 
 fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requests: &Requests) {
@@ -84,8 +100,9 @@ fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requ
 /// What a row may still write belongs to one table alone. It may be the source of a copy, though: a copy reads only
 /// what was committed.
 fn check_written(running: &Running, epoch: &Epoch) {
-    for block in &running.table[running.indexed..] {
-        let tables = epoch.slots.iter().flatten().filter(|other| other.table.contains(block)).count();
+    for block in running.table.blocks_from(running.indexed) {
+        let tables =
+            epoch.slots.iter().flatten().filter(|other| other.table.blocks().any(|held| held == block)).count();
         assert_eq!(tables, 1, "{block:?} is still written and stands in one table");
     }
 }

@@ -9,19 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
 use crate::group::Group;
+use crate::kinds::Kinds;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
+use crate::{CacheChange, Event, Explanation, GroupId, Kind, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CoreConfig {
     /// Tokens in a KV block.
     pub block_size: u32,
+    /// What the model's layers keep of the past, by their numbers: `[Kind::Full]` for most models.
+    pub kinds: Vec<Kind>,
     /// Prompt and output together.
     pub max_model_len: u32,
-    /// What one step may hold. At least the blocks and the history of one request of `max_model_len` tokens.
+    /// What one step may hold. At least the blocks of one request of `max_model_len` tokens, for each kind that has a
+    /// table, its history, and a move for each kind that has a state.
     pub limits: Limits,
     /// Requests that run in one group at the same time; at most `limits.slots`.
     pub max_running: u32,
@@ -74,6 +78,7 @@ pub struct Counts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Core {
     pub(crate) config: CoreConfig,
+    pub(crate) kinds: Kinds,
     pub(crate) requests: Requests,
     pub(crate) lengths: AnswerLengths,
     pub(crate) groups: BTreeMap<GroupId, Group>,
@@ -85,15 +90,18 @@ impl Core {
     /// A core without groups: requests wait until there is one.
     pub fn new(config: CoreConfig) -> Self {
         let CoreConfig { block_size, max_model_len, limits, max_running, token_budget, .. } = config;
+        let kinds = Kinds::new(&config.kinds, block_size);
         assert!(block_size > 0 && max_model_len > 1 && token_budget > 0 && limits.tokens > 0);
         assert!((1..=limits.slots).contains(&max_running), "a frame has a row for each running request");
         assert!(
-            limits.appends >= max_model_len.div_ceil(block_size),
+            limits.appends >= max_model_len.div_ceil(block_size) * kinds.tables(),
             "a frame names all blocks of the longest request"
         );
+        assert!(limits.states >= kinds.states(), "a frame names all states of a request");
         assert!(limits.history >= max_model_len, "a frame holds the history of the longest request");
         Self {
             config,
+            kinds,
             requests: Requests::default(),
             lengths: AnswerLengths::default(),
             groups: BTreeMap::new(),
@@ -176,7 +184,7 @@ impl Core {
         if epoch.in_flight.len() == STEPS_IN_FLIGHT {
             return None;
         }
-        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, group_state.cost.prices());
+        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, self.kinds, group_state.cost.prices());
         let prompts = self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);
         self.plan_long_prompts(group, prompts, &mut next);
@@ -276,7 +284,7 @@ impl Core {
 
     fn check_fits(&self, request: &LiveRequest) -> Result<(), Refusal> {
         let Some(blocks) = self.groups.values().map(|group| group.blocks).max() else { return Ok(()) };
-        let needed = request.blocks_max(self.config.block_size);
+        let needed = request.blocks_max(&self.kinds);
         if needed > blocks {
             return Err(Refusal::NeverFits { needed: needed as usize, blocks: blocks as usize });
         }

@@ -14,11 +14,13 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{Blocks, Hit};
+use crate::blocks::Blocks;
 use crate::cost::Work;
+use crate::hit::Hit;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
 use crate::prefix::Key;
+use crate::table::Table;
 use crate::{BlockId, CoreConfig, SlotId, StepId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
@@ -36,13 +38,13 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) owner: Owner,
-    pub(crate) table: Vec<BlockId>,
-    pub(crate) appended: usize,       // blocks of the table that the worker was told of
+    pub(crate) table: Table,
+    pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
     pub(crate) committed: u32,        // tokens with KV by steps that are done
     pub(crate) draws: u32,            // tokens that steps in flight will draw
-    pub(crate) shared: usize,         // blocks of the table that were a hit
-    pub(crate) indexed: usize,        // blocks of the table that the index has seen
+    pub(crate) shared: usize,         // places of the table that were a hit
+    pub(crate) indexed: usize,        // places of the table that the index has seen
     pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
     pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
     pub(crate) last_step: StepId,     // the last one that names the slot
@@ -144,6 +146,11 @@ impl Epoch {
         leaving > 0 || self.in_flight.iter().any(|sent| !sent.sources.is_empty())
     }
 
+    /// Whether a commit will give back blocks of this slot, perhaps: those that a window has passed.
+    pub(crate) fn awaits_own_blocks(&self, slot: SlotId) -> bool {
+        self.blocks.kinds().has_bounded() && self.running(slot).last_step > self.last_committed
+    }
+
     /// Puts a request into a free slot.
     pub(crate) fn occupy(&mut self, place: Place, running: Running) -> SlotId {
         let slot = self.free.pop().expect("the caller saw a free slot");
@@ -193,7 +200,7 @@ impl Epoch {
             Owner::Nobody => {}
         }
         let running = self.slots[slot.index()].take().expect("looked at above");
-        for &block in running.table.iter().rev() {
+        for block in running.table.blocks().rev() {
             self.blocks.give(block); // leaf before root
         }
         self.free.push(slot);
@@ -209,6 +216,15 @@ impl Epoch {
             self.blocks.index_prompt_end(request, &running.table, running.indexed);
         }
         self.move_frontier(slot, request);
+    }
+
+    /// Gives back what no row of this slot reads any more, now that more than `before` tokens are committed.
+    pub(crate) fn pass(&mut self, slot: SlotId, before: u32) {
+        if !self.blocks.kinds().has_bounded() {
+            return;
+        }
+        let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
+        self.blocks.pass(&mut running.table, before, running.committed);
     }
 
     /// Notes what a slot will make findable next.
@@ -242,7 +258,7 @@ impl Epoch {
 
     /// Whether what follows a request's hit is being computed for another one.
     pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
-        let key = self.blocks.key_behind(request, hit.full.len());
+        let key = self.blocks.key_behind(request, hit.places);
         key.is_some_and(|key| self.frontiers.contains_key(&key))
     }
 
@@ -255,9 +271,9 @@ impl Epoch {
     pub(crate) fn growths(&self, requests: &Requests, lengths: &AnswerLengths) -> Vec<Growth> {
         let growth = |&(_, slot): &(Place, SlotId)| {
             let (running, request) = (self.running(slot), requests.get(self.served(slot)));
-            let count = |len: usize| u32::try_from(len).expect("blocks are counted by u32");
-            let (held, shared) = (count(running.table.len()), count(running.shared));
-            request.growth(request.known() + running.draws, held, shared, lengths)
+            let shared =
+                u32::try_from(running.shared).expect("blocks are counted by u32") * self.blocks.kinds().fulls();
+            request.growth(request.known() + running.draws, running.table.held(), shared, lengths)
         };
         self.order.iter().map(growth).collect()
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::CoreConfig;
 use crate::cost::CostModel;
 use crate::epoch::Epoch;
+use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 
 /// See the top of the file.
@@ -13,7 +14,7 @@ pub(crate) struct Group {
     pub(crate) blocks: u32, // as last known, while the worker is lost too
     pub(crate) epoch: Option<Epoch>,
     pub(crate) cost: CostModel, // outlives the worker: the next one runs on the same machine
-    block_size: u32,
+    kinds: Kinds,
 }
 
 impl Group {
@@ -22,7 +23,7 @@ impl Group {
             blocks,
             epoch: Some(Epoch::new(blocks, config)),
             cost: CostModel::default(),
-            block_size: config.block_size,
+            kinds: Kinds::new(&config.kinds, config.block_size),
         }
     }
 
@@ -35,6 +36,6 @@ impl Group {
 
     /// Whether the request could run here until its end, if it had the group for itself.
     pub(crate) fn ever_fits(&self, request: &LiveRequest) -> bool {
-        request.blocks_max(self.block_size) <= self.blocks
+        request.blocks_max(&self.kinds) <= self.blocks
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::explanation::{Account, Looks};
+use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::prefix::KeyChain;
 use crate::queue::{Queue, Ticket};
@@ -88,9 +89,9 @@ impl LiveRequest {
         self.known() - self.prompt_len
     }
 
-    /// Blocks for the KV of all tokens it can have but the last one, which nothing follows.
-    pub(crate) fn blocks_max(&self, block_size: u32) -> u32 {
-        (self.known_max - 1).div_ceil(block_size)
+    /// The most blocks that it can come to need: for the KV of all tokens but the last one, which nothing follows.
+    pub(crate) fn blocks_max(&self, kinds: &Kinds) -> u32 {
+        kinds.blocks_at(self.known_max - 1)
     }
 
     /// What it holds and will hold, once it has so many tokens.

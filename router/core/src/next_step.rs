@@ -4,7 +4,9 @@
 
 use crate::cost::{Prices, Work};
 use crate::epoch::{Running, Sent, SentRow};
+use crate::kinds::Kinds;
 use crate::live::LiveRequest;
+use crate::state;
 use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Plan, Row, SlotId, StepId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
@@ -30,6 +32,10 @@ pub(crate) struct NextStep {
     kept: u32, // tokens
     keeps_half: bool,
     block_size: u32,
+    kinds: Kinds,
+    cuts_rows: bool,
+    /// One of those that run goes without the blocks that it wants.
+    pub(crate) lacks_blocks: bool,
     left: Limits,
     plan: Plan,
     rows: Vec<SentRow>,
@@ -37,7 +43,7 @@ pub(crate) struct NextStep {
 }
 
 impl NextStep {
-    pub(crate) fn new(step: StepId, config: &CoreConfig, prices: Prices) -> Self {
+    pub(crate) fn new(step: StepId, config: &CoreConfig, kinds: Kinds, prices: Prices) -> Self {
         let left = Limits { tokens: config.token_budget.min(config.limits.tokens), ..config.limits };
         Self {
             step,
@@ -49,6 +55,9 @@ impl NextStep {
             kept: 0,
             keeps_half: false,
             block_size: config.block_size,
+            kinds,
+            cuts_rows: config.prefix_caching && kinds.cuts_rows() && kinds.can_be_found(),
+            lacks_blocks: false,
             left,
             plan: Plan::default(),
             rows: Vec::new(),
@@ -80,8 +89,8 @@ impl NextStep {
         self.left.tokens <= self.kept
     }
 
-    pub(crate) fn takes_copy(&self) -> bool {
-        self.left.copies > 0
+    pub(crate) fn takes_copies(&self, copies: usize) -> bool {
+        self.left.copies as usize >= copies
     }
 
     /// Whether the frame has room for what a request brings along when it is admitted.
@@ -91,15 +100,28 @@ impl NextStep {
     }
 
     /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
-    /// `appended` blocks.
+    /// `appended` places.
     pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
         let appended = u32::try_from(appended).expect("blocks are counted by u32");
-        let reach = (appended.saturating_add(self.left.appends)).saturating_mul(self.block_size);
+        let more = match self.kinds.tables() {
+            0 => u32::MAX,
+            1 => self.left.appends,
+            tables => self.left.appends / tables,
+        };
+        let states = state::reach(&self.kinds, self.block_size, planned, self.left.states);
+        let reach = appended.saturating_add(more).min(states).saturating_mul(self.block_size);
         let count = ahead.min(self.left.tokens.saturating_sub(self.kept)).min(reach.saturating_sub(planned));
-        match self.pace {
+        let count = match self.pace {
             Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, planned, count)),
             _ => count,
-        }
+        };
+        if self.cuts_rows { self.cut(planned, count) } else { count }
+    }
+
+    /// A row that ends with a full block, if it gets to the end of any: then its state can be found.
+    fn cut(&self, start: u32, count: u32) -> u32 {
+        let aligned = (start + count) / self.block_size * self.block_size;
+        if aligned > start { aligned - start } else { count }
     }
 
     /// How much of a prompt fits into the time of this step, beside what stands in it.
@@ -151,10 +173,13 @@ impl NextStep {
         *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
         let end = start + count;
         let samples = end == known + running.draws;
-        let blocks = end.div_ceil(self.block_size) as usize;
-        let appends = &running.table[running.appended..blocks];
-        self.plan.appends.extend(appends.iter().map(|&block| Append { slot, block }));
-        self.left.appends -= u32::try_from(appends.len()).expect("blocks are counted by u32");
+        let places = end.div_ceil(self.block_size) as usize;
+        if places > running.appended {
+            self.tell_blocks(slot, running, places);
+        }
+        if self.kinds.states() > 0 {
+            self.tell_states(slot, running, end);
+        }
         self.left.tokens -= count;
 
         let tokens = &request.tokens[start as usize..end.min(known) as usize];
@@ -163,10 +188,29 @@ impl NextStep {
         self.plan.rows.push(Row { slot, start, count, known, samples });
         self.rows.push(SentRow { slot, end, samples });
 
-        running.appended = blocks;
+        running.appended = places;
         running.planned = end;
         running.draws += u32::from(samples);
         running.last_step = self.step;
+    }
+
+    fn tell_blocks(&mut self, slot: SlotId, running: &Running, places: usize) {
+        let number = |index: usize| u32::try_from(index).expect("few kinds, and blocks are counted by u32");
+        for at in running.appended..places {
+            for kind in self.kinds.in_tables() {
+                if let Some(block) = running.table.get(kind, at) {
+                    self.plan.appends.push(Append { slot, kind: number(kind), at: number(at), block });
+                    self.left.appends -= 1;
+                }
+            }
+        }
+    }
+
+    fn tell_states(&mut self, slot: SlotId, running: &Running, end: u32) {
+        let states = &mut self.plan.states;
+        let before = states.len();
+        state::moves(&self.kinds, self.block_size, slot, &running.table, running.planned, end, states);
+        self.left.states -= u32::try_from(states.len() - before).expect("bounded by what is left");
     }
 
     /// The plan, if there is anything to do, and what the core must remember of it.

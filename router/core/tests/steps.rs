@@ -1,37 +1,13 @@
 //! What stands in a step, case by case. The worlds show that tokens are right; these show that work is not wasted, that
 //! nobody is held up, and that things come home exactly when they may.
 
-use std::sync::Arc;
+mod small;
 
 use pelton_core::{
-    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Party,
-    Plan, Refusal, RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
+    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Micros, NewRequest, Plan, Refusal,
+    RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
 };
-
-const GROUP: GroupId = GroupId(0);
-const STOP: TokenId = 99;
-
-fn config() -> CoreConfig {
-    let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 256 };
-    CoreConfig {
-        block_size: 4,
-        max_model_len: 64,
-        limits,
-        max_running: 4,
-        max_waiting: 8,
-        token_budget: 64,
-        itl_target_us: None,
-        hash_key: [1, 2],
-        prefix_caching: true,
-        tells_cache_changes: false,
-    }
-}
-
-fn core(blocks: u32, config: CoreConfig) -> Core {
-    let mut core = Core::new(config);
-    core.add_group(GROUP, blocks);
-    core
-}
+use small::{GROUP, STOP, all_draw, commit, config, core, request, step};
 
 /// A core that has seen only answers of one token, and expects no others: so it admits whatever fits now.
 fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
@@ -42,40 +18,6 @@ fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
     }
     core.events().for_each(drop);
     core
-}
-
-/// A request that draws up to 8 tokens and ends with `STOP`.
-fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
-    NewRequest {
-        id: RequestId(id),
-        prompt: prompt.into_iter().collect(),
-        generated: Vec::new(),
-        sampling: Sampling::greedy(),
-        stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
-        cache_salt: 0,
-        priority: 0,
-        arrival: Micros(id),
-        party: Party::default(),
-        deadline: None,
-    }
-}
-
-/// Results in which every sampling row draws `token`.
-fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
-    let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, took_us: 0, rows }
-}
-
-fn commit(core: &mut Core, plan: &Plan, token: TokenId) {
-    core.commit(GROUP, all_draw(plan, token)).expect("results of the step that is due");
-    core.check();
-}
-
-/// Plans and commits one step.
-fn step(core: &mut Core, token: TokenId) -> Plan {
-    let plan = core.plan(GROUP, Micros(0)).expect("there is something to do");
-    commit(core, &plan, token);
-    plan
 }
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {

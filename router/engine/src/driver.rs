@@ -19,7 +19,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Micros, Refusal, RequestId};
+use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Kind, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
@@ -479,6 +479,8 @@ fn record(options: RecordOptions) -> Result<Recorder, Failure> {
 fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], report: &ModelReport) -> Core {
     Core::new(CoreConfig {
         block_size: report.block_size,
+        // The workers know no other kind yet, and frames carry neither kinds nor states.
+        kinds: vec![Kind::Full],
         max_model_len: report.max_model_len,
         limits: step::limits(capacities),
         max_running: config.max_running,

@@ -160,16 +160,18 @@ impl Recording {
 mod tests {
     use std::thread;
 
-    use pelton_core::{CoreConfig, Limits};
+    use pelton_core::{CoreConfig, Kind, Limits};
 
     use super::*;
     use crate::RecordOptions;
     use crate::replay::replay;
 
     fn core() -> Core {
-        let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 64 };
+        let limits =
+            Limits { slots: 4, tokens: 64, appends: 64, copies: 4, states: 0, biases: 4, suppressed: 4, history: 64 };
         Core::new(CoreConfig {
             block_size: 4,
+            kinds: vec![Kind::Full],
             max_model_len: 64,
             limits,
             max_running: 4,

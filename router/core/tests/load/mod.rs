@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Core, CoreConfig, Counts, Event, GroupId, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling,
-    StepResults, StopRule, TokenId,
+    Core, CoreConfig, Counts, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
+    Sampling, StepResults, StopRule, TokenId,
 };
 
 const STOP: TokenId = 1;
@@ -87,12 +87,14 @@ pub(crate) struct Load {
 pub(crate) fn config() -> CoreConfig {
     CoreConfig {
         block_size: 32,
+        kinds: vec![Kind::Full],
         max_model_len: 262_144,
         limits: Limits {
             slots: 256,
             tokens: 8_192,
             appends: 16_384,
             copies: 256,
+            states: 0,
             biases: 64,
             suppressed: 64,
             history: 262_144,

@@ -5,6 +5,7 @@
 //! come garbled. After every action the core checks its invariants, and every token that it tells is compared with the
 //! one that the request draws alone.
 
+mod kinds;
 mod model;
 mod random;
 mod requests;
@@ -100,6 +101,15 @@ seen! {
     chunks,
     cached_tokens,
     copies,
+    copies_of_two_kinds,
+    windows,
+    holes,
+    states_of_mode_none,
+    states_of_mode_all,
+    states_of_mode_align,
+    states_of_zeros,
+    states_in_place,
+    states_found,
     histories,
     histories_with_output,
     suppressed,
@@ -119,16 +129,9 @@ impl World {
         let longest = config.max_model_len.div_ceil(config.block_size);
         let mut sites = BTreeMap::new();
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
-            let blocks = random.within(longest.div_ceil(2)..=longest * 4);
+            let blocks = random.within(longest.div_ceil(2)..=longest * 3 * (1 + config.kinds.len() as u32));
             core.add_group(group, blocks);
-            sites.insert(
-                group,
-                Site {
-                    blocks,
-                    worker: Some(Worker::new(blocks, config.block_size, config.limits)),
-                    findable: BTreeSet::new(),
-                },
-            );
+            sites.insert(group, Site { blocks, worker: Some(Worker::new(blocks, &config)), findable: BTreeSet::new() });
         }
         let texts = (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
         let mut often = || !random.once_in(4);
@@ -220,7 +223,7 @@ impl World {
         let earlier: Vec<&Tale> = self.tales.values().filter(|tale| tale.has_finished).collect();
         let earlier = self.random.pick(&earlier).map(|tale| [&tale.new.prompt[..], &tale.alone].concat());
         let mut new = requests::request(&mut self.random, id, self.now, &self.texts, earlier, &self.config);
-        let (alone, reason) = model::alone(&new, self.config.max_model_len);
+        let (alone, reason) = model::alone(&new, &self.config.kinds, self.config.max_model_len);
         if self.random.once_in(10) {
             let before = self.random.within(0..=alone.len() as u32 - 1);
             new.generated = alone[..before as usize].to_vec(); // from an earlier life of the engine
@@ -246,7 +249,7 @@ impl World {
 
     fn check_never_fits(&self, new: &NewRequest, refusal: &Refusal) {
         let tokens = (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1;
-        let needed = tokens.div_ceil(self.config.block_size) as usize;
+        let needed = kinds::blocks_needed(&self.config, tokens);
         let blocks = self.sites.values().map(|site| site.blocks as usize).max().expect("a world has groups");
         assert!(needed > blocks);
         assert_eq!(*refusal, Refusal::NeverFits { needed, blocks });
@@ -293,11 +296,11 @@ impl World {
             return;
         }
         let shrinks = self.faults.shrinks && self.random.once_in(3);
-        let (block_size, limits) = (self.config.block_size, self.config.limits);
+        let config = self.config.clone();
         let site = self.site(group);
         site.blocks -= u32::from(shrinks) * (site.blocks / 4);
         let blocks = site.blocks;
-        site.worker = Some(Worker::new(blocks, block_size, limits));
+        site.worker = Some(Worker::new(blocks, &config));
         self.core.worker_back(group, blocks);
     }
 
@@ -334,6 +337,7 @@ impl World {
         let seen = &mut self.seen;
         seen.steps_ahead += u64::from(was_in_flight == 1);
         seen.copies += plan.copies.len() as u64;
+        kinds::note(seen, &self.config.kinds, &plan);
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
             seen.chunks += u64::from(!row.samples);
@@ -494,17 +498,20 @@ fn config(random: &mut Random) -> CoreConfig {
     let max_model_len = random.within(12..=80);
     let max_running = random.within(1..=8);
     let longest = max_model_len.div_ceil(block_size);
+    let kinds = kinds::kinds(random);
     let limits = Limits {
         slots: max_running + random.within(0..=2),
         tokens: random.within(1..=60),
-        appends: longest + random.within(0..=20),
+        appends: longest * kinds::tables(&kinds) + random.within(0..=20),
         copies: random.within(0..=4),
+        states: kinds.len() as u32 - kinds::tables(&kinds) + random.within(0..=20),
         biases: random.within(2..=6),
         suppressed: random.within(2..=6),
         history: max_model_len + random.within(0..=100),
     };
     CoreConfig {
         block_size,
+        kinds,
         max_model_len,
         limits,
         max_running,
