@@ -12,7 +12,7 @@ use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
 use crate::table::Table;
 use crate::traces::Traces;
-use crate::{BlockId, CacheChange, CoreConfig, Missed};
+use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed};
 
 /// See the top of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -194,7 +194,7 @@ impl Blocks {
             if lost.kind == self.kinds.leading()
                 && let Some(changes) = &mut self.changes
             {
-                changes.push(CacheChange::Removed { block: lost.key.name() });
+                changes.push(CacheChange::Removed { block: lost.key.name(), medium: Medium::Device });
             }
         }
         table.put(kind, at, block);
@@ -241,8 +241,8 @@ impl Blocks {
                     && let Some(changes) = &mut self.changes
                 {
                     let parent = (at > 0).then(|| parent.name());
-                    let (tokens, salt) = (filling.into(), request.keys.salt());
-                    changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt });
+                    let (tokens, salt, medium) = (filling.into(), request.keys.salt(), Medium::Device);
+                    changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt, medium });
                 }
             }
             *indexed += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BlockId, RequestId, Sampling, SlotId, StepId, TokenId};
+use crate::{BlockId, HostBlockId, RequestId, Sampling, SlotId, StepId, TokenId};
 
 /// What one step may hold at most: the capacities of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,10 @@ pub struct Limits {
     pub tokens: u32,
     /// Block appends.
     pub appends: u32,
+    /// Blocks copied to the host's memory; 0: none ever is.
+    pub saves: u32,
+    /// Blocks copied back from there; 0: none ever is.
+    pub loads: u32,
     /// Block copies.
     pub copies: u32,
     /// State moves.
@@ -38,11 +42,15 @@ pub struct Plan {
     pub admits: Vec<Admit>,
     /// Blocks put into slots' tables, in order.
     pub appends: Vec<Append>,
+    /// Blocks copied to the host's memory, before anything of this step writes a block.
+    pub saves: Vec<Save>,
+    /// Blocks copied back from there, before anything of this step reads a block, but for `saves`.
+    pub loads: Vec<Load>,
     /// Copies of KV between blocks, in order, before any row of this step writes.
     pub copies: Vec<Copy>,
     /// Where the rows' recurrent states come from and go to, slot by slot and kind by kind in the order of the tokens.
     pub states: Vec<StateMove>,
-    /// What is computed; each slot at most once.
+    /// What is computed; each slot at most once. None in a step that only moves blocks between tiers.
     pub rows: Vec<Row>,
     /// The known tokens of all rows, one row after the other.
     pub tokens: Vec<TokenId>,
@@ -83,12 +91,31 @@ pub struct Append {
     pub block: BlockId,
 }
 
+/// A full block, copied from the device to the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Save {
+    /// Source.
+    pub from: BlockId,
+    /// Target.
+    pub to: HostBlockId,
+}
+
+/// A full block, copied from the host's memory to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Source.
+    pub from: HostBlockId,
+    /// Target.
+    pub to: BlockId,
+}
+
 /// How a row's recurrent state moves from block to block. The row's tokens up to `until`, from where the move before it
 /// ended or from the row's start, are computed on from the state in `from`, and the state after them stays in `to`.
 ///
-/// What is left in `from` must not be written, unless it is `to` itself: others may find it. In `to` the slot's state stays, and rows without a move
-/// go on from there in place. A kernel that writes states in the midst of a row (`StateMode::All`) takes all moves of a
-/// row at once; in the other modes a row has one at most, and it reaches to the row's end.
+/// What is left in `from` must not be written, unless it is `to` itself: others may find it. In `to` the slot's state
+/// stays, and rows without a move go on from there in place. A kernel that writes states in the midst of a row
+/// (`StateMode::All`) takes all moves of a row at once; in the other modes a row has one at most, and it reaches to the
+/// row's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateMove {
     /// The slot, which has a row in this step.

@@ -11,8 +11,18 @@ pub(crate) const GROUP: GroupId = GroupId(0);
 pub(crate) const STOP: TokenId = 99;
 
 pub(crate) fn config() -> CoreConfig {
-    let limits =
-        Limits { slots: 4, tokens: 64, appends: 64, copies: 4, states: 8, biases: 4, suppressed: 4, history: 256 };
+    let limits = Limits {
+        slots: 4,
+        tokens: 64,
+        appends: 64,
+        saves: 0,
+        loads: 0,
+        copies: 4,
+        states: 8,
+        biases: 4,
+        suppressed: 4,
+        history: 256,
+    };
     CoreConfig {
         block_size: 4,
         kinds: vec![Kind::Full],
@@ -23,6 +33,8 @@ pub(crate) fn config() -> CoreConfig {
         token_budget: 64,
         itl_target_us: None,
         hash_key: [1, 2],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: true,
         tells_cache_changes: false,
     }
@@ -30,7 +42,7 @@ pub(crate) fn config() -> CoreConfig {
 
 pub(crate) fn core(blocks: u32, config: CoreConfig) -> Core {
     let mut core = Core::new(config);
-    core.add_group(GROUP, blocks);
+    core.add_group(GROUP, blocks, false);
     core
 }
 
