@@ -125,6 +125,8 @@ fn filled(size: Size) -> Core {
         host_blocks: 0,
         disk_places: 0,
         prefix_caching: size.prefix_caching,
+        pin_share: 0,
+        tenant_cache_share: 100,
         tells_cache_changes: false,
     });
     core.add_group(GROUP, size.blocks, false);

@@ -129,6 +129,19 @@ MUTANTS = [
         "|| (at + 1) * self.block_size as usize <= committed as usize",
     ),
     Mutant(
+        "a pinned block is given up like any other",
+        "blocks.rs",
+        "() if self.is_pinned(block) => Contents::Pinned,",
+        "() if self.is_pinned(block) => Contents::Findable,",
+    ),
+    Mutant("a pin never ends", "pins.rs", "&& until <= now", "&& until.0 == u64::MAX && until <= now"),
+    Mutant(
+        "no tenant is over its quota",
+        "quota.rs",
+        "(line.len > self.blocks_max).then_some(line.oldest)",
+        "(line.len > u32::MAX - self.blocks_max).then_some(line.oldest)",
+    ),
+    Mutant(
         "a hit is as long as the first kind can serve",
         "hit.rs",
         "for kind in kinds.bounded() {",

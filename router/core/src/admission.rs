@@ -198,6 +198,7 @@ impl Core {
         }
         let running = Running {
             owner: Owner::Serves(key),
+            tenant: request.party.tenant,
             table,
             appended: 0,
             planned: cached,

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::hit::{self, Hit};
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
+use crate::pins::{Named, PinnedBlock};
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
+use crate::quota::Quota;
 use crate::table::Table;
 use crate::traces::Traces;
 use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed};
@@ -24,6 +26,9 @@ pub(crate) struct Blocks {
     index: Option<PrefixIndex>, // none: prefix caching is off, or the kinds do not allow it
     changes: Option<Vec<CacheChange>>, // none: nobody wants to know
     traces: Traces,
+    quota: Option<Quota>, // none: tenants may leave as much as there is room for
+    pinned: Named,
+    pinned_given_up: u64,
 }
 
 impl Blocks {
@@ -31,6 +36,7 @@ impl Blocks {
         let block_size = config.block_size as usize;
         let kinds = Kinds::new(&config.kinds, config.block_size);
         let caches = config.prefix_caching && kinds.can_be_found();
+        let has_quota = caches && config.tenant_cache_share < 100;
         Self {
             block_size: config.block_size,
             kinds,
@@ -39,6 +45,9 @@ impl Blocks {
             index: caches.then(|| PrefixIndex::new(capacity as usize, block_size)),
             changes: config.tells_cache_changes.then(Vec::new),
             traces: Traces::new(if caches { capacity as usize } else { 0 }),
+            quota: has_quota.then(|| Quota::new(capacity, config.tenant_cache_share)),
+            pinned: Named::default(),
+            pinned_given_up: 0,
         }
     }
 
@@ -138,6 +147,9 @@ impl Blocks {
     }
 
     pub(crate) fn hold(&mut self, block: BlockId) {
+        if let Some(quota) = &mut self.quota {
+            quota.leave(block);
+        }
         self.pool.hold(block);
     }
 
@@ -187,6 +199,16 @@ impl Blocks {
             return;
         }
         let block = self.pool.take().expect("the caller saw enough idle blocks");
+        self.pinned_given_up += u64::from(self.is_pinned(block));
+        self.give_up(block);
+        table.put(kind, at, block);
+    }
+
+    /// What a block contains cannot be found any more.
+    fn give_up(&mut self, block: BlockId) {
+        if let Some(quota) = &mut self.quota {
+            quota.leave(block);
+        }
         if let Some(index) = &mut self.index
             && let Some(lost) = index.forget(block)
         {
@@ -197,25 +219,95 @@ impl Blocks {
                 changes.push(CacheChange::Removed { block: lost.key.name(), medium: Medium::Device });
             }
         }
-        table.put(kind, at, block);
     }
 
     /// Gives back the blocks that no step reads any more that computes what follows `committed` tokens, after `before` of
     /// them were committed already.
-    pub(crate) fn pass(&mut self, table: &mut Table, before: u32, committed: u32) {
+    pub(crate) fn pass(&mut self, table: &mut Table, tenant: u64, before: u32, committed: u32) {
         let kinds = self.kinds;
         for kind in kinds.bounded() {
             for at in kinds.first_needed(kind, before)..kinds.first_needed(kind, committed) {
                 if let Some(block) = table.take(kind, at) {
-                    self.give(block);
+                    self.give(block, tenant);
                 }
             }
         }
     }
 
-    pub(crate) fn give(&mut self, block: BlockId) {
-        let findable = self.index.as_ref().is_some_and(|index| index.contains(block));
-        self.pool.give(block, if findable { Contents::Findable } else { Contents::Blank });
+    /// A table of a tenant's request lets go of a block.
+    pub(crate) fn give(&mut self, block: BlockId, tenant: u64) {
+        if let Some(quota) = &mut self.quota {
+            quota.belongs(block, tenant);
+        }
+        self.let_go(block);
+    }
+
+    /// A copy lets go of its source, which belongs to whom it belonged before.
+    pub(crate) fn give_source(&mut self, block: BlockId) {
+        self.let_go(block);
+    }
+
+    fn let_go(&mut self, block: BlockId) {
+        let contents = match () {
+            () if self.is_pinned(block) => Contents::Pinned,
+            () if self.is_findable(block) => Contents::Findable,
+            () => Contents::Blank,
+        };
+        self.pool.give(block, contents);
+        if contents == Contents::Findable && self.pool.is_idle(block) {
+            self.count_idle(block);
+        }
+    }
+
+    /// One more idle block that can be found: its tenant may have to give up another one for it.
+    fn count_idle(&mut self, block: BlockId) {
+        if let Some(over) = self.quota.as_mut().and_then(|quota| quota.enter(block)) {
+            self.give_up(over);
+            self.pool.set_contents(over, Contents::Blank);
+        }
+    }
+
+    fn is_findable(&self, block: BlockId) -> bool {
+        self.index.as_ref().is_some_and(|index| index.contains(block))
+    }
+
+    fn is_pinned(&self, block: BlockId) -> bool {
+        !self.pinned.is_empty() && self.pinned_block(block).is_some_and(|named| self.pinned.contains(named))
+    }
+
+    fn pinned_block(&self, block: BlockId) -> Option<PinnedBlock> {
+        self.index.as_ref()?.full_block(block)
+    }
+
+    /// One more pin names a block, be it there or not.
+    pub(crate) fn pin(&mut self, named: PinnedBlock) {
+        if self.pinned.add(named)
+            && let Some(block) = self.idle_block(named)
+        {
+            if let Some(quota) = &mut self.quota {
+                quota.leave(block);
+            }
+            self.pool.set_contents(block, Contents::Pinned);
+        }
+    }
+
+    /// One pin less names it.
+    pub(crate) fn unpin(&mut self, named: PinnedBlock) {
+        if self.pinned.remove(named)
+            && let Some(block) = self.idle_block(named)
+        {
+            self.pool.set_contents(block, Contents::Findable);
+            self.count_idle(block);
+        }
+    }
+
+    fn idle_block(&self, (kind, key): PinnedBlock) -> Option<BlockId> {
+        self.index.as_ref()?.find(kind, key).filter(|&block| self.pool.is_idle(block))
+    }
+
+    /// Pinned blocks that were given up.
+    pub(crate) fn pinned_given_up(&self) -> u64 {
+        self.pinned_given_up
     }
 
     /// Makes the full blocks of a table findable whose tokens are committed. Those of `indexed` places were looked at
@@ -294,6 +386,13 @@ impl Blocks {
         if let Some(index) = &self.index {
             index.check();
         }
+        if let Some(quota) = &self.quota {
+            let is_idle = |block| self.pool.is_idle(block) && self.is_findable(block);
+            quota.check(|block| is_idle(block) && !self.is_pinned(block));
+        }
+        assert!(self.pool.pinned().all(|block| self.is_pinned(block)));
+        let pinned = self.pinned.iter().filter(|&named| self.idle_block(named).is_some()).count();
+        assert_eq!(pinned, self.pool.pinned().count(), "what pins name stands where it is given up last");
         let mut counted = vec![0; self.pool.capacity()];
         holders.for_each(|block| counted[block.index()] += 1);
         for (block, &holders) in (0..).zip(&counted) {

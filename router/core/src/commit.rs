@@ -52,7 +52,7 @@ impl Core {
         self.group_mut(group).cost.learn(due.work, results.took_us);
         let epoch = self.epoch_mut(group);
         for source in due.sources {
-            epoch.blocks.give(source);
+            epoch.blocks.give_source(source);
         }
         for (row, result) in due.rows.into_iter().zip(results.rows) {
             self.commit_row(group, row, result, results.took_us);

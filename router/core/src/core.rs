@@ -13,6 +13,7 @@ use crate::kinds::Kinds;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
+use crate::pins::Pins;
 use crate::{CacheChange, Event, Explanation, GroupId, Kind, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
@@ -43,6 +44,11 @@ pub struct CoreConfig {
     pub disk_places: u32,
     /// Whether requests share the blocks of a common prefix.
     pub prefix_caching: bool,
+    /// How many percent of a worker's blocks pins may name together; 0: there are no pins.
+    pub pin_share: u32,
+    /// How many percent of a worker's blocks a tenant's requests may leave behind to be found later, and of what pins may
+    /// name its pins; 100: no bound.
+    pub tenant_cache_share: u32,
     /// Whether `cache_changes` tells anything. Who asks for it drains it.
     pub tells_cache_changes: bool,
 }
@@ -88,6 +94,12 @@ pub struct Counts {
     pub preemptions: u64,
     /// Tokens whose KV was lost by that, as far as nobody else held it.
     pub preempted_tokens: u64,
+    /// Now: pins that have not ended.
+    pub pins: usize,
+    /// Now: blocks that they name, in each group.
+    pub blocks_pinned: usize,
+    /// Pinned blocks that were given up, because nothing else was idle.
+    pub pinned_given_up: u64,
     /// Requests whose deadline passed.
     pub expired: u64,
     /// Requests that `abort` ended.
@@ -103,6 +115,7 @@ pub struct Core {
     pub(crate) kinds: Kinds,
     pub(crate) requests: Requests,
     pub(crate) lengths: AnswerLengths,
+    pub(crate) pins: Pins,
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) events: Vec<Event>,
     pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
@@ -119,6 +132,7 @@ impl Core {
             limits.appends >= max_model_len.div_ceil(block_size) * kinds.tables(),
             "a frame names all blocks of the longest request"
         );
+        assert!(config.pin_share <= 100 && config.tenant_cache_share <= 100, "shares are in percent");
         assert!(limits.states >= kinds.states(), "a frame names all states of a request");
         assert!(limits.history >= max_model_len, "a frame holds the history of the longest request");
         Self {
@@ -126,6 +140,7 @@ impl Core {
             kinds,
             requests: Requests::default(),
             lengths: AnswerLengths::default(),
+            pins: Pins::default(),
             groups: BTreeMap::new(),
             events: Vec::new(),
             totals: Counts::default(),
@@ -137,6 +152,7 @@ impl Core {
     pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let before = self.groups.insert(group, Group::new(blocks, reaches_host, &self.config));
         assert!(before.is_none(), "{group:?} is added once");
+        self.pin_anew(group);
         self.note_outage();
     }
 
@@ -177,9 +193,10 @@ impl Core {
         }
     }
 
-    /// Time goes on: requests whose deadline has passed end, and those come forward that have waited for long.
+    /// Time goes on: requests whose deadline has passed end, and pins, and those come forward that have waited for long.
     pub fn tick(&mut self, now: Micros) {
         self.requests.looks.now = now;
+        self.end_pins(now);
         while let Some((deadline, request)) = self.requests.first_deadline()
             && deadline <= now
         {
@@ -192,9 +209,10 @@ impl Core {
         self.requests.age(now);
     }
 
-    /// When `tick` will have a request to end.
+    /// When `tick` will have a request or a pin to end.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.requests.first_deadline().map(|(deadline, _)| deadline)
+        let deadline = self.requests.first_deadline().map(|(deadline, _)| deadline);
+        deadline.into_iter().chain(self.pins.first_end()).min()
     }
 
     /// The next step of a group. None: there is nothing to do, two steps are in flight, or the worker is lost.
@@ -227,6 +245,7 @@ impl Core {
     /// Nothing happens if the worker was lost before.
     pub fn worker_lost(&mut self, group: GroupId) {
         let Some(epoch) = self.group_mut(group).epoch.take() else { return };
+        self.totals.pinned_given_up += epoch.blocks.pinned_given_up();
         for key in epoch.into_requests() {
             self.requests.get_mut(key).account.replayed();
             self.requests.return_to_queue(key);
@@ -240,6 +259,7 @@ impl Core {
     pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let Self { groups, config, .. } = self;
         groups.get_mut(&group).expect("the caller has added the group").revive(blocks, reaches_host, config);
+        self.pin_anew(group);
         self.note_outage();
         let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {
@@ -281,10 +301,12 @@ impl Core {
     pub fn counts(&self) -> Counts {
         let mut counts = self.totals;
         counts.waiting = self.requests.waiting().len();
+        (counts.pins, counts.blocks_pinned) = (self.pins.len(), self.pins.blocks());
         counts.running = self.requests.len() - counts.waiting;
         for epoch in self.groups.values().filter_map(|group| group.epoch.as_ref()) {
             counts.blocks_held += epoch.blocks.pool().held();
             counts.blocks += epoch.blocks.pool().capacity();
+            counts.pinned_given_up += epoch.blocks.pinned_given_up();
         }
         counts
     }

@@ -38,6 +38,7 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) owner: Owner,
+    pub(crate) tenant: u64, // of its request
     pub(crate) table: Table,
     pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
@@ -203,7 +204,7 @@ impl Epoch {
         }
         let running = self.slots[slot.index()].take().expect("looked at above");
         for block in running.table.blocks().rev() {
-            self.blocks.give(block); // leaf before root
+            self.blocks.give(block, running.tenant); // leaf before root
         }
         self.free.push(slot);
         self.drops.push(slot);
@@ -226,7 +227,7 @@ impl Epoch {
             return;
         }
         let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
-        self.blocks.pass(&mut running.table, before, running.committed);
+        self.blocks.pass(&mut running.table, running.tenant, before, running.committed);
     }
 
     /// Notes what a slot will make findable next.

@@ -22,6 +22,8 @@ macro_rules! id {
 
 id!(/// A request, as the engine names it. Never used twice.
     RequestId(u64));
+id!(/// A prefix that is kept for a while, as the caller names it.
+    PinId(u64));
 id!(/// A worker group: one model replica.
     GroupId(u16));
 id!(/// A place in a worker's persistent batch.

@@ -203,6 +203,13 @@ impl PrefixIndex {
         self.entries[block.index()].is_some()
     }
 
+    /// Which full block it is: of which kind, behind which chain.
+    pub(crate) fn full_block(&self, block: BlockId) -> Option<(usize, Key)> {
+        let entry = self.entries[block.index()].as_ref()?;
+        let kind = entry.kind as usize;
+        entry.key.map(|key| (kind, key.of_kind(kind)))
+    }
+
     /// The child of `parent` that has most tokens in common with the start of `tokens`, and how many; at least one.
     /// Of several the newest.
     pub(crate) fn longest_child(&self, kind: usize, parent: Key, tokens: &[TokenId]) -> Option<(BlockId, usize)> {

@@ -5,8 +5,8 @@ mod sim;
 use std::fmt::Debug;
 
 use pelton_core::{
-    CacheChange, CommitError, CoreConfig, Counts, Event, GroupId, Micros, NewRequest, Plan, Refusal, RequestId,
-    StepResults,
+    CacheChange, CommitError, CoreConfig, Counts, Event, GroupId, Micros, NewPin, NewRequest, PinId, PinRefusal, Plan,
+    Refusal, RequestId, StepResults,
 };
 
 /// The core, and one that was brought back from a snapshot of it and is told the same ever since.
@@ -46,6 +46,14 @@ impl Core {
 
     pub(crate) fn finish(&mut self, request: RequestId) {
         self.both(|core| (core.explain(request), core.finish(request)));
+    }
+
+    pub(crate) fn pin(&mut self, new: NewPin) -> Result<(), PinRefusal> {
+        self.both(|core| core.pin(new.clone()))
+    }
+
+    pub(crate) fn unpin(&mut self, pin: PinId) {
+        self.both(|core| core.unpin(pin));
     }
 
     pub(crate) fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {

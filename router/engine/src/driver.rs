@@ -492,6 +492,8 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         host_blocks: 0,
         disk_places: 0,
         prefix_caching: config.prefix_caching,
+        pin_share: 0, // no client can ask for a pin yet
+        tenant_cache_share: 100,
         tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
     })
 }

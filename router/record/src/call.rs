@@ -3,7 +3,8 @@
 use std::hash::Hasher as _;
 
 use pelton_core::{
-    DiskEntry, DiskFault, DiskPlace, GroupId, Micros, NewRequest, Plan, RequestId, StepId, StepResults, TokenId,
+    DiskEntry, DiskFault, DiskPlace, GroupId, Micros, NewPin, NewRequest, PinId, Plan, RequestId, StepId, StepResults,
+    TokenId,
 };
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
@@ -61,6 +62,10 @@ pub enum Call {
     RestoreDisk(Vec<DiskEntry>),
     /// `clear_tiers`.
     ClearTiers,
+    /// `pin`.
+    Pin(Box<NewPin>),
+    /// `unpin`.
+    Unpin(PinId),
     /// `worker_lost`.
     WorkerLost(GroupId),
     /// `worker_back`.

@@ -6,8 +6,8 @@
 use std::ops::Deref;
 
 use pelton_core::{
-    CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewRequest,
-    Plan, Refusal, RequestId, StepResults,
+    CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewPin,
+    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults,
 };
 
 use crate::call::Call;
@@ -63,6 +63,18 @@ impl RecordedCore {
     pub fn finish(&mut self, request: RequestId) {
         self.note(|| Call::Finish(request));
         self.core.finish(request);
+    }
+
+    /// See [`Core::pin`].
+    pub fn pin(&mut self, new: NewPin) -> Result<(), PinRefusal> {
+        self.note(|| Call::Pin(Box::new(new.clone())));
+        self.core.pin(new)
+    }
+
+    /// See [`Core::unpin`].
+    pub fn unpin(&mut self, pin: PinId) {
+        self.note(|| Call::Unpin(pin));
+        self.core.unpin(pin);
     }
 
     /// See [`Core::tick`].
@@ -220,6 +232,8 @@ mod tests {
             host_blocks: 0,
             disk_places: 0,
             prefix_caching: true,
+            pin_share: 0,
+            tenant_cache_share: 100,
             tells_cache_changes: false,
         })
     }

@@ -195,6 +195,10 @@ impl Running<'_> {
                 self.keep(request, End::Stopped);
                 self.core.finish(request);
             }
+            Call::Pin(new) => {
+                let _ = self.core.pin(*new); // refused then, refused now
+            }
+            Call::Unpin(pin) => self.core.unpin(pin),
             Call::Tick(now) => self.core.tick(now),
             Call::Plan { group, now } => {
                 let plan = self.core.plan(group, now);

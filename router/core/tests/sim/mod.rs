@@ -14,8 +14,8 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
-    TokenId,
+    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Kind, Limits, Micros, NewRequest, PinId,
+    PinRefusal, Refusal, RequestId, StateMode, TokenId,
 };
 
 use random::Random;
@@ -114,6 +114,9 @@ seen! {
     histories_with_output,
     suppressed,
     preemptions,
+    pins,
+    pins_refused,
+    pinned_given_up,
     kills,
     kills_in_flight,
     replays,
@@ -157,6 +160,7 @@ impl World {
                 0..=11 => self.submit(),
                 12 if self.faults.aborts => self.abort(),
                 13 if self.faults.finishes => self.finish(),
+                99 if self.config.pin_share > 0 => self.pin(),
                 14 if self.faults.kills && self.random.once_in(2) => self.kill(),
                 15..=18 => self.revive(),
                 19 if self.faults.garbage && self.random.once_in(2) => self.garble(),
@@ -202,6 +206,7 @@ impl World {
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
         self.seen.steps += counts.steps;
+        self.seen.pinned_given_up += counts.pinned_given_up;
     }
 
     /// What each request that finished by itself was told.
@@ -269,6 +274,40 @@ impl World {
             self.core.finish(id);
             self.seen.finished_from_outside += 1;
             self.tale(id).has_ended = true;
+        }
+    }
+
+    /// Keeps the start of a text for a while, or no longer.
+    fn pin(&mut self) {
+        let id = PinId(u64::from(self.random.within(0..=5)));
+        if self.random.once_in(4) {
+            return self.core.unpin(id);
+        }
+        let new = requests::pin(&mut self.random, id, self.now, &self.texts);
+        let before = self.core.counts();
+        match self.core.pin(new.clone()) {
+            Ok(()) => {
+                let smallest = self.sites.values().map(|site| site.blocks).min().expect("a world has groups");
+                let bound = smallest as usize * self.config.pin_share as usize / 100;
+                let pinned = self.core.counts().blocks_pinned;
+                assert!(pinned <= bound.max(before.blocks_pinned), "{pinned} blocks are pinned, of {bound}");
+                self.seen.pins += 1;
+            }
+            Err(refusal) => {
+                assert_eq!(self.core.counts(), before);
+                match refusal {
+                    PinRefusal::TooShort { .. } => {
+                        assert!(new.tokens.len() < self.config.block_size as usize);
+                    }
+                    PinRefusal::TooMany { needed, left } => assert!(needed > left),
+                    PinRefusal::NoCache => {
+                        let none = Kind::State { mode: StateMode::None };
+                        assert!(!self.config.prefix_caching || self.config.kinds.contains(&none));
+                    }
+                    PinRefusal::TooLate { ago } => panic!("{new:?} would end {ago} us ago"),
+                }
+                self.seen.pins_refused += 1;
+            }
         }
     }
 
@@ -524,6 +563,8 @@ fn config(random: &mut Random) -> CoreConfig {
         host_blocks: 0,
         disk_places: 0,
         prefix_caching: !random.once_in(10),
+        pin_share: if random.once_in(2) { 0 } else { random.within(1..=100) },
+        tenant_cache_share: if random.once_in(2) { 100 } else { random.within(0..=99) },
         tells_cache_changes: true,
     }
 }

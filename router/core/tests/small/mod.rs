@@ -36,6 +36,8 @@ pub(crate) fn config() -> CoreConfig {
         host_blocks: 0,
         disk_places: 0,
         prefix_caching: true,
+        pin_share: 50,
+        tenant_cache_share: 100,
         tells_cache_changes: false,
     }
 }
