@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::hit::{self, Hit};
+use crate::hit::{self, Hit, Partial};
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 use crate::pins::{Named, PinnedBlock};
@@ -13,8 +13,9 @@ use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
 use crate::quota::Quota;
 use crate::table::Table;
+use crate::tiers::{Found, Label};
 use crate::traces::Traces;
-use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed};
+use crate::{BlockId, CacheChange, CoreConfig, HostBlockId, Medium, Missed, TokenId};
 
 /// See the top of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,6 +26,7 @@ pub(crate) struct Blocks {
     keys: KeyMaker,
     index: Option<PrefixIndex>, // none: prefix caching is off, or the kinds do not allow it
     changes: Option<Vec<CacheChange>>, // none: nobody wants to know
+    filled: Option<Vec<(BlockId, Label)>>, // none: there is no tier below
     traces: Traces,
     quota: Option<Quota>, // none: tenants may leave as much as there is room for
     pinned: Named,
@@ -32,7 +34,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn new(capacity: u32, config: &CoreConfig) -> Self {
+    pub(crate) fn new(capacity: u32, saves: bool, config: &CoreConfig) -> Self {
         let block_size = config.block_size as usize;
         let kinds = Kinds::new(&config.kinds, config.block_size);
         let caches = config.prefix_caching && kinds.can_be_found();
@@ -44,6 +46,7 @@ impl Blocks {
             keys: KeyMaker::new(config.hash_key, block_size),
             index: caches.then(|| PrefixIndex::new(capacity as usize, block_size)),
             changes: config.tells_cache_changes.then(Vec::new),
+            filled: (saves && caches).then(Vec::new),
             traces: Traces::new(if caches { capacity as usize } else { 0 }),
             quota: has_quota.then(|| Quota::new(capacity, config.tenant_cache_share)),
             pinned: Named::default(),
@@ -58,6 +61,46 @@ impl Blocks {
     /// What became findable and what is lost since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What was filled since the last call.
+    pub(crate) fn take_filled(&mut self) -> Vec<(BlockId, Label)> {
+        self.filled.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// A block that was filled before is to be saved all the same.
+    pub(crate) fn want_saved(&mut self, block: BlockId, label: Label) {
+        self.filled.as_mut().expect("the caller saw a tier below").push((block, label));
+    }
+
+    /// Whether a tier below keeps copies of these blocks.
+    pub(crate) fn are_saved(&self) -> bool {
+        self.filled.is_some()
+    }
+
+    /// The block of the first kind in which a full one is found, by the number of blocks before it.
+    pub(crate) fn find_one(&self, request: &mut LiveRequest, before: usize) -> Option<BlockId> {
+        self.index.as_ref()?.find(0, request.keys.key(&self.keys, &request.tokens, before + 1))
+    }
+
+    /// The start of what follows a request's first `full` places.
+    pub(crate) fn find_start(&self, request: &mut LiveRequest, full: usize) -> Option<Partial> {
+        let parent = request.keys.key(&self.keys, &request.tokens, full);
+        let rest = &request.tokens[full * self.block_size as usize..request.tokens.len() - 1];
+        hit::partial(&self.kinds, self.index.as_ref()?, parent, rest)
+    }
+
+    /// What the block of a kind holds at one of a request's full places, by the number of places before it.
+    pub(crate) fn label(&self, request: &mut LiveRequest, kind: usize, before: usize) -> Label {
+        let parent = request.keys.key(&self.keys, &request.tokens, before);
+        let key = request.keys.key(&self.keys, &request.tokens, before + 1);
+        Label::new(&self.kinds, kind, parent, key, request.keys.salt(), before)
+    }
+
+    /// The tokens of a block, if it still holds what it is said to hold.
+    pub(crate) fn tokens_of(&self, block: BlockId, key: Key) -> Option<&[TokenId]> {
+        let index = self.index.as_ref()?;
+        (index.key_of(block) == Some(key)).then(|| index.tokens_of(block))
     }
 
     pub(crate) fn kinds(&self) -> &Kinds {
@@ -82,7 +125,7 @@ impl Blocks {
         self.tokens_in_places(shared)
     }
 
-    fn tokens_in_places(&self, places: usize) -> u32 {
+    pub(crate) fn tokens_in_places(&self, places: usize) -> u32 {
         u32::try_from(places).expect("blocks are counted by u32") * self.block_size
     }
 
@@ -91,33 +134,37 @@ impl Blocks {
         self.tokens_in_full(hit) + hit.partial.as_ref().map_or(0, |partial| partial.tokens)
     }
 
-    /// How many of them are in shared blocks.
+    /// How many of them are in full blocks.
     pub(crate) fn tokens_in_full(&self, hit: &Hit) -> u32 {
         self.tokens_in_places(hit.places)
     }
 
     /// Looks for the longest known prefix: first by full blocks, then for the start of the block after them.
     pub(crate) fn find(&self, request: &mut LiveRequest) -> Hit {
+        self.find_with(request, |_| None)
+    }
+
+    /// The same, where blocks count too that a tier below has, by their keys.
+    pub(crate) fn find_with(&self, request: &mut LiveRequest, below: impl Fn(Key) -> Option<HostBlockId>) -> Hit {
         let Some(index) = &self.index else { return Hit::none(&self.kinds) };
-        let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.tokens.len() - 1];
-        let mut hit = hit::longest(&self.kinds, self.block_size, usable.len() / block_size, |kind, at| {
-            index.find(kind, request.keys.key(&self.keys, usable, at + 1))
+        let places_max = usable.len() / self.block_size as usize;
+        let mut hit = hit::longest(&self.kinds, self.block_size, places_max, |kind, at| {
+            let key = request.keys.key(&self.keys, usable, at + 1);
+            index.find(kind, key).map(Found::Device).or_else(|| below(key.of_kind(kind)).map(Found::Host))
         });
-        let rest = &usable[hit.places * block_size..];
-        let parent = request.keys.key(&self.keys, usable, hit.places);
-        hit.partial = hit::partial(&self.kinds, index, parent, rest);
+        hit.partial = self.find_start(request, hit.places);
         hit
     }
 
     /// The hit, if a request of `known` tokens can begin with it now: there must be blocks of the full kinds for all of
-    /// them, of the others for the first row. Without its partial part where the sources, which must be held until the
-    /// copies are done, would take the last blocks.
+    /// them, of the others for the first row, and for what is loaded. Without its partial part where the sources, which
+    /// must be held until the copies are done, would take the last blocks.
     pub(crate) fn fit(&self, mut hit: Hit, known: u32) -> Option<Hit> {
         let idle_hits = hit.table.blocks().filter(|&block| self.pool.is_idle(block)).count();
         let full = (self.places_for(known) - hit.places) * self.kinds.fulls() as usize;
         let bounded = self.kinds.count() - self.kinds.fulls() as usize; // a row within a block writes one of each
-        let spare = self.pool.idle().checked_sub(idle_hits + full + bounded)?;
+        let spare = self.pool.idle().checked_sub(idle_hits + full + bounded + hit.loads.len())?;
         let takes_idle = |block: &&BlockId| self.pool.is_idle(**block);
         hit.partial = hit.partial.filter(|partial| partial.sources.iter().filter(takes_idle).count() <= spare);
         Some(hit)
@@ -194,7 +241,7 @@ impl Blocks {
     }
 
     /// Puts a block at a place of a table, if there is none.
-    fn fill(&mut self, kind: usize, at: usize, table: &mut Table) {
+    pub(crate) fn fill(&mut self, kind: usize, at: usize, table: &mut Table) {
         if table.get(kind, at).is_some() {
             return;
         }
@@ -327,14 +374,18 @@ impl Blocks {
                 let Some(block) = table.get(kind, at).filter(|_| self.kinds.is_kept(kind, at, committed)) else {
                     continue;
                 };
+                if index.full_block(block) == Some((kind, key)) {
+                    continue; // a hit behind blocks that were brought back
+                }
                 index.forget(block); // it may have been findable as the end of a prompt
-                if index.insert_full(block, kind, parent, key, filling)
-                    && kind == self.kinds.leading()
-                    && let Some(changes) = &mut self.changes
-                {
-                    let parent = (at > 0).then(|| parent.name());
-                    let (tokens, salt, medium) = (filling.into(), request.keys.salt(), Medium::Device);
-                    changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt, medium });
+                if index.insert_full(block, kind, parent, key, filling) {
+                    let label = Label::new(&self.kinds, kind, parent, key, request.keys.salt(), at);
+                    if let Some(filled) = &mut self.filled {
+                        filled.push((block, label));
+                    }
+                    if let Some(changes) = &mut self.changes {
+                        changes.extend(label.stored(filling, Medium::Device));
+                    }
                 }
             }
             *indexed += 1;

@@ -5,26 +5,62 @@
 //!
 //! Never here: requests, who holds what is found.
 
-use crate::BlockId;
 use crate::kinds::{KINDS_MAX, Kinds};
 use crate::prefix::{Key, PrefixIndex};
 use crate::table::Table;
+use crate::tiers::Found;
+use crate::{BlockId, HostBlockId};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hit {
     /// How many full blocks of tokens.
     pub(crate) places: usize,
-    /// Their blocks, shared: of each kind those that it needs.
+    /// Those of their blocks that are on the device, shared: of each kind those that it needs.
     pub(crate) table: Table,
+    /// The others, place by place.
+    pub(crate) loads: Vec<LowerBlock>,
     /// The start of the next block, to be copied.
     pub(crate) partial: Option<Partial>,
 }
 
 impl Hit {
     pub(crate) fn none(kinds: &Kinds) -> Self {
-        Self { places: 0, table: Table::new(kinds.count()), partial: None }
+        Self { places: 0, table: Table::new(kinds.count()), loads: Vec::new(), partial: None }
     }
+
+    fn put(&mut self, kind: usize, at: usize, found: Found) {
+        match found {
+            Found::Device(block) => self.table.put(kind, at, block),
+            Found::Host(from) => self.loads.push(LowerBlock { kind, at, from }),
+        }
+    }
+
+    /// How many full blocks of tokens come before the first one that is not on the device.
+    pub(crate) fn unbroken(&self) -> usize {
+        self.loads.first().map_or(self.places, |first| first.at)
+    }
+
+    /// What has to be brought back for a kind and place, if anything has.
+    pub(crate) fn load(&self, kind: usize, at: usize) -> Option<HostBlockId> {
+        let load = self.loads.binary_search_by_key(&(at, kind), |load| (load.at, load.kind)).ok()?;
+        Some(self.loads[load].from)
+    }
+
+    /// Only its first `places` places. Of a model whose layers are all full.
+    pub(crate) fn cut(&mut self, places: usize) {
+        self.table.truncate(places);
+        self.loads.retain(|load| load.at < places);
+        self.places = places;
+    }
+}
+
+/// A block that is found below the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LowerBlock {
+    pub(crate) kind: usize,
+    pub(crate) at: usize,
+    pub(crate) from: HostBlockId,
 }
 
 /// The start of a block.
@@ -42,25 +78,27 @@ pub(crate) fn longest(
     kinds: &Kinds,
     block_size: u32,
     places_max: usize,
-    mut look: impl FnMut(usize, usize) -> Option<BlockId>,
+    mut look: impl FnMut(usize, usize) -> Option<Found>,
 ) -> Hit {
-    let mut table = Table::new(kinds.count());
+    let mut hit = Hit::none(kinds);
     let mut end = places_max;
     for kind in kinds.full() {
         let mut at = 0;
         while at < end
-            && let Some(block) = look(kind, at)
+            && let Some(found) = look(kind, at)
         {
-            table.put(kind, at, block);
+            hit.put(kind, at, found);
             at += 1;
         }
         end = at;
     }
     if kinds.count() > 1 || kinds.has_bounded() {
-        end = shorten(kinds, block_size, end, &mut table, look);
-        drop_what_nobody_needs(kinds, block_size, end, &mut table);
+        end = shorten(kinds, block_size, end, &mut hit, look);
+        drop_what_nobody_needs(kinds, block_size, end, &mut hit);
     }
-    Hit { places: end, table, partial: None }
+    hit.loads.sort_unstable_by_key(|load| (load.at, load.kind));
+    hit.places = end;
+    hit
 }
 
 /// Goes back from `end` until all bounded kinds have what they need right before it.
@@ -68,8 +106,8 @@ fn shorten(
     kinds: &Kinds,
     block_size: u32,
     mut end: usize,
-    table: &mut Table,
-    mut look: impl FnMut(usize, usize) -> Option<BlockId>,
+    hit: &mut Hit,
+    mut look: impl FnMut(usize, usize) -> Option<Found>,
 ) -> usize {
     let mut lowest = [end; KINDS_MAX]; // from here to `end` the kind's blocks are there, or nothing was asked
     'shorter: loop {
@@ -80,7 +118,7 @@ fn shorten(
                 at -= 1;
                 lowest[kind] = at;
                 match look(kind, at) {
-                    Some(block) => table.put(kind, at, block),
+                    Some(found) => hit.put(kind, at, found),
                     None => {
                         end = at;
                         continue 'shorter;
@@ -92,13 +130,15 @@ fn shorten(
     }
 }
 
-fn drop_what_nobody_needs(kinds: &Kinds, block_size: u32, end: usize, table: &mut Table) {
+fn drop_what_nobody_needs(kinds: &Kinds, block_size: u32, end: usize, hit: &mut Hit) {
+    let first_needed = |kind| kinds.first_needed(kind, tokens(end, block_size));
     for kind in 0..kinds.count() {
-        for at in 0..kinds.first_needed(kind, tokens(end, block_size)) {
-            table.take(kind, at);
+        for at in 0..first_needed(kind) {
+            hit.table.take(kind, at);
         }
     }
-    table.truncate(end);
+    hit.table.truncate(end);
+    hit.loads.retain(|load| (first_needed(load.kind)..end).contains(&load.at));
 }
 
 fn tokens(places: usize, block_size: u32) -> u32 {
@@ -203,14 +243,19 @@ mod tests {
             let mut looks = BTreeSet::new();
             let hit = longest(&kinds, BLOCK_SIZE, places_max, |kind, at| {
                 assert!(looks.insert((kind, at)), "one look for each block");
-                index.find(kind, chain.key(&maker, &asked, at + 1))
+                // Some of them stand for blocks of the host's memory: where a block is makes no difference to the hit.
+                let block = index.find(kind, chain.key(&maker, &asked, at + 1))?;
+                Some(if block.0 % 3 == 0 { Found::Host(HostBlockId(block.0)) } else { Found::Device(block) })
             });
+            prop_assert_eq!(hit.unbroken(), hit.loads.iter().map(|load| load.at).min().unwrap_or(expected));
             prop_assert_eq!(hit.places, expected);
             let end = tokens(expected, BLOCK_SIZE);
             for kind in 0..list.len() {
                 for at in 0..places_max {
                     let is_needed = (kinds.first_needed(kind, end)..expected).contains(&at);
-                    prop_assert_eq!(hit.table.get(kind, at).is_some(), is_needed, "kind {} at {}", kind, at);
+                    let there = (hit.table.get(kind, at).is_some(), hit.load(kind, at).is_some());
+                    prop_assert_eq!(there.0 || there.1, is_needed, "kind {} at {}", kind, at);
+                    prop_assert!(!(there.0 && there.1));
                 }
             }
         }

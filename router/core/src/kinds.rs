@@ -113,6 +113,11 @@ impl Kinds {
         })
     }
 
+    /// Whether all that there is is full attention, as of most models.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.count == 1 && self.fulls == 1
+    }
+
     /// How many these are.
     pub(crate) fn states(&self) -> u32 {
         self.states

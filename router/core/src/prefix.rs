@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{BlockId, TokenId};
+use crate::{BlockId, BlockKey, TokenId};
 
 /// Names a chain of full blocks. 128 bits, so that 2^40 blocks collide by accident with a probability of 2^-49.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,8 +27,18 @@ impl Key {
     }
 
     /// The same chain for a kind of layers. It has the same name.
-    fn of_kind(self, kind: usize) -> Self {
+    pub(crate) fn of_kind(self, kind: usize) -> Self {
         Self(self.0 ^ kind as u128)
+    }
+
+    /// All of it, for what is kept outside.
+    pub(crate) fn bytes(self) -> BlockKey {
+        BlockKey(self.0.to_le_bytes())
+    }
+
+    /// The other way round. A claim: whoever reads keys from outside compares them with the tokens'.
+    pub(crate) fn claimed(BlockKey(bytes): BlockKey) -> Self {
+        Self(u128::from_le_bytes(bytes))
     }
 
     /// A number below `places`, which is not 0. It tells nothing of the name.
@@ -73,7 +83,7 @@ impl KeyMaker {
     }
 
     /// The key of the empty chain under a salt. 8 bytes are hashed, for a child at least 20: the two never meet.
-    fn root(&self, salt: u64) -> Key {
+    pub(crate) fn root(&self, salt: u64) -> Key {
         let mut hasher = self.keyed;
         hasher.write(&salt.to_le_bytes());
         Key(hasher.finish128().into())
@@ -134,7 +144,7 @@ impl KeyChain {
 
 /// Keys are hashes already, and secret ones: their low half is the map's hash.
 #[derive(Debug, Default)]
-struct LowHalf(u64);
+pub(crate) struct LowHalf(u64);
 
 impl Hasher for LowHalf {
     fn finish(&self) -> u64 {
@@ -150,7 +160,8 @@ impl Hasher for LowHalf {
     }
 }
 
-type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
+/// A map by keys.
+pub(crate) type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
 
 /// How many children of a parent are looked at for a partial hit, the newest first. Bounds the cost of a popular prefix
 /// with a thousand continuations; a hit that is missed costs part of one block.
@@ -197,6 +208,16 @@ impl PrefixIndex {
 
     pub(crate) fn find(&self, kind: usize, key: Key) -> Option<BlockId> {
         self.full.get(&key.of_kind(kind)).copied()
+    }
+
+    /// The key under which a full block is found.
+    pub(crate) fn key_of(&self, block: BlockId) -> Option<Key> {
+        self.entries[block.index()].and_then(|entry| entry.key)
+    }
+
+    /// The tokens of a block that is found.
+    pub(crate) fn tokens_of(&self, block: BlockId) -> &[TokenId] {
+        self.filling(block)
     }
 
     pub(crate) fn contains(&self, block: BlockId) -> bool {

@@ -1,6 +1,6 @@
 //! Which kinds of layers a world's model has, and what becomes of their blocks in its steps.
 
-use pelton_core::{CoreConfig, Kind, Plan, StateMode};
+use pelton_core::{Append, CoreConfig, Kind, Plan, StateMode};
 
 use super::Seen;
 use super::random::Random;
@@ -48,6 +48,12 @@ pub(crate) fn note(seen: &mut Seen, kinds: &[Kind], plan: &Plan) {
             let enters = plan.admits.iter().any(|admit| admit.slot == append.slot);
             seen.holes += u64::from(enters && is_first == Some(append) && append.at > 0);
         }
+    }
+    for load in &plan.loads {
+        let is_window = |append: &&Append| matches!(kinds[append.kind as usize], Kind::Window { .. });
+        let windows = plan.appends.iter().filter(is_window).filter(|append| append.block == load.to);
+        seen.windows_loaded += windows.count() as u64;
+        seen.states_loaded += plan.states.iter().filter(|told| told.from == Some(load.to)).count() as u64;
     }
     for told in &plan.states {
         let Kind::State { mode } = kinds[told.kind as usize] else { panic!("{told:?} is of a kind with a state") };
