@@ -309,11 +309,8 @@ fn depths(parents: &BTreeMap<BlockKey, Option<BlockKey>>) -> BTreeMap<BlockKey, 
             chain.push(at);
             next = parents.get(&at).copied().flatten();
         }
-        let mut depth = next.map_or(0, |known| depths[&known] + 1);
-        for at in chain.into_iter().rev() {
-            depths.insert(at, depth);
-            depth += 1;
-        }
+        let first = next.map_or(0, |known| depths[&known] + 1);
+        depths.extend(chain.into_iter().rev().zip(first..));
     }
     depths
 }
