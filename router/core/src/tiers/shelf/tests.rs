@@ -77,6 +77,11 @@ fn put_held(shelf: &mut Shelf) -> Reserved {
     shelf.offer(label, &tokens, 0)
 }
 
+#[test]
+fn a_place_takes_80_bytes_beside_its_tokens_and_the_maps() {
+    assert_eq!(size_of::<Option<Entry>>(), 80);
+}
+
 #[derive(Debug, Clone)]
 enum Act {
     Put(Vec<TokenId>),
