@@ -375,3 +375,6 @@ impl Shelf {
         assert!(self.by_key.len() <= held + idle && self.leaves.len() <= idle);
     }
 }
+
+#[cfg(test)]
+mod tests;
