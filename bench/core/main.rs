@@ -10,7 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    Core, CoreConfig, GroupId, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults, StopRule,
+    Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults,
+    StopRule,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -26,6 +27,7 @@ struct Size {
     tenants: u64,
     itl_target_us: Option<u32>,
     prefix_caching: bool,
+    host_blocks: u32,
 }
 
 /// Microseconds per step.
@@ -35,8 +37,15 @@ struct Cost {
     commit: f64,
 }
 
-const GOAL: Size =
-    Size { running: 256, waiting: 4_096, blocks: 65_536, tenants: 1, itl_target_us: None, prefix_caching: true };
+const GOAL: Size = Size {
+    running: 256,
+    waiting: 4_096,
+    blocks: 65_536,
+    tenants: 1,
+    itl_target_us: None,
+    prefix_caching: true,
+    host_blocks: 0,
+};
 
 fn main() {
     let sizes = [
@@ -46,6 +55,8 @@ fn main() {
         ("none waiting", Size { waiting: 0, ..GOAL }),
         ("10,000 waiting", Size { waiting: 10_000, ..GOAL }),
         ("10,000 waiting of 1,000 tenants", Size { waiting: 10_000, tenants: 1_000, ..GOAL }),
+        ("a host tier that is large", Size { host_blocks: 1 << 20, ..GOAL }),
+        ("a host tier that is full", Size { host_blocks: 4_096, ..GOAL }),
         ("1 million blocks", Size { blocks: 1 << 20, ..GOAL }),
         ("with a time budget", Size { itl_target_us: Some(50_000), ..GOAL }),
         ("without prefix cache", Size { prefix_caching: false, ..GOAL }),
@@ -103,13 +114,17 @@ fn filled(size: Size) -> Core {
         slots: size.running,
         tokens: 65_536,
         appends: 65_536,
+        saves: 64,
+        loads: 64,
         copies: 256,
+        states: 0,
         biases: 1_024,
         suppressed: 1_024,
         history: 16_384,
     };
     let mut core = Core::new(CoreConfig {
         block_size: 32,
+        kinds: vec![Kind::Full],
         max_model_len: 8_192,
         limits,
         max_running: size.running,
@@ -117,10 +132,14 @@ fn filled(size: Size) -> Core {
         token_budget: 65_536,
         itl_target_us: size.itl_target_us,
         hash_key: [1, 2],
+        host_blocks: size.host_blocks,
+        disk_places: 0,
         prefix_caching: size.prefix_caching,
+        pin_share: 0,
+        tenant_cache_share: 100,
         tells_cache_changes: false,
     });
-    core.add_group(GROUP, size.blocks);
+    core.add_group(GROUP, size.blocks, true);
     for id in 0..u64::from(size.running) + size.waiting {
         let token = u32::try_from(id).expect("few requests");
         let new = NewRequest {

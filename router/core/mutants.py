@@ -37,8 +37,8 @@ MUTANTS = [
     Mutant(
         "a copy does not hold its source",
         "admission.rs",
-        "hit.full.iter().copied().chain(partial.map(|partial| partial.source))",
-        "hit.full.iter().copied()",
+        "for block in hit.table.blocks().chain(sources) {",
+        "for block in hit.table.blocks().chain(sources.take(0)) {",
     ),
     Mutant(
         "the latest is served first",
@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "a taken block stays findable",
         "blocks.rs",
-        "&& let Some(key) = index.forget(block)",
-        "&& let Some(key) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
+        "&& let Some(lost) = index.forget(block)",
+        "&& let Some(lost) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
     ),
     Mutant(
         "blocks are indexed when planned",
@@ -108,6 +108,93 @@ MUTANTS = [
         "if self.stop.stop_ids.contains(&token) {",
         "if self.stop.stop_ids.first() == Some(&token) {",
     ),
+    Mutant(
+        "a window passes a token too early",
+        "kinds.rs",
+        "((tokens + 1).saturating_sub(window) / self.block_size) as usize",
+        "((tokens + 2).saturating_sub(window) / self.block_size) as usize",
+    ),
+    Mutant("what a window has passed is kept", "commit.rs", "epoch.pass(row.slot, before);", "let _ = before;"),
+    Mutant("the kinds share their keys", "prefix.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"),
+    Mutant(
+        "a state begins with what its block contains",
+        "state.rs",
+        "moves.push(StateMove { slot, kind: number, from, to, until });",
+        "moves.push(StateMove { slot, kind: number, from: from.or(Some(to)), to, until });",
+    ),
+    Mutant(
+        "a state that no row ended with is found",
+        "kinds.rs",
+        "|| (at + 1) * self.block_size as usize == committed as usize",
+        "|| (at + 1) * self.block_size as usize <= committed as usize",
+    ),
+    Mutant(
+        "a pinned block is given up like any other",
+        "blocks.rs",
+        "() if self.is_pinned(block) => Contents::Pinned,",
+        "() if self.is_pinned(block) => Contents::Findable,",
+    ),
+    Mutant("a pin never ends", "pins.rs", "&& until <= now", "&& until.0 == u64::MAX && until <= now"),
+    Mutant(
+        "no tenant is over its quota",
+        "quota.rs",
+        "(line.len > self.blocks_max).then_some(line.oldest)",
+        "(line.len > u32::MAX - self.blocks_max).then_some(line.oldest)",
+    ),
+    Mutant(
+        "a hit is as long as the first kind can serve",
+        "hit.rs",
+        "for kind in kinds.bounded() {",
+        "for kind in kinds.bounded().take(0) {",
+    ),
+    Mutant(
+        "what is being saved is found",
+        "tiers/shelf.rs",
+        "(self.entry(at).state == State::Here).then_some(at)",
+        "Some(at)",
+    ),
+    Mutant(
+        "what a lost worker was saving is found",
+        "tiers/mod.rs",
+        "sent.saves.iter().for_each(|to| self.host.fail(to.0));",
+        "sent.saves.iter().for_each(|to| drop(self.host.arrive(to.0)));",
+    ),
+    Mutant(
+        "a block is saved that holds something else by now",
+        "blocks.rs",
+        "(index.key_of(block) == Some(key)).then(|| index.tokens_of(block))",
+        "index.key_of(block).filter(|_| key == key).map(|_| index.tokens_of(block))",
+    ),
+    Mutant(
+        "a request computes before it has loaded",
+        "admission.rs",
+        "if running.loading == 0 {",
+        "if running.loading < usize::MAX {",
+    ),
+    Mutant(
+        "a root is given up before its leaf",
+        "tiers/shelf.rs",
+        "if entry.state == State::Here && entry.holders == 0 && !self.children.contains_key(&entry.label.key) {",
+        "if entry.state == State::Here && entry.holders == 0 {",
+    ),
+    Mutant(
+        "keys on disk are believed",
+        "tiers/disk.rs",
+        "&& key.bytes() == entry.key;",
+        "&& key.bytes() != BlockKey([0; 16]);",
+    ),
+    Mutant(
+        "a disk that hangs is waited for",
+        "tiers/disk.rs",
+        "self.first_wait().filter(|&until| until <= now)?;",
+        "self.first_wait().filter(|&until| until <= now && until.0 == u64::MAX)?;",
+    ),
+    Mutant(
+        "what is void is found when it comes",
+        "tiers/shelf.rs",
+        "let is_wanted = entry.state == State::Coming;",
+        "let is_wanted = entry.state != State::Here;",
+    ),
 ]
 
 
@@ -126,7 +213,7 @@ def tests_fail(copy: Path) -> bool:
     built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         sys.exit(f"the mutant does not compile:\n{built.stderr}")
-    for tests in (["--lib"], ["--test", "steps"], ["--test", "loads"], ["--test", "worlds"]):
+    for tests in (["--lib"], ["--test", "steps"], ["--test", "tiers"], ["--test", "loads"], ["--test", "worlds"]):
         run = subprocess.run([*command[:6], *tests], cwd=copy, capture_output=True, check=False)
         if run.returncode != 0:
             return True

@@ -4,20 +4,25 @@
 //! ever. Room means: blocks for all its known tokens now, and for what all that run will probably grow to before others
 //! leave. Passed over, to be looked at again in the next step, are only those
 //!   * that another group will take,
+//!   * that wait for blocks from disk,
 //!   * whose next tokens are being computed for another request: they are shared as soon as they are there,
 //!   * that no single step could compute, while another such prompt is under way: short ones pass, and long ones come one
 //!     by one, each with at least half of every step.
 
 use std::collections::BTreeMap;
 
-use crate::blocks::Hit;
+use crate::blocks::Blocks;
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
+use crate::hit::{Hit, LowerBlock};
+use crate::kinds::Kinds;
 use crate::lengths::{Growth, peak};
 use crate::live::RequestKey;
 use crate::next_step::NextStep;
 use crate::queue::Ticket;
-use crate::{Copy, Event, GroupId, Missed, StepId, Wait};
+use crate::table::Table;
+use crate::tiers::{Below, plan_loads};
+use crate::{Copy, Event, GroupId, Load, Missed, StepId, Wait};
 
 /// How many requests are passed over in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
@@ -46,8 +51,14 @@ impl Core {
             return;
         }
         self.requests.looks.next(self.groups.len());
-        if next.is_full() || !self.epoch(group).has_free_slot() {
-            self.requests.first_waits_for(if next.is_full() { Wait::Step } else { Wait::Slot });
+        let hindrance = match () {
+            () if next.is_full() => Some(Wait::Step),
+            () if next.lacks_blocks => Some(Wait::Blocks),
+            () if !self.epoch(group).has_free_slot() => Some(Wait::Slot),
+            () => None,
+        };
+        if let Some(hindrance) = hindrance {
+            self.requests.first_waits_for(hindrance);
             return;
         }
         let mut outlooks = self.outlooks();
@@ -102,8 +113,11 @@ impl Core {
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
     fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
-        let Self { requests, groups, lengths, config, .. } = self;
+        let Self { requests, groups, tiers, lengths, config, kinds, .. } = self;
         let request = requests.get_mut(key);
+        if tiers.is_awaited(request) {
+            return Choice::PassOver(Wait::Disk);
+        }
         let mut best: Option<(u64, GroupId, Hit)> = None;
         let mut lacking = Wait::Slot; // here
         for (&id, group) in groups.iter() {
@@ -111,17 +125,20 @@ impl Core {
             if !group.ever_fits(request) {
                 continue;
             }
-            let Some(hit) = epoch.blocks.fit(epoch.blocks.find(request), request.known()) else {
+            let prices = group.cost.prices();
+            let found = tiers.find(&epoch.blocks, request, prices);
+            let Some(hit) = epoch.blocks.fit(found, request.known()) else {
                 lacking = if id == here { Wait::Blocks } else { lacking };
                 continue;
             };
             let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
-            let growth = growth_of(request, &hit, config.block_size, lengths);
-            if !outlook.has_room(growth, config.block_size, epoch.blocks.pool().capacity() as u64) {
+            let growth = growth_of(request, &hit, kinds, lengths);
+            if !outlook.has_room(growth, kinds, epoch.blocks.pool().capacity() as u64) {
                 lacking = if id == here { Wait::Growth } else { lacking };
                 continue;
             }
-            let cost = outlook.load + u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let to_compute = u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let cost = outlook.load + to_compute + tiers.cost_of_loads(&hit, prices);
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
                 best = Some((cost, id, hit));
             }
@@ -150,76 +167,95 @@ impl Core {
         &mut self,
         id: GroupId,
         ticket: Ticket,
-        hit: Hit,
+        mut hit: Hit,
         next: &mut NextStep,
         outlooks: &mut BTreeMap<GroupId, Outlook>,
     ) -> bool {
         let key = ticket.key;
-        let epoch = self.groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
+        let group = self.groups.get_mut(&id).expect("plan() looked");
+        let (prices, epoch) = (group.cost.prices(), group.epoch.as_mut().expect("plan() looked"));
         let request = self.requests.get_mut(key);
-        let partial = hit.partial.filter(|_| next.takes_copy());
-        let hit = Hit { partial, ..hit };
+        hit.partial = hit.partial.filter(|partial| next.takes_copies(partial.sources.len()));
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
         let count = next.row_max(known - cached, cached, 0);
-        if count == 0 {
+        let waits_for_loads = !next.takes_loads(&hit);
+        if count == 0 && !waits_for_loads {
             return false;
         }
 
         let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
-        let growth = growth_of(request, &hit, self.config.block_size, &self.lengths);
+        let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
         outlook.load += u64::from(known - cached);
         outlook.held += u64::from(growth.held - growth.shared);
         outlook.has_long_prompt |= known - cached > self.config.token_budget;
         let expected = growth.coming + 1;
         outlook.running.push(growth);
 
-        let committed = blocks.tokens_in_full(&hit); // a copied part counts when its step is done
-        let indexed = hit.full.len();
-        for block in hit.full.iter().copied().chain(partial.map(|partial| partial.source)) {
+        let sources = hit.partial.iter().flat_map(|partial| &partial.sources).copied();
+        for block in hit.table.blocks().chain(sources) {
             blocks.hold(block);
         }
+        self.tiers.hold_sources(&hit);
         let missed = if request.was_admitted { Missed::default() } else { blocks.missed(request, &hit) };
-        let mut table = hit.full;
-        blocks.take(blocks.count_for(known) - table.len(), &mut table);
-        if let Some(partial) = partial {
-            next.copy(Copy { from: partial.source, to: table[indexed], tokens: partial.tokens });
+        let below = self.tiers.used(blocks, request, &hit, prices);
+        let (shared, indexed) = (shared_blocks(&hit, &self.kinds), hit.unbroken());
+        let Hit { places, mut table, loads, partial } = hit;
+        let loads = take_for_loads(&loads, blocks, &mut table);
+        blocks.take_full(known, &mut table);
+        let count = blocks.row_max(&table, cached, count.max(1));
+        blocks.take_for_row(&mut table, cached, cached + count);
+        for (kind, &from) in partial.iter().flat_map(|partial| partial.sources.iter().enumerate()) {
+            let to = table.get(kind, places).expect("the row writes behind the copied tokens");
+            next.copy(Copy { from, to, tokens: partial.as_ref().map_or(0, |partial| partial.tokens) });
         }
         let running = Running {
             owner: Owner::Serves(key),
+            tenant: request.party.tenant,
             table,
             appended: 0,
             planned: cached,
-            committed,
+            // What is copied or brought back, and what stands behind that, counts when the first row is done.
+            committed: u32::try_from(indexed).expect("blocks are counted by u32") * self.config.block_size,
             draws: 0,
-            shared: indexed,
+            shared,
+            found: places,
             indexed,
+            loading: loads.len(),
             tail_indexed: false,
             frontier: None,
+            last_row: StepId(0),
             last_step: StepId(0),
         };
         let slot = epoch.occupy(ticket.place, running);
-        next.admit(slot, request);
-        next.row(slot, epoch.running_mut(slot), request, count);
+        next.admit(slot, epoch.running_mut(slot), request);
+        epoch.transfers.load(slot, loads);
+        plan_loads(epoch, next);
+        let running = epoch.running_mut(slot);
+        if running.loading == 0 {
+            next.row(slot, running, request, count);
+        }
         epoch.move_frontier(slot, self.requests.get_mut(key));
         self.requests.move_to_slot(key, id, slot);
-        self.tell_admitted(key, cached, missed, expected);
+        self.tell_admitted(key, cached, below, missed, expected);
         true
     }
 
     /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything, and
     /// pays no second time.
-    fn tell_admitted(&mut self, key: RequestKey, cached: u32, missed: Missed, expected: u32) {
+    fn tell_admitted(&mut self, key: RequestKey, cached: u32, below: Below, missed: Missed, expected: u32) {
         let request = self.requests.get_mut(key);
         if !request.was_admitted {
             request.was_admitted = true;
             let cached = cached.min(request.prompt_len);
-            request.account.cached(cached, missed);
+            request.account.cached(cached, below, missed);
             request.uncached = request.prompt_len - cached;
             let cost = u64::from(request.uncached) + u64::from(expected);
             self.totals.prompt_tokens += u64::from(request.prompt_len);
             self.totals.cached_tokens += u64::from(cached);
             self.totals.evicted_tokens += u64::from(missed.evicted);
+            self.totals.host_hits += u64::from(below.host);
+            self.totals.disk_hits += u64::from(below.disk);
             self.events.push(Event::Admitted { request: request.place.id, cached });
             self.requests.charge(key, cost);
         }
@@ -228,26 +264,42 @@ impl Core {
 
 impl Outlook {
     /// Whether one more request will probably fit until the others leave. Alone it always may try: nobody is in its way.
-    fn has_room(&mut self, request: Growth, block_size: u32, capacity: u64) -> bool {
+    fn has_room(&mut self, request: Growth, kinds: &Kinds, capacity: u64) -> bool {
         if self.running.is_empty() {
             return true;
         }
         self.running.push(request);
         let held = self.held + u64::from(request.held - request.shared);
-        let peak = peak(&mut self.running, held, block_size, capacity);
+        let peak = peak(&mut self.running, held, kinds, capacity);
         let at = self.running.iter().position(|growth| *growth == request).expect("pushed above");
         self.running.swap_remove(at);
         peak <= capacity
     }
 }
 
+/// Takes fresh blocks for those that are loaded.
+fn take_for_loads(below: &[LowerBlock], blocks: &mut Blocks, table: &mut Table) -> Vec<Load> {
+    let mut load = |below: &LowerBlock| {
+        blocks.fill(below.kind, below.at, table);
+        Load { from: below.from, to: table.get(below.kind, below.at).expect("just taken") }
+    };
+    below.iter().map(&mut load).collect()
+}
+
+/// Blocks of a hit that others hold too, of the kinds that keep all.
+fn shared_blocks(hit: &Hit, kinds: &Kinds) -> u32 {
+    let on_device = |kind| (0..hit.places).filter(|&at| hit.table.get(kind, at).is_some()).count();
+    let shared: usize = kinds.full().map(on_device).sum();
+    u32::try_from(shared).expect("blocks are counted by u32")
+}
+
 fn growth_of(
     request: &crate::live::LiveRequest,
     hit: &Hit,
-    block_size: u32,
+    kinds: &Kinds,
     lengths: &crate::lengths::AnswerLengths,
 ) -> Growth {
-    let held = request.known().div_ceil(block_size);
-    let shared = u32::try_from(hit.full.len()).expect("blocks are counted by u32");
+    let held = kinds.blocks_at(request.known());
+    let shared = shared_blocks(hit, kinds);
     request.growth(request.known(), held, shared, lengths)
 }

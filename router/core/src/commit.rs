@@ -51,12 +51,13 @@ impl Core {
         epoch.last_committed = due.step;
         self.group_mut(group).cost.learn(due.work, results.took_us);
         let epoch = self.epoch_mut(group);
-        for source in due.sources {
-            epoch.blocks.give(source);
+        for &source in &due.sources {
+            epoch.blocks.give_source(source);
         }
-        for (row, result) in due.rows.into_iter().zip(results.rows) {
+        for (&row, result) in due.rows.iter().zip(results.rows) {
             self.commit_row(group, row, result, results.took_us);
         }
+        self.land(group, &due);
         self.totals.steps += 1;
         Ok(())
     }
@@ -66,12 +67,13 @@ impl Core {
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
-            running.committed = row.end;
+            let before = std::mem::replace(&mut running.committed, row.end);
             running.draws -= u32::from(row.samples);
             let now = requests.looks.now;
             let request = requests.get_mut(key);
             request.account.step(took_us);
             epoch.index_computed(row.slot, request);
+            epoch.pass(row.slot, before);
             if let Some(RowResult { token, logprobs }) = result {
                 let id = request.place.id;
                 if request.drawn() == 0 {

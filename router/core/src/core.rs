@@ -9,19 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::{Epoch, STEPS_IN_FLIGHT};
 use crate::group::Group;
+use crate::kinds::Kinds;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
-use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId, Waited};
+use crate::pins::Pins;
+use crate::tiers::Tiers;
+use crate::{
+    CacheChange, Event, Explanation, GroupId, Kind, Limits, Micros, NewRequest, Plan, Refusal, RequestId, Waited,
+};
 
 /// What the core is told once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CoreConfig {
     /// Tokens in a KV block.
     pub block_size: u32,
+    /// What the model's layers keep of the past, by their numbers: `[Kind::Full]` for most models.
+    pub kinds: Vec<Kind>,
     /// Prompt and output together.
     pub max_model_len: u32,
-    /// What one step may hold. At least the blocks and the history of one request of `max_model_len` tokens.
+    /// What one step may hold. At least the blocks of one request of `max_model_len` tokens, for each kind that has a
+    /// table, its history, and a move for each kind that has a state.
     pub limits: Limits,
     /// Requests that run in one group at the same time; at most `limits.slots`.
     pub max_running: u32,
@@ -33,10 +41,26 @@ pub struct CoreConfig {
     pub itl_target_us: Option<u32>,
     /// Secret: who knows it could make blocks of different tokens look equal.
     pub hash_key: [u64; 2],
+    /// Blocks in the host's memory, below those of the devices; 0: no such tier.
+    pub host_blocks: u32,
+    /// Blocks on disk, below those; 0: no such tier. It needs the one above it.
+    pub disk_places: u32,
     /// Whether requests share the blocks of a common prefix.
     pub prefix_caching: bool,
+    /// How many percent of a worker's blocks pins may name together; 0: there are no pins.
+    pub pin_share: u32,
+    /// How many percent of a worker's blocks a tenant's requests may leave behind to be found later, and of what pins may
+    /// name its pins; 100: no bound.
+    pub tenant_cache_share: u32,
     /// Whether `cache_changes` tells anything. Who asks for it drains it.
     pub tells_cache_changes: bool,
+}
+
+impl CoreConfig {
+    /// Whether blocks are kept in the host's memory: there are some, and steps may hold the copies.
+    pub(crate) fn has_host_tier(&self) -> bool {
+        self.host_blocks > 0 && self.limits.saves > 0 && self.limits.loads > 0
+    }
 }
 
 /// How much there is of everything now, and what has happened since the core was made.
@@ -52,23 +76,47 @@ pub struct Counts {
     pub blocks_held: usize,
     /// Now: KV blocks in all, of the same groups.
     pub blocks: usize,
+    /// Now: blocks in the host's memory that a step or the disk is about to read or write.
+    pub host_blocks_held: usize,
+    /// Now: blocks in the host's memory that can be found.
+    pub host_blocks_findable: usize,
+    /// Blocks in the host's memory in all.
+    pub host_blocks: usize,
+    /// Now: blocks on disk that can be found.
+    pub disk_blocks: usize,
+    /// Places for blocks on disk in all.
+    pub disk_places: usize,
     /// Steps committed.
     pub steps: u64,
     /// Prompt tokens of requests, counted at their first admission.
     pub prompt_tokens: u64,
     /// Of those, found in the prefix cache then.
     pub cached_tokens: u64,
+    /// Of these, brought back from the host's memory, where they had stayed.
+    pub host_hits: u64,
+    /// Of these, brought back from disk.
+    pub disk_hits: u64,
+    /// Blocks copied to the host's memory, by steps that have committed.
+    pub saves: u64,
+    /// Blocks copied back from there, by steps that have committed.
+    pub loads: u64,
     /// Tokens committed.
     pub generated_tokens: u64,
     /// Times a request lost its blocks to another one.
     pub preemptions: u64,
     /// Tokens whose KV was lost by that, as far as nobody else held it.
     pub preempted_tokens: u64,
+    /// Now: pins that have not ended.
+    pub pins: usize,
+    /// Now: blocks that they name, in each group.
+    pub blocks_pinned: usize,
+    /// Pinned blocks that were given up, because nothing else was idle.
+    pub pinned_given_up: u64,
     /// Requests whose deadline passed.
     pub expired: u64,
     /// Requests that `abort` ended.
     pub aborted: u64,
-    /// Times a running request was put back because its worker was lost.
+    /// Times a running request was put back because its worker was lost, or what it was loading.
     pub replayed: u64,
     /// Prompt tokens that were computed again because the prefix cache had given them up.
     pub evicted_tokens: u64,
@@ -80,9 +128,12 @@ pub struct Counts {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Core {
     pub(crate) config: CoreConfig,
+    pub(crate) kinds: Kinds,
     pub(crate) requests: Requests,
     pub(crate) lengths: AnswerLengths,
+    pub(crate) pins: Pins,
     pub(crate) groups: BTreeMap<GroupId, Group>,
+    pub(crate) tiers: Tiers,
     pub(crate) events: Vec<Event>,
     pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
 }
@@ -91,27 +142,37 @@ impl Core {
     /// A core without groups: requests wait until there is one.
     pub fn new(config: CoreConfig) -> Self {
         let CoreConfig { block_size, max_model_len, limits, max_running, token_budget, .. } = config;
+        let kinds = Kinds::new(&config.kinds, block_size);
         assert!(block_size > 0 && max_model_len > 1 && token_budget > 0 && limits.tokens > 0);
         assert!((1..=limits.slots).contains(&max_running), "a frame has a row for each running request");
         assert!(
-            limits.appends >= max_model_len.div_ceil(block_size),
+            limits.appends >= max_model_len.div_ceil(block_size) * kinds.tables(),
             "a frame names all blocks of the longest request"
         );
+        assert!(config.pin_share <= 100 && config.tenant_cache_share <= 100, "shares are in percent");
+        assert!(limits.states >= kinds.states(), "a frame names all states of a request");
         assert!(limits.history >= max_model_len, "a frame holds the history of the longest request");
+        let tiers = Tiers::new(&config);
         Self {
             config,
+            kinds,
             requests: Requests::default(),
             lengths: AnswerLengths::default(),
+            pins: Pins::default(),
             groups: BTreeMap::new(),
+            tiers,
             events: Vec::new(),
             totals: Counts::default(),
         }
     }
 
-    /// A worker is there for the first time.
-    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
-        let before = self.groups.insert(group, Group::new(blocks, &self.config));
+    /// A worker is there for the first time. One that does not reach the host's memory, because it runs on another host or
+    /// computes otherwise, neither saves nor loads.
+    pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        let before = self.groups.insert(group, Group::new(blocks, reaches_host, &self.config));
         assert!(before.is_none(), "{group:?} is added once");
+        self.pin_anew(group);
+        self.tell_of_tiers(group);
         self.note_outage();
     }
 
@@ -131,7 +192,8 @@ impl Core {
         check_bounds(&new, &self.config)?;
         let request = LiveRequest::new(new, self.config.max_model_len);
         self.check_fits(&request)?;
-        self.requests.insert(request);
+        let key = self.requests.insert(request);
+        self.prefetch(key);
         Ok(())
     }
 
@@ -170,9 +232,10 @@ impl Core {
         }
     }
 
-    /// Time goes on: requests whose deadline has passed end, and those come forward that have waited for long.
+    /// Time goes on: requests whose deadline has passed end, and pins, and those come forward that have waited for long.
     pub fn tick(&mut self, now: Micros) {
         self.requests.looks.now = now;
+        self.end_pins(now);
         while let Some((deadline, request)) = self.requests.first_deadline()
             && deadline <= now
         {
@@ -182,12 +245,14 @@ impl Core {
             self.totals.expired += 1;
             self.events.push(Event::Expired { request, explanation });
         }
+        self.end_waits_for_disk();
         self.requests.age(now);
     }
 
-    /// When `tick` will have a request to end.
+    /// When `tick` will have a request or a pin to end, or a request that has waited for the disk for long enough.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.requests.first_deadline().map(|(deadline, _)| deadline)
+        let deadline = self.requests.first_deadline().map(|(deadline, _)| deadline);
+        deadline.into_iter().chain(self.pins.first_end()).chain(self.tiers.first_wait()).min()
     }
 
     /// The next step of a group. None: there is nothing to do, two steps are in flight, or the worker is lost.
@@ -200,7 +265,8 @@ impl Core {
         if epoch.in_flight.len() == STEPS_IN_FLIGHT {
             return None;
         }
-        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, group_state.cost.prices());
+        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, self.kinds, group_state.cost.prices());
+        self.plan_transfers(group, &mut next);
         let prompts = self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);
         self.plan_long_prompts(group, prompts, &mut next);
@@ -219,7 +285,9 @@ impl Core {
     /// The group's worker is dead: its steps in flight are void, and its requests wait with what they have committed.
     /// Nothing happens if the worker was lost before.
     pub fn worker_lost(&mut self, group: GroupId) {
-        let Some(epoch) = self.group_mut(group).epoch.take() else { return };
+        let Some(mut epoch) = self.group_mut(group).epoch.take() else { return };
+        self.totals.pinned_given_up += epoch.blocks.pinned_given_up();
+        self.tiers.lost(group, &mut epoch);
         for key in epoch.into_requests() {
             self.requests.get_mut(key).account.replayed();
             self.requests.return_to_queue(key);
@@ -230,9 +298,11 @@ impl Core {
 
     /// A lost group has a new worker, which counts its steps from 1. If it has fewer blocks than the one before, those
     /// that wait and fit no group any more are refused.
-    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let Self { groups, config, .. } = self;
-        groups.get_mut(&group).expect("the caller has added the group").revive(blocks, config);
+        groups.get_mut(&group).expect("the caller has added the group").revive(blocks, reaches_host, config);
+        self.pin_anew(group);
+        self.tell_of_tiers(group);
         self.note_outage();
         self.refuse_those_too_large();
     }
@@ -252,7 +322,10 @@ impl Core {
     /// What can be found in a group's prefix cache since the last call, and what no more. A lost worker's blocks are lost
     /// without a word here: the caller knows.
     pub fn cache_changes(&mut self, group: GroupId) -> Vec<CacheChange> {
-        self.group_mut(group).epoch.as_mut().map(|epoch| epoch.blocks.take_changes()).unwrap_or_default()
+        let epoch = self.group_mut(group).epoch.as_mut();
+        let mut changes = epoch.map(|epoch| epoch.blocks.take_changes()).unwrap_or_default();
+        changes.extend(self.tiers.take_changes(group));
+        changes
     }
 
     /// What a request went through so far, what it waits for and what it cost others. None: it has ended.
@@ -274,21 +347,25 @@ impl Core {
     pub fn counts(&self) -> Counts {
         let mut counts = self.totals;
         counts.waiting = self.requests.waiting().len();
+        (counts.pins, counts.blocks_pinned) = (self.pins.len(), self.pins.blocks());
         counts.held = self.requests.held();
         counts.running = self.requests.len() - counts.waiting - counts.held;
         for epoch in self.groups.values().filter_map(|group| group.epoch.as_ref()) {
             counts.blocks_held += epoch.blocks.pool().held();
             counts.blocks += epoch.blocks.pool().capacity();
+            counts.pinned_given_up += epoch.blocks.pinned_given_up();
         }
+        self.tiers.count(&mut counts);
         counts
     }
 
     /// Takes a request out, wherever it is.
     fn remove(&mut self, key: RequestKey) {
         if let Home::Slot(group, slot) = self.requests.get(key).home {
-            let Self { requests, groups, .. } = self;
+            let Self { requests, groups, tiers, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
             epoch.leave(slot, requests);
+            tiers.release(epoch);
         }
         self.requests.settle_account(key);
         self.totals.waited.add(&self.requests.explain(key).waited);
@@ -310,6 +387,11 @@ impl Core {
         }
     }
 
+    fn tell_of_tiers(&mut self, group: GroupId) {
+        let Self { groups, tiers, config, .. } = self;
+        tiers.gained(group, groups[&group].epoch.as_ref().expect("it has a worker now"), config);
+    }
+
     fn note_outage(&mut self) {
         let is_served = self.groups.values().any(|group| group.epoch.is_some());
         self.requests.looks.set_served(is_served);
@@ -317,7 +399,7 @@ impl Core {
 
     fn check_fits(&self, request: &LiveRequest) -> Result<(), Refusal> {
         let Some(blocks) = self.groups.values().map(|group| group.blocks).max() else { return Ok(()) };
-        let needed = request.blocks_max(self.config.block_size);
+        let needed = request.blocks_max(&self.kinds);
         if needed > blocks {
             return Err(Refusal::NeverFits { needed: needed as usize, blocks: blocks as usize });
         }

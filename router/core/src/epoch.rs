@@ -14,12 +14,15 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{Blocks, Hit};
+use crate::blocks::Blocks;
 use crate::cost::Work;
+use crate::hit::Hit;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
 use crate::prefix::Key;
-use crate::{BlockId, CoreConfig, SlotId, StepId};
+use crate::table::Table;
+use crate::tiers::Transfers;
+use crate::{BlockId, CoreConfig, HostBlockId, SlotId, StepId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
 pub(crate) const STEPS_IN_FLIGHT: usize = 2;
@@ -36,21 +39,29 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) owner: Owner,
-    pub(crate) table: Vec<BlockId>,
-    pub(crate) appended: usize,       // blocks of the table that the worker was told of
+    pub(crate) tenant: u64, // of its request
+    pub(crate) table: Table,
+    pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
     pub(crate) committed: u32,        // tokens with KV by steps that are done
     pub(crate) draws: u32,            // tokens that steps in flight will draw
-    pub(crate) shared: usize,         // blocks of the table that were a hit
-    pub(crate) indexed: usize,        // blocks of the table that the index has seen
+    pub(crate) shared: u32,           // blocks of the full kinds that were a hit on the device
+    pub(crate) found: usize,          // places of the table that were a hit in any tier
+    pub(crate) loading: usize,        // blocks of these whose load no step holds yet: until then it has no row
+    pub(crate) indexed: usize,        // places of the table that the index has seen
     pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
     pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
+    pub(crate) last_row: StepId,      // the last one with a row of it
     pub(crate) last_step: StepId,     // the last one that names the slot
 }
 
 impl Running {
-    /// Tokens that could be computed now, those not known yet included. None once the draws in flight end the request.
+    /// Tokens that could be computed now, those not known yet included. None while loads are to be planned, and once the draws
+    /// in flight end the request.
     pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
+        if self.loading > 0 {
+            return 0;
+        }
         let expected = request.known() + self.draws;
         if expected < request.known_max { expected - self.planned } else { 0 }
     }
@@ -61,7 +72,10 @@ impl Running {
 pub(crate) struct Sent {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<SentRow>,
-    pub(crate) sources: Vec<BlockId>, // held until its copies are done
+    pub(crate) named: Vec<SlotId>,      // slots that it names and that have no row in it
+    pub(crate) sources: Vec<BlockId>,   // held until its copies are done
+    pub(crate) saves: Vec<HostBlockId>, // what it saves to
+    pub(crate) loads: Vec<HostBlockId>, // what it loads from: held until then
     pub(crate) work: Work,
 }
 
@@ -85,20 +99,22 @@ pub(crate) struct Epoch {
     /// What those that serve are about to make findable: the next block of known tokens, or the end of a prompt. Who
     /// needs the same waits for it instead of computing it too.
     frontiers: HashMap<Key, SlotId>,
+    pub(crate) transfers: Transfers,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
 }
 
 impl Epoch {
-    pub(crate) fn new(blocks: u32, config: &CoreConfig) -> Self {
+    pub(crate) fn new(blocks: u32, reaches_host: bool, config: &CoreConfig) -> Self {
         Self {
-            blocks: Blocks::new(blocks, config),
+            blocks: Blocks::new(blocks, reaches_host && config.has_host_tier(), config),
             slots: (0..config.max_running).map(|_| None).collect(),
             free: (0..config.max_running).rev().map(SlotId).collect(),
             drops: Vec::new(),
             order: Vec::new(),
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
             frontiers: HashMap::new(),
+            transfers: Transfers::default(),
             last_sent: StepId(0),
             last_committed: StepId(0),
         }
@@ -144,6 +160,11 @@ impl Epoch {
         leaving > 0 || self.in_flight.iter().any(|sent| !sent.sources.is_empty())
     }
 
+    /// Whether a commit will give back blocks of this slot, perhaps: those that a window has passed.
+    pub(crate) fn awaits_own_blocks(&self, slot: SlotId) -> bool {
+        self.blocks.kinds().has_bounded() && self.running(slot).last_step > self.last_committed
+    }
+
     /// Puts a request into a free slot.
     pub(crate) fn occupy(&mut self, place: Place, running: Running) -> SlotId {
         let slot = self.free.pop().expect("the caller saw a free slot");
@@ -159,6 +180,7 @@ impl Epoch {
         let key = self.served(slot);
         self.take_out_of_order(requests.get(key).place);
         self.running_mut(slot).owner = Owner::Yields(key);
+        self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
     }
@@ -175,8 +197,15 @@ impl Epoch {
         };
         self.index_tail(slot, requests.get_mut(key));
         self.running_mut(slot).owner = Owner::Nobody;
+        self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
+    }
+
+    fn drop_loads(&mut self, slot: SlotId) {
+        if std::mem::take(&mut self.running_mut(slot).loading) > 0 {
+            self.transfers.drop_loads(slot);
+        }
     }
 
     /// Frees a slot whose request has left, if no step in flight names it any more.
@@ -193,8 +222,8 @@ impl Epoch {
             Owner::Nobody => {}
         }
         let running = self.slots[slot.index()].take().expect("looked at above");
-        for &block in running.table.iter().rev() {
-            self.blocks.give(block); // leaf before root
+        for block in running.table.blocks().rev() {
+            self.blocks.give(block, running.tenant); // leaf before root
         }
         self.free.push(slot);
         self.drops.push(slot);
@@ -209,6 +238,15 @@ impl Epoch {
             self.blocks.index_prompt_end(request, &running.table, running.indexed);
         }
         self.move_frontier(slot, request);
+    }
+
+    /// Gives back what no row of this slot reads any more, now that more than `before` tokens are committed.
+    pub(crate) fn pass(&mut self, slot: SlotId, before: u32) {
+        if !self.blocks.kinds().has_bounded() {
+            return;
+        }
+        let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
+        self.blocks.pass(&mut running.table, running.tenant, before, running.committed);
     }
 
     /// Notes what a slot will make findable next.
@@ -242,8 +280,12 @@ impl Epoch {
 
     /// Whether what follows a request's hit is being computed for another one.
     pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
-        let key = self.blocks.key_behind(request, hit.full.len());
-        key.is_some_and(|key| self.frontiers.contains_key(&key))
+        let mut is_computed = |blocks| {
+            let key = self.blocks.key_behind(request, blocks);
+            key.is_some_and(|key| self.frontiers.contains_key(&key))
+        };
+        // Behind the unbroken run on the device another one may be bringing back the same.
+        is_computed(hit.unbroken()) || (!hit.loads.is_empty() && is_computed(hit.places))
     }
 
     /// Whether a prompt is under way that more than one step has to compute.
@@ -255,9 +297,9 @@ impl Epoch {
     pub(crate) fn growths(&self, requests: &Requests, lengths: &AnswerLengths) -> Vec<Growth> {
         let growth = |&(_, slot): &(Place, SlotId)| {
             let (running, request) = (self.running(slot), requests.get(self.served(slot)));
-            let count = |len: usize| u32::try_from(len).expect("blocks are counted by u32");
-            let (held, shared) = (count(running.table.len()), count(running.shared));
-            request.growth(request.known() + running.draws, held, shared, lengths)
+            let shared =
+                u32::try_from(running.shared).expect("blocks are counted by u32") * self.blocks.kinds().fulls();
+            request.growth(request.known() + running.draws, running.table.held(), shared, lengths)
         };
         self.order.iter().map(growth).collect()
     }

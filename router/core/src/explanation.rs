@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::tiers::Below;
 use crate::{Micros, RequestId};
 
 /// What a request waits for.
@@ -31,11 +32,13 @@ pub enum Wait {
     Worker,
     /// It was kept back: see `Core::hold`.
     Held,
+    /// Blocks of its prompt were being read from disk.
+    Disk,
 }
 
 impl Wait {
     /// All there are.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Queue,
         Self::Slot,
         Self::Step,
@@ -46,6 +49,7 @@ impl Wait {
         Self::LongPrompt,
         Self::Worker,
         Self::Held,
+        Self::Disk,
     ];
 
     /// One word, for programs.
@@ -61,6 +65,7 @@ impl Wait {
             Self::LongPrompt => "long_prompt",
             Self::Worker => "worker",
             Self::Held => "held",
+            Self::Disk => "disk",
         }
     }
 
@@ -77,6 +82,7 @@ impl Wait {
             Self::LongPrompt => "for another long prompt: they come one by one",
             Self::Worker => "for a worker: none was there",
             Self::Held => "while others were tried: a worker had died, and one of those that it computed may be why",
+            Self::Disk => "for blocks of its prompt that were read from disk (--kv-disk)",
         }
     }
 }
@@ -156,6 +162,10 @@ pub struct Explanation {
     pub prompt: u32,
     /// Of these, found in the prefix cache at its first admission.
     pub cached: u32,
+    /// Of the cached ones, brought back from the host's memory, where they had stayed.
+    pub cached_host: u32,
+    /// Of the cached ones, brought back from disk.
+    pub cached_disk: u32,
     /// Why the others were not.
     pub missed: Missed,
     /// Tokens drawn.
@@ -168,7 +178,7 @@ pub struct Explanation {
     pub steps_us: u64,
     /// Times it lost its blocks to others.
     pub preempted: Preempted,
-    /// Times its worker was lost while it ran.
+    /// Times its worker was lost while it ran, or what it was loading.
     pub replayed: u32,
     /// Times it took the blocks of others.
     pub preempted_others: Preempted,
@@ -234,6 +244,8 @@ impl Explanation {
             waited: Waited::default(),
             prompt,
             cached: 0,
+            cached_host: 0,
+            cached_disk: 0,
             missed: Missed::default(),
             drawn: 0,
             chunks: 0,
@@ -295,8 +307,9 @@ impl Account {
     }
 
     /// The prefix cache was asked for its prompt.
-    pub(crate) fn cached(&mut self, cached: u32, missed: Missed) {
+    pub(crate) fn cached(&mut self, cached: u32, below: Below, missed: Missed) {
         (self.so_far.cached, self.so_far.missed) = (cached, missed);
+        (self.so_far.cached_host, self.so_far.cached_disk) = (below.host, below.disk);
     }
 
     /// A step was planned that computes several of its tokens, and takes so much longer for those that draw in it.

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::Kinds;
+
 /// Lengths are told apart by their leading three bits: within an eighth.
 const BUCKETS: usize = 8 * 30;
 /// Beyond so many answers the old ones count half.
@@ -102,8 +104,8 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    fn blocks_after(&self, tokens: u32, block_size: u32) -> u64 {
-        u64::from((self.tokens + tokens).div_ceil(block_size).max(self.held))
+    fn blocks_after(&self, tokens: u32, kinds: &Kinds) -> u64 {
+        u64::from(kinds.blocks_at(self.tokens + tokens).max(self.held))
     }
 }
 
@@ -111,8 +113,8 @@ impl Growth {
 /// `held` blocks are held now. Sorts `running`. The peak is right before one of them leaves.
 ///
 /// O(n) where all of them at full length would fit into `capacity`, else O(n^2) for n running: some 30 us for 256.
-pub(crate) fn peak(running: &mut [Growth], held: u64, block_size: u32, capacity: u64) -> u64 {
-    let grown = |growth: &Growth, steps| growth.blocks_after(steps, block_size) - u64::from(growth.held);
+pub(crate) fn peak(running: &mut [Growth], held: u64, kinds: &Kinds, capacity: u64) -> u64 {
+    let grown = |growth: &Growth, steps| growth.blocks_after(steps, kinds) - u64::from(growth.held);
     let at_once = held + running.iter().map(|growth| grown(growth, growth.coming)).sum::<u64>();
     if at_once <= capacity {
         return at_once;
@@ -131,6 +133,7 @@ pub(crate) fn peak(running: &mut [Growth], held: u64, block_size: u32, capacity:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
 
     #[test]
     fn every_length_lies_in_its_bucket_and_buckets_follow_each_other() {
@@ -163,12 +166,12 @@ mod tests {
     }
 
     /// Lives through it token by token.
-    fn lived(running: &[Growth], held: u64, block_size: u32) -> u64 {
+    fn lived(running: &[Growth], held: u64, kinds: &Kinds) -> u64 {
         let longest = running.iter().map(|growth| growth.coming).max().unwrap_or(0);
         let at = |step: u32| {
             running.iter().fold(held, |sum, growth| {
                 if growth.coming >= step {
-                    sum + growth.blocks_after(step, block_size) - u64::from(growth.held)
+                    sum + growth.blocks_after(step, kinds) - u64::from(growth.held)
                 } else {
                     sum - u64::from(growth.held - growth.shared)
                 }
@@ -186,17 +189,24 @@ mod tests {
         };
         for _ in 0..2_000 {
             let block_size = 1 + random(8);
+            let windows =
+                [Kind::Full, Kind::Window { tokens: 1 + random(20) }, Kind::Window { tokens: 1 + random(70) }];
+            let kinds = Kinds::new(&windows[..1 + random(3) as usize], block_size);
             let mut running: Vec<Growth> = (0..random(6))
                 .map(|_| {
                     let tokens = 1 + random(60);
-                    let held = tokens.div_ceil(block_size);
+                    let held = kinds.blocks_at(tokens);
                     Growth { tokens, coming: random(50), held, shared: random(held + 1) }
                 })
                 .collect();
             let held: u64 = running.iter().map(|growth| u64::from(growth.held)).sum();
-            let expected = lived(&running, held, block_size);
-            assert_eq!(peak(&mut running, held, block_size, 0), expected, "{running:?} in blocks of {block_size}");
-            assert!(peak(&mut running, held, block_size, u64::MAX) >= expected, "the quick answer is never too low");
+            let expected = lived(&running, held, &kinds);
+            assert_eq!(
+                peak(&mut running, held, &kinds, 0),
+                expected,
+                "{running:?} in blocks of {block_size}, {windows:?}"
+            );
+            assert!(peak(&mut running, held, &kinds, u64::MAX) >= expected, "the quick answer is never too low");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Requests, schedule, blocks, prefixes: a pure, deterministic state machine.
 //!
 //! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments.
-//! In: `submit`, `abort`, `finish`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
+//! In: `submit`, `abort`, `finish`, `pin`, `unpin`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
 //! Out: `plan(group, now)`, `events()`, `next_deadline()`, `explain(request)`; all of it as a value: `snapshot()`.
 #![forbid(unsafe_code)]
 
@@ -15,26 +15,36 @@ mod epoch;
 mod event;
 mod explanation;
 mod group;
+mod hit;
 mod ids;
+mod kinds;
 mod lengths;
 mod live;
 mod next_step;
+mod pins;
 mod plan;
 mod pool;
 mod prefix;
 mod queue;
+mod quota;
 mod request;
 mod schedule;
 mod shares;
 mod snapshot;
+mod state;
+mod table;
+mod tiers;
 mod traces;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
-pub use event::{CacheChange, Event, FinishReason, TokenLogprobs};
+pub use event::{CacheChange, Event, FinishReason, Medium, TokenLogprobs};
 pub use explanation::{Explanation, Missed, Preempted, Wait, Waited};
-pub use ids::{BlockId, GroupId, Micros, RequestId, SlotId, StepId, TokenId};
-pub use plan::{Admit, Append, Copy, Limits, Plan, Row, RowResult, StepResults};
+pub use ids::{BlockId, BlockKey, DiskPlace, GroupId, HostBlockId, Micros, PinId, RequestId, SlotId, StepId, TokenId};
+pub use kinds::{KINDS_MAX, Kind, StateMode};
+pub use pins::{NewPin, PinRefusal};
+pub use plan::{Admit, Append, Copy, Limits, Load, Plan, Row, RowResult, Save, StateMove, StepResults};
 pub use request::{NewRequest, Refusal, Sampling, StopRule};
 pub use shares::Party;
 pub use snapshot::{SOURCES, Snapshot};
+pub use tiers::{DiskEntry, DiskFault, DiskOrder};

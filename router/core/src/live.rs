@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::explanation::{Account, Looks};
+use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::prefix::KeyChain;
 use crate::queue::{Queue, Ticket};
 use crate::request::{NewRequest, Sampling, StopRule};
 use crate::shares::{Party, Shares};
-use crate::{Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
+use crate::{DiskPlace, Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
 
 /// Where a request stands among others: the smaller place is served first. It never changes, so a request that was
 /// skipped or preempted comes before all that came after it. B:SC1.
@@ -55,7 +56,8 @@ pub(crate) struct LiveRequest {
     pub(crate) was_admitted: bool,
     pub(crate) uncached: u32, // prompt tokens to compute, as of its first admission
     pub(crate) account: Account,
-    charged: u64, // tokens that its party was charged
+    pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
+    charged: u64,                             // tokens that its party was charged
 }
 
 impl LiveRequest {
@@ -78,6 +80,7 @@ impl LiveRequest {
             was_admitted: false,
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
+            awaited_reads: Vec::new(),
             charged: 0,
         }
     }
@@ -90,9 +93,9 @@ impl LiveRequest {
         self.known() - self.prompt_len
     }
 
-    /// Blocks for the KV of all tokens it can have but the last one, which nothing follows.
-    pub(crate) fn blocks_max(&self, block_size: u32) -> u32 {
-        (self.known_max - 1).div_ceil(block_size)
+    /// The most blocks that it can come to need: for the KV of all tokens but the last one, which nothing follows.
+    pub(crate) fn blocks_max(&self, kinds: &Kinds) -> u32 {
+        kinds.blocks_at(self.known_max - 1)
     }
 
     /// What it holds and will hold, once it has so many tokens.

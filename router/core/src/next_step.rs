@@ -4,8 +4,11 @@
 
 use crate::cost::{Prices, Work};
 use crate::epoch::{Running, Sent, SentRow};
+use crate::hit::Hit;
+use crate::kinds::Kinds;
 use crate::live::LiveRequest;
-use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Plan, Row, SlotId, StepId};
+use crate::state;
+use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
 const CHUNK_MIN: u32 = 16;
@@ -30,14 +33,19 @@ pub(crate) struct NextStep {
     kept: u32, // tokens
     keeps_half: bool,
     block_size: u32,
+    kinds: Kinds,
+    cuts_rows: bool,
+    /// One of those that run goes without the blocks that it wants.
+    pub(crate) lacks_blocks: bool,
     left: Limits,
     plan: Plan,
     rows: Vec<SentRow>,
+    named: Vec<SlotId>,
     sources: Vec<BlockId>,
 }
 
 impl NextStep {
-    pub(crate) fn new(step: StepId, config: &CoreConfig, prices: Prices) -> Self {
+    pub(crate) fn new(step: StepId, config: &CoreConfig, kinds: Kinds, prices: Prices) -> Self {
         let left = Limits { tokens: config.token_budget.min(config.limits.tokens), ..config.limits };
         Self {
             step,
@@ -49,16 +57,20 @@ impl NextStep {
             kept: 0,
             keeps_half: false,
             block_size: config.block_size,
+            kinds,
+            cuts_rows: config.prefix_caching && kinds.cuts_rows() && kinds.can_be_found(),
+            lacks_blocks: false,
             left,
             plan: Plan::default(),
             rows: Vec::new(),
+            named: Vec::new(),
             sources: Vec::new(),
         }
     }
 
     /// Whether a slot has its row already.
     pub(crate) fn has_row(&self, running: &Running) -> bool {
-        running.last_step == self.step
+        running.last_row == self.step
     }
 
     /// Until `keep_nothing`, rows leave this many tokens of the step to others.
@@ -80,8 +92,8 @@ impl NextStep {
         self.left.tokens <= self.kept
     }
 
-    pub(crate) fn takes_copy(&self) -> bool {
-        self.left.copies > 0
+    pub(crate) fn takes_copies(&self, copies: usize) -> bool {
+        self.left.copies as usize >= copies
     }
 
     /// Whether the frame has room for what a request brings along when it is admitted.
@@ -91,15 +103,28 @@ impl NextStep {
     }
 
     /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
-    /// `appended` blocks.
+    /// `appended` places.
     pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
         let appended = u32::try_from(appended).expect("blocks are counted by u32");
-        let reach = (appended.saturating_add(self.left.appends)).saturating_mul(self.block_size);
+        let more = match self.kinds.tables() {
+            0 => u32::MAX,
+            1 => self.left.appends,
+            tables => self.left.appends / tables,
+        };
+        let states = state::reach(&self.kinds, self.block_size, planned, self.left.states);
+        let reach = appended.saturating_add(more).min(states).saturating_mul(self.block_size);
         let count = ahead.min(self.left.tokens.saturating_sub(self.kept)).min(reach.saturating_sub(planned));
-        match self.pace {
+        let count = match self.pace {
             Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, planned, count)),
             _ => count,
-        }
+        };
+        if self.cuts_rows { self.cut(planned, count) } else { count }
+    }
+
+    /// A row that ends with a full block, if it gets to the end of any: then its state can be found.
+    fn cut(&self, start: u32, count: u32) -> u32 {
+        let aligned = (start + count) / self.block_size * self.block_size;
+        if aligned > start { aligned - start } else { count }
     }
 
     /// How much of a prompt fits into the time of this step, beside what stands in it.
@@ -115,7 +140,8 @@ impl NextStep {
     }
 
     /// Tells the worker of a request that enters `slot`.
-    pub(crate) fn admit(&mut self, slot: SlotId, request: &LiveRequest) {
+    pub(crate) fn admit(&mut self, slot: SlotId, running: &mut Running, request: &LiveRequest) {
+        self.name(slot, running);
         let cost = AdmitCost::of(request);
         self.left.biases -= cost.biases;
         self.left.suppressed -= cost.suppressed;
@@ -129,6 +155,42 @@ impl NextStep {
             sampling: request.sampling.clone(),
             history: if cost.history > 0 { request.tokens.clone() } else { Vec::new() },
         });
+    }
+
+    pub(crate) fn takes_save(&self) -> bool {
+        self.left.saves > 0
+    }
+
+    pub(crate) fn takes_load(&self) -> bool {
+        self.left.loads > 0
+    }
+
+    /// Whether the step has room for all loads of a hit.
+    pub(crate) fn takes_loads(&self, hit: &Hit) -> bool {
+        hit.loads.len() <= self.left.loads as usize
+    }
+
+    /// Has a block copied to the host's memory.
+    pub(crate) fn save(&mut self, save: Save) {
+        self.left.saves -= 1;
+        self.work = self.work.with_copied_block();
+        self.plan.saves.push(save);
+    }
+
+    /// Has a block copied back from the host's memory, for the request of a slot.
+    pub(crate) fn load(&mut self, slot: SlotId, running: &mut Running, load: Load) {
+        self.left.loads -= 1;
+        self.work = self.work.with_copied_block();
+        self.plan.loads.push(load);
+        self.name(slot, running);
+    }
+
+    /// The step names a slot. If it has no row of it besides, its commit looks at the slot all the same.
+    fn name(&mut self, slot: SlotId, running: &mut Running) {
+        if self.named.last() != Some(&slot) {
+            self.named.push(slot);
+        }
+        running.last_step = self.step;
     }
 
     /// Has the start of a block copied. The caller holds the source, until the step has committed.
@@ -151,10 +213,13 @@ impl NextStep {
         *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
         let end = start + count;
         let samples = end == known + running.draws;
-        let blocks = end.div_ceil(self.block_size) as usize;
-        let appends = &running.table[running.appended..blocks];
-        self.plan.appends.extend(appends.iter().map(|&block| Append { slot, block }));
-        self.left.appends -= u32::try_from(appends.len()).expect("blocks are counted by u32");
+        let places = end.div_ceil(self.block_size) as usize;
+        if places > running.appended {
+            self.tell_blocks(slot, running, places);
+        }
+        if self.kinds.states() > 0 {
+            self.tell_states(slot, running, end);
+        }
         self.left.tokens -= count;
 
         let tokens = &request.tokens[start as usize..end.min(known) as usize];
@@ -163,20 +228,50 @@ impl NextStep {
         self.plan.rows.push(Row { slot, start, count, known, samples });
         self.rows.push(SentRow { slot, end, samples });
 
-        running.appended = blocks;
+        running.appended = places;
         running.planned = end;
         running.draws += u32::from(samples);
-        running.last_step = self.step;
+        (running.last_row, running.last_step) = (self.step, self.step);
+    }
+
+    fn tell_blocks(&mut self, slot: SlotId, running: &Running, places: usize) {
+        let number = |index: usize| u32::try_from(index).expect("few kinds, and blocks are counted by u32");
+        for at in running.appended..places {
+            for kind in self.kinds.in_tables() {
+                if let Some(block) = running.table.get(kind, at) {
+                    self.plan.appends.push(Append { slot, kind: number(kind), at: number(at), block });
+                    self.left.appends -= 1;
+                }
+            }
+        }
+    }
+
+    fn tell_states(&mut self, slot: SlotId, running: &Running, end: u32) {
+        let states = &mut self.plan.states;
+        let before = states.len();
+        state::moves(&self.kinds, self.block_size, slot, &running.table, running.planned, end, states);
+        self.left.states -= u32::try_from(states.len() - before).expect("bounded by what is left");
     }
 
     /// The plan, if there is anything to do, and what the core must remember of it.
     pub(crate) fn finish(mut self, drops: &mut Vec<SlotId>) -> Option<(Plan, Sent)> {
-        if self.plan.rows.is_empty() {
+        let Plan { rows, admits, saves, loads, .. } = &self.plan;
+        if rows.is_empty() && admits.is_empty() && saves.is_empty() && loads.is_empty() {
             return None; // drops alone can wait for the next step that does something
         }
+        self.named.retain(|slot| !rows.iter().any(|row| row.slot == *slot));
+        let sent = Sent {
+            step: self.step,
+            rows: self.rows,
+            named: self.named,
+            sources: self.sources,
+            saves: saves.iter().map(|save| save.to).collect(),
+            loads: loads.iter().map(|load| load.from).collect(),
+            work: self.work,
+        };
         self.plan.step = self.step;
         self.plan.drops = std::mem::take(drops);
-        Some((self.plan, Sent { step: self.step, rows: self.rows, sources: self.sources, work: self.work }))
+        Some((self.plan, sent))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BlockId, RequestId, Sampling, SlotId, StepId, TokenId};
+use crate::{BlockId, HostBlockId, RequestId, Sampling, SlotId, StepId, TokenId};
 
 /// What one step may hold at most: the capacities of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,8 +15,14 @@ pub struct Limits {
     pub tokens: u32,
     /// Block appends.
     pub appends: u32,
+    /// Blocks copied to the host's memory; 0: none ever is.
+    pub saves: u32,
+    /// Blocks copied back from there; 0: none ever is.
+    pub loads: u32,
     /// Block copies.
     pub copies: u32,
+    /// State moves.
+    pub states: u32,
     /// Entries of all admitted requests' logit biases.
     pub biases: u32,
     /// Entries of all admitted requests' suppressed ids.
@@ -34,11 +40,17 @@ pub struct Plan {
     pub drops: Vec<SlotId>,
     /// Requests that enter a slot. Their block table is empty before `appends`.
     pub admits: Vec<Admit>,
-    /// Blocks added at the end of slots' tables, in order.
+    /// Blocks put into slots' tables, in order.
     pub appends: Vec<Append>,
+    /// Blocks copied to the host's memory, before anything of this step writes a block.
+    pub saves: Vec<Save>,
+    /// Blocks copied back from there, before anything of this step reads a block, but for `saves`.
+    pub loads: Vec<Load>,
     /// Copies of KV between blocks, in order, before any row of this step writes.
     pub copies: Vec<Copy>,
-    /// What is computed; each slot at most once.
+    /// Where the rows' recurrent states come from and go to, slot by slot and kind by kind in the order of the tokens.
+    pub states: Vec<StateMove>,
+    /// What is computed; each slot at most once. None in a step that only moves blocks between tiers.
     pub rows: Vec<Row>,
     /// The known tokens of all rows, one row after the other.
     pub tokens: Vec<TokenId>,
@@ -64,16 +76,61 @@ pub struct Admit {
     pub history: Vec<TokenId>,
 }
 
-/// A block added at the end of a slot's table.
+/// A block put into a slot's table: at its end, or, of a kind that keeps not all blocks, behind a hole. What a window has
+/// passed is told by nobody: a worker never reads behind it, and finds there what has long been another one's. Kinds with a
+/// state have no table: see [`StateMove`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Append {
     /// Whose table.
     pub slot: SlotId,
+    /// The kind of layers that it is for, as it stands in [`crate::CoreConfig::kinds`].
+    pub kind: u32,
+    /// Its place: the block is for the tokens from `at * block_size` on.
+    pub at: u32,
     /// The block.
     pub block: BlockId,
 }
 
-/// The first `tokens` tokens of a block, copied to another one (a partial prefix hit).
+/// A full block, copied from the device to the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Save {
+    /// Source.
+    pub from: BlockId,
+    /// Target.
+    pub to: HostBlockId,
+}
+
+/// A full block, copied from the host's memory to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Source.
+    pub from: HostBlockId,
+    /// Target.
+    pub to: BlockId,
+}
+
+/// How a row's recurrent state moves from block to block. The row's tokens up to `until`, from where the move before it
+/// ended or from the row's start, are computed on from the state in `from`, and the state after them stays in `to`.
+///
+/// What is left in `from` must not be written, unless it is `to` itself: others may find it. In `to` the slot's state
+/// stays, and rows without a move go on from there in place. A kernel that writes states in the midst of a row
+/// (`StateMode::All`) takes all moves of a row at once; in the other modes a row has one at most, and it reaches to the
+/// row's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateMove {
+    /// The slot, which has a row in this step.
+    pub slot: SlotId,
+    /// The kind of layers.
+    pub kind: u32,
+    /// Where the state before these tokens is; none: it is zero, whatever the block `to` contains. B:KV1.
+    pub from: Option<BlockId>,
+    /// Where the state after them goes.
+    pub to: BlockId,
+    /// The absolute position behind the last of these tokens.
+    pub until: u32,
+}
+
+/// The first `tokens` tokens of a block, copied to another one of the same kind (a partial prefix hit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
     /// Source.

@@ -1,7 +1,8 @@
 //! Device blocks: who holds them, and in which order they are given up.
 //!
 //! A block is *held* by one or more tables or copies, or *idle*: unheld, its contents perhaps still findable.
-//! Invariant: a block stands in the idle ring exactly when `holders` is 0. So held + idle == capacity, always.
+//! Invariant: a block stands in one of the idle rings exactly when `holders` is 0. So held + idle == capacity, always.
+//! Blocks that are pinned are given up after all others.
 //! Never here: what a block contains, or who holds it. Every call is O(1).
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use crate::BlockId;
 /// What an idle block is still good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
+    /// Somebody has asked to keep them: the block is given up when nothing else is idle, the one first that became so first.
+    Pinned,
     /// A later request may find them: the block is given up after all that became idle before it.
     Findable,
     /// Nobody can find them: the block is given up first.
@@ -21,18 +24,17 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BlockPool {
     holders: Vec<u32>, // by BlockId
-    idle: IdleRing,
+    idle: IdleRings,
 }
 
 impl BlockPool {
     /// All blocks idle, to be taken in the order of their ids.
     pub(crate) fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
-        let mut idle = IdleRing::new(capacity);
+        let mut idle = IdleRings::new(capacity);
         for block in 0..capacity {
-            idle.insert_before_joint(block);
+            idle.insert_newest(block, Ring::Ordinary);
         }
-        Self { holders: vec![0; capacity], idle }
+        Self { holders: vec![0; capacity as usize], idle }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -40,7 +42,7 @@ impl BlockPool {
     }
 
     pub(crate) fn idle(&self) -> usize {
-        self.idle.len
+        self.idle.len as usize
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -55,20 +57,21 @@ impl BlockPool {
         self.holders[block.index()]
     }
 
-    /// Takes the block that has been idle for longest. Its contents are lost.
+    /// Takes the block that has been idle for longest, one that is not pinned if there is any. Its contents are lost.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
-        let block = self.idle.oldest()?;
-        assert_eq!(self.holders[block], 0, "an idle block has no holder");
-        self.idle.unlink(block);
-        self.holders[block] = 1;
-        Some(BlockId(u32::try_from(block).expect("made from a u32 in new()")))
+        let block = self.idle.oldest(Ring::Ordinary).or_else(|| self.idle.oldest(Ring::Pinned))?;
+        let block = BlockId(block);
+        assert_eq!(self.holders[block.index()], 0, "an idle block has no holder");
+        self.idle.unlink(block.0);
+        self.holders[block.index()] = 1;
+        Some(block)
     }
 
     /// One more holder of a block whose contents are wanted.
     pub(crate) fn hold(&mut self, block: BlockId) {
         let holders = &mut self.holders[block.index()];
         if *holders == 0 {
-            self.idle.unlink(block.index());
+            self.idle.unlink(block.0);
         }
         *holders += 1;
     }
@@ -79,79 +82,109 @@ impl BlockPool {
         assert!(*holders > 0, "{block:?} is given by a holder");
         *holders -= 1;
         if *holders == 0 {
-            match contents {
-                Contents::Findable => self.idle.insert_before_joint(block.index()),
-                Contents::Blank => self.idle.insert_after_joint(block.index()),
-            }
+            self.idle.insert(block.0, contents);
         }
+    }
+
+    /// An idle block's contents are good for something else now. It stands as if it had become idle just now.
+    pub(crate) fn set_contents(&mut self, block: BlockId, contents: Contents) {
+        assert!(self.is_idle(block), "{block:?} is idle");
+        self.idle.unlink(block.0);
+        self.idle.insert(block.0, contents);
+    }
+
+    /// The idle blocks that are pinned, for assertions.
+    pub(crate) fn pinned(&self) -> impl Iterator<Item = BlockId> {
+        self.idle.iter(Ring::Pinned).map(BlockId)
     }
 
     /// Asserts the invariant, in O(capacity).
     pub(crate) fn check(&self) {
         let mut stands = vec![false; self.capacity()];
-        for block in self.idle.iter() {
-            assert!(!stands[block], "block {block} stands in the ring once");
-            stands[block] = true;
+        for block in self.idle.iter(Ring::Ordinary).chain(self.idle.iter(Ring::Pinned)) {
+            let stood = std::mem::replace(&mut stands[block as usize], true);
+            assert!(!stood, "block {block} stands in one ring once");
         }
         for (block, &holders) in self.holders.iter().enumerate() {
             assert_eq!(stands[block], holders == 0, "block {block}: idle exactly when unheld");
         }
-        assert_eq!(stands.iter().filter(|stands| **stands).count(), self.idle.len);
+        assert_eq!(stands.iter().filter(|stands| **stands).count(), self.idle());
     }
 }
 
-/// Idle blocks, oldest first: a doubly linked ring by index, closed by a joint that is one past the last block, so that
-/// no link ever points nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ring {
+    Ordinary,
+    Pinned,
+}
+
+/// Idle blocks, oldest first: doubly linked rings by index, each closed by a joint behind the last block, so that no link
+/// ever points nowhere.
 ///
 /// ```text
 ///   joint → oldest → … → newest → joint      `newer` goes to the right, `older` to the left
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct IdleRing {
-    newer: Vec<usize>, // by block, then the joint's; stale for held blocks
-    older: Vec<usize>,
-    len: usize,
+struct IdleRings {
+    newer: Vec<u32>, // by block, then the joints'; stale for held blocks
+    older: Vec<u32>,
+    len: u32, // of both
 }
 
-impl IdleRing {
-    fn new(capacity: usize) -> Self {
-        Self { newer: vec![capacity; capacity + 1], older: vec![capacity; capacity + 1], len: 0 }
+impl IdleRings {
+    fn new(capacity: u32) -> Self {
+        let mut links: Vec<u32> = vec![0; capacity as usize];
+        links.extend([capacity, capacity + 1]); // a joint alone is its own neighbour
+        Self { newer: links.clone(), older: links, len: 0 }
     }
 
-    fn joint(&self) -> usize {
-        self.newer.len() - 1
+    fn joint(&self, ring: Ring) -> u32 {
+        let blocks = u32::try_from(self.newer.len() - 2).expect("made from a u32 in new()");
+        blocks + u32::from(ring == Ring::Pinned)
     }
 
-    fn oldest(&self) -> Option<usize> {
-        let oldest = self.newer[self.joint()];
-        (oldest != self.joint()).then_some(oldest)
+    fn oldest(&self, ring: Ring) -> Option<u32> {
+        let joint = self.joint(ring);
+        let oldest = self.newer[joint as usize];
+        (oldest != joint).then_some(oldest)
     }
 
-    fn insert_before_joint(&mut self, block: usize) {
-        self.link(self.older[self.joint()], block, self.joint());
+    fn insert(&mut self, block: u32, contents: Contents) {
+        match contents {
+            Contents::Pinned => self.insert_newest(block, Ring::Pinned),
+            Contents::Findable => self.insert_newest(block, Ring::Ordinary),
+            Contents::Blank => {
+                let joint = self.joint(Ring::Ordinary);
+                self.link(joint, block, self.newer[joint as usize]);
+            }
+        }
     }
 
-    fn insert_after_joint(&mut self, block: usize) {
-        self.link(self.joint(), block, self.newer[self.joint()]);
+    fn insert_newest(&mut self, block: u32, ring: Ring) {
+        let joint = self.joint(ring);
+        self.link(self.older[joint as usize], block, joint);
     }
 
-    fn link(&mut self, older: usize, block: usize, newer: usize) {
-        self.older[block] = older;
-        self.newer[block] = newer;
-        self.newer[older] = block;
-        self.older[newer] = block;
+    fn link(&mut self, older: u32, block: u32, newer: u32) {
+        self.older[block as usize] = older;
+        self.newer[block as usize] = newer;
+        self.newer[older as usize] = block;
+        self.older[newer as usize] = block;
         self.len += 1;
     }
 
-    fn unlink(&mut self, block: usize) {
-        let (older, newer) = (self.older[block], self.newer[block]);
-        self.newer[older] = newer;
-        self.older[newer] = older;
+    fn unlink(&mut self, block: u32) {
+        let (older, newer) = (self.older[block as usize], self.newer[block as usize]);
+        self.newer[older as usize] = newer;
+        self.older[newer as usize] = older;
         self.len -= 1;
     }
 
-    fn iter(&self) -> impl Iterator<Item = usize> {
-        std::iter::successors(self.oldest(), |&block| Some(self.newer[block]).filter(|&next| next != self.joint()))
+    fn iter(&self, ring: Ring) -> impl Iterator<Item = u32> {
+        let joint = self.joint(ring);
+        std::iter::successors(self.oldest(ring), move |&block| {
+            Some(self.newer[block as usize]).filter(|&next| next != joint)
+        })
     }
 }
 
@@ -198,52 +231,73 @@ mod tests {
     enum Act {
         Take,
         Hold(u32),
-        Give(u32, bool),
+        Give(u32, Contents),
+        Set(u32, Contents),
+    }
+
+    fn contents() -> impl Strategy<Value = Contents> {
+        prop_oneof![Just(Contents::Pinned), Just(Contents::Findable), Just(Contents::Blank)]
     }
 
     fn act(capacity: u32) -> impl Strategy<Value = Act> {
         prop_oneof![
             Just(Act::Take),
             (0..capacity).prop_map(Act::Hold),
-            (0..capacity, any::<bool>()).prop_map(|(block, findable)| Act::Give(block, findable)),
+            (0..capacity, contents()).prop_map(|(block, contents)| Act::Give(block, contents)),
+            (0..capacity, contents()).prop_map(|(block, contents)| Act::Set(block, contents)),
         ]
     }
 
+    /// Two plain queues: who is not pinned, and who is.
+    type Queues = [VecDeque<u32>; 2];
+
+    fn enter(queues: &mut Queues, block: u32, contents: Contents) {
+        queues.iter_mut().for_each(|queue| queue.retain(|&idle| idle != block));
+        match contents {
+            Contents::Pinned => queues[1].push_back(block),
+            Contents::Findable => queues[0].push_back(block),
+            Contents::Blank => queues[0].push_front(block),
+        }
+    }
+
     proptest! {
-        /// The oracle is a plain queue and a count per block.
+        /// The oracle is two plain queues and a count per block.
         #[test]
-        fn the_pool_does_what_a_plain_queue_does(acts in prop::collection::vec(act(7), 0..200)) {
+        fn the_pool_does_what_plain_queues_do(acts in prop::collection::vec(act(7), 0..200)) {
             let mut pool = BlockPool::new(7);
-            let mut queue: VecDeque<u32> = (0..7).collect();
+            let mut queues: Queues = [(0..7).collect(), VecDeque::new()];
             let mut holders = [0u32; 7];
             for act in acts {
                 match act {
                     Act::Take => {
-                        let block = queue.pop_front();
+                        let block = queues[0].pop_front().or_else(|| queues[1].pop_front());
                         if let Some(block) = block {
                             holders[block as usize] = 1;
                         }
                         prop_assert_eq!(pool.take(), block.map(BlockId));
                     }
                     Act::Hold(block) => {
-                        queue.retain(|&idle| idle != block);
+                        queues.iter_mut().for_each(|queue| queue.retain(|&idle| idle != block));
                         holders[block as usize] += 1;
                         pool.hold(BlockId(block));
                     }
-                    Act::Give(block, findable) if holders[block as usize] > 0 => {
+                    Act::Give(block, contents) if holders[block as usize] > 0 => {
                         holders[block as usize] -= 1;
-                        if holders[block as usize] == 0 && findable {
-                            queue.push_back(block);
-                        } else if holders[block as usize] == 0 {
-                            queue.push_front(block);
+                        if holders[block as usize] == 0 {
+                            enter(&mut queues, block, contents);
                         }
-                        pool.give(BlockId(block), if findable { Contents::Findable } else { Contents::Blank });
+                        pool.give(BlockId(block), contents);
                     }
-                    Act::Give(..) => {}
+                    Act::Set(block, contents) if holders[block as usize] == 0 => {
+                        enter(&mut queues, block, contents);
+                        pool.set_contents(BlockId(block), contents);
+                    }
+                    Act::Give(..) | Act::Set(..) => {}
                 }
                 pool.check();
                 prop_assert_eq!(pool.held() + pool.idle(), pool.capacity());
-                prop_assert_eq!(pool.idle(), queue.len());
+                prop_assert_eq!(pool.idle(), queues[0].len() + queues[1].len());
+                prop_assert!(pool.pinned().map(|block| block.0).eq(queues[1].iter().copied()));
             }
         }
     }

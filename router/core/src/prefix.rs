@@ -3,6 +3,7 @@
 //! A full block's key is a keyed hash over its parent's key and its tokens; a chain begins at a root that the request's
 //! salt makes. Equal keys mean equal tokens from the first one on, and clients, who do not know the hash key, cannot
 //! make two texts collide. A *tail* is a block that is filled in part: it has no key and is found under its parent only.
+//! Each kind of layers has blocks of its own, so its number is part of all that is looked up.
 //! Never here: who holds a block, when it is given up, requests. The caller inserts only what the worker has computed.
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{BlockId, TokenId};
+use crate::{BlockId, BlockKey, TokenId};
 
 /// Names a chain of full blocks. 128 bits, so that 2^40 blocks collide by accident with a probability of 2^-49.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,6 +24,21 @@ impl Key {
     /// A short name for those outside. Keys are made with a secret, so it tells nobody anything else.
     pub(crate) fn name(self) -> u64 {
         u64::try_from(self.0 >> 64).expect("the upper half")
+    }
+
+    /// The same chain for a kind of layers. It has the same name.
+    pub(crate) fn of_kind(self, kind: usize) -> Self {
+        Self(self.0 ^ kind as u128)
+    }
+
+    /// All of it, for what is kept outside.
+    pub(crate) fn bytes(self) -> BlockKey {
+        BlockKey(self.0.to_le_bytes())
+    }
+
+    /// The other way round. A claim: whoever reads keys from outside compares them with the tokens'.
+    pub(crate) fn claimed(BlockKey(bytes): BlockKey) -> Self {
+        Self(u128::from_le_bytes(bytes))
     }
 
     /// A number below `places`, which is not 0. It tells nothing of the name.
@@ -67,7 +83,7 @@ impl KeyMaker {
     }
 
     /// The key of the empty chain under a salt. 8 bytes are hashed, for a child at least 20: the two never meet.
-    fn root(&self, salt: u64) -> Key {
+    pub(crate) fn root(&self, salt: u64) -> Key {
         let mut hasher = self.keyed;
         hasher.write(&salt.to_le_bytes());
         Key(hasher.finish128().into())
@@ -128,7 +144,7 @@ impl KeyChain {
 
 /// Keys are hashes already, and secret ones: their low half is the map's hash.
 #[derive(Debug, Default)]
-struct LowHalf(u64);
+pub(crate) struct LowHalf(u64);
 
 impl Hasher for LowHalf {
     fn finish(&self) -> u64 {
@@ -144,7 +160,8 @@ impl Hasher for LowHalf {
     }
 }
 
-type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
+/// A map by keys.
+pub(crate) type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
 
 /// How many children of a parent are looked at for a partial hit, the newest first. Bounds the cost of a popular prefix
 /// with a thousand continuations; a hit that is missed costs part of one block.
@@ -160,11 +177,20 @@ pub(crate) struct PrefixIndex {
     tokens: Vec<TokenId>,         // block_size of them per block
 }
 
+/// A full block that was findable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forgotten {
+    pub(crate) key: Key,
+    pub(crate) kind: usize,
+}
+
+/// Keys are as of the block's kind.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Filling {
     key: Option<Key>, // a tail has none
     parent: Key,
-    filled: usize,
+    filled: u32,
+    kind: u32,
     newer: Option<BlockId>, // siblings under `parent`
     older: Option<BlockId>,
 }
@@ -180,19 +206,36 @@ impl PrefixIndex {
         }
     }
 
-    pub(crate) fn find(&self, key: Key) -> Option<BlockId> {
-        self.full.get(&key).copied()
+    pub(crate) fn find(&self, kind: usize, key: Key) -> Option<BlockId> {
+        self.full.get(&key.of_kind(kind)).copied()
+    }
+
+    /// The key under which a full block is found.
+    pub(crate) fn key_of(&self, block: BlockId) -> Option<Key> {
+        self.entries[block.index()].and_then(|entry| entry.key)
+    }
+
+    /// The tokens of a block that is found.
+    pub(crate) fn tokens_of(&self, block: BlockId) -> &[TokenId] {
+        self.filling(block)
     }
 
     pub(crate) fn contains(&self, block: BlockId) -> bool {
         self.entries[block.index()].is_some()
     }
 
+    /// Which full block it is: of which kind, behind which chain.
+    pub(crate) fn full_block(&self, block: BlockId) -> Option<(usize, Key)> {
+        let entry = self.entries[block.index()].as_ref()?;
+        let kind = entry.kind as usize;
+        entry.key.map(|key| (kind, key.of_kind(kind)))
+    }
+
     /// The child of `parent` that has most tokens in common with the start of `tokens`, and how many; at least one.
     /// Of several the newest.
-    pub(crate) fn longest_child(&self, parent: Key, tokens: &[TokenId]) -> Option<(BlockId, usize)> {
+    pub(crate) fn longest_child(&self, kind: usize, parent: Key, tokens: &[TokenId]) -> Option<(BlockId, usize)> {
         let mut longest: Option<(BlockId, usize)> = None;
-        let newest = self.newest_child.get(&parent).copied();
+        let newest = self.newest_child.get(&parent.of_kind(kind)).copied();
         for child in std::iter::successors(newest, |&child| self.entry(child).older).take(CHILDREN_SEARCHED) {
             let common = self.filling(child).iter().zip(tokens).take_while(|(ours, theirs)| ours == theirs).count();
             if common > longest.map_or(0, |(_, tokens)| tokens) {
@@ -203,24 +246,31 @@ impl PrefixIndex {
     }
 
     /// Enters a full block, and says whether it is findable now: where another block has the key already, that one stays.
-    pub(crate) fn insert_full(&mut self, block: BlockId, parent: Key, key: Key, tokens: &[TokenId]) -> bool {
+    pub(crate) fn insert_full(
+        &mut self,
+        block: BlockId,
+        kind: usize,
+        parent: Key,
+        key: Key,
+        tokens: &[TokenId],
+    ) -> bool {
         assert_eq!(tokens.len(), self.block_size, "a full block");
-        let Entry::Vacant(vacant) = self.full.entry(key) else { return false };
+        let Entry::Vacant(vacant) = self.full.entry(key.of_kind(kind)) else { return false };
         vacant.insert(block);
-        self.insert(block, parent, Some(key), tokens);
+        self.insert(block, kind, parent, Some(key), tokens);
         true
     }
 
     /// Enters a block that is filled in part, unless a sibling has these tokens already.
-    pub(crate) fn insert_tail(&mut self, block: BlockId, parent: Key, tokens: &[TokenId]) {
+    pub(crate) fn insert_tail(&mut self, block: BlockId, kind: usize, parent: Key, tokens: &[TokenId]) {
         assert!((1..self.block_size).contains(&tokens.len()), "a tail");
-        if self.longest_child(parent, tokens).is_none_or(|(_, common)| common < tokens.len()) {
-            self.insert(block, parent, None, tokens);
+        if self.longest_child(kind, parent, tokens).is_none_or(|(_, common)| common < tokens.len()) {
+            self.insert(block, kind, parent, None, tokens);
         }
     }
 
-    /// The block's contents are about to be lost. Nothing happens if it is not findable. Returns the key of a full one.
-    pub(crate) fn forget(&mut self, block: BlockId) -> Option<Key> {
+    /// The block's contents are about to be lost. Nothing happens if it is not findable. Says what was lost if it was full.
+    pub(crate) fn forget(&mut self, block: BlockId) -> Option<Forgotten> {
         let entry = self.entries[block.index()].take()?;
         if let Some(key) = entry.key {
             self.full.remove(&key);
@@ -233,21 +283,25 @@ impl PrefixIndex {
             (None, Some(older)) => *self.newest_child.get_mut(&entry.parent).expect("a family has a newest") = older,
             (None, None) => drop(self.newest_child.remove(&entry.parent)),
         }
-        entry.key
+        let kind = entry.kind as usize;
+        entry.key.map(|key| Forgotten { key: key.of_kind(kind), kind })
     }
 
-    fn insert(&mut self, block: BlockId, parent: Key, key: Option<Key>, tokens: &[TokenId]) {
+    fn insert(&mut self, block: BlockId, kind: usize, parent: Key, key: Option<Key>, tokens: &[TokenId]) {
         assert!(!self.contains(block), "{block:?} is entered once");
+        let (parent, key) = (parent.of_kind(kind), key.map(|key| key.of_kind(kind)));
+        let count = |len: usize| u32::try_from(len).expect("few kinds, few tokens in a block");
         let older = self.newest_child.insert(parent, block);
         if let Some(older) = older {
             self.entry_mut(older).newer = Some(block);
         }
-        self.entries[block.index()] = Some(Filling { key, parent, filled: tokens.len(), newer: None, older });
+        self.entries[block.index()] =
+            Some(Filling { key, parent, filled: count(tokens.len()), kind: count(kind), newer: None, older });
         self.tokens[block.index() * self.block_size..][..tokens.len()].copy_from_slice(tokens);
     }
 
     fn filling(&self, block: BlockId) -> &[TokenId] {
-        &self.tokens[block.index() * self.block_size..][..self.entry(block).filled]
+        &self.tokens[block.index() * self.block_size..][..self.entry(block).filled as usize]
     }
 
     fn entry(&self, block: BlockId) -> &Filling {
@@ -266,9 +320,13 @@ impl PrefixIndex {
         for at in 0..self.entries.len() {
             let block = BlockId(u32::try_from(at).expect("blocks are counted by u32"));
             let Some(entry) = self.entries[at] else { continue };
-            assert_eq!(entry.key.is_some(), entry.filled == self.block_size, "{block:?}: a key exactly when full");
+            assert_eq!(
+                entry.key.is_some(),
+                entry.filled as usize == self.block_size,
+                "{block:?}: a key exactly when full"
+            );
             if let Some(key) = entry.key {
-                assert_eq!(self.find(key), Some(block));
+                assert_eq!(self.find(entry.kind as usize, key.of_kind(entry.kind as usize)), Some(block));
             }
             match entry.newer {
                 Some(newer) => {
@@ -300,9 +358,9 @@ mod tests {
             let parent = chain.key(&maker, text, at);
             if filling.len() == BLOCK_SIZE {
                 let key = chain.key(&maker, text, at + 1);
-                index.insert_full(block, parent, key, filling);
+                index.insert_full(block, 0, parent, key, filling);
             } else {
-                index.insert_tail(block, parent, filling);
+                index.insert_tail(block, 0, parent, filling);
             }
         }
     }
@@ -311,11 +369,11 @@ mod tests {
     fn found(index: &PrefixIndex, salt: u64, text: &[TokenId]) -> usize {
         let (maker, mut chain) = (maker(), KeyChain::new(salt));
         let full = (1..=text.len() / BLOCK_SIZE)
-            .take_while(|&blocks| index.find(chain.key(&maker, text, blocks)).is_some())
+            .take_while(|&blocks| index.find(0, chain.key(&maker, text, blocks)).is_some())
             .count();
         let rest = &text[full * BLOCK_SIZE..];
         let parent = chain.key(&maker, text, full);
-        full * BLOCK_SIZE + index.longest_child(parent, rest).map_or(0, |(_, common)| common)
+        full * BLOCK_SIZE + index.longest_child(0, parent, rest).map_or(0, |(_, common)| common)
     }
 
     #[test]

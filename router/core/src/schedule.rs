@@ -14,13 +14,13 @@
 
 use crate::core::{Core, Counts};
 use crate::epoch::Epoch;
-use crate::live::{RequestKey, Requests};
+use crate::live::Requests;
 use crate::next_step::NextStep;
 use crate::{GroupId, SlotId};
 
 /// Kinds of rows, by the tokens that a request has ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RowKind {
     OneToken,
     ShortPrompt,
     LongPrompt,
@@ -34,20 +34,20 @@ pub(crate) struct Prompts {
 }
 
 impl Core {
-    /// Plans rows for the requests that run, but for long prompts. If one of them goes without the block it wants, none
-    /// is idle, and so nobody is admitted into this step either.
+    /// Plans rows for the requests that run, but for long prompts. If one of them goes without the blocks it wants, nobody
+    /// is admitted into this step.
     pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) -> Prompts {
         let prompts = self.prompts(group);
         if prompts.has_short || prompts.has_long {
             next.keep(1); // with more that draw than tokens in a step, prompts would wait for ever
         }
-        self.plan_rows(group, Kind::OneToken, next);
+        self.plan_rows(group, RowKind::OneToken, next);
         next.keep_nothing();
         if prompts.has_long {
             next.keep_half();
         }
         if prompts.has_short {
-            self.plan_rows(group, Kind::ShortPrompt, next);
+            self.plan_rows(group, RowKind::ShortPrompt, next);
         }
         prompts
     }
@@ -56,16 +56,16 @@ impl Core {
     pub(crate) fn plan_long_prompts(&mut self, group: GroupId, prompts: Prompts, next: &mut NextStep) {
         next.keep_nothing();
         if prompts.has_long {
-            self.plan_rows(group, Kind::LongPrompt, next);
+            self.plan_rows(group, RowKind::LongPrompt, next);
         }
     }
 
-    fn kind(&self, ahead: u32) -> Option<Kind> {
+    fn kind(&self, ahead: u32) -> Option<RowKind> {
         match ahead {
             0 => None,
-            1 => Some(Kind::OneToken),
-            _ if ahead <= self.config.token_budget => Some(Kind::ShortPrompt),
-            _ => Some(Kind::LongPrompt),
+            1 => Some(RowKind::OneToken),
+            _ if ahead <= self.config.token_budget => Some(RowKind::ShortPrompt),
+            _ => Some(RowKind::LongPrompt),
         }
     }
 
@@ -74,13 +74,13 @@ impl Core {
         let mut prompts = Prompts::default();
         for &(_, slot) in &epoch.order {
             let kind = self.kind(epoch.running(slot).ahead(self.requests.get(epoch.served(slot))));
-            prompts.has_short |= kind == Some(Kind::ShortPrompt);
-            prompts.has_long |= kind == Some(Kind::LongPrompt);
+            prompts.has_short |= kind == Some(RowKind::ShortPrompt);
+            prompts.has_long |= kind == Some(RowKind::LongPrompt);
         }
         prompts
     }
 
-    fn plan_rows(&mut self, group: GroupId, kind: Kind, next: &mut NextStep) {
+    fn plan_rows(&mut self, group: GroupId, kind: RowKind, next: &mut NextStep) {
         let mut at = 0;
         while !next.is_full()
             && let Some(&(_, slot)) = self.epoch(group).order.get(at)
@@ -99,13 +99,18 @@ impl Core {
             let Self { requests, groups, totals, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
             let running = epoch.running(slot);
-            let wanted = epoch.blocks.count_for(running.planned + count).saturating_sub(running.table.len());
-            if !make_room(epoch, requests, key, at, wanted, totals) {
+            let start = running.planned;
+            let count = epoch.blocks.row_max(&running.table, start, count);
+            let wanted = epoch.blocks.wanted(&running.table, running.appended, start, start + count);
+            if !make_room(epoch, requests, slot, at, wanted, totals) {
+                next.lacks_blocks = true;
                 continue;
             }
             let Epoch { blocks, slots, .. } = epoch;
             let running = slots[slot.index()].as_mut().expect("it serves");
-            blocks.take(wanted, &mut running.table);
+            if wanted > 0 {
+                blocks.take_for_row(&mut running.table, start, start + count);
+            }
             next.row(slot, running, requests.get_mut(key), count);
         }
     }
@@ -115,17 +120,18 @@ impl Core {
 /// whether it worked.
 ///
 /// A victim that a step in flight names gives its blocks only when that step commits; then this step goes without the
-/// row that wanted them. Nobody else is preempted while blocks are on their way.
+/// row that wanted them. Nobody else is preempted while blocks are on their way, nor for one whose window passes blocks
+/// as soon as a step in flight commits.
 fn make_room(
     epoch: &mut Epoch,
     requests: &mut Requests,
-    key: RequestKey,
+    slot: SlotId,
     behind: usize,
     wanted: usize,
     totals: &mut Counts,
 ) -> bool {
     while epoch.blocks.pool().idle() < wanted {
-        if epoch.awaits_blocks() {
+        if epoch.awaits_blocks() || epoch.awaits_own_blocks(slot) {
             return false;
         }
         let Some((victim, lost)) = victim(epoch, behind) else {
@@ -133,7 +139,7 @@ fn make_room(
             return false;
         };
         requests.get_mut(epoch.served(victim)).account.preempted(lost);
-        requests.get_mut(key).account.preempts(lost);
+        requests.get_mut(epoch.served(slot)).account.preempts(lost);
         epoch.preempt(victim, requests);
         totals.preemptions += 1;
         totals.preempted_tokens += u64::from(lost);

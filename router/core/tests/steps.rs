@@ -1,37 +1,13 @@
 //! What stands in a step, case by case. The worlds show that tokens are right; these show that work is not wasted, that
 //! nobody is held up, and that things come home exactly when they may.
 
-use std::sync::Arc;
+mod small;
 
 use pelton_core::{
-    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Party,
-    Plan, Refusal, RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
+    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Micros, NewRequest, Plan, Refusal,
+    RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule, TokenId,
 };
-
-const GROUP: GroupId = GroupId(0);
-const STOP: TokenId = 99;
-
-fn config() -> CoreConfig {
-    let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 256 };
-    CoreConfig {
-        block_size: 4,
-        max_model_len: 64,
-        limits,
-        max_running: 4,
-        max_waiting: 8,
-        token_budget: 64,
-        itl_target_us: None,
-        hash_key: [1, 2],
-        prefix_caching: true,
-        tells_cache_changes: false,
-    }
-}
-
-fn core(blocks: u32, config: CoreConfig) -> Core {
-    let mut core = Core::new(config);
-    core.add_group(GROUP, blocks);
-    core
-}
+use small::{GROUP, STOP, all_draw, commit, config, core, request, step};
 
 /// A core that has seen only answers of one token, and expects no others: so it admits whatever fits now.
 fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
@@ -42,40 +18,6 @@ fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
     }
     core.events().for_each(drop);
     core
-}
-
-/// A request that draws up to 8 tokens and ends with `STOP`.
-fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
-    NewRequest {
-        id: RequestId(id),
-        prompt: prompt.into_iter().collect(),
-        generated: Vec::new(),
-        sampling: Sampling::greedy(),
-        stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
-        cache_salt: 0,
-        priority: 0,
-        arrival: Micros(id),
-        party: Party::default(),
-        deadline: None,
-    }
-}
-
-/// Results in which every sampling row draws `token`.
-fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
-    let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, took_us: 0, rows }
-}
-
-fn commit(core: &mut Core, plan: &Plan, token: TokenId) {
-    core.commit(GROUP, all_draw(plan, token)).expect("results of the step that is due");
-    core.check();
-}
-
-/// Plans and commits one step.
-fn step(core: &mut Core, token: TokenId) -> Plan {
-    let plan = core.plan(GROUP, Micros(0)).expect("there is something to do");
-    commit(core, &plan, token);
-    plan
 }
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
@@ -411,13 +353,13 @@ fn a_lost_worker_costs_no_committed_token_and_the_next_one_hears_everything_anew
     assert_eq!((core.plan(GROUP, Micros(0)), core.in_flight(GROUP), core.counts().waiting), (None, 0, 1));
     assert!(core.commit(GROUP, StepResults { step: StepId(2), took_us: 0, rows: vec![None] }).is_err());
 
-    core.worker_back(GROUP, 16);
+    core.worker_back(GROUP, 16, false);
     let plan = step(&mut core, 8);
     assert_eq!((plan.step, &plan.tokens[..]), (StepId(1), &[0, 1, 2, 3, 4, 7][..]));
     assert_eq!((&plan.admits[0].history[..], plan.admits[0].prompt_len), (&[0, 1, 2, 3, 4, 7][..], 5));
     assert_eq!(plan.admits[0].suppressed[..], [STOP], "one of two tokens is drawn");
     core.worker_lost(GROUP);
-    core.worker_back(GROUP, 16);
+    core.worker_back(GROUP, 16, false);
     assert_eq!(step(&mut core, 9).admits[0].suppressed[..], [], "min_tokens is reached");
     assert_eq!(core.counts().replayed, 2);
     let admissions = core.events().filter(|event| matches!(event, Event::Admitted { .. })).count();
@@ -467,7 +409,7 @@ fn a_new_worker_with_fewer_blocks_refuses_those_that_wait_and_fit_no_more() {
     core.submit(request(1, 0..20)).expect("room");
     core.submit(request(2, 0..5)).expect("room");
     core.worker_lost(GROUP);
-    core.worker_back(GROUP, 4);
+    core.worker_back(GROUP, 4, false);
     let refusal = Refusal::NeverFits { needed: 7, blocks: 4 };
     assert_eq!(core.events().collect::<Vec<_>>(), [Event::Refused { request: RequestId(1), refusal }]);
     assert_eq!(admitted(&step(&mut core, 7)), [2]);
@@ -498,7 +440,7 @@ fn results_of_another_step_or_shape_change_nothing() {
 fn a_request_goes_to_the_group_that_has_its_prefix_unless_that_one_has_too_much_to_do() {
     let other = GroupId(1);
     let mut core = core(64, config());
-    core.add_group(other, 64);
+    core.add_group(other, 64, false);
     let planned = |core: &mut Core, new: NewRequest| {
         core.submit(new).expect("room");
         let plans = [GROUP, other].map(|group| core.plan(group, Micros(0)));
@@ -529,6 +471,6 @@ fn requests_wait_for_the_first_group() {
     let mut core = Core::new(config());
     core.submit(request(1, [1])).expect("nobody knows yet what fits");
     assert!(!core.has_group(GROUP));
-    core.add_group(GROUP, 4);
+    core.add_group(GROUP, 4, false);
     assert_eq!(admitted(&step(&mut core, 7)), [1]);
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Micros, Refusal, RequestId};
+use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Kind, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
@@ -235,9 +235,9 @@ impl Driver {
             RecordedCore::new(core, self.recorder.clone())
         });
         if is_back {
-            core.worker_back(id, blocks);
+            core.worker_back(id, blocks, false);
         } else {
-            core.add_group(id, blocks);
+            core.add_group(id, blocks, false);
         }
         self.shared.status.send_modify(|status| {
             status.model.get_or_insert(report);
@@ -477,6 +477,8 @@ fn record(options: RecordOptions) -> Result<Recorder, Failure> {
 fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], report: &ModelReport) -> Core {
     Core::new(CoreConfig {
         block_size: report.block_size,
+        // The workers know no other kind yet, and frames carry neither kinds nor states.
+        kinds: vec![Kind::Full],
         max_model_len: report.max_model_len,
         limits: step::limits(capacities),
         max_running: config.max_running,
@@ -485,7 +487,11 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         token_budget: config.token_budget,
         itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: config.prefix_caching,
+        pin_share: 0, // no client can ask for a pin yet
+        tenant_cache_share: 100,
         tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
     })
 }

@@ -35,7 +35,10 @@ pub(crate) fn limits(capacities: &frame::Capacities) -> Limits {
         slots: capacities.slots,
         tokens: capacities.tokens,
         appends: capacities.appends,
+        saves: 0, // frames do not carry them yet
+        loads: 0,
         copies: capacities.copies,
+        states: 0, // frames carry none: no worker has layers with a state yet
         biases: capacities.biases,
         suppressed: capacities.suppressed,
         history: capacities.history,
@@ -273,7 +276,7 @@ mod tests {
         let plan = Plan {
             step: StepId(7),
             admits: vec![admit(2, &[(5, 1.0), (6, -1.0)], &[1], &[]), admit(4, &[(9, 2.0)], &[1, 2], &[3, 3, 3])],
-            appends: vec![Append { slot: SlotId(2), block: BlockId(8) }],
+            appends: vec![Append { slot: SlotId(2), kind: 0, at: 0, block: BlockId(8) }],
             rows: vec![
                 Row { slot: SlotId(2), start: 0, count: 3, known: 3, samples: false },
                 Row { slot: SlotId(4), start: 9, count: 1, known: 0, samples: true },

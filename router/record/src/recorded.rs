@@ -6,7 +6,8 @@
 use std::ops::Deref;
 
 use pelton_core::{
-    CacheChange, CommitError, Core, Event, GroupId, Micros, NewRequest, Plan, Refusal, RequestId, StepResults,
+    CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewPin,
+    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults,
 };
 
 use crate::call::Call;
@@ -41,9 +42,9 @@ impl RecordedCore {
     }
 
     /// See [`Core::add_group`].
-    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
-        self.note(|| Call::AddGroup { group, blocks });
-        self.core.add_group(group, blocks);
+    pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.note(|| Call::AddGroup { group, blocks, reaches_host });
+        self.core.add_group(group, blocks, reaches_host);
     }
 
     /// See [`Core::submit`].
@@ -74,6 +75,18 @@ impl RecordedCore {
     pub fn release(&mut self, request: RequestId) {
         self.note(|| Call::Release(request));
         self.core.release(request);
+    }
+
+    /// See [`Core::pin`].
+    pub fn pin(&mut self, new: NewPin) -> Result<(), PinRefusal> {
+        self.note(|| Call::Pin(Box::new(new.clone())));
+        self.core.pin(new)
+    }
+
+    /// See [`Core::unpin`].
+    pub fn unpin(&mut self, pin: PinId) {
+        self.note(|| Call::Unpin(pin));
+        self.core.unpin(pin);
     }
 
     /// See [`Core::tick`].
@@ -114,9 +127,36 @@ impl RecordedCore {
     }
 
     /// See [`Core::worker_back`].
-    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
-        self.note(|| Call::WorkerBack { group, blocks });
-        self.core.worker_back(group, blocks);
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.note(|| Call::WorkerBack { group, blocks, reaches_host });
+        self.core.worker_back(group, blocks, reaches_host);
+    }
+
+    /// See [`Core::disk_orders`].
+    pub fn disk_orders(&mut self) -> Vec<DiskOrder> {
+        if !self.core.has_disk_orders() {
+            return Vec::new(); // asked in every turn: a recording has no call that did nothing
+        }
+        self.note(|| Call::DiskOrders);
+        self.core.disk_orders()
+    }
+
+    /// See [`Core::disk_done`].
+    pub fn disk_done(&mut self, place: DiskPlace, result: Result<(), DiskFault>) {
+        self.note(|| Call::DiskDone { place, result });
+        self.core.disk_done(place, result);
+    }
+
+    /// See [`Core::restore_disk`].
+    pub fn restore_disk(&mut self, entries: Vec<DiskEntry>) {
+        self.note(|| Call::RestoreDisk(entries.clone()));
+        self.core.restore_disk(entries);
+    }
+
+    /// See [`Core::clear_tiers`].
+    pub fn clear_tiers(&mut self) {
+        self.note(|| Call::ClearTiers);
+        self.core.clear_tiers();
     }
 
     /// See [`Core::events`]. Not recorded: what they tell follows from the calls.
@@ -178,16 +218,28 @@ impl Recording {
 mod tests {
     use std::thread;
 
-    use pelton_core::{CoreConfig, Limits};
+    use pelton_core::{CoreConfig, Kind, Limits};
 
     use super::*;
     use crate::RecordOptions;
     use crate::replay::replay;
 
     fn core() -> Core {
-        let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 64 };
+        let limits = Limits {
+            slots: 4,
+            tokens: 64,
+            appends: 64,
+            saves: 0,
+            loads: 0,
+            copies: 4,
+            states: 0,
+            biases: 4,
+            suppressed: 4,
+            history: 64,
+        };
         Core::new(CoreConfig {
             block_size: 4,
+            kinds: vec![Kind::Full],
             max_model_len: 64,
             limits,
             max_running: 4,
@@ -195,7 +247,11 @@ mod tests {
             token_budget: 64,
             itl_target_us: None,
             hash_key: [1, 2],
+            host_blocks: 0,
+            disk_places: 0,
             prefix_caching: true,
+            pin_share: 0,
+            tenant_cache_share: 100,
             tells_cache_changes: false,
         })
     }
@@ -207,7 +263,7 @@ mod tests {
         let options = RecordOptions { file: file.clone(), limit_bytes: 8 << 20 };
         let (recorder, writer, entries) = Recorder::without_thread(options, 8).expect("a folder of ours");
         let mut core = RecordedCore::new(core(), Some(recorder));
-        core.add_group(GroupId(0), 16);
+        core.add_group(GroupId(0), 16, false);
         for now in 0..20 {
             core.tick(Micros(now)); // the snapshot, `add_group` and six of these fill the backlog
         }
@@ -232,7 +288,7 @@ mod tests {
         let file = folder.path().join("incident");
         let recorder = Recorder::start(RecordOptions { file, limit_bytes: 1_000 }).expect("a folder of ours");
         let mut core = RecordedCore::new(core(), Some(recorder));
-        core.add_group(GroupId(0), 16);
+        core.add_group(GroupId(0), 16, false);
         while core.recording.is_some() {
             core.tick(Micros(1)); // until the writer is seen to have ended
             thread::yield_now();

@@ -185,7 +185,7 @@ impl Running<'_> {
     fn make(&mut self, call: Call) -> Option<Difference> {
         self.calls += 1;
         match call {
-            Call::AddGroup { group, blocks } => self.core.add_group(group, blocks),
+            Call::AddGroup { group, blocks, reaches_host } => self.core.add_group(group, blocks, reaches_host),
             Call::Submit(new) => self.submit(*new),
             Call::Abort(request) => {
                 self.keep(request, End::Aborted);
@@ -200,6 +200,10 @@ impl Running<'_> {
                 self.keep(request, End::Open); // it may be refused
                 self.core.release(request);
             }
+            Call::Pin(new) => {
+                let _ = self.core.pin(*new); // refused then, refused now
+            }
+            Call::Unpin(pin) => self.core.unpin(pin),
             Call::Tick(now) => self.core.tick(now),
             Call::Plan { group, now } => {
                 let plan = self.core.plan(group, now);
@@ -223,9 +227,13 @@ impl Running<'_> {
                 self.keep_live(); // it may refuse some
                 self.core.remove_group(group);
             }
-            Call::WorkerBack { group, blocks } => {
+            Call::DiskOrders => drop(self.core.disk_orders()),
+            Call::DiskDone { place, result } => self.core.disk_done(place, result),
+            Call::RestoreDisk(entries) => self.core.restore_disk(entries),
+            Call::ClearTiers => self.core.clear_tiers(),
+            Call::WorkerBack { group, blocks, reaches_host } => {
                 self.keep_live(); // it may refuse some
-                self.core.worker_back(group, blocks);
+                self.core.worker_back(group, blocks, reaches_host);
             }
         }
         self.hear();

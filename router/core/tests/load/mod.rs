@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Core, CoreConfig, Counts, Event, GroupId, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling,
-    StepResults, StopRule, TokenId,
+    Core, CoreConfig, Counts, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
+    Sampling, StepResults, StopRule, TokenId,
 };
 
 const STOP: TokenId = 1;
@@ -87,12 +87,16 @@ pub(crate) struct Load {
 pub(crate) fn config() -> CoreConfig {
     CoreConfig {
         block_size: 32,
+        kinds: vec![Kind::Full],
         max_model_len: 262_144,
         limits: Limits {
             slots: 256,
             tokens: 8_192,
             appends: 16_384,
+            saves: 0,
+            loads: 0,
             copies: 256,
+            states: 0,
             biases: 64,
             suppressed: 64,
             history: 262_144,
@@ -102,7 +106,11 @@ pub(crate) fn config() -> CoreConfig {
         token_budget: 2_048,
         itl_target_us: None,
         hash_key: [1, 2],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: true,
+        pin_share: 0,
+        tenant_cache_share: 100,
         tells_cache_changes: false,
     }
 }
@@ -112,7 +120,7 @@ impl Load {
         let mut core = Core::new(config);
         let mut sites = BTreeMap::new();
         for group in (0..groups).map(GroupId) {
-            core.add_group(group, blocks);
+            core.add_group(group, blocks, false);
             sites.insert(group, Site { plans: VecDeque::new(), done_at: None, prompt_len: BTreeMap::new() });
         }
         Self { core, now: 0, cost, noise: Random(1), sites, asked: Vec::new(), seen: Vec::new() }

@@ -5,20 +5,24 @@
 //! come garbled. After every action the core checks its invariants, and every token that it tells is compared with the
 //! one that the request draws alone.
 
+mod disk;
+mod kinds;
 mod model;
 mod random;
 mod requests;
+mod tiers;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
-    TokenId,
+    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Kind, Limits, Medium, Micros, NewRequest,
+    PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, Wait,
 };
 
+use disk::Disk;
 use random::Random;
-use worker::Worker;
+use worker::{HostMemory, Worker};
 
 use crate::Core; // the core itself, or what has the same door
 
@@ -29,6 +33,8 @@ pub(crate) struct World {
     config: CoreConfig,
     core: Core,
     sites: BTreeMap<GroupId, Site>,
+    host: HostMemory,
+    disk: Disk,
     tales: BTreeMap<RequestId, Tale>,
     texts: Vec<Vec<TokenId>>, // what prompts are made of
     faults: Faults,
@@ -39,8 +45,10 @@ pub(crate) struct World {
 /// Where a group's worker lives.
 struct Site {
     blocks: u32,
+    reaches_host: bool,
+    copy_us: u32,
     worker: Option<Worker>,
-    findable: BTreeSet<u64>, // blocks, as told by the core
+    findable: BTreeSet<(Medium, u64)>, // blocks, as told by the core
 }
 
 /// A request and what came of it.
@@ -62,6 +70,10 @@ struct Faults {
     kills: bool,
     garbage: bool,
     shrinks: bool,
+    clears: bool,
+    disk: bool,
+    /// It says nothing for long.
+    disk_hangs: bool,
 }
 
 macro_rules! seen {
@@ -105,14 +117,43 @@ seen! {
     chunks,
     cached_tokens,
     copies,
+    copies_of_two_kinds,
+    windows,
+    holes,
+    states_of_mode_none,
+    states_of_mode_all,
+    states_of_mode_align,
+    states_of_zeros,
+    states_in_place,
+    states_found,
+    windows_loaded,
+    states_loaded,
     histories,
     histories_with_output,
     suppressed,
     preemptions,
+    pins,
+    pins_refused,
+    pinned_given_up,
     kills,
     kills_in_flight,
     replays,
     garbage,
+    saves,
+    saves_alone,
+    loads,
+    loads_spread,
+    host_hits,
+    disk_hits,
+    waits_for_disk,
+    host_blocks_removed,
+    disk_blocks_removed,
+    disk_writes,
+    disk_reads,
+    disk_faults,
+    disk_erasures,
+    disk_blocks_restored,
+    clears,
 }
 
 impl World {
@@ -120,35 +161,45 @@ impl World {
     pub(crate) fn from_seed(seed: u64) -> Self {
         let mut random = Random(seed);
         let config = config(&mut random);
+        let texts: Vec<_> =
+            (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
+        let mut seen = Seen::default();
         let mut core = Core::new(config.clone());
+        let disk = tiers::earlier_life(&mut random, &config, &texts);
+        if disk.len() > 0 {
+            core.restore_disk(disk.entries(&mut random, true));
+            seen.disk_blocks_restored += core.counts().disk_blocks as u64;
+        }
         let longest = config.max_model_len.div_ceil(config.block_size);
         let mut sites = BTreeMap::new();
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
-            let blocks = random.within(longest.div_ceil(2)..=longest * 4);
-            core.add_group(group, blocks);
+            let blocks = random.within(longest.div_ceil(2)..=longest * 3 * (1 + config.kinds.len() as u32));
+            let (reaches_host, copy_us) = (!random.once_in(5), random.within(1..=60));
+            core.add_group(group, blocks, reaches_host);
             sites.insert(
                 group,
                 Site {
                     blocks,
-                    worker: Some(Worker::new(blocks, config.block_size, config.limits)),
+                    reaches_host,
+                    copy_us,
+                    worker: Some(Worker::new(blocks, &config, copy_us)),
                     findable: BTreeSet::new(),
                 },
             );
         }
-        let texts = (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
+        let host = tiers::host_memory(&config);
         let mut often = || !random.once_in(4);
-        let faults = Faults { aborts: often(), finishes: often(), kills: often(), garbage: often(), shrinks: often() };
-        Self {
-            random,
-            now: Micros(0),
-            config,
-            core,
-            sites,
-            tales: BTreeMap::new(),
-            texts,
-            faults,
-            seen: Seen::default(),
-        }
+        let faults = Faults {
+            aborts: often(),
+            finishes: often(),
+            kills: often(),
+            garbage: often(),
+            shrinks: often(),
+            clears: often(),
+            disk: often(),
+            disk_hangs: !often(),
+        };
+        Self { random, now: Micros(0), config, core, sites, host, disk, tales: BTreeMap::new(), texts, faults, seen }
     }
 
     /// Lives through so many actions.
@@ -159,10 +210,13 @@ impl World {
                 0..=11 => self.submit(),
                 12 if self.faults.aborts => self.abort(),
                 13 if self.faults.finishes => self.finish(),
+                99 if self.config.pin_share > 0 => self.pin(),
                 14 if self.faults.kills && self.random.once_in(2) => self.kill(),
                 15..=18 => self.revive(),
                 79 if self.faults.shrinks => self.retire(),
                 19 if self.faults.garbage && self.random.once_in(2) => self.garble(),
+                20 if self.faults.clears && self.random.once_in(4) => self.clear_tiers(),
+                21..=30 if !self.faults.disk_hangs || self.random.once_in(50) => self.disk_acts(),
                 20..=49 => self.plan(),
                 50..=74 => self.work(),
                 75..=76 => self.hold(),
@@ -182,12 +236,16 @@ impl World {
         let live: Vec<RequestId> = self.tales.keys().copied().collect();
         live.into_iter().for_each(|id| self.release_one(id));
         self.hear();
+        self.calm_disk();
         while self.tales.values().any(|tale| !tale.has_ended) {
+            self.calm_disk();
             for group in self.groups() {
                 while self.plan_group(group) {}
             }
+            self.hear(); // planning lets time pass, and a deadline with it
+            let lives = self.tales.values().any(|tale| !tale.has_ended);
             let in_flight: usize = self.sites.keys().map(|&group| self.core.in_flight(group)).sum();
-            assert!(in_flight > 0, "requests live, and no group has anything to do");
+            assert!(in_flight > 0 || !lives, "requests live, and no group has anything to do");
             for group in self.groups() {
                 self.work_group(group);
                 self.commit_group(group);
@@ -201,18 +259,22 @@ impl World {
                 self.commit_group(group);
             }
         }
+        self.calm_disk();
         self.hear();
         self.core.check();
         let counts = self.core.counts();
-        assert_eq!(
-            (counts.running, counts.waiting, counts.held, counts.blocks_held),
-            (0, 0, 0, 0),
-            "everything comes home"
-        );
+        let held = (counts.blocks_held, counts.host_blocks_held);
+        assert_eq!((counts.running, counts.waiting, counts.held, held), (0, 0, 0, (0, 0)), "everything comes home");
+        assert_eq!(counts.disk_blocks, self.disk.len(), "core and disk agree on what is kept");
+        self.seen.saves += counts.saves;
+        self.seen.loads += counts.loads;
+        self.seen.host_hits += counts.host_hits;
+        self.seen.disk_hits += counts.disk_hits;
         self.seen.preemptions += counts.preemptions;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
         self.seen.steps += counts.steps;
+        self.seen.pinned_given_up += counts.pinned_given_up;
     }
 
     /// What each request that finished by itself was told.
@@ -234,7 +296,7 @@ impl World {
         let earlier: Vec<&Tale> = self.tales.values().filter(|tale| tale.has_finished).collect();
         let earlier = self.random.pick(&earlier).map(|tale| [&tale.new.prompt[..], &tale.alone].concat());
         let mut new = requests::request(&mut self.random, id, self.now, &self.texts, earlier, &self.config);
-        let (alone, reason) = model::alone(&new, self.config.max_model_len);
+        let (alone, reason) = model::alone(&new, &self.config.kinds, self.config.max_model_len);
         if self.random.once_in(10) {
             let before = self.random.within(0..=alone.len() as u32 - 1);
             new.generated = alone[..before as usize].to_vec(); // from an earlier life of the engine
@@ -268,7 +330,7 @@ impl World {
 
     fn check_never_fits(&self, new: &NewRequest, refusal: &Refusal) {
         let tokens = (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1;
-        let needed = tokens.div_ceil(self.config.block_size) as usize;
+        let needed = kinds::blocks_needed(&self.config, tokens);
         let blocks = self.sites.values().map(|site| site.blocks as usize).max().expect("a world has groups");
         assert!(needed > blocks);
         assert_eq!(*refusal, Refusal::NeverFits { needed, blocks });
@@ -313,6 +375,40 @@ impl World {
         self.seen.released += u64::from(std::mem::take(&mut self.tale(id).is_held));
     }
 
+    /// Keeps the start of a text for a while, or no longer.
+    fn pin(&mut self) {
+        let id = PinId(u64::from(self.random.within(0..=5)));
+        if self.random.once_in(4) {
+            return self.core.unpin(id);
+        }
+        let new = requests::pin(&mut self.random, id, self.now, &self.texts);
+        let before = self.core.counts();
+        match self.core.pin(new.clone()) {
+            Ok(()) => {
+                let smallest = self.sites.values().map(|site| site.blocks).min().expect("a world has groups");
+                let bound = smallest as usize * self.config.pin_share as usize / 100;
+                let pinned = self.core.counts().blocks_pinned;
+                assert!(pinned <= bound.max(before.blocks_pinned), "{pinned} blocks are pinned, of {bound}");
+                self.seen.pins += 1;
+            }
+            Err(refusal) => {
+                assert_eq!(self.core.counts(), before);
+                match refusal {
+                    PinRefusal::TooShort { .. } => {
+                        assert!(new.tokens.len() < self.config.block_size as usize);
+                    }
+                    PinRefusal::TooMany { needed, left } => assert!(needed > left),
+                    PinRefusal::NoCache => {
+                        let none = Kind::State { mode: StateMode::None };
+                        assert!(!self.config.prefix_caching || self.config.kinds.contains(&none));
+                    }
+                    PinRefusal::TooLate { ago } => panic!("{new:?} would end {ago} us ago"),
+                }
+                self.seen.pins_refused += 1;
+            }
+        }
+    }
+
     fn kill(&mut self) {
         let group = self.any_group();
         self.seen.kills += 1;
@@ -322,8 +418,10 @@ impl World {
 
     fn lose(&mut self, group: GroupId) {
         let site = self.site(group);
-        site.worker = None;
         site.findable.clear();
+        if let Some(worker) = site.worker.take() {
+            worker.die(&mut self.host);
+        }
         self.core.worker_lost(group);
     }
 
@@ -347,12 +445,14 @@ impl World {
             return;
         }
         let shrinks = self.faults.shrinks && self.random.once_in(3);
-        let (block_size, limits) = (self.config.block_size, self.config.limits);
+        let config = self.config.clone();
+        let reaches_host = !self.random.once_in(5);
         let site = self.site(group);
         site.blocks -= u32::from(shrinks) * (site.blocks / 4);
         let blocks = site.blocks;
-        site.worker = Some(Worker::new(blocks, block_size, limits));
-        self.core.worker_back(group, blocks);
+        site.reaches_host = reaches_host;
+        site.worker = Some(Worker::new(blocks, &config, site.copy_us));
+        self.core.worker_back(group, blocks, reaches_host);
     }
 
     /// Results come that cannot be right: the core says so and changes nothing, and the worker is replaced.
@@ -364,6 +464,7 @@ impl World {
         match kind {
             0 => results.step = results.step.next(),
             1 => results.rows.push(None),
+            2 | 3 if results.rows.is_empty() => results.rows.push(None),
             2 => drop(results.rows.pop()),
             _ => results.rows[0] = if results.rows[0].is_some() { None } else { Some(requests::row_result()) },
         }
@@ -388,6 +489,9 @@ impl World {
         let seen = &mut self.seen;
         seen.steps_ahead += u64::from(was_in_flight == 1);
         seen.copies += plan.copies.len() as u64;
+        kinds::note(seen, &self.config.kinds, &plan);
+        seen.saves_alone += u64::from(plan.rows.is_empty() && plan.loads.is_empty());
+        seen.loads_spread += u64::from(plan.rows.is_empty() && !plan.loads.is_empty());
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
             seen.chunks += u64::from(!row.samples);
@@ -397,7 +501,9 @@ impl World {
             seen.histories_with_output += u64::from(admit.history.len() > admit.prompt_len as usize);
             seen.suppressed += u64::from(!admit.suppressed.is_empty());
         }
-        let worker = self.site(group).worker.as_mut().expect("plans are made for workers that live");
+        let site = self.site(group);
+        assert!(site.reaches_host || (plan.saves.is_empty() && plan.loads.is_empty()), "it reaches no host's memory");
+        let worker = site.worker.as_mut().expect("plans are made for workers that live");
         worker.receive(plan);
         true
     }
@@ -408,9 +514,9 @@ impl World {
     }
 
     fn work_group(&mut self, group: GroupId) {
-        let Self { sites, random, .. } = self;
+        let Self { sites, random, host, .. } = self;
         if let Some(worker) = &mut sites.get_mut(&group).expect("a group of this world").worker {
-            worker.work(random);
+            worker.work(random, host);
         }
     }
 
@@ -455,6 +561,7 @@ impl World {
                 }
                 Event::Finished { request, reason, explanation } => {
                     check_explanation(&explanation, self.now);
+                    self.seen.waits_for_disk += u64::from(explanation.waited.micros(Wait::Disk) > 0);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended);
                     assert_eq!(
@@ -492,14 +599,19 @@ impl World {
         for (&group, site) in &mut self.sites {
             for change in self.core.cache_changes(group) {
                 match change {
-                    CacheChange::Stored { block, tokens, .. } => {
+                    CacheChange::Stored { block, tokens, medium, .. } => {
                         assert_eq!(tokens.len(), self.config.block_size as usize);
-                        assert!(site.findable.insert(block), "a block is stored once");
+                        assert!(site.findable.insert((medium, block)), "a block is stored once");
                         self.seen.blocks_stored += 1;
                     }
-                    CacheChange::Removed { block } => {
-                        assert!(site.findable.remove(&block), "what is removed was stored");
-                        self.seen.blocks_removed += 1;
+                    CacheChange::Removed { block, medium } => {
+                        assert!(site.findable.remove(&(medium, block)), "what is removed was stored");
+                        let seen = &mut self.seen;
+                        *match medium {
+                            Medium::Device => &mut seen.blocks_removed,
+                            Medium::Host => &mut seen.host_blocks_removed,
+                            Medium::Disk => &mut seen.disk_blocks_removed,
+                        } += 1;
                     }
                 }
             }
@@ -543,6 +655,7 @@ fn check_explanation(explanation: &Explanation, now: Micros) {
         }
         None => assert_eq!(waited.total(), until.0 - arrival.0, "{explanation:?}"),
     }
+    assert!(explanation.cached_host + explanation.cached_disk <= explanation.cached, "{explanation:?}");
     assert!(explanation.cached + explanation.missed.evicted <= explanation.prompt, "{explanation:?}");
 }
 
@@ -551,17 +664,24 @@ fn config(random: &mut Random) -> CoreConfig {
     let max_model_len = random.within(12..=80);
     let max_running = random.within(1..=8);
     let longest = max_model_len.div_ceil(block_size);
+    let kinds = kinds::kinds(random);
     let limits = Limits {
         slots: max_running + random.within(0..=2),
         tokens: random.within(1..=60),
-        appends: longest + random.within(0..=20),
+        appends: longest * kinds::tables(&kinds) + random.within(0..=20),
+        saves: random.within(1..=4),
+        loads: random.within(1..=4),
         copies: random.within(0..=4),
+        states: kinds.len() as u32 - kinds::tables(&kinds) + random.within(0..=20),
         biases: random.within(2..=6),
         suppressed: random.within(2..=6),
         history: max_model_len + random.within(0..=100),
     };
+    let host_blocks = if random.once_in(3) { 0 } else { random.within(1..=longest * 3) };
+    let disk_places = if random.once_in(3) { 0 } else { random.within(1..=longest * 5) };
     CoreConfig {
         block_size,
+        kinds,
         max_model_len,
         limits,
         max_running,
@@ -569,7 +689,11 @@ fn config(random: &mut Random) -> CoreConfig {
         token_budget: random.within(1..=60),
         itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],
+        host_blocks,
+        disk_places: if host_blocks > 0 { disk_places } else { 0 },
         prefix_caching: !random.once_in(10),
+        pin_share: if random.once_in(2) { 0 } else { random.within(1..=100) },
+        tenant_cache_share: if random.once_in(2) { 100 } else { random.within(0..=99) },
         tells_cache_changes: true,
     }
 }

@@ -1,15 +1,18 @@
 //! A model whose next token depends on everything that it must depend on, and on nothing else.
 //!
-//! The KV of a token is a hash of all tokens up to it. A draw reads the KV of every token before it, the request's
-//! sampling, and for penalties a tally of all its tokens. So a wrong block, a missed copy, a block that was used again
-//! too early, a wrong start or a wrong history gives another token.
+//! Each kind of layers keeps a hash of its own for each token. A full one's hashes all tokens up to it, and a draw reads
+//! all of them. A window's is made of the oldest one that the token sees, the latest, and the token; a draw reads those
+//! that it sees. A state is one hash of all tokens. A draw depends on what it reads, the request's sampling, and for
+//! penalties a tally of all its tokens. So a wrong block, a missed copy, a block that was used again too early, a block
+//! that a window still needed, a state that was continued from another one, a wrong start or a wrong history gives
+//! another token.
 
-use pelton_core::{FinishReason, NewRequest, Sampling, TokenId};
+use pelton_core::{FinishReason, Kind, NewRequest, Sampling, TokenId};
 
 /// How many tokens there are: few, so that stop tokens are drawn and texts meet again.
 pub(crate) const VOCAB_SIZE: u32 = 12;
 
-/// The KV before the first token.
+/// What there is before the first token: nothing, and a state of zeros.
 pub(crate) const EMPTY: u64 = 0x5eed;
 
 /// Stirs two numbers into one.
@@ -20,9 +23,32 @@ pub(crate) fn mix(one: u64, other: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The KV of `token` after a text whose last KV is `before`.
-pub(crate) fn kv(before: u64, token: TokenId) -> u64 {
+/// What a kind keeps of `token` at a position, if `kept` reads what it kept of those before.
+pub(crate) fn kept(kind: Kind, position: u32, token: TokenId, kept: impl Fn(u32) -> u64) -> u64 {
+    let before = match kind {
+        _ if position == 0 => EMPTY,
+        Kind::Full | Kind::State { .. } => kept(position - 1),
+        Kind::Window { tokens: 1 } => u64::from(position),
+        Kind::Window { .. } => mix(kept(first_seen(kind, position)), kept(position - 1)),
+    };
     mix(before, u64::from(token))
+}
+
+/// The first position that the token at a position sees.
+pub(crate) fn first_seen(kind: Kind, position: u32) -> u32 {
+    match kind {
+        Kind::Full => 0,
+        Kind::Window { tokens } => (position + 1).saturating_sub(tokens),
+        Kind::State { .. } => position,
+    }
+}
+
+/// What a draw behind `position` makes of what it reads, kind by kind.
+pub(crate) fn context(kinds: &[Kind], position: u32, kept: impl Fn(usize, u32) -> u64) -> u64 {
+    let seen = |&(_, kind): &(usize, Kind)| first_seen(kind, position)..=position;
+    let kinds = kinds.iter().copied().enumerate();
+    let read = kinds.flat_map(|kind| seen(&kind).map(move |position| (kind.0, position)));
+    read.fold(0, |context, (kind, position)| mix(context, mix(kind as u64, kept(kind, position))))
 }
 
 /// What one token adds to the tally that penalties read. The order of tokens does not matter to it.
@@ -67,18 +93,21 @@ impl Draw<'_> {
 }
 
 /// What a request draws when nothing else exists: no blocks, no steps, no others.
-pub(crate) fn alone(new: &NewRequest, max_model_len: u32) -> (Vec<TokenId>, FinishReason) {
+pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> (Vec<TokenId>, FinishReason) {
     let prompt_len = new.prompt.len() as u32;
     let mut text = new.prompt.to_vec();
-    let (mut last, mut context) = (EMPTY, 0);
-    for &token in &text {
-        last = kv(last, token);
-        context = mix(context, last);
-    }
+    let mut memory: Vec<Vec<u64>> = vec![Vec::new(); kinds.len()]; // by kind, by position
+    let remember = |memory: &mut Vec<Vec<u64>>, token: TokenId| {
+        for (&kind, memory) in kinds.iter().zip(memory) {
+            let position = memory.len() as u32;
+            memory.push(kept(kind, position, token, |position| memory[position as usize]));
+        }
+    };
+    text.iter().for_each(|&token| remember(&mut memory, token));
     loop {
         let has_penalties = new.sampling.has_penalties();
         let token = Draw {
-            context,
+            context: context(kinds, text.len() as u32 - 1, |kind, position| memory[kind][position as usize]),
             position: text.len() as u32,
             tally: if has_penalties {
                 text.iter().fold(0, |sum: u64, &token| sum.wrapping_add(tally(token)))
@@ -92,8 +121,7 @@ pub(crate) fn alone(new: &NewRequest, max_model_len: u32) -> (Vec<TokenId>, Fini
         }
         .token();
         text.push(token);
-        last = kv(last, token);
-        context = mix(context, last);
+        remember(&mut memory, token);
         let drawn = text.len() as u32 - prompt_len;
         let reason = if new.stop.stop_ids.contains(&token) {
             FinishReason::StopToken(token)

@@ -1,6 +1,8 @@
 //! What clients of a world ask for.
 
-use pelton_core::{CoreConfig, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StopRule, TokenId};
+use pelton_core::{
+    CoreConfig, Micros, NewPin, NewRequest, Party, PinId, RequestId, RowResult, Sampling, StopRule, TokenId,
+};
 
 use super::model::VOCAB_SIZE;
 use super::random::Random;
@@ -54,6 +56,18 @@ pub(crate) fn request(
         arrival: now,
         party: Party { tenant: u64::from(random.within(0..=1)), user: u64::from(random.within(0..=2)) },
         deadline: random.once_in(12).then(|| Micros(now.0 + u64::from(random.within(1..=8_000)))),
+    }
+}
+
+/// A wish to keep the start of a common text for a while.
+pub(crate) fn pin(random: &mut Random, id: PinId, now: Micros, texts: &[Vec<TokenId>]) -> NewPin {
+    let text = random.pick(texts).expect("a world has texts");
+    NewPin {
+        id,
+        tokens: text[..random.within(0..=text.len() as u32) as usize].into(),
+        cache_salt: u64::from(random.once_in(8)),
+        party: Party { tenant: u64::from(random.within(0..=1)), user: 0 },
+        until: Micros(now.0 + u64::from(random.within(1..=20_000))),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use pelton_core::{Admit, BlockId, Limits, Plan, Row, RowResult, SlotId, StepId, StepResults, TokenId, TokenLogprobs};
+use pelton_core::{
+    Admit, BlockId, CoreConfig, Kind, Limits, Plan, Row, RowResult, SlotId, StateMove, StepId, StepResults, TokenId,
+    TokenLogprobs,
+};
 
 use super::model::{self, Draw};
 use super::random::Random;
@@ -11,7 +14,9 @@ use super::random::Random;
 pub(crate) struct Worker {
     limits: Limits,
     block_size: u32,
-    kv: Vec<Vec<Option<u64>>>, // by block, by offset; stale contents stay until something is written
+    kinds: Vec<Kind>,
+    kept: Vec<Vec<Option<u64>>>, // by block, by offset; stale contents stay until something is written; a state is at 0
+    copy_us: u32,
     slots: Vec<Option<Slot>>,
     plans: VecDeque<Plan>,
     last_step: StepId,
@@ -19,19 +24,26 @@ pub(crate) struct Worker {
     pub(crate) results: VecDeque<StepResults>,
 }
 
+/// What the workers of a host share: by block, by offset.
+pub(crate) type HostMemory = Vec<Vec<Option<u64>>>;
+
 struct Slot {
     admit: Admit,
-    table: Vec<BlockId>,
+    tables: Vec<Vec<Option<BlockId>>>, // by kind, by place; what a window has passed stands there for ever
+    states: Vec<Option<BlockId>>,      // by kind
     tally: u64,
     drawn: Option<TokenId>, // by the latest sampling row
 }
 
 impl Worker {
-    pub(crate) fn new(blocks: u32, block_size: u32, limits: Limits) -> Self {
+    pub(crate) fn new(blocks: u32, config: &CoreConfig, copy_us: u32) -> Self {
+        let CoreConfig { limits, block_size, kinds, .. } = config.clone();
         Self {
             limits,
             block_size,
-            kv: vec![vec![None; block_size as usize]; blocks as usize],
+            kinds,
+            kept: vec![vec![None; block_size as usize]; blocks as usize],
+            copy_us,
             slots: (0..limits.slots).map(|_| None).collect(),
             plans: VecDeque::new(),
             last_step: StepId(0),
@@ -49,7 +61,7 @@ impl Worker {
     }
 
     /// Does the oldest step that waits. Rows run in any order: none may depend on another one.
-    pub(crate) fn work(&mut self, random: &mut Random) {
+    pub(crate) fn work(&mut self, random: &mut Random, host: &mut HostMemory) {
         let Some(plan) = self.plans.pop_front() else { return };
         for slot in &plan.drops {
             assert!(self.slots[slot.index()].take().is_some(), "{slot:?} is dropped while in use");
@@ -58,12 +70,25 @@ impl Worker {
             self.admit(admit.clone());
         }
         for append in &plan.appends {
-            self.slot(append.slot).table.push(append.block);
+            let table = &mut self.slot(append.slot).tables[append.kind as usize];
+            assert!(table.len() <= append.at as usize, "blocks come at the end of a table, or behind a hole");
+            table.resize(append.at as usize, None);
+            table.push(Some(append.block));
+        }
+        for save in &plan.saves {
+            let kept = &self.kept[save.from.index()];
+            assert!(self.is_full(kept), "{:?} is saved full", save.from);
+            host[save.to.index()].clone_from(kept);
+        }
+        for load in &plan.loads {
+            let kept = &host[load.from.index()];
+            assert!(self.is_full(kept), "{:?} is loaded full", load.from);
+            self.kept[load.to.index()].clone_from(kept);
         }
         for copy in &plan.copies {
-            let source = self.kv[copy.from.index()].clone();
+            let source = self.kept[copy.from.index()].clone();
             assert_ne!(copy.from, copy.to);
-            let target = &mut self.kv[copy.to.index()];
+            let target = &mut self.kept[copy.to.index()];
             target.fill(None);
             target[..copy.tokens as usize].copy_from_slice(&source[..copy.tokens as usize]);
         }
@@ -77,9 +102,28 @@ impl Worker {
         assert_eq!(offset, plan.tokens.len(), "rows and tokens agree");
         random.shuffle(&mut rows);
         for (at, row, tokens) in rows {
-            results[at] = self.compute(row, tokens);
+            let moves: Vec<StateMove> = plan.states.iter().copied().filter(|told| told.slot == row.slot).collect();
+            results[at] = self.compute(row, tokens, &moves);
         }
-        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan), rows: results });
+        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), rows: results });
+    }
+
+    /// The worker dies: what it was saving is half there.
+    pub(crate) fn die(self, host: &mut HostMemory) {
+        for save in self.plans.iter().flat_map(|plan| &plan.saves) {
+            host[save.to.index()].fill(None);
+        }
+    }
+
+    /// What steps in flight are about to read of the host's memory.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
+        self.plans.iter().flat_map(|plan| &plan.loads).map(|load| load.from.index())
+    }
+
+    /// Whether a block has something of each token, or a state.
+    fn is_full(&self, kept: &[Option<u64>]) -> bool {
+        let is_state = self.kinds.iter().any(|kind| matches!(kind, Kind::State { .. })) && kept[0].is_some();
+        is_state || kept.iter().all(Option::is_some)
     }
 
     fn admit(&mut self, admit: Admit) {
@@ -88,37 +132,33 @@ impl Worker {
         let tally = admit.history.iter().fold(0, |sum: u64, &token| sum.wrapping_add(model::tally(token)));
         let place = &mut self.slots[admit.slot.index()];
         assert!(place.is_none(), "{:?} is admitted to while in use", admit.slot);
-        *place = Some(Slot { admit, table: Vec::new(), tally, drawn: None });
+        let (tables, states) = (vec![Vec::new(); self.kinds.len()], vec![None; self.kinds.len()]);
+        *place = Some(Slot { admit, tables, states, tally, drawn: None });
     }
 
-    fn compute(&mut self, row: Row, tokens: &[TokenId]) -> Option<RowResult> {
+    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove]) -> Option<RowResult> {
         assert!(row.count >= 1 && row.count - row.known <= 1);
-        let block_size = self.block_size;
-        let slot = self.slots[row.slot.index()].as_mut().expect("rows name slots in use");
-        let place =
-            |position: u32| (slot.table[(position / block_size) as usize].index(), (position % block_size) as usize);
+        let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
         let unknown = (row.known < row.count).then(|| slot.drawn.expect("an unknown token was drawn before"));
-        let mut last = match row.start {
-            0 => model::EMPTY,
-            start => {
-                let (block, offset) = place(start - 1);
-                self.kv[block][offset].expect("a row reads KV that somebody has written")
+        let tokens: Vec<TokenId> = tokens.iter().copied().chain(unknown).collect();
+        for (number, kind) in self.kinds.clone().into_iter().enumerate() {
+            if let Kind::State { .. } = kind {
+                let moves = moves.iter().filter(|told| told.kind as usize == number);
+                self.compute_state(row, number, &tokens, moves);
+                continue;
             }
-        };
-        for (position, &token) in (row.start..).zip(tokens.iter().chain(&unknown)) {
-            let (block, offset) = place(position);
-            last = model::kv(last, token);
-            self.kv[block][offset] = Some(last);
+            for (position, &token) in (row.start..).zip(&tokens) {
+                let kept = model::kept(kind, position, token, |position| self.read(row.slot, number, position));
+                let (block, offset) = self.place(row.slot, number, position);
+                self.kept[block][offset] = Some(kept);
+            }
         }
         if !row.samples {
             return None;
         }
         let end = row.start + row.count;
-        let read = |position| {
-            let (block, offset) = place(position);
-            self.kv[block][offset].expect("a draw reads KV that somebody has written")
-        };
-        let context = (0..end).fold(0, |context, position| model::mix(context, read(position)));
+        let context = model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
+        let slot = self.slots[row.slot.index()].as_mut().expect("looked at above");
         let token = Draw {
             context,
             position: end,
@@ -137,6 +177,58 @@ impl Worker {
         Some(RowResult { token, logprobs })
     }
 
+    /// Carries a slot's state on over a row's tokens, from block to block as it was told, else in place.
+    fn compute_state<'a>(
+        &mut self,
+        row: Row,
+        kind: usize,
+        tokens: &[TokenId],
+        moves: impl Iterator<Item = &'a StateMove>,
+    ) {
+        let end = row.start + row.count;
+        let latest = self.slot(row.slot).states[kind];
+        let moves: Vec<(Option<BlockId>, BlockId, u32)> = moves.map(|told| (told.from, told.to, told.until)).collect();
+        let first_until = moves.first().map_or(end, |_| row.start);
+        let in_place = (first_until > row.start).then(|| {
+            let latest = latest.expect("a state that was begun");
+            (Some(latest), latest, end)
+        });
+        let mut position = row.start;
+        for (from, to, until) in in_place.into_iter().chain(moves) {
+            assert!(position < until && until <= end, "a move takes tokens of its row");
+            let mut state = match from {
+                None => model::EMPTY,
+                Some(from) => self.kept[from.index()][0].expect("a state that somebody has written"),
+            };
+            for at in position..until {
+                state = model::kept(self.kinds[kind], at, tokens[(at - row.start) as usize], |_| state);
+            }
+            self.kept[to.index()].fill(None);
+            self.kept[to.index()][0] = Some(state);
+            self.slot(row.slot).states[kind] = Some(to);
+            position = until;
+        }
+        assert_eq!(position, end, "all tokens of a row go through the state");
+    }
+
+    fn place(&self, slot: SlotId, kind: usize, position: u32) -> (usize, usize) {
+        let slot = self.slots[slot.index()].as_ref().expect("rows name slots in use");
+        let block = slot.tables[kind][(position / self.block_size) as usize].expect("no row reads a hole");
+        (block.index(), (position % self.block_size) as usize)
+    }
+
+    /// What was kept of the token at a position; of a kind with a state, of all tokens.
+    fn read(&self, slot: SlotId, kind: usize, position: u32) -> u64 {
+        let (block, offset) = match self.kinds[kind] {
+            Kind::State { .. } => {
+                let state = self.slots[slot.index()].as_ref().expect("rows name slots in use").states[kind];
+                (state.expect("a state that was begun").index(), 0)
+            }
+            Kind::Full | Kind::Window { .. } => self.place(slot, kind, position),
+        };
+        self.kept[block][offset].expect("nothing is read that nobody has written")
+    }
+
     fn slot(&mut self, slot: SlotId) -> &mut Slot {
         self.slots[slot.index()].as_mut().expect("a plan names slots in use")
     }
@@ -149,7 +241,10 @@ impl Worker {
             ("admits", plan.admits.len(), limits.slots),
             ("rows", plan.rows.len(), limits.slots),
             ("appends", plan.appends.len(), limits.appends),
+            ("saves", plan.saves.len(), limits.saves),
+            ("loads", plan.loads.len(), limits.loads),
             ("copies", plan.copies.len(), limits.copies),
+            ("states", plan.states.len(), limits.states),
             ("tokens", total(&mut plan.rows.iter().map(|row| row.count as usize)), limits.tokens),
             ("biases", total(&mut plan.admits.iter().map(|admit| admit.sampling.logit_bias.len())), limits.biases),
             ("suppressed", total(&mut plan.admits.iter().map(|admit| admit.suppressed.len())), limits.suppressed),
@@ -157,7 +252,8 @@ impl Worker {
         ] {
             assert!(got <= limit as usize, "{got} {what} in a step that holds {limit}");
         }
-        assert!(!plan.rows.is_empty(), "a step does something");
+        let has_transfers = !plan.saves.is_empty() || !plan.loads.is_empty();
+        assert!(!plan.rows.is_empty() || has_transfers, "a step does something");
         let mut slots: Vec<_> = plan.rows.iter().map(|row| row.slot).collect();
         slots.sort();
         assert!(slots.is_sorted_by(|one, next| one < next), "a slot has one row in a step");
@@ -165,8 +261,9 @@ impl Worker {
 }
 
 /// How long a step takes here: the core does not know it.
-fn took(plan: &Plan) -> u32 {
-    100 + plan.rows.iter().map(|row| 3 + row.count * 7 + row.count * row.start / 4).sum::<u32>()
+fn took(plan: &Plan, copy_us: u32) -> u32 {
+    let copied = (plan.saves.len() + plan.loads.len()) as u32;
+    100 + copied * copy_us + plan.rows.iter().map(|row| 3 + row.count * 7 + row.count * row.start / 4).sum::<u32>()
 }
 
 /// What goes with a token, so that a mix-up is seen.
