@@ -213,8 +213,9 @@ def tests_fail(copy: Path) -> bool:
     built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         sys.exit(f"the mutant does not compile:\n{built.stderr}")
-    for tests in (["--lib"], ["--test", "steps"], ["--test", "tiers"], ["--test", "loads"], ["--test", "worlds"]):
-        run = subprocess.run([*command[:6], *tests], cwd=copy, capture_output=True, check=False)
+    for tests in ("--lib", "steps", "kinds", "cache", "tiers", "loads", "worlds"):
+        chosen = [tests] if tests == "--lib" else ["--test", tests]
+        run = subprocess.run([*command[:6], *chosen], cwd=copy, capture_output=True, check=False)
         if run.returncode != 0:
             return True
     return False
