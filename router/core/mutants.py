@@ -29,7 +29,7 @@ class Mutant:
 MUTANTS = [
     Mutant(
         "one block too few",
-        "blocks.rs",
+        "blocks/mod.rs",
         "tokens.div_ceil(self.block_size) as usize",
         "(tokens / self.block_size) as usize",
     ),
@@ -60,7 +60,7 @@ MUTANTS = [
     ),
     Mutant(
         "a taken block stays findable",
-        "blocks.rs",
+        "blocks/hold.rs",
         "&& let Some(lost) = index.forget(block)",
         "&& let Some(lost) = Some(index).filter(|_| false).and_then(|index| index.forget(block))",
     ),
@@ -78,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         "all of a prompt may be a hit",
-        "blocks.rs",
+        "blocks/find.rs",
         "let usable = &request.tokens[..request.tokens.len() - 1];",
         "let usable = &request.tokens[..];",
     ),
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "a pinned block is given up like any other",
-        "blocks.rs",
+        "blocks/hold.rs",
         "() if self.is_pinned(block) => Contents::Pinned,",
         "() if self.is_pinned(block) => Contents::Findable,",
     ),
@@ -161,7 +161,7 @@ MUTANTS = [
     ),
     Mutant(
         "a block is saved that holds something else by now",
-        "blocks.rs",
+        "blocks/fill.rs",
         "(index.key_of(block) == Some(key)).then(|| index.tokens_of(block))",
         "index.key_of(block).filter(|_| key == key).map(|_| index.tokens_of(block))",
     ),
@@ -213,8 +213,9 @@ def tests_fail(copy: Path) -> bool:
     built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         sys.exit(f"the mutant does not compile:\n{built.stderr}")
-    for tests in (["--lib"], ["--test", "steps"], ["--test", "tiers"], ["--test", "loads"], ["--test", "worlds"]):
-        run = subprocess.run([*command[:6], *tests], cwd=copy, capture_output=True, check=False)
+    for tests in ("--lib", "steps", "kinds", "cache", "tiers", "loads", "worlds"):
+        chosen = [tests] if tests == "--lib" else ["--test", tests]
+        run = subprocess.run([*command[:6], *chosen], cwd=copy, capture_output=True, check=False)
         if run.returncode != 0:
             return True
     return False

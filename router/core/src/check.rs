@@ -69,6 +69,7 @@ fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreCon
 fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
     let block_size = config.block_size as usize;
     assert!(running.committed <= running.planned);
+    assert!(running.shared <= running.table.held(), "{slot:?}: full kinds keep what they found");
     assert!(running.indexed * block_size <= running.committed as usize, "{slot:?}: the index sees committed tokens");
     let told = if running.last_row == StepId(0) { 0 } else { (running.planned as usize).div_ceil(block_size) };
     assert_eq!(running.appended, told, "{slot:?}: what is filled was told");

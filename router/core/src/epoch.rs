@@ -297,9 +297,7 @@ impl Epoch {
     pub(crate) fn growths(&self, requests: &Requests, lengths: &AnswerLengths) -> Vec<Growth> {
         let growth = |&(_, slot): &(Place, SlotId)| {
             let (running, request) = (self.running(slot), requests.get(self.served(slot)));
-            let shared =
-                u32::try_from(running.shared).expect("blocks are counted by u32") * self.blocks.kinds().fulls();
-            request.growth(request.known() + running.draws, running.table.held(), shared, lengths)
+            request.growth(request.known() + running.draws, running.table.held(), running.shared, lengths)
         };
         self.order.iter().map(growth).collect()
     }

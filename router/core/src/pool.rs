@@ -98,6 +98,11 @@ impl BlockPool {
         self.idle.iter(Ring::Pinned).map(BlockId)
     }
 
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        (self.holders.capacity() + self.idle.newer.capacity() + self.idle.older.capacity()) * size_of::<u32>()
+    }
+
     /// Asserts the invariant, in O(capacity).
     pub(crate) fn check(&self) {
         let mut stands = vec![false; self.capacity()];

@@ -312,6 +312,15 @@ impl PrefixIndex {
         self.entries[block.index()].as_mut().expect("families hold findable blocks only")
     }
 
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        // A map has a power of two of places, seven in eight of which it fills, and a byte beside each.
+        let map = |capacity: usize| (capacity * 8 / 7).next_power_of_two() * (size_of::<(Key, BlockId)>() + 1);
+        let tokens = self.tokens.capacity() * size_of::<TokenId>();
+        let entries = self.entries.capacity() * size_of::<Option<Filling>>();
+        map(self.full.capacity()) + map(self.newest_child.capacity()) + entries + tokens
+    }
+
     /// Asserts that maps, families and entries tell the same story, in O(blocks).
     pub(crate) fn check(&self) {
         let entered = self.entries.iter().flatten();

@@ -24,6 +24,11 @@ impl Traces {
         Self { given_up: vec![0; blocks.min(KEYS_MAX)], salts: vec![None; if blocks > 0 { SALTS } else { 0 }] }
     }
 
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.given_up.capacity() * size_of::<u64>() + self.salts.capacity() * size_of::<Option<(u64, u64)>>()
+    }
+
     /// A full block cannot be found any more.
     pub(crate) fn gave_up(&mut self, key: Key) {
         let place = key.place(self.given_up.len());

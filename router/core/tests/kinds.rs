@@ -3,7 +3,7 @@
 
 mod small;
 
-use pelton_core::{Core, CoreConfig, Event, Kind, Micros, Plan, Refusal, RequestId, StateMode, TokenId};
+use pelton_core::{Core, CoreConfig, Event, Kind, Limits, Micros, Plan, Refusal, RequestId, StateMode, TokenId};
 use small::{GROUP, STOP, commit, config, core, request, step};
 
 fn with(kinds: &[Kind]) -> CoreConfig {
@@ -169,4 +169,41 @@ fn what_is_needed_of_each_kind_is_what_is_asked_for_before_a_request_is_taken() 
         let refusal = Refusal::NeverFits { needed, blocks };
         assert_eq!(refused(u32::try_from(blocks).expect("few"), kinds), Err(refusal), "{kinds:?}");
     }
+}
+
+#[test]
+fn blocks_of_every_kind_come_back_from_the_hosts_memory() {
+    for (kind, loads) in [(WINDOW, 3 + 2), (ALL, 3 + 1), (ALIGN, 3 + 1)] {
+        let limits = Limits { saves: 8, loads: 8, ..config().limits };
+        let mut core = Core::new(CoreConfig { host_blocks: 64, limits, ..with(&[Kind::Full, kind]) });
+        core.add_group(GROUP, 12, true);
+        for id in 1..6 {
+            held(&mut core, id, (0..14).map(|at| 100 * id as TokenId + at), 3);
+        }
+        core.submit(request(6, 100..114)).expect("room");
+        let plan = step(&mut core, STOP);
+        assert_eq!((plan.loads.len(), plan.rows[0].start), (loads, 12), "{kind:?}");
+        if let Kind::State { .. } = kind {
+            let loaded: Vec<_> = plan.loads.iter().map(|load| Some(load.to)).collect();
+            assert!(loaded.contains(&plan.states[0].from), "it goes on from the state that came back");
+        }
+    }
+}
+
+#[test]
+fn a_prefix_comes_back_whole_or_not_at_all_where_kinds_need_parts_of_it() {
+    // Nothing of the state after 12 tokens is left: the blocks of the full kind alone are worth nothing.
+    let limits = Limits { saves: 1, loads: 8, ..config().limits };
+    let mut core = Core::new(CoreConfig { host_blocks: 3, limits, ..with(&[Kind::Full, ALL]) });
+    core.add_group(GROUP, 10, true);
+    core.submit(request(1, 0..14)).expect("room");
+    step(&mut core, 7);
+    let save = step(&mut core, STOP).saves; // of all, the first block of the full kind
+    assert_eq!(save.len(), 1);
+    for id in 2..5 {
+        held(&mut core, id, (0..14).map(|at| 100 * id as TokenId + at), 1);
+    }
+    core.submit(request(6, 0..14)).expect("room");
+    let plan = step(&mut core, STOP);
+    assert_eq!((plan.loads.len(), plan.rows[0].start), (0, 0));
 }
