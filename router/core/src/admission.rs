@@ -53,7 +53,7 @@ impl Core {
         self.requests.looks.next(self.groups.len());
         let hindrance = match () {
             () if next.is_full() => Some(Wait::Step),
-            () if next.lacks_blocks => Some(Wait::Blocks),
+            () if next.lacks_blocks || self.epoch(group).lacked_blocks => Some(Wait::Blocks),
             () if !self.epoch(group).has_free_slot() => Some(Wait::Slot),
             () => None,
         };

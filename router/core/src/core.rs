@@ -271,6 +271,10 @@ impl Core {
         self.admit_waiting(group, &mut next);
         self.plan_long_prompts(group, prompts, &mut next);
         let epoch = self.epoch_mut(group);
+        if std::mem::replace(&mut epoch.lacked_blocks, next.lacks_blocks) && !next.lacks_blocks {
+            self.admit_waiting(group, &mut next); // nobody lacks any: those that wait need not wait for the next plan
+        }
+        let epoch = self.epoch_mut(group);
         let (plan, sent) = next.finish(&mut epoch.drops)?;
         epoch.last_sent = plan.step;
         epoch.in_flight.push_back(sent);

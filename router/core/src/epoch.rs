@@ -100,6 +100,9 @@ pub(crate) struct Epoch {
     /// needs the same waits for it instead of computing it too.
     frontiers: HashMap<Key, SlotId>,
     pub(crate) transfers: Transfers,
+    /// In the plan before, one that serves found no room. Long prompts come after admission, which must not take it away
+    /// from them again and again.
+    pub(crate) lacked_blocks: bool,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
 }
@@ -115,6 +118,7 @@ impl Epoch {
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
             frontiers: HashMap::new(),
             transfers: Transfers::default(),
+            lacked_blocks: false,
             last_sent: StepId(0),
             last_committed: StepId(0),
         }
