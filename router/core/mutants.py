@@ -33,7 +33,7 @@ MUTANTS = [
         "tokens.div_ceil(self.block_size) as usize",
         "(tokens / self.block_size) as usize",
     ),
-    Mutant("the source of a copy is never given back", "commit.rs", "epoch.blocks.give(source);", "let _ = source;"),
+    Mutant("the source of a copy is never given back", "commit.rs", "epoch.blocks.give_source(source);", "let _ = source;"),
     Mutant(
         "a copy does not hold its source",
         "admission.rs",

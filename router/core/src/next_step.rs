@@ -102,6 +102,11 @@ impl NextStep {
         cost.biases <= self.left.biases && cost.suppressed <= self.left.suppressed && cost.history <= self.left.history
     }
 
+    /// Whether a row of so many tokens goes beyond the blocks that the worker knows. Within these it wants no other.
+    pub(crate) fn leaves_known_blocks(&self, running: &Running, count: u32) -> bool {
+        (running.planned + count) as usize > running.appended * self.block_size as usize
+    }
+
     /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
     /// `appended` places.
     pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
@@ -111,8 +116,11 @@ impl NextStep {
             1 => self.left.appends,
             tables => self.left.appends / tables,
         };
-        let states = state::reach(&self.kinds, self.block_size, planned, self.left.states);
-        let reach = appended.saturating_add(more).min(states).saturating_mul(self.block_size);
+        let mut reach = appended.saturating_add(more);
+        if self.kinds.states() > 0 {
+            reach = reach.min(state::reach(&self.kinds, self.block_size, planned, self.left.states));
+        }
+        let reach = reach.saturating_mul(self.block_size);
         let count = ahead.min(self.left.tokens.saturating_sub(self.kept)).min(reach.saturating_sub(planned));
         let count = match self.pace {
             Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, planned, count)),

@@ -99,19 +99,19 @@ impl Core {
             let Self { requests, groups, totals, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
             let running = epoch.running(slot);
-            let start = running.planned;
-            let count = epoch.blocks.row_max(&running.table, start, count);
-            let wanted = epoch.blocks.wanted(&running.table, running.appended, start, start + count);
-            if !make_room(epoch, requests, slot, at, wanted, totals) {
-                next.lacks_blocks = true;
-                continue;
+            let (start, mut count) = (running.planned, count);
+            if next.leaves_known_blocks(running, count) {
+                count = epoch.blocks.row_max(&running.table, start, count);
+                let wanted = epoch.blocks.wanted(&running.table, start, start + count);
+                if !make_room(epoch, requests, slot, at, wanted, totals) {
+                    next.lacks_blocks = true;
+                    continue;
+                }
+                let Epoch { blocks, slots, .. } = epoch;
+                let table = &mut slots[slot.index()].as_mut().expect("it serves").table;
+                blocks.take_for_row(table, start, start + count);
             }
-            let Epoch { blocks, slots, .. } = epoch;
-            let running = slots[slot.index()].as_mut().expect("it serves");
-            if wanted > 0 {
-                blocks.take_for_row(&mut running.table, start, start + count);
-            }
-            next.row(slot, running, requests.get_mut(key), count);
+            next.row(slot, epoch.running_mut(slot), requests.get_mut(key), count);
         }
     }
 }

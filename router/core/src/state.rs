@@ -48,9 +48,6 @@ pub(crate) fn moves(
 
 /// How many places a row from `start` on may reach, if `left` moves may still be told.
 pub(crate) fn reach(kinds: &Kinds, block_size: u32, start: u32, left: u32) -> u32 {
-    if kinds.states() == 0 {
-        return u32::MAX;
-    }
     let begun = start.div_ceil(block_size);
     let (mut per_place, mut per_row) = (0, 0);
     for (_, mode) in kinds.with_state() {

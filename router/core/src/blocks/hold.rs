@@ -23,12 +23,8 @@ impl Blocks {
         }
     }
 
-    /// How many blocks a row from `start` to `end` wants that the table does not have. The worker was told of `appended`
-    /// places: within these none is wanted.
-    pub(crate) fn wanted(&self, table: &Table, appended: usize, start: u32, end: u32) -> usize {
-        if end as usize <= appended * self.block_size as usize {
-            return 0;
-        }
+    /// How many blocks a row from `start` to `end` wants that the table does not have.
+    pub(crate) fn wanted(&self, table: &Table, start: u32, end: u32) -> usize {
         let wanted = |kind| self.kinds.written(kind, start, end).filter(|&at| table.get(kind, at).is_none()).count();
         (0..self.kinds.count()).map(wanted).sum()
     }
@@ -40,7 +36,7 @@ impl Blocks {
         if growing == 0 {
             return count;
         }
-        let lacking = self.wanted(table, 0, start, start + count).saturating_sub(self.pool.idle());
+        let lacking = self.wanted(table, start, start + count).saturating_sub(self.pool.idle());
         let lacking = u32::try_from(lacking).expect("blocks are counted by u32").div_ceil(growing);
         let places = (start + count).div_ceil(self.block_size);
         let places = places.saturating_sub(lacking).max(start / self.block_size + 1);
