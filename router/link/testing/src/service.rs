@@ -201,6 +201,19 @@ impl<S: Script> Worker for Service<S> {
 }
 
 fn capacities(wire: Capacities) -> pelton_frame::Capacities {
-    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs } = wire;
-    pelton_frame::Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs }
+    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads } =
+        wire;
+    pelton_frame::Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+    }
 }

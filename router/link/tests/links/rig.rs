@@ -33,6 +33,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         suppressed: 8,
         history: 32,
         top_logprobs: 3,
+        saves: 4,
+        loads: 4,
     };
     let load = LoadOptions {
         model_path: "/models/none".into(),
