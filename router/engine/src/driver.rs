@@ -239,9 +239,9 @@ impl Driver {
             RecordedCore::new(core, self.recorder.clone())
         });
         if is_back {
-            core.worker_back(id, blocks);
+            core.worker_back(id, blocks, false);
         } else {
-            core.add_group(id, blocks);
+            core.add_group(id, blocks, false);
         }
         self.shared.status.send_modify(|status| {
             // One that comes back may be smaller than before: what fits is told by the largest.
@@ -487,6 +487,8 @@ fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], 
         token_budget: config.token_budget,
         itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: config.prefix_caching,
         tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
     })

@@ -35,6 +35,8 @@ pub(crate) fn limits(capacities: &frame::Capacities) -> Limits {
         slots: capacities.slots,
         tokens: capacities.tokens,
         appends: capacities.appends,
+        saves: 0, // frames do not carry them yet
+        loads: 0,
         copies: capacities.copies,
         biases: capacities.biases,
         suppressed: capacities.suppressed,

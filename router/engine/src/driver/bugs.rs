@@ -53,7 +53,7 @@ impl Driver {
         let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
         let mut core = RecordedCore::new(core, self.recorder.clone());
         for group in known {
-            core.add_group(group, report.blocks);
+            core.add_group(group, report.blocks, false);
             core.worker_lost(group);
         }
         self.core = Some(core);
