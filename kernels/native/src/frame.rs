@@ -18,7 +18,7 @@ use pyo3::{
     exceptions::{PyBufferError, PyKeyError, PyRuntimeError, PyValueError},
     ffi,
     prelude::*,
-    types::{PyBytes, PyDict},
+    types::{PyBytes, PyDict, PyTuple},
 };
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -138,12 +138,10 @@ impl WorkerEnd {
 
     /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads) of a frame
     /// that was taken and not yet published.
-    #[allow(clippy::type_complexity)] // named in the docstring; Python unpacks it
-    fn header(&self, frame: u32) -> PyResult<(u64, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32)> {
+    fn header<'py>(&self, py: Python<'py>, frame: u32) -> PyResult<Bound<'py, PyTuple>> {
         let end = self.lock();
         let h = end.header(frame).map_err(runtime_error)?;
-        Ok((
-            h.step(),
+        let counts = [
             h.epoch,
             h.drops,
             h.admits,
@@ -156,7 +154,9 @@ impl WorkerEnd {
             h.tokens,
             h.saves,
             h.loads,
-        ))
+        ];
+        let values: [u64; 13] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
+        PyTuple::new(py, values)
     }
 
     /// Signs and publishes the results of the oldest frame taken, and rings the router.
