@@ -26,6 +26,7 @@ struct Size {
     tenants: u64,
     itl_target_us: Option<u32>,
     prefix_caching: bool,
+    host_blocks: u32,
 }
 
 /// Microseconds per step.
@@ -35,8 +36,15 @@ struct Cost {
     commit: f64,
 }
 
-const GOAL: Size =
-    Size { running: 256, waiting: 4_096, blocks: 65_536, tenants: 1, itl_target_us: None, prefix_caching: true };
+const GOAL: Size = Size {
+    running: 256,
+    waiting: 4_096,
+    blocks: 65_536,
+    tenants: 1,
+    itl_target_us: None,
+    prefix_caching: true,
+    host_blocks: 0,
+};
 
 fn main() {
     let sizes = [
@@ -46,6 +54,8 @@ fn main() {
         ("none waiting", Size { waiting: 0, ..GOAL }),
         ("10,000 waiting", Size { waiting: 10_000, ..GOAL }),
         ("10,000 waiting of 1,000 tenants", Size { waiting: 10_000, tenants: 1_000, ..GOAL }),
+        ("a host tier that is large", Size { host_blocks: 1 << 20, ..GOAL }),
+        ("a host tier that is full", Size { host_blocks: 4_096, ..GOAL }),
         ("1 million blocks", Size { blocks: 1 << 20, ..GOAL }),
         ("with a time budget", Size { itl_target_us: Some(50_000), ..GOAL }),
         ("without prefix cache", Size { prefix_caching: false, ..GOAL }),
@@ -103,8 +113,8 @@ fn filled(size: Size) -> Core {
         slots: size.running,
         tokens: 65_536,
         appends: 65_536,
-        saves: 0,
-        loads: 0,
+        saves: 64,
+        loads: 64,
         copies: 256,
         biases: 1_024,
         suppressed: 1_024,
@@ -119,12 +129,12 @@ fn filled(size: Size) -> Core {
         token_budget: 65_536,
         itl_target_us: size.itl_target_us,
         hash_key: [1, 2],
-        host_blocks: 0,
+        host_blocks: size.host_blocks,
         disk_places: 0,
         prefix_caching: size.prefix_caching,
         tells_cache_changes: false,
     });
-    core.add_group(GROUP, size.blocks, false);
+    core.add_group(GROUP, size.blocks, true);
     for id in 0..u64::from(size.running) + size.waiting {
         let token = u32::try_from(id).expect("few requests");
         let new = NewRequest {

@@ -108,6 +108,60 @@ MUTANTS = [
         "if self.stop.stop_ids.contains(&token) {",
         "if self.stop.stop_ids.first() == Some(&token) {",
     ),
+    Mutant(
+        "what is being saved is found",
+        "tiers/shelf.rs",
+        "(self.entry(at).state == State::Here).then_some(at)",
+        "Some(at)",
+    ),
+    Mutant(
+        "what a lost worker was saving is found",
+        "tiers/mod.rs",
+        "sent.saves.iter().for_each(|to| self.host.fail(to.0));",
+        "sent.saves.iter().for_each(|to| drop(self.host.arrive(to.0)));",
+    ),
+    Mutant(
+        "a block is saved that holds something else by now",
+        "blocks.rs",
+        "(index.key_of(block) == Some(key)).then(|| index.tokens_of(block))",
+        "index.key_of(block).filter(|_| key == key).map(|_| index.tokens_of(block))",
+    ),
+    Mutant(
+        "a request computes before it has loaded",
+        "admission.rs",
+        "if running.loading == 0 {",
+        "if running.loading < usize::MAX {",
+    ),
+    Mutant(
+        "all of a prompt may be brought back",
+        "tiers/find.rs",
+        "let usable = (request.tokens.len() - 1) / self.block_size as usize;",
+        "let usable = request.tokens.len() / self.block_size as usize;",
+    ),
+    Mutant(
+        "a root is given up before its leaf",
+        "tiers/shelf.rs",
+        "if entry.state == State::Here && entry.holders == 0 && !self.children.contains_key(&entry.label.key) {",
+        "if entry.state == State::Here && entry.holders == 0 {",
+    ),
+    Mutant(
+        "keys on disk are believed",
+        "tiers/disk.rs",
+        "&& key.bytes() == entry.key;",
+        "&& key.bytes() != BlockKey([0; 16]);",
+    ),
+    Mutant(
+        "a disk that hangs is waited for",
+        "tiers/disk.rs",
+        "self.first_wait().filter(|&until| until <= now)?;",
+        "self.first_wait().filter(|&until| until <= now && until.0 == u64::MAX)?;",
+    ),
+    Mutant(
+        "what is void is found when it comes",
+        "tiers/shelf.rs",
+        "let is_wanted = entry.state == State::Coming;",
+        "let is_wanted = entry.state != State::Here;",
+    ),
 ]
 
 
@@ -126,7 +180,7 @@ def tests_fail(copy: Path) -> bool:
     built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         sys.exit(f"the mutant does not compile:\n{built.stderr}")
-    for tests in (["--lib"], ["--test", "steps"], ["--test", "loads"], ["--test", "worlds"]):
+    for tests in (["--lib"], ["--test", "steps"], ["--test", "tiers"], ["--test", "loads"], ["--test", "worlds"]):
         run = subprocess.run([*command[:6], *tests], cwd=copy, capture_output=True, check=False)
         if run.returncode != 0:
             return True

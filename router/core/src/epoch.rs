@@ -53,7 +53,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tokens that could be computed now, those not known yet included. None once the draws in flight end the request.
+    /// Tokens that could be computed now, those not known yet included. None while loads are to be planned, and once the draws
+    /// in flight end the request.
     pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
         if self.loading > 0 {
             return 0;

@@ -111,9 +111,19 @@ pub enum Refusal {
         /// What prompt and output may have together.
         limit: u32,
     },
+    /// No worker group could ever hold the request, even alone.
+    #[error("the request needs {needed} KV blocks; the model has {blocks}")]
+    NeverFits {
+        /// Blocks that prompt and output need together.
+        needed: usize,
+        /// Blocks that the largest group has.
+        blocks: usize,
+    },
     /// A list is longer than a step can carry.
     #[error("`{param}` has {got} entries; at most {limit} are allowed")]
-    #[serde(skip)] // told by `submit` at once: it stands in no event, so in no snapshot
+    // Told by `submit` at once: it stands in no event, so in no snapshot. It is the last one, because serde counts it when
+    // it writes variants and not when it reads them.
+    #[serde(skip)]
     TooMany {
         /// Which list.
         #[serde(skip)]
@@ -122,13 +132,5 @@ pub enum Refusal {
         got: usize,
         /// What a step holds.
         limit: u32,
-    },
-    /// No worker group could ever hold the request, even alone.
-    #[error("the request needs {needed} KV blocks; the model has {blocks}")]
-    NeverFits {
-        /// Blocks that prompt and output need together.
-        needed: usize,
-        /// Blocks that the largest group has.
-        blocks: usize,
     },
 }

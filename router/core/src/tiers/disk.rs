@@ -70,11 +70,19 @@ impl Disk {
         matches!(self.under_way.get(&place), Some(UnderWay::Read { .. }))
     }
 
-    /// A block of the host's memory is to be written.
-    pub(crate) fn want(&mut self, from: HostBlockId, key: Key) {
+    /// A block of the host's memory, which has so many, is to be written.
+    pub(crate) fn want(&mut self, from: HostBlockId, key: Key, host_blocks: usize) {
         if self.capacity() > 0 {
             self.wanted.push_back((from, key));
+            if self.wanted.len() > host_blocks {
+                self.wanted.pop_front(); // the disk hangs, and that block was given up since
+            }
         }
+    }
+
+    /// What it costs to have a block again from here; none if it is not here, or nobody knows.
+    pub(crate) fn cost(&self, key: Key) -> Option<u64> {
+        self.shelf.find(key).and(self.read_us)
     }
 
     /// A block was asked for.
@@ -309,11 +317,8 @@ fn depths(parents: &BTreeMap<BlockKey, Option<BlockKey>>) -> BTreeMap<BlockKey, 
             chain.push(at);
             next = parents.get(&at).copied().flatten();
         }
-        let mut depth = next.map_or(0, |known| depths[&known] + 1);
-        for at in chain.into_iter().rev() {
-            depths.insert(at, depth);
-            depth += 1;
-        }
+        let first = next.map_or(0, |known| depths[&known] + 1);
+        depths.extend(chain.into_iter().rev().zip(first..));
     }
     depths
 }

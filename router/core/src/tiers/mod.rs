@@ -83,13 +83,16 @@ impl Tiers {
         counts.disk_blocks = self.disk.findable();
     }
 
-    /// What it would cost to have a block again that is given up, beyond what it costs to bring it back.
+    /// What it would cost to have a block again that is given up, computed or read from disk, beyond what it costs to bring
+    /// it back from here.
     fn cost(&self, label: &Label, prices: Prices) -> u64 {
         if !prices.knows_prompts {
             return 0;
         }
         let start = label.before * self.block_size;
-        prices.computing(start, start + self.block_size).saturating_sub(prices.copying(1))
+        let computing = prices.computing(start, start + self.block_size);
+        let again = self.disk.cost(label.key).map_or(computing, |reading| reading.min(computing));
+        again.saturating_sub(prices.copying(1))
     }
 
     fn save(&mut self, label: Label, tokens: &[TokenId], prices: Prices) -> Saving {
@@ -121,7 +124,7 @@ impl Tiers {
         if is_wanted {
             let (host, label) = (&self.host, self.host.label(at));
             self.told.tell(|| label.stored(host.tokens(at), Medium::Host));
-            self.disk.want(HostBlockId(at), label.key);
+            self.disk.want(HostBlockId(at), label.key, host.capacity());
         }
         is_wanted
     }

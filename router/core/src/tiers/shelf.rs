@@ -366,3 +366,6 @@ impl Shelf {
         assert!(self.by_key.len() <= held + idle && self.leaves.len() <= idle);
     }
 }
+
+#[cfg(test)]
+mod tests;

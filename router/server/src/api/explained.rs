@@ -105,6 +105,11 @@ pub(crate) fn json(told: &Explanation) -> Value {
         "waited_for_ms": waits.map(|wait| (wait.name().to_owned(), json!(ms(told.waited.micros(wait))))).collect::<Map<_, _>>(),
         "prompt_tokens": told.prompt,
         "cached_tokens": told.cached,
+        "cached_tokens_from": {
+            "device": told.cached - told.cached_host - told.cached_disk,
+            "host": told.cached_host,
+            "disk": told.cached_disk,
+        },
         "not_cached": {
             "prefix_caching_off": told.missed.is_off,
             "evicted_tokens": told.missed.evicted,
@@ -137,7 +142,17 @@ pub(crate) fn text(told: &Explanation, end: &str) -> String {
             line(format!("waited {} {}", seconds(micros), wait.words()));
         }
     }
-    line(format!("prompt: {} tokens, {} of them from the prefix cache{}", told.prompt, told.cached, missed(told)));
+    let below = if told.cached_host + told.cached_disk > 0 {
+        format!(" ({} brought back from host memory, {} from disk)", told.cached_host, told.cached_disk)
+    } else {
+        String::new()
+    };
+    line(format!(
+        "prompt: {} tokens, {} of them from the prefix cache{below}{}",
+        told.prompt,
+        told.cached,
+        missed(told)
+    ));
     line(format!(
         "drew {} tokens in {} steps that took {}; {} of them had more than one of its tokens",
         told.drawn,
