@@ -120,17 +120,13 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks
     )  # fmt: skip
 
 
-def save_blocks(
-    host: Tensor, caches: Sequence[tuple[Tensor, Tensor]], blocks: Tensor, host_blocks: Tensor
-) -> None:
+def save_blocks(host: Tensor, caches: Sequence[tuple[Tensor, Tensor]], blocks: Tensor, host_blocks: Tensor) -> None:
     """See `ops.save_blocks`."""
     spans, count = _cache_bytes(caches)
     _native.save_blocks((host.data_ptr(), *host.shape), spans, count, _span(blocks), _span(host_blocks))
 
 
-def load_blocks(
-    caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_blocks: Tensor, blocks: Tensor
-) -> None:
+def load_blocks(caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None:
     """See `ops.load_blocks`."""
     spans, count = _cache_bytes(caches)
     _native.load_blocks(spans, count, (host.data_ptr(), *host.shape), _span(host_blocks), _span(blocks))

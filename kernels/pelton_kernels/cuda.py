@@ -69,9 +69,7 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks
     reference.copy_blocks(k_cache, v_cache, from_blocks, to_blocks, tokens)
 
 
-def save_blocks(
-    host: Tensor, caches: Sequence[tuple[Tensor, Tensor]], blocks: Tensor, host_blocks: Tensor
-) -> None:
+def save_blocks(host: Tensor, caches: Sequence[tuple[Tensor, Tensor]], blocks: Tensor, host_blocks: Tensor) -> None:
     """See `ops.save_blocks`: gathered on the card, then one copy per block, each at the bus's full speed."""
     index = blocks.to(caches[0][0].device)
     gathered = torch.stack([cache.index_select(0, index) for pair in caches for cache in pair], dim=1)
@@ -80,9 +78,7 @@ def save_blocks(
         host[block, : rows.shape[1]].copy_(rows[row], non_blocking=True)
 
 
-def load_blocks(
-    caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_blocks: Tensor, blocks: Tensor
-) -> None:
+def load_blocks(caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None:
     """See `ops.load_blocks`: one copy per block, then scattered on the card."""
     first = caches[0][0]
     index = blocks.to(first.device)

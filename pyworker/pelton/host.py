@@ -34,12 +34,12 @@ class HostBlocks:
             torch.cuda.synchronize(self._device)
         if self._is_registered:
             self._is_registered = False
-            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())  # type: ignore[no-untyped-call]
 
 
 def _register(memory: Tensor) -> bool:
     """Pins the memory, so that a card copies from it by itself and at the bus's full speed."""
-    error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)  # type: ignore[no-untyped-call]
     if int(error) == 0:
         return True
     log.warning("host memory cannot be pinned (CUDA error %s): its copies hold up the steps", int(error))

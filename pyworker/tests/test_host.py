@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import torch
 from pelton.frames import Counts, FrameViews
 from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
@@ -76,9 +77,9 @@ def test_a_prefix_that_went_to_host_memory_serves_the_next_worker(checkpoints: P
     # A step may only move blocks. The second save takes what the load of the same step overwrites.
     assert first.run(Plan(0, saves=[(40, 3)])) == []
     assert first.run(Plan(0, saves=[(41, 1)], loads=[(3, 41)])) == []
-    for keys, values in loaded.kv.layers:
-        keys.fill_(float("nan"))
-        values.fill_(float("nan"))
+    with torch.inference_mode():
+        for cache in (cache for pair in loaded.kv.layers for cache in pair):
+            cache.fill_(torch.nan)
 
     second = Worker(loaded, host)  # after a loss: fresh state, the same host memory
     row = Row(2, 16, 3, prompt[16:], True)

@@ -79,7 +79,9 @@ class MemorySocket:
             return None
         try:
             if len(nonce) != NONCE_BYTES or len(fds) not in {2, 3} or flags & socket.MSG_CTRUNC:
-                raise ClaimError(f"{len(nonce)} bytes and {len(fds)} descriptors came; expected {NONCE_BYTES}, and 2 or 3")
+                raise ClaimError(
+                    f"{len(nonce)} bytes and {len(fds)} descriptors came; expected {NONCE_BYTES}, and 2 or 3"
+                )
             end = WorkerEnd.from_fds(*fds[:2])
             host = HostMemory.from_fd(fds[2]) if len(fds) == 3 else None
         finally:

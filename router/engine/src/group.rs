@@ -181,10 +181,13 @@ impl Group {
         match step::read(step, &results, vocab_size) {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
-                if self.slowest_token.is_zero() {
-                    self.slowest_first = self.slowest_first.max(Some(took));
+                // A step that only moves blocks compiles nothing, and says nothing of what a token takes.
+                if step.tokens > 0 {
+                    if self.slowest_token.is_zero() {
+                        self.slowest_first = self.slowest_first.max(Some(took));
+                    }
+                    self.slowest_token = self.slowest_token.max(took / step.tokens);
                 }
-                self.slowest_token = self.slowest_token.max(took / step.tokens.max(1));
                 Polled::Step { results, not_finite, rows: step.rows.len(), took }
             }
             Err(garbage) => Polled::Garbage(garbage),

@@ -27,7 +27,7 @@ pub struct Folder {
     /// and none lands in a folder that another server holds.
     pub(crate) dir: OwnedFd,
     hash_key: [u8; 16],
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
@@ -46,7 +46,7 @@ impl Folder {
         lock.set_len(0).map_err(system("writing its lock"))?;
         writeln!(lock, "{}", std::process::id()).map_err(system("writing its lock"))?;
         let hash_key = hash_key(&dir).map_err(system("its hash key"))?;
-        Ok(Self { path: path.to_owned(), dir, hash_key, _lock: lock })
+        Ok(Self { path: path.to_owned(), dir, hash_key, lock })
     }
 
     /// Secret, random, and the same at every start: who knows it could make blocks of different tokens look equal.
@@ -57,6 +57,13 @@ impl Folder {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Said aloud, because closing is not enough while a process that was just forked still has all our files.
+        let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
