@@ -100,7 +100,9 @@ impl Session {
         let mut files = vec![memory.fd().expect("created as a file"), options.bell.fd()];
         files.extend(host.as_ref().map(|host| host.fd()));
         let handed = hand_over(&mut socket, &nonce, &files);
-        within("attach", deadlines.attach, handed).await?;
+        // A card pins its host memory first, at some gigabytes a second.
+        let gigabytes = host.as_ref().map_or(0, |host| u64::from(host.blocks()) * host.stride() as u64 >> 30);
+        within("attach", deadlines.attach + Duration::from_secs(gigabytes), handed).await?;
         let carriage = Carriage::Shared { socket, process };
         Ok((Self { memory, host, client, carriage }, report))
     }

@@ -73,7 +73,7 @@ impl Supervisor {
                 End::Lost(trouble) => trouble,
             };
             let served = life.attached_at.get().map(|at| at.elapsed());
-            life.kill(self.options.deadlines.let_go).await;
+            life.lose(self.options.deadlines.let_go).await;
             if !trouble.is_final() {
                 tracing::warn!(epoch, "worker lost: {trouble}"); // what is final is told by whoever gives up
             }
@@ -230,24 +230,29 @@ async fn watch(options: &LinkOptions, process: &mut Option<Process>, session: &m
 
 impl Life {
     /// Ends it at once. A worker owns nothing, so there is nothing to save.
-    async fn kill(&mut self, let_go: Duration) {
-        let session = self.session.take();
-        match (&mut self.process, session) {
-            (Some(process), session) => {
-                drop(session);
-                process.kill().await;
-            }
-            (None, Some(mut session)) => session.let_go(let_go).await,
-            (None, None) => {}
+    async fn kill(&mut self) {
+        self.session = None;
+        if let Some(process) = &mut self.process {
+            process.kill().await;
         }
+    }
+
+    /// The same, and afterwards a worker that is not ours to end touches host memory no more either: others go on using it.
+    async fn lose(&mut self, let_go: Duration) {
+        if self.process.is_none()
+            && let Some(session) = &mut self.session
+        {
+            session.let_go(let_go).await;
+        }
+        self.kill().await;
     }
 
     /// Lets it finish its steps and end by itself, then makes it end.
     async fn stop(mut self, deadline: Duration) {
         let by = Instant::now() + deadline;
-        let Some(session) = &mut self.session else { return self.kill(deadline).await };
+        let Some(session) = &mut self.session else { return self.kill().await };
         if deadline.is_zero() {
-            return self.kill(deadline).await;
+            return self.kill().await;
         }
         session.drain(self.process.is_some(), deadline).await;
         self.session = None;

@@ -56,6 +56,20 @@ fn a_worker_of_others_is_lost_only_when_it_touches_host_memory_no_more() {
 }
 
 #[test]
+fn a_router_that_goes_kills_no_worker_of_others() {
+    let home = Home::new("left");
+    let _worker = home.start_with("is stuck in a step");
+    let rig = Rig::start(with_host(home.link()));
+    let mut worker = rig.attached();
+    for token in 1..=FAULTY_STEP {
+        worker.submit(token as u32).unwrap();
+    }
+    let _results = (worker.result(), worker.result());
+    rig.link.shutdown(Duration::ZERO);
+    assert!(!is_gone(worker.pid()));
+}
+
+#[test]
 fn a_worker_of_others_that_does_not_let_go_of_host_memory_is_killed() {
     let home = Home::new("stuck");
     let _worker = home.start_with("is stuck in a step");
