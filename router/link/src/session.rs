@@ -101,7 +101,7 @@ impl Session {
         files.extend(host.as_ref().map(|host| host.fd()));
         let handed = hand_over(&mut socket, &nonce, &files);
         // A card pins its host memory first, at some gigabytes a second.
-        let gigabytes = host.as_ref().map_or(0, |host| u64::from(host.blocks()) * host.stride() as u64 >> 30);
+        let gigabytes = host.as_ref().map_or(0, |host| (u64::from(host.blocks()) * host.stride() as u64) >> 30);
         within("attach", deadlines.attach + Duration::from_secs(gigabytes), handed).await?;
         let carriage = Carriage::Shared { socket, process };
         Ok((Self { memory, host, client, carriage }, report))
