@@ -47,6 +47,7 @@ class TinyRouter:
         self._end = WorkerEnd.inline(CAPACITIES, 1)
         shape = loaded.kv.shape
         self._end.set_bounds(
+            host_blocks=0,
             blocks=loaded.kv.blocks,
             block_size=shape.block_size,
             vocab=loaded.model.config.vocab,

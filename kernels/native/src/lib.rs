@@ -5,10 +5,12 @@
 use pyo3::prelude::*;
 
 mod frame;
+mod host;
 mod ops;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
+    host::register(module)?;
     ops::register(module)
 }

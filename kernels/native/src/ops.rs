@@ -35,22 +35,26 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// A kernel that panicked left no half-made state behind: all it keeps between calls is scratch memory.
-fn cpu() -> MutexGuard<'static, Cpu> {
+pub(crate) fn cpu() -> MutexGuard<'static, Cpu> {
     CPU.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn refused(refusal: Refusal) -> PyErr {
+pub(crate) fn refused(refusal: Refusal) -> PyErr {
     PyValueError::new_err(refusal.to_string())
 }
 
 /// A contiguous tensor: its address, and how many elements it has.
 #[derive(FromPyObject, Clone, Copy)]
-struct Span(usize, usize);
+pub(crate) struct Span(usize, usize);
 
 impl Span {
+    pub(crate) fn new(address: usize, elements: usize) -> Self {
+        Self(address, elements)
+    }
+
     /// # Safety
     /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
-    unsafe fn read<'a, T>(self) -> &'a [T] {
+    pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
         if self.1 == 0 {
             return &[]; // torch gives an empty tensor the address 0
         }
@@ -60,7 +64,7 @@ impl Span {
 
     /// # Safety
     /// As for `read`, and nothing else reads or writes them meanwhile.
-    unsafe fn write<'a, T>(self) -> &'a mut [T] {
+    pub(crate) unsafe fn write<'a, T>(self) -> &'a mut [T] {
         if self.1 == 0 {
             return &mut [];
         }
@@ -68,7 +72,7 @@ impl Span {
         unsafe { std::slice::from_raw_parts_mut(self.0 as *mut T, self.1) }
     }
 
-    fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
+    pub(crate) fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
         let (end, other_end) = (self.0 + self.1 * size, other.0 + other.1 * other_size);
         self.1 > 0 && other.1 > 0 && self.0 < other_end && other.0 < end
     }

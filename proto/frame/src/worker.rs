@@ -9,7 +9,7 @@ use std::{
 use crate::{
     Bell, Bounds, FrameError, FrameHeader, Memory, PlanView, Region, ResultHeader,
     checksum::whole,
-    plan::{PLAN_REGIONS, plan_checksum},
+    plan::{PARTS, PLAN_REGIONS, plan_checksum},
     router::{result_regions, sign},
 };
 
@@ -153,7 +153,7 @@ impl WorkerEnd {
         self.memory.read(frame, Region::Header, FrameHeader::WORDS, &mut self.scratch);
         let header: FrameHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&self.scratch));
         let step = header.step();
-        let mut parts: [Range<usize>; 9] = Default::default();
+        let mut parts: [Range<usize>; PARTS] = Default::default();
         for ((region, count), part) in PLAN_REGIONS.into_iter().zip(header.counts()).zip(&mut parts) {
             let place = self.memory.layout().place(region);
             if count > place.capacity {
@@ -177,7 +177,7 @@ impl WorkerEnd {
                 return Err(FrameError::Header { part: "plan", field, got, expected });
             }
         }
-        let [drops, admits, biases, suppressed, history, appends, copies, rows, tokens] = parts;
+        let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens] = parts;
         let plan = PlanView {
             step,
             drops,
@@ -186,6 +186,8 @@ impl WorkerEnd {
             suppressed,
             history,
             appends: bytemuck::cast_slice(appends),
+            saves: bytemuck::cast_slice(saves),
+            loads: bytemuck::cast_slice(loads),
             copies: bytemuck::cast_slice(copies),
             rows: bytemuck::cast_slice(rows),
             tokens,

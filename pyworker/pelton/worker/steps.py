@@ -59,9 +59,10 @@ class StepLoop:
         self._thread.join()
 
     def stop(self) -> None:
-        """Returns once the running step is done."""
+        """Returns once the running step is done and nothing touches the router's memory any more."""
         self._end.detach()
         self._thread.join()
+        self._runner.close()
 
     def _run(self) -> None:
         try:

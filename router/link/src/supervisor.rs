@@ -1,6 +1,7 @@
 //! The supervisor: keeps one worker alive, life after life, until it is told to stop or nothing helps.
 //!
-//! Invariant: when a life has ended, its process (if it was our child) is dead and reaped before anybody hears of it.
+//! Invariant: when a life has ended, its process (if it was our child) is dead and reaped before anybody hears of it; and
+//! whoever it was, it touches host memory no more.
 
 use std::{
     cell::Cell,
@@ -75,7 +76,7 @@ impl Supervisor {
                 End::Lost(trouble) => trouble,
             };
             let served = life.attached_at.get().map(|at| at.elapsed());
-            life.kill().await;
+            life.lose(self.options.deadlines.let_go).await;
             if kills.explain(&trouble) {
                 self.take_less_memory(life.budget.take().as_ref());
             }
@@ -229,7 +230,7 @@ async fn serve(
         Ok((opened, report)) => {
             let port = RouterEnd::new(opened.memory.clone());
             attached_at.set(Some(Instant::now()));
-            tell(LinkEvent::Attached { epoch, port, report });
+            tell(LinkEvent::Attached { epoch, port, report, host: opened.host.clone() });
             session.insert(opened)
         }
         Err(trouble) if trouble.is_final() => return trouble,
@@ -271,6 +272,16 @@ impl Life {
         if let Some(process) = &mut self.process {
             process.kill().await;
         }
+    }
+
+    /// The same, and afterwards a worker that is not ours to end touches host memory no more either: others go on using it.
+    async fn lose(&mut self, let_go: Duration) {
+        if self.process.is_none()
+            && let Some(session) = &mut self.session
+        {
+            session.let_go(let_go).await;
+        }
+        self.kill().await;
     }
 
     /// Lets it finish its steps and end by itself, then makes it end.

@@ -5,6 +5,7 @@ use std::{
     sync::{Mutex, Once, PoisonError},
 };
 
+use pelton_engine::TierOptions;
 use serde_json::{Value, json};
 
 use crate::{
@@ -44,7 +45,9 @@ fn dumped(requests: &str) -> Vec<Value> {
 fn are_dumped(fault: Fault, case: &Case, wait: &str, steps: &[(u64, &str, u32, u32)]) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing_subscriber::fmt().json().with_max_level(tracing::Level::WARN).with_writer(|| Log).init());
-    let rig = Rig::start(&[play(fault, if case.is_poisonous() { u32::MAX } else { 1 })]);
+    // Without host memory: a replay computes all of it again, and its steps are known beforehand.
+    let plays = [play(fault, if case.is_poisonous() { u32::MAX } else { 1 })];
+    let rig = Rig::start_with(&plays, "/models/none".as_ref(), TierOptions::default());
     for outcome in rig.serve(std::slice::from_ref(case)) {
         if case.is_poisonous() {
             outcome.failure(case);

@@ -11,6 +11,7 @@ mod dumps;
 mod garbage;
 mod losses;
 mod suspects;
+mod tiers;
 
 #[test]
 #[ignore = "the worker of these tests"]

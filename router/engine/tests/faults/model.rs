@@ -3,10 +3,11 @@
 
 use std::array::from_fn;
 
-use pelton_frame::{Admit, Append, Copy, FrameHeader, Memory, ROW_SAMPLES, Region, Row};
+use pelton_frame::{Admit, Append, Copy, FrameHeader, HostMemory, Load, Memory, ROW_SAMPLES, Region, Row, Save};
 
 pub(crate) const VOCAB: u32 = 1000;
 pub(crate) const BLOCK: u32 = 4;
+pub(crate) const BLOCK_BYTES: usize = 4 * BLOCK as usize;
 
 /// The token that follows `history`.
 pub(crate) fn drawn(history: impl IntoIterator<Item = u32>) -> u32 {
@@ -49,7 +50,13 @@ impl Model {
     }
 
     /// Applies a plan, in the order of its parts, and draws for each row.
-    pub(crate) fn compute(&mut self, memory: &Memory, frame: u32, header: &FrameHeader) -> Vec<Drawn> {
+    pub(crate) fn compute(
+        &mut self,
+        memory: &Memory,
+        frame: u32,
+        header: &FrameHeader,
+        host: Option<&HostMemory>,
+    ) -> Vec<Drawn> {
         let records = |region, count: u32, words: usize| {
             let mut read = Vec::new();
             memory.read(frame, region, count as usize * words, &mut read);
@@ -60,6 +67,16 @@ impl Model {
         }
         for append in records(Region::Appends, header.appends, Append::WORDS) {
             self.slots[append[0] as usize].table.push(append[1]);
+        }
+        for save in records(Region::Saves, header.saves, Save::WORDS) {
+            let tokens = self.kv[save[0] as usize];
+            host.expect("bounds were checked").write(save[1], bytemuck::cast_slice(&tokens));
+        }
+        for load in records(Region::Loads, header.loads, Load::WORDS) {
+            let mut bytes = Vec::new();
+            host.expect("bounds were checked").read(load[0], &mut bytes);
+            self.kv[load[1] as usize] =
+                from_fn(|at| u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four of them")));
         }
         for copy in records(Region::Copies, header.copies, Copy::WORDS) {
             let [from, to, tokens]: [u32; 3] = from_fn(|field| copy[field]);

@@ -1,15 +1,15 @@
 //! An engine under test with scripted workers, and requests whose every token is known beforehand.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use pelton_engine::{
-    Answer, Deadlines, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output, Party, Phase, QueueLimits,
-    Sampling, Stats, StopRule, Submission, Usage, WorkerSpec,
+    Answer, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output, Party, Phase,
+    QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage, WorkerSpec,
 };
 use pelton_link_testing::this_binary;
 
 use crate::{
-    model::{VOCAB, answer},
+    model::{BLOCK_BYTES, VOCAB, answer},
     worker::{Deed, Fault, Play},
 };
 
@@ -122,20 +122,33 @@ impl Outcome {
     }
 }
 
+/// In host memory.
+const HOST_BLOCKS: u64 = 256;
+
+/// Host memory, and this below it.
+pub(crate) fn below(disk: Option<DiskOptions>) -> TierOptions {
+    TierOptions { host_bytes: HOST_BLOCKS * BLOCK_BYTES as u64, disk }
+}
+
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
 }
 
 impl Rig {
-    /// An engine with a worker for each play. All of them have loaded.
+    /// An engine with a worker for each play, and host memory below them. All of them have loaded.
     pub(crate) fn start(plays: &[Play]) -> Self {
+        Self::start_with(plays, "/models/none".as_ref(), below(None))
+    }
+
+    /// The same with these tiers, for the model in this folder.
+    pub(crate) fn start_with(plays: &[Play], model: &Path, tiers: TierOptions) -> Self {
         let worker = |play: &Play| {
             let (program, arguments) = this_binary("worker_process");
             let script = serde_json::to_string(play).expect("plain data");
             WorkerSpec::Spawn { program, arguments, env: vec![("SCRIPT".into(), script.into())] }
         };
         let load = LoadOptions {
-            model_path: "/models/none".into(),
+            model_path: model.to_owned(),
             dtype: "float32".to_owned(),
             max_model_len: 0,
             kv_bytes: 0,
@@ -153,6 +166,7 @@ impl Rig {
             token_budget: 64,
             queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,
+            tiers,
             prefix_caching: true,
             cache_events: None,
             record: None,

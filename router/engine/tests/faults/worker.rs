@@ -11,11 +11,11 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::model::{BLOCK, Drawn, Model, VOCAB};
+use crate::model::{BLOCK, BLOCK_BYTES, Drawn, Model, VOCAB};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Where a memory counts the results that were published (see `pelton_frame::Memory`): a worker that lies writes it.
-const COMPLETED_OFFSET: u64 = 4 * 48;
+const COMPLETED_OFFSET: u64 = 4 * 64;
 
 /// What a worker of these tests does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl Script for Play {
             max_model_len: 256,
             block_size: BLOCK,
             blocks: self.blocks_in(epoch),
-            budget: Some(Budget::default()),
+            budget: Some(Budget { kv_bytes_per_block: BLOCK_BYTES as u64, ..Budget::default() }),
             numerics_id: "plain tokens".to_owned(),
             invariant: true,
         };
@@ -91,10 +91,11 @@ impl Script for Play {
     }
 
     fn take_steps(&self, steps: Steps<'_>) {
-        let Steps { mut end, bell, .. } = steps;
+        let Steps { mut end, bell, host, .. } = steps;
+        let host_blocks = host.as_ref().map_or(0, |host| host.blocks());
         let memory = end.memory().clone();
         let (blocks, slots) = (self.blocks_in(memory.epoch()), memory.layout().capacities().slots);
-        end.set_bounds(Bounds { blocks, block_size: BLOCK, vocab: VOCAB, positions: 256 });
+        end.set_bounds(Bounds { blocks, host_blocks, block_size: BLOCK, vocab: VOCAB, positions: 256 });
         let mut model = Model::new(blocks, slots);
         loop {
             let frame = match end.wait(LONG).unwrap() {
@@ -103,7 +104,7 @@ impl Script for Play {
                 Waited::Detached => return,
             };
             let header = *end.header(frame).unwrap();
-            let rows = model.compute(&memory, frame, &header);
+            let rows = model.compute(&memory, frame, &header, host.as_ref());
             let deed = self.deed(memory.epoch(), header.step(), &rows);
             match deed {
                 Some(Deed::Die) => std::process::abort(),
