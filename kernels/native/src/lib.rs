@@ -6,9 +6,13 @@ use pyo3::prelude::*;
 
 mod frame;
 mod ops;
+mod program;
+mod steps;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
-    ops::register(module)
+    ops::register(module)?;
+    program::register(module)?;
+    steps::register(module)
 }

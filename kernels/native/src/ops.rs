@@ -4,9 +4,10 @@
 //! tensor and holds it during the call; shapes and formats are checked before, in `pelton_kernels.ops`, so that all devices
 //! refuse alike. Checked here: that nothing written overlaps anything else, and what lies in the tensors (by `pelton_cpu`).
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
+use pelton_cpu::program::Weight;
 use pelton_cpu::{Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -35,7 +36,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// A kernel that panicked left no half-made state behind: all it keeps between calls is scratch memory.
-fn cpu() -> MutexGuard<'static, Cpu> {
+pub(crate) fn cpu() -> MutexGuard<'static, Cpu> {
     CPU.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,12 +46,12 @@ fn refused(refusal: Refusal) -> PyErr {
 
 /// A contiguous tensor: its address, and how many elements it has.
 #[derive(FromPyObject, Clone, Copy)]
-struct Span(usize, usize);
+pub(crate) struct Span(pub(crate) usize, pub(crate) usize);
 
 impl Span {
     /// # Safety
     /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
-    unsafe fn read<'a, T>(self) -> &'a [T] {
+    pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
         if self.1 == 0 {
             return &[]; // torch gives an empty tensor the address 0
         }
@@ -60,7 +61,7 @@ impl Span {
 
     /// # Safety
     /// As for `read`, and nothing else reads or writes them meanwhile.
-    unsafe fn write<'a, T>(self) -> &'a mut [T] {
+    pub(crate) unsafe fn write<'a, T>(self) -> &'a mut [T] {
         if self.1 == 0 {
             return &mut [];
         }
@@ -75,7 +76,7 @@ impl Span {
 }
 
 /// Refuses a tensor that is written and overlaps another. Each is named, and has its element size.
-fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) -> PyResult<()> {
+pub(crate) fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) -> PyResult<()> {
     for (at, &(name, span, size)) in written.iter().enumerate() {
         for &(other, other_span, other_size) in written[at + 1..].iter().chain(read) {
             if span.overlaps(size, other_span, other_size) {
@@ -88,7 +89,7 @@ fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) ->
     Ok(())
 }
 
-fn format_of(dtype: &str) -> PyResult<Format> {
+pub(crate) fn format_of(dtype: &str) -> PyResult<Format> {
     [Format::Float32, Format::BFloat16]
         .into_iter()
         .find(|format| format.name() == dtype)
@@ -224,22 +225,14 @@ fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span,
 
 /// A weight matrix in the layout of the instruction set that was chosen when it was packed.
 #[pyclass(frozen, module = "pelton_kernels._native")]
-struct PackedWeight(Packed);
-
-enum Packed {
-    Float32(pelton_cpu::PackedWeight<f32>),
-    BFloat16(pelton_cpu::PackedWeight<Bf16>),
-}
+pub(crate) struct PackedWeight(pub(crate) Weight);
 
 #[pymethods]
 impl PackedWeight {
     /// How much memory it takes.
     #[getter]
     fn nbytes(&self) -> usize {
-        match &self.0 {
-            Packed::Float32(weight) => weight.bytes(),
-            Packed::BFloat16(weight) => weight.bytes(),
-        }
+        self.0.bytes()
     }
 }
 
@@ -248,15 +241,15 @@ impl PackedWeight {
 fn pack(py: Python<'_>, dtype: &str, weight: Span, columns: usize, depth: usize) -> PyResult<PackedWeight> {
     let format = format_of(dtype)?;
     Ok(PackedWeight(py.detach(|| match format {
-        Format::Float32 => Packed::Float32(pack_as(weight, columns, depth)),
-        Format::BFloat16 => Packed::BFloat16(pack_as(weight, columns, depth)),
+        Format::Float32 => Weight::Float32(pack_as(weight, columns, depth)),
+        Format::BFloat16 => Weight::BFloat16(pack_as(weight, columns, depth)),
     })))
 }
 
-fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> pelton_cpu::PackedWeight<E> {
+fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> Arc<pelton_cpu::PackedWeight<E>> {
     // SAFETY: see the module's comment; nothing that Python can see is written.
     let weight = unsafe { weight.read::<E>() };
-    pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth)
+    Arc::new(pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth))
 }
 
 /// `out_dtype` is the weight's, or float32.
@@ -273,10 +266,10 @@ fn linear(
     let out_format = format_of(out_dtype)?;
     let bias = bias.unwrap_or(Span(0, 0));
     match (&weight.get().0, out_format) {
-        (Packed::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
-        (Packed::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
-        (Packed::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
-        (Packed::Float32(_), Format::BFloat16) => {
+        (Weight::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
+        (Weight::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
+        (Weight::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
+        (Weight::Float32(_), Format::BFloat16) => {
             Err(PyValueError::new_err("`out` is bfloat16, the weight is float32; allowed: float32"))
         }
     }
@@ -306,9 +299,9 @@ fn linear_of<E: Element, O: Element>(
 }
 
 /// Blocks, KV heads, block size, head size.
-type CacheSizes = (usize, usize, usize, usize);
+pub(crate) type CacheSizes = (usize, usize, usize, usize);
 
-fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
+pub(crate) fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
     CacheShape { blocks, heads, block_size, dim }
 }
 

@@ -1,5 +1,6 @@
 //! What a program is made of: calls of kernels over numbered buffers, and what each call reads, writes and costs.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::lent::Lent;
@@ -155,6 +156,27 @@ pub enum Call {
         reads: Vec<BufferId>,
         writes: Vec<BufferId>,
     },
+}
+
+/// The kernel's name and the sizes that its buffers do not show.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Embed { width, .. } | Self::Pick { width, .. } | Self::SiluMul { width, .. } => write!(f, " {width}"),
+            Self::Columns { from, width, stride, .. } => write!(f, " {from}..{} of {stride}", from + width),
+            Self::RmsNorm { gain, .. } | Self::AddRmsNorm { gain, .. } => write!(f, " {} B of gain", gain.bytes()),
+            Self::Linear { weight, bias, .. } => {
+                let (columns, depth) = weight.shape();
+                write!(f, " {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
+            }
+            Self::RopeKvWrite { layer, rotated, heads, .. } => {
+                write!(f, " layer {layer}, {heads} heads, {rotated} turned")
+            }
+            Self::PagedAttention { layer, heads, .. } => write!(f, " layer {layer}, {heads} heads"),
+            Self::Clear { .. } | Self::CallBack { .. } => Ok(()),
+        }
+    }
 }
 
 impl Call {

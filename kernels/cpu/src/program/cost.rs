@@ -1,6 +1,6 @@
 //! What each call of a step costs at the least, to hold against what it took.
 
-use super::call::{Call, Weight};
+use super::call::Call;
 use super::{BufferId, Program, StepRows};
 
 /// The least bytes that must move between memory and the cores, and multiplications and additions.
@@ -21,20 +21,13 @@ impl Program {
         named.sort_unstable();
         named.dedup();
         let buffers: f64 = named.iter().map(buffer).sum();
-        let element = match self.parts.format {
-            crate::Format::Float32 => 4.0,
-            crate::Format::BFloat16 => 2.0,
-        };
+        let element = self.parts.format.bytes() as f64;
         match call {
             Call::Embed { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
             Call::Pick { out, .. } | Call::Columns { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
             Call::Linear { x, weight, .. } => {
                 let (columns, depth) = weight.shape();
-                let size = match weight {
-                    Weight::Float32(_) => 4.0,
-                    Weight::BFloat16(_) => 2.0,
-                };
-                let tokens = buffer(x) / size / depth as f64;
+                let tokens = buffer(x) / element / depth as f64;
                 let flops = 2.0 * tokens * columns as f64 * depth as f64;
                 Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
             }
