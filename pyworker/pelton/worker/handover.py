@@ -83,5 +83,5 @@ class MemorySocket:
                 os.close(fd)
         # A loop that cannot go on hangs up: so the router hears of it at once.
         return self._session.attach(
-            nonce, end, published=lambda _frame: None, failed=lambda: connection.shutdown(socket.SHUT_RDWR)
+            nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RDWR)
         )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pelton_kernels._native import WorkerEnd
 
-from pelton.worker.steps import StepLoop
+from pelton.worker.steps import StepLoop, steps_for
 
 if TYPE_CHECKING:
     from pelton.loading.load import Loaded, Progress
@@ -93,11 +93,9 @@ class Session:
         yield self._loaded[2]
 
     def attach(
-        self, nonce: bytes, end: WorkerEnd, published: Callable[[int], None], failed: Callable[[], None]
+        self, nonce: bytes, end: WorkerEnd, published: Callable[[int], None] | None, failed: Callable[[], None]
     ) -> StepLoop:
         """Starts to run the frames of `end`. See `StepLoop` for the two calls."""
-        from pelton.runner import Runner
-
         with self._lock:
             if not self._nonce or not hmac.compare_digest(nonce, self._nonce):
                 raise ClaimError("the nonce is not that of the latest handshake: another router has taken over")
@@ -119,8 +117,7 @@ class Session:
                 vocab=loaded.model.config.vocab,
                 positions=loaded.budget.max_model_len,
             )
-            runner = Runner(loaded, slots[2], top_logprobs[1])
-            self._loop = StepLoop(end, runner, published, failed)
+            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1]), published, failed)
             return self._loop
 
     def detach(self, loop: StepLoop) -> None:
