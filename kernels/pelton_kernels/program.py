@@ -1,7 +1,7 @@
 """Two recordings of one model, at different numbers of tokens and draws, made into one program that serves any.
 
 What is the same in both is fixed; a size that grew with the tokens (or draws) is so much per token (or draw). Any other
-difference means that the model does not do the same for every number of rows: `NotRecordable`.
+difference means that the model does not do the same for every number of rows: `RecordingError`.
 Never here: how a model is run and heard (`recording`), weights, steps.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pelton_kernels._native import Program, ProgramBuilder
-from pelton_kernels.recording import Buffer, Call, CallBack, Layer, NotRecordable, Recording, View
+from pelton_kernels.recording import Buffer, Call, CallBack, Layer, Recording, RecordingError, View
 
 # Inputs that a call-back may look at, in the order in which the executor gives their addresses: those that are per token or draw.
 CALL_BACK_INPUTS = ("ids", "positions", "drawn_at")
@@ -49,7 +49,7 @@ def build(dtype: torch.dtype, recordings: tuple[Recording, Recording], counts: t
     one, other = recordings
     names = [[call.name for call in recording.calls] for recording in recordings]
     if names[0] != names[1] or len(one.buffers) != len(other.buffers) or one.result != other.result:
-        raise NotRecordable("it does different things for different numbers of tokens")
+        raise RecordingError("it does different things for different numbers of tokens")
     lowering = _Lowering(dtype, counts)
     for sizes in zip(one.buffers, other.buffers, strict=True):
         lowering.buffer(*sizes)
@@ -58,7 +58,7 @@ def build(dtype: torch.dtype, recordings: tuple[Recording, Recording], counts: t
     try:
         return lowering.builder.build(one.result, one.lenders)
     except ValueError as flaw:
-        raise NotRecordable(str(flaw)) from flaw
+        raise RecordingError(str(flaw)) from flaw
 
 
 class _Lowering:
@@ -85,11 +85,11 @@ class _Lowering:
         elif isinstance(one, Call) and one == other:
             self._kernel(one)
         else:
-            raise NotRecordable(f"`{one.name}` is given something else for another number of tokens")
+            raise RecordingError(f"`{one.name}` is given something else for another number of tokens")
 
     def _kernel(self, call: Call) -> None:
         if call.formats != {self._dtype} and call.name != "linear":
-            raise NotRecordable(f"`{call.name}` computes in another format than the weights'")
+            raise RecordingError(f"`{call.name}` computes in another format than the weights'")
         fixed = dict(call.fixed)
         if isinstance(layer := fixed.get("layer"), Layer):
             if layer not in self._layers:
@@ -99,12 +99,14 @@ class _Lowering:
 
     def _call_back(self, one: CallBack, other: CallBack) -> None:
         parts = [
-            tree_flatten((call.args, call.kwargs, call.makes, call.changes), is_leaf=lambda leaf: isinstance(leaf, View))
+            tree_flatten(
+                (call.args, call.kwargs, call.makes, call.changes), is_leaf=lambda leaf: isinstance(leaf, View)
+            )
             for call in (one, other)
         ]
         (leaves, shape), (other_leaves, other_shape) = parts
         if shape != other_shape:
-            raise NotRecordable(f"`{one.name}` is given something else for another number of tokens")
+            raise RecordingError(f"`{one.name}` is given something else for another number of tokens")
         unified = [self._leaf(one.name, *pair) for pair in zip(leaves, other_leaves, strict=True)]
         args, kwargs, makes, changes = tree_unflatten(unified, shape)
         given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, _Place)]
@@ -119,7 +121,7 @@ class _Lowering:
     def _leaf(self, name: str, one: Any, other: Any) -> Any:
         if isinstance(one, View) and isinstance(other, View) and (one.memory, one.dtype) == (other.memory, other.dtype):
             if not isinstance(one.memory, Buffer) and one.memory.name not in CALL_BACK_INPUTS:
-                raise NotRecordable(f"`{name}` looks at the step's `{one.memory.name}`")
+                raise RecordingError(f"`{name}` looks at the step's `{one.memory.name}`")
             numbers = [
                 tuple(self._unified(*pair) for pair in zip(*pairs, strict=True))
                 for pairs in ((one.shape, other.shape), (one.stride, other.stride))
@@ -132,7 +134,7 @@ class _Lowering:
             return self._unified(one, other)
         elif one == other:
             return one
-        raise NotRecordable(f"`{name}` is given something else for another number of tokens")
+        raise RecordingError(f"`{name}` is given something else for another number of tokens")
 
     def _unified(self, one: int, other: int) -> int | Growing:
         if one == other:
@@ -143,7 +145,7 @@ class _Lowering:
         ):
             if one % counts[0] == 0 and one // counts[0] * counts[1] == other:
                 return Growing(one // counts[0], per)
-        raise NotRecordable(f"a size is {one} for {self._counts[0]} and {other} for {self._counts[1]}")
+        raise RecordingError(f"a size is {one} for {self._counts[0]} and {other} for {self._counts[1]}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ torch's dispatch mode. Memory is followed by its storage:
   fixed       was there before: weights, tables, the KV arena
 
 Views need no call. An allocation is a buffer, zeros are `clear`, a copy of columns is `columns`; any other torch op becomes a
-call-back. A model that does what no program can (use a part of a buffer in a kernel, look at a value) raises `NotRecordable`.
+call-back. A model that does what no program can (use a part of a buffer in a kernel, look at a value) raises `RecordingError`.
 Never here: sizes that change with the step (`program`), models.
 """
 
@@ -35,7 +35,7 @@ ZEROS = {aten.zeros, aten.zeros_like, aten.new_zeros}
 COPIES = {aten.clone, aten.contiguous, aten.reshape, aten.flatten}  # where they are no views
 
 
-class NotRecordable(Exception):
+class RecordingError(Exception):
     """The model does something that no program can; the message says what."""
 
 
@@ -223,13 +223,13 @@ class Recorder:
         return cpu.numerics_id(dtype)
 
     def pack(self, weight: Tensor) -> PackedWeight:
-        raise NotRecordable("a weight is packed while the model runs")
+        raise RecordingError("a weight is packed while the model runs")
 
     def copy_blocks(self, *_: Any) -> None:
-        raise NotRecordable("blocks are copied while the model runs")
+        raise RecordingError("blocks are copied while the model runs")
 
     def sample(self, *_: Any) -> None:
-        raise NotRecordable("tokens are drawn while the model runs")
+        raise RecordingError("tokens are drawn while the model runs")
 
     # torch's side.
 
@@ -272,16 +272,16 @@ class Recorder:
         self, function: Any, args: Any, kwargs: Any, out: Any, fresh: list[Tensor], is_mutable: bool
     ) -> None:
         if any(isinstance(leaf, int | float | bool) for leaf in tree_flatten(out)[0]):
-            raise NotRecordable(f"{function} looks at a value")
+            raise RecordingError(f"{function} looks at a value")
         self._make(fresh)
         given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         returned = {_storage(tensor) for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)}
         changed = [tensor for tensor in given if is_mutable and _storage(tensor) in returned]
         if is_mutable and not changed:
-            raise NotRecordable(f"{function} writes something that it does not return")
+            raise RecordingError(f"{function} writes something that it does not return")
         for tensor in changed:
             if not isinstance(self._memory.get(_storage(tensor)), Buffer):
-                raise NotRecordable(f"{function} writes memory that is not the step's own")
+                raise RecordingError(f"{function} writes memory that is not the step's own")
         args, kwargs = tree_map(self._view_or_fixed, (args, kwargs))
         views = [self._view(tensor) for tensor in fresh], [self._view(tensor) for tensor in changed]
         self.recording.calls.append(CallBack(function, args, kwargs, *views))
@@ -307,14 +307,14 @@ class Recorder:
     def _whole(self, name: str, tensor: Tensor) -> int:
         buffer = self._buffer(tensor)
         if buffer is None:
-            raise NotRecordable(f"`{name}` is no activation of this step")
+            raise RecordingError(f"`{name}` is no activation of this step")
         if tensor.nbytes != self.recording.buffers[buffer.number]:
-            raise NotRecordable(f"`{name}` is a part of a larger tensor")
+            raise RecordingError(f"`{name}` is a part of a larger tensor")
         return buffer.number
 
     def _fixed(self, name: str, tensor: Tensor) -> tuple[int, int]:
         if _storage(tensor) in self._memory:
-            raise NotRecordable(f"`{name}` is computed anew in each step")
+            raise RecordingError(f"`{name}` is computed anew in each step")
         self.recording.lenders.append(tensor)
         return span(tensor)
 
@@ -323,7 +323,7 @@ class Recorder:
 
     def _expect(self, tensor: Tensor, name: str) -> None:
         if self._memory.get(_storage(tensor)) != Input(name):
-            raise NotRecordable(f"a kernel is given something else than the step's `{name}`")
+            raise RecordingError(f"a kernel is given something else than the step's `{name}`")
 
     def _add(self, name: str, buffers: Mapping[str, Tensor], **fixed: Any) -> None:
         numbers = {argument: self._whole(argument, tensor) for argument, tensor in buffers.items()}
@@ -331,11 +331,11 @@ class Recorder:
         self.recording.calls.append(Call(name, numbers, fixed, formats))
 
 
-class _Ear(TorchDispatchMode):
+class _Ear(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Runs each op of torch, then tells the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -12,7 +12,7 @@ import torch
 from pelton_kernels import ops
 from pelton_kernels._native import Program
 from pelton_kernels.program import Counts, build
-from pelton_kernels.recording import NotRecordable, Recording, record, span
+from pelton_kernels.recording import Recording, RecordingError, record, span
 from torch import Tensor
 
 from pelton.kv import KvArena
@@ -58,7 +58,7 @@ def record_model(model: Llama, kv: KvArena) -> Program | None:
     try:
         recordings = _record(model, first), _record(model, second)
         program = build(kv.shape.dtype, recordings, (first.counts, second.counts))
-    except NotRecordable as why:
+    except RecordingError as why:
         log.warning("the model is run eagerly, which is slower: %s", why)
         return None
     if not torch.equal(run_program(program, second, model.config.vocab), run_model(model, second)):
@@ -81,7 +81,7 @@ def run_model(model: Llama, rows: Rows) -> Tensor:
 def run_program(program: Program, rows: Rows, vocab: int) -> Tensor:
     """Logits [draws, vocab], without."""
     out = torch.empty(rows.drawn_at.shape[0], vocab)
-    program.run(*map(span, rows.inputs().values()), span(out))
+    program.run(**{name: span(tensor) for name, tensor in rows.inputs().items()}, out=span(out))
     return out
 
 

@@ -205,6 +205,7 @@ impl Program {
 
     /// Runs it over a step's tensors; `out`: float32 `[draws, vocabulary]`.
     #[allow(clippy::too_many_arguments, reason = "one per tensor of a step")]
+    #[pyo3(signature = (*, ids, positions, kv_slots, block_table, row_offsets, row_starts, drawn_at, out))]
     fn run(
         &self,
         py: Python<'_>,

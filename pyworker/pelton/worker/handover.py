@@ -82,6 +82,4 @@ class MemorySocket:
             for fd in fds:
                 os.close(fd)
         # A loop that cannot go on hangs up: so the router hears of it at once.
-        return self._session.attach(
-            nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RDWR)
-        )
+        return self._session.attach(nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RDWR))
