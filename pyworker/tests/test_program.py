@@ -208,8 +208,8 @@ def test_a_model_that_is_no_program_is_run_eagerly_and_the_log_says_why(
 def test_places_are_shared_by_buffers_that_are_never_alive_together(checkpoints: Path) -> None:
     program = load_whole(checkpoints / "llama").program
     assert program
-    places = {place for _, _, place in program.buffers}
-    assert len(places) < len(program.buffers) / 4
+    used = [place for _, _, place in program.buffers if place is not None]
+    assert len(set(used)) < len(used) / 4
     one = program.arena_bytes(1, 1)
     assert 30 * one < program.arena_bytes(40, 40) <= 40 * one
 

@@ -185,9 +185,9 @@ impl Program {
         self.call_backs.len()
     }
 
-    /// Each buffer: bytes, of what, and the number of its place in the arena.
+    /// Each buffer: bytes, of what, and the number of its place in the arena; none: no call uses it any more.
     #[getter]
-    fn buffers(&self) -> Vec<(usize, &'static str, usize)> {
+    fn buffers(&self) -> Vec<(usize, &'static str, Option<usize>)> {
         let program = self.lock();
         let per = |per| match per {
             Per::Step => "step",

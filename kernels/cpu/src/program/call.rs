@@ -229,4 +229,23 @@ impl Call {
             Self::CallBack { writes, .. } => writes.clone(),
         }
     }
+
+    /// Puts other buffers in place of those that it names. Not for call-backs, which are given addresses in an order of their own.
+    pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
+        let named = match self {
+            Self::Embed { out, .. } | Self::Clear { out } => vec![out],
+            Self::Pick { out, x, .. }
+            | Self::Columns { out, x, .. }
+            | Self::RmsNorm { out, x, .. }
+            | Self::Linear { out, x, .. }
+            | Self::SiluMul { out, gate_up: x, .. }
+            | Self::PagedAttention { out, q: x, .. } => vec![out, x],
+            Self::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
+            Self::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
+            Self::CallBack { name, .. } => panic!("call-back {name} keeps its buffers"),
+        };
+        for id in named {
+            *id = other(*id);
+        }
+    }
 }

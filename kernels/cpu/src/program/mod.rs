@@ -1,7 +1,7 @@
 //! A model as a program: a flat list of kernel calls over buffers of one arena, walked without Python.
 //!
 //! ```text
-//!   recorded calls ──▶ checked ──▶ places in the arena ──▶ run(step) ──▶ logits
+//!   recorded calls ──▶ checked ──▶ rewritten ──▶ places in the arena ──▶ run(step) ──▶ logits
 //! ```
 //! Sizes are so many bytes per token or per draw, so one program serves any mix of rows. The kernels are those that the same
 //! model calls when it is run eagerly, so the two agree bit for bit.
@@ -12,6 +12,7 @@ mod cost;
 mod flaw;
 mod lent;
 mod places;
+mod rewrite;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -90,12 +91,18 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks the calls against the buffers, and gives every buffer its place.
-    pub fn new(parts: Parts) -> Result<Self, Flaw> {
+    /// Checks the calls against the buffers, rewrites what can be had for less, and gives every buffer its place.
+    pub fn new(mut parts: Parts) -> Result<Self, Flaw> {
         flaw::check(&parts)?;
+        rewrite::pick_early(&mut parts);
+        flaw::check(&parts)?;
+        Ok(Self::planned(parts))
+    }
+
+    fn planned(parts: Parts) -> Self {
         let places = Places::plan(&parts.buffers, &parts.calls, parts.result);
         let counts = Counts { tokens: 0, draws: 0 };
-        Ok(Self { parts, places, arena: memory::Buffer::empty(), counts, times: None })
+        Self { parts, places, arena: memory::Buffer::empty(), counts, times: None }
     }
 
     /// The calls, in order.
@@ -108,8 +115,8 @@ impl Program {
         self.parts.buffers[id.0]
     }
 
-    /// The number of the place that a buffer shares with others.
-    pub fn place(&self, id: BufferId) -> usize {
+    /// The number of the place that a buffer shares with others; none: no call uses it any more.
+    pub fn place(&self, id: BufferId) -> Option<usize> {
         self.places.of(id)
     }
 

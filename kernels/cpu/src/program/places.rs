@@ -14,7 +14,7 @@ const LINE: usize = 64;
 /// The places of a program's buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Places {
-    of: Vec<usize>, // by buffer
+    of: Vec<Option<usize>>, // by buffer
     sizes: Vec<Longest>,
     starts: Vec<usize>, // by place, in the step laid out last; one more: the end
 }
@@ -61,14 +61,13 @@ impl Places {
         }
         last[result.0] = calls.len();
 
-        const NOWHERE: usize = usize::MAX;
-        let mut of = vec![NOWHERE; buffers.len()];
+        let mut of = vec![None; buffers.len()];
         let (mut sizes, mut free) = (Vec::<Longest>::new(), Vec::<usize>::new());
         for (at, call) in calls.iter().enumerate() {
             let mut named = [call.reads(), call.writes()].concat();
             named.sort_unstable();
             named.dedup();
-            for id in named.iter().filter(|id| of[id.0] == NOWHERE).copied().collect::<Vec<_>>() {
+            for id in named.iter().filter(|id| of[id.0].is_none()).copied().collect::<Vec<_>>() {
                 let size = buffers[id.0];
                 let best = (0..free.len()).min_by_key(|&at| sizes[free[at]].misfit(size));
                 let place = best.map_or(sizes.len(), |at| free.swap_remove(at));
@@ -76,10 +75,10 @@ impl Places {
                     sizes.push(Longest::default());
                 }
                 sizes[place] = sizes[place].with(size);
-                of[id.0] = place;
+                of[id.0] = Some(place);
             }
             // Only now: a call's inputs and outputs lie apart.
-            free.extend(named.iter().filter(|id| last[id.0] == at).map(|id| of[id.0]));
+            free.extend(named.iter().filter(|id| last[id.0] == at).filter_map(|id| of[id.0]));
         }
         let starts = vec![0; sizes.len() + 1];
         Self { of, sizes, starts }
@@ -98,14 +97,14 @@ impl Places {
 
     /// Where a buffer of this size lies, as laid out last.
     pub(super) fn range(&self, id: BufferId, bytes: usize) -> Range<usize> {
-        let place = self.of[id.0];
+        let place = self.of[id.0].expect("a call names it");
         let start = self.starts[place];
         assert!(start + bytes <= self.starts[place + 1], "a place is as long as the longest buffer in it");
         start..start + bytes
     }
 
-    /// The number of a buffer's place.
-    pub(super) fn of(&self, id: BufferId) -> usize {
+    /// The number of a buffer's place, if a call names it.
+    pub(super) fn of(&self, id: BufferId) -> Option<usize> {
         self.of[id.0]
     }
 

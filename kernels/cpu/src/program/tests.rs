@@ -161,3 +161,47 @@ fn times_are_noted_when_they_are_wanted() {
     program.run(&mut cpu, &rows(&[1; 50], &[0]), &mut NoCallBacks).unwrap();
     assert!(program.times().unwrap().iter().any(|time| !time.is_zero()));
 }
+
+/// A residual stream beside the norm: what a decoder's last layer looks like after its attention.
+fn deeper(cpu: &mut Cpu) -> Parts {
+    let mut parts = parts(cpu);
+    let square = Weight::Float32(Arc::new(PackedWeight::pack(cpu, &numbers(WIDTH * WIDTH), WIDTH, WIDTH)));
+    let [x, picked, residual, inner, normed] = [0, 2, 4, 5, 6].map(BufferId);
+    parts.buffers.extend([per_token(WIDTH); 3]);
+    let head = parts.calls.pop().expect("the head");
+    parts.calls = vec![
+        parts.calls[0].clone(),
+        Call::Embed { out: residual, table: lent(numbers(VOCABULARY * WIDTH)), width: WIDTH },
+        Call::Linear { out: inner, x, weight: square, bias: Some(lent(numbers(WIDTH))), out_format: Format::Float32 },
+        Call::AddRmsNorm { out: normed, residual, x: inner, gain: lent(numbers(WIDTH)), eps: 1e-6 },
+        Call::Pick { out: picked, x: normed, width: WIDTH },
+        head,
+    ];
+    parts
+}
+
+#[test]
+fn rows_are_picked_before_what_handles_each_by_itself_and_the_logits_stay_the_same() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let (mut early, mut late) = (Program::new(deeper(&mut cpu)).unwrap(), Program::planned(deeper(&mut cpu)));
+    let names: Vec<_> = early.calls().iter().map(Call::name).collect();
+    assert_eq!(names, ["embed", "embed", "pick", "pick", "linear", "add_rms_norm", "linear"]);
+    for (ids, drawn_at) in [(vec![3], vec![0]), (vec![1, 2, 0, 6, 6], vec![4, 1]), (vec![5; 60], vec![])] {
+        let rows = rows(&ids, &drawn_at);
+        early.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
+        late.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
+        assert_eq!(early.logits(), late.logits());
+    }
+}
+
+#[test]
+fn rows_that_are_looked_at_again_are_not_picked_early() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut parts = deeper(&mut cpu);
+    let look = Call::CallBack { name: "look".to_owned(), reads: vec![BufferId(4)], writes: vec![] };
+    parts.calls.push(look);
+    let names = |parts: &Parts| parts.calls.iter().map(|call| call.name().to_owned()).collect::<Vec<_>>();
+    let before = names(&parts);
+    rewrite::pick_early(&mut parts);
+    assert_eq!(names(&parts), before);
+}
