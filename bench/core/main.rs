@@ -103,6 +103,8 @@ fn filled(size: Size) -> Core {
         slots: size.running,
         tokens: 65_536,
         appends: 65_536,
+        saves: 0,
+        loads: 0,
         copies: 256,
         biases: 1_024,
         suppressed: 1_024,
@@ -117,10 +119,12 @@ fn filled(size: Size) -> Core {
         token_budget: 65_536,
         itl_target_us: size.itl_target_us,
         hash_key: [1, 2],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: size.prefix_caching,
         tells_cache_changes: false,
     });
-    core.add_group(GROUP, size.blocks);
+    core.add_group(GROUP, size.blocks, false);
     for id in 0..u64::from(size.running) + size.waiting {
         let token = u32::try_from(id).expect("few requests");
         let new = NewRequest {

@@ -5,6 +5,8 @@ Never called but by `ops`, which has checked formats, shapes and contiguity: Rus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -121,6 +123,23 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks
         _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), _sizes(k_cache),
         _span(from_blocks), _span(to_blocks), _span(tokens),
     )  # fmt: skip
+
+
+def save_blocks(host: Tensor, caches: Sequence[tuple[Tensor, Tensor]], blocks: Tensor, host_blocks: Tensor) -> None:
+    """See `ops.save_blocks`."""
+    spans, count = _cache_bytes(caches)
+    _native.save_blocks((host.data_ptr(), *host.shape), spans, count, _span(blocks), _span(host_blocks))
+
+
+def load_blocks(caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None:
+    """See `ops.load_blocks`."""
+    spans, count = _cache_bytes(caches)
+    _native.load_blocks(spans, count, (host.data_ptr(), *host.shape), _span(host_blocks), _span(blocks))
+
+
+def _cache_bytes(caches: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[tuple[int, int]], int]:
+    """Address and bytes of each cache, in the order of a block's pieces; and how many blocks each has."""
+    return [(cache.data_ptr(), cache.nbytes) for pair in caches for cache in pair], caches[0][0].shape[0]
 
 
 def sample(

@@ -9,7 +9,7 @@ On a CPU a row's result is bit for bit the same alone, in any batch or chunk, on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -30,16 +30,21 @@ __all__ = [
     "force_isa",
     "linear",
     "linear_f32",
+    "load_blocks",
     "numerics_id",
     "pack",
     "paged_attention",
     "rms_norm",
     "rope_kv_write",
     "sample",
+    "save_blocks",
     "set_threads",
     "silu_mul",
     "watched",
 ]
+
+
+Caches = tuple[Tensor, Tensor]  # keys and values of a layer
 
 
 class Kernels(Protocol):
@@ -80,6 +85,9 @@ class Kernels(Protocol):
     def copy_blocks(
         self, k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor
     ) -> None: ...
+
+    def save_blocks(self, host: Tensor, caches: Sequence[Caches], blocks: Tensor, host_blocks: Tensor) -> None: ...
+    def load_blocks(self, caches: Sequence[Caches], host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None: ...
 
     def sample(
         self,
@@ -292,6 +300,42 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks
     expect("to_blocks", to_blocks, torch.int32, (count,), k_cache.device)
     expect("tokens", tokens, torch.int32, (count,), k_cache.device)
     _kernels(k_cache.device).copy_blocks(k_cache, v_cache, from_blocks, to_blocks, tokens)
+
+
+def save_blocks(host: Tensor, caches: Sequence[Caches], blocks: Tensor, host_blocks: Tensor) -> None:
+    """Block blocks[i] of every layer's caches goes to host block host_blocks[i], each of which is named once.
+
+    host: uint8 [host blocks, bytes], in the host's memory wherever the caches lie, at least as wide as a block: keys of
+    layer 0, its values, keys of layer 1 ...   The lists: int32 [C], in the host's memory.
+    On a GPU the copies are in stream order, and done only when the stream is.
+    """
+    device = _expect_host(host, caches, blocks, host_blocks)
+    _kernels(device).save_blocks(host, caches, blocks, host_blocks)
+
+
+def load_blocks(caches: Sequence[Caches], host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None:
+    """Host block host_blocks[i] goes to block blocks[i], each named once, of every layer: what `save_blocks` undoes."""
+    device = _expect_host(host, caches, blocks, host_blocks)
+    _kernels(device).load_blocks(caches, host, host_blocks, blocks)
+
+
+def _expect_host(host: Tensor, caches: Sequence[Caches], blocks: Tensor, host_blocks: Tensor) -> torch.device:
+    if not caches:
+        raise refuse("caches", "empty", "keys and values of one layer at least")
+    first = caches[0][0]
+    expect_format("caches", first, 4)
+    for pair in caches:
+        for cache in pair:
+            expect("caches", cache, first.dtype, tuple(first.shape), first.device)
+    expect_dimensions("host", host, 2)
+    expect("host", host, torch.uint8, tuple(host.shape), torch.device("cpu"))
+    block_bytes = 2 * len(caches) * first[:1].nbytes
+    if host.shape[1] < block_bytes:
+        raise refuse("host", f"{host.shape[1]} bytes wide", f"{block_bytes} and more")
+    expect_dimensions("blocks", blocks, 1)
+    expect("blocks", blocks, torch.int32, (blocks.shape[0],), host.device)
+    expect("host_blocks", host_blocks, torch.int32, (blocks.shape[0],), host.device)
+    return first.device
 
 
 def sample(

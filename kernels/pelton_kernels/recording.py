@@ -228,6 +228,12 @@ class Recorder:
     def copy_blocks(self, *_: Any) -> None:
         raise RecordingError("blocks are copied while the model runs")
 
+    def save_blocks(self, *_: Any) -> None:
+        raise RecordingError("blocks are saved while the model runs")
+
+    def load_blocks(self, *_: Any) -> None:
+        raise RecordingError("blocks are loaded while the model runs")
+
     def sample(self, *_: Any) -> None:
         raise RecordingError("tokens are drawn while the model runs")
 

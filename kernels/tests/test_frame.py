@@ -21,6 +21,8 @@ CAPACITIES = {
     "suppressed": 8,
     "history": 32,
     "top_logprobs": 3,
+    "saves": 8,
+    "loads": 8,
 }
 EPOCH = 5
 MASK = (1 << 64) - 1
@@ -44,10 +46,10 @@ def plan(step: int, rows: list[tuple[int, int, list[int]]]) -> bytes:
     for slot, start, known in rows:
         words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0]
         tokens += known
-    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0]
+    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, 0]
     signed = checksum(header, words, tokens)
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
-    return struct.pack(f"<{16 + len(words) + len(tokens)}I", *header, *words, *tokens)
+    return struct.pack(f"<{18 + len(words) + len(tokens)}I", *header, *words, *tokens)
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def region(end: _native.WorkerEnd, frame: int, name: str, dtype: torch.dtype = t
 def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(end):
     assert end.accept_plan(plan(1, [(3, 10, [7, 8, 9]), (1, 0, [4])])) == 0
     assert end.wait(0.0) == 0
-    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4)
+    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0)
     assert region(end, 0, "rows")[:2, :6].tolist() == [[3, 10, 3, 3, 0, 1], [1, 0, 1, 1, 3, 1]]
     assert region(end, 0, "tokens").flatten()[:4].tolist() == [7, 8, 9, 4]
 
@@ -144,7 +146,7 @@ def test_a_damaged_plan_is_refused(end):
     ],
 )
 def test_ids_outside_of_the_model_are_refused(end, row, message):
-    end.set_bounds(blocks=4, block_size=16, vocab=99, positions=50)
+    end.set_bounds(blocks=4, host_blocks=0, block_size=16, vocab=99, positions=50)
     end.accept_plan(plan(1, [row]))
     with pytest.raises(RuntimeError, match=message):
         end.wait(0.0)
@@ -166,7 +168,7 @@ def test_descriptors_that_are_no_frame_memory_are_refused():
 def test_capacities_are_named_and_bounded():
     with pytest.raises(KeyError, match="history"):
         _native.WorkerEnd.inline({k: v for k, v in CAPACITIES.items() if k != "history"}, EPOCH)
-    with pytest.raises(ValueError, match="10 keys"):
+    with pytest.raises(ValueError, match="12 keys"):
         _native.WorkerEnd.inline({**CAPACITIES, "width": 1}, EPOCH)
     with pytest.raises(ValueError, match="`slots` is 0"):
         _native.WorkerEnd.inline({**CAPACITIES, "slots": 0}, EPOCH)

@@ -64,6 +64,8 @@ class Counts:
     history: int
     rows: int
     tokens: int
+    saves: int
+    loads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Frame:
     suppressed: Ints  # [suppressed]
     history: Ints  # [history]
     appends: Ints  # [appends, 2]: slot, block
+    saves: Ints  # [saves, 2]: block, host block
+    loads: Ints  # [loads, 2]: host block, block
     copies: Ints  # [copies, 4]: from, to, tokens, zero
     rows: Ints  # [rows, 8]
     tokens: Ints  # [tokens]
@@ -119,6 +123,8 @@ class FrameViews:
             suppressed=region["suppressed"][: counts.suppressed, 0],
             history=region["history"][: counts.history, 0],
             appends=region["appends"][: counts.appends],
+            saves=region["saves"][: counts.saves],
+            loads=region["loads"][: counts.loads],
             copies=region["copies"][: counts.copies],
             rows=region["rows"][:rows],
             tokens=region["tokens"][: counts.tokens, 0],

@@ -42,6 +42,14 @@ class KvArena:
 
         self.layers = [(fresh(), fresh()) for _ in range(shape.layers)]
 
+    def save(self, host: Tensor, blocks: Tensor, host_blocks: Tensor) -> None:
+        """Block `blocks[i]` to host block `host_blocks[i]`. Both int32 [saves], in the host's memory."""
+        ops.save_blocks(host, self.layers, blocks, host_blocks)
+
+    def load(self, host: Tensor, host_blocks: Tensor, blocks: Tensor) -> None:
+        """Host block `host_blocks[i]` to block `blocks[i]`. Both int32 [loads], in the host's memory."""
+        ops.load_blocks(self.layers, host, host_blocks, blocks)
+
     def copy(self, source: Tensor, target: Tensor, tokens: Tensor) -> None:
         """The first `tokens[i]` tokens of block `source[i]` to block `target[i]`, in order. All int32 [copies]."""
         for keys, values in self.layers:

@@ -9,6 +9,7 @@ import torch
 
 from pelton.batch import Batch
 from pelton.frames import Frame
+from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.sampler import Sampler
 from pelton.step import Step
@@ -18,24 +19,42 @@ from pelton.transfer import Array, transfer_for
 class Runner:
     """A loaded model with the state of one router's requests: made anew for each router, KV reset with it."""
 
-    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int) -> None:
+    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int, host: HostBlocks | None = None) -> None:
         kv, longest = loaded.kv, loaded.budget.max_model_len
         self._model = loaded.model
         self._kv = kv
+        self._host = host
         self._transfer = transfer_for(loaded.device)
         self._batch = Batch(slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
         self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
 
     @torch.inference_mode()
     def run(self, frame: Frame) -> None:
-        """Applies the frame in the contract's order: drops, admits, appends, copies, rows."""
+        """Applies the frame in the contract's order: drops, admits, appends, saves, loads, copies, rows."""
         self._batch.apply(frame)
         self._sampler.admit(frame)
+        if self._host is not None:
+            self._move(frame, self._host)
         if len(frame.copies):
             source, target, tokens = self._transfer.up(list(frame.copies[:, :3].T.copy()))
             self._kv.copy(source, target, tokens)
         if len(frame.rows):
             self._run_rows(frame)
+        if self._host is not None and (len(frame.saves) or len(frame.loads)):
+            self._host.settle()  # once the results are out, the blocks are others' to read and to write
+
+    def close(self) -> None:
+        """Lets go of the router's memory. No frame is run any more."""
+        if self._host is not None:
+            self._host.close()
+
+    def _move(self, frame: Frame, host: HostBlocks) -> None:
+        if len(frame.saves):
+            blocks, host_blocks = (torch.from_numpy(column) for column in frame.saves.T.copy())
+            self._kv.save(host.bytes, blocks, host_blocks)
+        if len(frame.loads):
+            host_blocks, blocks = (torch.from_numpy(column) for column in frame.loads.T.copy())
+            self._kv.load(host.bytes, host_blocks, blocks)
 
     def _run_rows(self, frame: Frame) -> None:
         at = self._batch.layout(frame)

@@ -18,6 +18,8 @@ CAPACITIES = {
     "suppressed": 64,
     "history": 2048,
     "top_logprobs": 3,
+    "saves": 8,
+    "loads": 8,
 }
 
 
@@ -67,6 +69,8 @@ class Plan:
     drops: list[int] = field(default_factory=list)
     admits: list[Admit] = field(default_factory=list)
     appends: list[tuple[int, int]] = field(default_factory=list)
+    saves: list[tuple[int, int]] = field(default_factory=list)  # block, host block
+    loads: list[tuple[int, int]] = field(default_factory=list)  # host block, block
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     has_top: bool = False  # results carry likeliest tokens
@@ -86,6 +90,8 @@ class Plan:
             "suppressed": _words(suppressed),
             "history": _words(history),
             "appends": _words(word for append in self.appends for word in append),
+            "saves": _words(word for save in self.saves for word in save),
+            "loads": _words(word for load in self.loads for word in load),
             "copies": _words(word for copy in self.copies for word in (*copy, 0)),
             "rows": rows,
             "tokens": _words(tokens),
@@ -102,8 +108,9 @@ class Plan:
             len(tokens),
         ]
         head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
-        checksum = checksum_of(_words([*head, 0, 0, int(self.has_top), 0]), *body.values())
-        return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, int(self.has_top), 0]), **body}
+        tail = [int(self.has_top), len(self.saves), len(self.loads), 0]
+        checksum = checksum_of(_words([*head, 0, 0, *tail]), *body.values())
+        return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, *tail]), **body}
 
     def _admits(self) -> tuple[bytes, bytes, list[int], list[int]]:
         records, biases = b"", b""

@@ -48,6 +48,7 @@ class OneByOne:
     def __init__(self, loaded: Loaded) -> None:
         self.end = WorkerEnd.inline(CAPACITIES, 1)
         self.end.set_bounds(
+            host_blocks=0,
             blocks=loaded.kv.blocks,
             block_size=loaded.kv.shape.block_size,
             vocab=loaded.model.config.vocab,

@@ -27,3 +27,13 @@ pub(crate) fn check_indices<I: Copy + Into<i64>>(
         }),
     }
 }
+
+/// Checks that no value comes twice: two threads would write one place.
+pub(crate) fn check_distinct(argument: &'static str, values: &[i32]) -> Result<(), Refusal> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(Refusal { argument, got: format!("is {} twice", pair[0]), allowed: "each once".to_owned() }),
+    }
+}

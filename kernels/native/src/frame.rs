@@ -18,7 +18,7 @@ use pyo3::{
     exceptions::{PyBufferError, PyKeyError, PyRuntimeError, PyValueError},
     ffi,
     prelude::*,
-    types::{PyBytes, PyDict},
+    types::{PyBytes, PyDict, PyTuple},
 };
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -114,9 +114,9 @@ impl WorkerEnd {
     }
 
     /// What ids may be from now on; plans outside are refused.
-    #[pyo3(signature = (*, blocks, block_size, vocab, positions))]
-    fn set_bounds(&self, blocks: u32, block_size: u32, vocab: u32, positions: u32) {
-        self.lock().set_bounds(Bounds { blocks, block_size, vocab, positions });
+    #[pyo3(signature = (*, blocks, host_blocks, block_size, vocab, positions))]
+    fn set_bounds(&self, blocks: u32, host_blocks: u32, block_size: u32, vocab: u32, positions: u32) {
+        self.lock().set_bounds(Bounds { blocks, host_blocks, block_size, vocab, positions });
     }
 
     /// The frame of the next plan, checked; None if none came in time or the router has gone (`detached`).
@@ -136,14 +136,12 @@ impl WorkerEnd {
         }
     }
 
-    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens) of a frame that was
-    /// taken and not yet published.
-    #[allow(clippy::type_complexity)] // named in the docstring; Python unpacks it
-    fn header(&self, frame: u32) -> PyResult<(u64, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32)> {
+    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads) of a frame
+    /// that was taken and not yet published.
+    fn header<'py>(&self, py: Python<'py>, frame: u32) -> PyResult<Bound<'py, PyTuple>> {
         let end = self.lock();
         let h = end.header(frame).map_err(runtime_error)?;
-        Ok((
-            h.step(),
+        let counts = [
             h.epoch,
             h.drops,
             h.admits,
@@ -154,7 +152,11 @@ impl WorkerEnd {
             h.history,
             h.rows,
             h.tokens,
-        ))
+            h.saves,
+            h.loads,
+        ];
+        let values: [u64; 13] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
+        PyTuple::new(py, values)
     }
 
     /// Signs and publishes the results of the oldest frame taken, and rings the router.
@@ -229,7 +231,7 @@ impl FrameBuffer {
     }
 }
 
-fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
+pub(crate) fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
     if fd < 0 {
         return Err(PyValueError::new_err(format!("{fd} is no file descriptor")));
     }
@@ -241,20 +243,31 @@ fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
 
 /// Every field by name, and no other.
 fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
-    const NAMES: [&str; 9] =
-        ["frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs"];
-    let mut values = [0; 9];
+    const NAMES: [&str; 11] = [
+        "frames",
+        "slots",
+        "tokens",
+        "appends",
+        "copies",
+        "biases",
+        "suppressed",
+        "history",
+        "top_logprobs",
+        "saves",
+        "loads",
+    ];
+    let mut values = [0; NAMES.len()];
     for (value, name) in values.iter_mut().zip(NAMES) {
         *value = dict.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name))?.extract()?;
     }
     if dict.len() != NAMES.len() {
         return Err(PyValueError::new_err(format!("capacities are {NAMES:?}, and {} keys were given", dict.len())));
     }
-    let [frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs] = values;
-    Ok(Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs })
+    let [frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads] = values;
+    Ok(Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads })
 }
 
-fn value_error(error: impl std::fmt::Display) -> PyErr {
+pub(crate) fn value_error(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 

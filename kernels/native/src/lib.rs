@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 
 mod frame;
+mod host;
 mod ops;
 mod program;
 mod steps;
@@ -12,6 +13,7 @@ mod steps;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
+    host::register(module)?;
     ops::register(module)?;
     program::register(module)?;
     steps::register(module)

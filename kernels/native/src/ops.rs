@@ -40,15 +40,27 @@ pub(crate) fn cpu() -> MutexGuard<'static, Cpu> {
     CPU.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn refused(refusal: Refusal) -> PyErr {
+pub(crate) fn refused(refusal: Refusal) -> PyErr {
     PyValueError::new_err(refusal.to_string())
 }
 
 /// A contiguous tensor: its address, and how many elements it has.
 #[derive(FromPyObject, Clone, Copy)]
-pub(crate) struct Span(pub(crate) usize, pub(crate) usize);
+pub(crate) struct Span(usize, usize);
 
 impl Span {
+    pub(crate) fn new(address: usize, elements: usize) -> Self {
+        Self(address, elements)
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.0
+    }
+
+    pub(crate) fn elements(self) -> usize {
+        self.1
+    }
+
     /// # Safety
     /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
     pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
@@ -69,7 +81,7 @@ impl Span {
         unsafe { std::slice::from_raw_parts_mut(self.0 as *mut T, self.1) }
     }
 
-    fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
+    pub(crate) fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
         let (end, other_end) = (self.0 + self.1 * size, other.0 + other.1 * other_size);
         self.1 > 0 && other.1 > 0 && self.0 < other_end && other.0 < end
     }

@@ -39,7 +39,7 @@ impl ProgramBuilder {
 /// Elements of this size at an address.
 fn lend(span: Span, size: usize) -> Lent {
     // SAFETY: the address is a contiguous tensor's, which `build` takes the owner of; nobody writes weights after loading.
-    unsafe { Lent::new(span.0, span.1 * size) }
+    unsafe { Lent::new(span.address(), span.elements() * size) }
 }
 
 #[pymethods]
@@ -66,11 +66,11 @@ impl ProgramBuilder {
     /// A pair of caches of the program's format. No other layer may have any of their memory.
     fn layer(&mut self, k: Span, v: Span, cache: CacheSizes) -> PyResult<usize> {
         let shape = cache_shape(cache);
-        if k.1 != shape.len() || v.1 != shape.len() {
+        if k.elements() != shape.len() || v.elements() != shape.len() {
             return Err(PyValueError::new_err(format!(
                 "caches of {} and {} elements; allowed: {}",
-                k.1,
-                v.1,
+                k.elements(),
+                v.elements(),
                 shape.len()
             )));
         }
@@ -78,7 +78,8 @@ impl ProgramBuilder {
         check_apart(&[("k", k, size), ("v", v, size)], &[])?;
         // SAFETY: as in `lend`; apart from each other by the check above, from other layers by the caller's promise. While a
         // program runs or copies blocks, nothing else of this process touches the KV arena: a worker runs one step at a time.
-        let (k, v) = unsafe { (LentMut::new(k.0, k.1 * size), LentMut::new(v.0, v.1 * size)) };
+        let (k, v) =
+            unsafe { (LentMut::new(k.address(), k.elements() * size), LentMut::new(v.address(), v.elements() * size)) };
         self.parts.layers.push(Layer { k, v, shape });
         Ok(self.parts.layers.len() - 1)
     }

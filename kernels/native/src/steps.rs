@@ -14,6 +14,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::frame::WorkerEnd;
+use crate::host::HostMemory;
 use crate::ops::cpu;
 use crate::program::Program;
 
@@ -25,6 +26,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyclass(frozen, module = "pelton_kernels._native")]
 struct Steps {
     program: Py<Program>,
+    host: Mutex<Option<Py<HostMemory>>>, // held for the whole of a step, so that `close` waits for the running one
     steps: Mutex<pelton_steps::Steps>,
     done: AtomicU64,
     /// When the running step began, in microseconds since `started`, and one more; 0: none runs.
@@ -36,9 +38,10 @@ struct Steps {
 #[pymethods]
 impl Steps {
     #[new]
-    #[pyo3(signature = (program, *, slots, positions, block_size, vocabulary, top_logprobs))]
+    #[pyo3(signature = (program, host, *, slots, positions, block_size, vocabulary, top_logprobs))]
     fn new(
         program: Py<Program>,
+        host: Option<Py<HostMemory>>,
         slots: usize,
         positions: usize,
         block_size: usize,
@@ -48,6 +51,7 @@ impl Steps {
         let sizes = Sizes { slots, positions, block_size, vocabulary, top_logprobs };
         Self {
             program,
+            host: Mutex::new(host),
             steps: Mutex::new(pelton_steps::Steps::new(sizes)),
             done: AtomicU64::new(0),
             began: AtomicU64::new(0),
@@ -71,6 +75,12 @@ impl Steps {
     /// `serve` returns once no frame is left, and takes no more.
     fn drain(&self) {
         self.is_draining.store(true, Relaxed);
+    }
+
+    /// Lets go of the router's memory of saved blocks: from now on nothing here touches it.
+    fn close(&self, py: Python<'_>) {
+        let host = py.detach(|| self.host_memory().take());
+        drop(host); // with the GIL: it may be the last reference
     }
 
     /// Runs frames until the router has gone or all is drained. `published(frame)` is called after each, if it is given;
@@ -127,6 +137,10 @@ impl Steps {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner) // a step that panicked is published as failed
     }
 
+    fn host_memory(&self) -> MutexGuard<'_, Option<Py<HostMemory>>> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The next frame; none: no more will come, or all that came before a drain are done.
     fn next(&self, end: &WorkerEnd) -> Result<Option<u32>, FrameError> {
         loop {
@@ -162,8 +176,9 @@ impl Steps {
 
     fn run_plan(&self, plan: &PlanView<'_>, write: impl FnOnce(&RowResults)) -> Result<(), String> {
         let program = self.program.get();
-        let mut steps = self.lock();
-        let results = steps.run(&mut cpu(), &mut program.lock(), &mut program.answers(), plan);
+        let (mut steps, host) = (self.lock(), self.host_memory());
+        let host = host.as_ref().map(|host| host.get().blocks_for_a_step());
+        let results = steps.run(&mut cpu(), &mut program.lock(), host, &mut program.answers(), plan);
         write(results.map_err(|error| error.to_string())?);
         Ok(())
     }

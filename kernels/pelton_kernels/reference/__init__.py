@@ -7,6 +7,7 @@ Never here: anything for speed.
 
 from pelton_kernels.reference.attention import copy_blocks, paged_attention, rope_kv_write
 from pelton_kernels.reference.dense import add_rms_norm, embed, linear, linear_f32, rms_norm, silu_mul
+from pelton_kernels.reference.host import load_blocks, save_blocks
 from pelton_kernels.reference.philox import philox4x32
 from pelton_kernels.reference.sampling import Sampled, sample
 
@@ -17,10 +18,12 @@ __all__ = [
     "embed",
     "linear",
     "linear_f32",
+    "load_blocks",
     "paged_attention",
     "philox4x32",
     "rms_norm",
     "rope_kv_write",
     "sample",
+    "save_blocks",
     "silu_mul",
 ]

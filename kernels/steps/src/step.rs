@@ -1,7 +1,7 @@
-//! One step in the contract's order: drops, admits, appends, copies, rows.
+//! One step in the contract's order: drops, admits, appends, saves, loads, copies, rows.
 
 use pelton_cpu::program::{CallBacks, Program, Stop};
-use pelton_cpu::{Cpu, Refusal};
+use pelton_cpu::{Cpu, HostBlocks, Refusal};
 use pelton_frame::PlanView;
 
 use crate::batch::{Arrays, Batch, NoRoom};
@@ -43,7 +43,7 @@ pub struct Steps {
     top_logprobs: usize,
     arrays: Arrays,
     drawn: Drawn,
-    copies: [Vec<i32>; 3],
+    lists: [Vec<i32>; 3], // columns of the plan's moves
     results: RowResults,
 }
 
@@ -71,21 +71,26 @@ impl Steps {
             top_logprobs: sizes.top_logprobs,
             arrays: Arrays::default(),
             drawn: Drawn::default(),
-            copies: Default::default(),
+            lists: Default::default(),
             results: RowResults::default(),
         }
     }
 
-    /// Computes a checked plan. After an error these slots mean nothing any more.
+    /// Computes a checked plan. `host`: the router's memory of saved blocks, if it has handed one over; without it the bounds
+    /// of the check let no plan name any. After an error these slots mean nothing any more.
     pub fn run(
         &mut self,
         cpu: &mut Cpu,
         program: &mut Program,
+        host: Option<HostBlocks<'_>>,
         call_backs: &mut dyn CallBacks,
         plan: &PlanView<'_>,
     ) -> Result<&RowResults, StepError> {
         self.batch.apply(plan)?;
         self.rules.admit(plan);
+        if let Some(host) = host {
+            self.exchange(cpu, program, host, plan)?;
+        }
         self.copy(cpu, program, plan)?;
         self.batch.lay_out(plan, self.rules.latest(), &mut self.arrays)?;
         self.results.clear(plan.rows.len(), self.top_logprobs);
@@ -102,17 +107,43 @@ impl Steps {
         Ok(&self.results)
     }
 
+    fn exchange(
+        &mut self,
+        cpu: &mut Cpu,
+        program: &mut Program,
+        host: HostBlocks<'_>,
+        plan: &PlanView<'_>,
+    ) -> Result<(), Refusal> {
+        let [from, to, _] = &mut self.lists;
+        if !plan.saves.is_empty() {
+            column(from, plan.saves, |save| save.block);
+            column(to, plan.saves, |save| save.host_block);
+            program.save_blocks(cpu, host, from, to)?;
+        }
+        if !plan.loads.is_empty() {
+            column(from, plan.loads, |load| load.host_block);
+            column(to, plan.loads, |load| load.block);
+            program.load_blocks(cpu, host, from, to)?;
+        }
+        Ok(())
+    }
+
     fn copy(&mut self, cpu: &mut Cpu, program: &mut Program, plan: &PlanView<'_>) -> Result<(), Refusal> {
         if plan.copies.is_empty() {
             return Ok(());
         }
-        let [from, to, tokens] = &mut self.copies;
-        for (list, word) in [(&mut *from, 0), (&mut *to, 1), (&mut *tokens, 2)] {
-            list.clear();
-            list.extend(plan.copies.iter().map(|copy| [copy.from, copy.to, copy.tokens][word] as i32));
-        }
+        let [from, to, tokens] = &mut self.lists;
+        column(from, plan.copies, |copy| copy.from);
+        column(to, plan.copies, |copy| copy.to);
+        column(tokens, plan.copies, |copy| copy.tokens);
         program.copy_blocks(cpu, from, to, tokens)
     }
+}
+
+/// One field of all records, in the kernels' format. Ids and counts were checked against bounds that fit 31 bits.
+fn column<T>(list: &mut Vec<i32>, records: &[T], field: impl Fn(&T) -> u32) {
+    list.clear();
+    list.extend(records.iter().map(|record| field(record) as i32));
 }
 
 impl RowResults {

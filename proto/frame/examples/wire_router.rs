@@ -34,6 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         suppressed: 4096,
         history: 1 << 20,
         top_logprobs: 20,
+        saves: 4,
+        loads: 4,
     })?;
     let bell = Bell::create()?;
     let memory = Memory::create(&layout, 1)?;

@@ -49,6 +49,14 @@ pub enum MemoryError {
         /// Bytes it should have.
         expected: u64,
     },
+    /// Host memory of no size, or of one that no address reaches.
+    #[error("host memory of {blocks} blocks of {block_bytes} bytes cannot be mapped")]
+    TooLarge {
+        /// How many.
+        blocks: u32,
+        /// How large each would be.
+        block_bytes: usize,
+    },
     /// A field of the preamble is not what this build writes.
     #[error("the memory's {field} is {got:#x}, and this build has {expected:#x}: router and worker differ in version")]
     Mismatch {

@@ -3,7 +3,7 @@
 use std::{fmt, ops::Range};
 
 use crate::{
-    Admit, Append, Bias, Copy, FrameHeader, LayoutError, ResultHeader, Row,
+    Admit, Append, Bias, Copy, FrameHeader, LayoutError, Load, ResultHeader, Row, Save,
     checksum::{Checksum, halves},
 };
 
@@ -35,11 +35,15 @@ pub struct Capacities {
     pub history: u32,
     /// Likeliest tokens that can be reported per row.
     pub top_logprobs: u32,
+    /// Blocks saved to host memory.
+    pub saves: u32,
+    /// Blocks loaded from host memory.
+    pub loads: u32,
 }
 
 impl Capacities {
     /// In the order of the preamble and of the wire.
-    pub(crate) const fn words(&self) -> [u32; 9] {
+    pub(crate) const fn words(&self) -> [u32; 11] {
         [
             self.frames,
             self.slots,
@@ -50,6 +54,8 @@ impl Capacities {
             self.suppressed,
             self.history,
             self.top_logprobs,
+            self.saves,
+            self.loads,
         ]
     }
 }
@@ -72,6 +78,10 @@ pub enum Region {
     History,
     /// `Append`.
     Appends,
+    /// `Save`.
+    Saves,
+    /// `Load`.
+    Loads,
     /// `Copy`.
     Copies,
     /// `Row`.
@@ -94,7 +104,7 @@ pub enum Region {
 
 impl Region {
     /// All, in the order in which they lie.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Header,
         Self::Drops,
         Self::Admits,
@@ -102,6 +112,8 @@ impl Region {
         Self::Suppressed,
         Self::History,
         Self::Appends,
+        Self::Saves,
+        Self::Loads,
         Self::Copies,
         Self::Rows,
         Self::Tokens,
@@ -123,6 +135,8 @@ impl Region {
             Self::Suppressed => "suppressed",
             Self::History => "history",
             Self::Appends => "appends",
+            Self::Saves => "saves",
+            Self::Loads => "loads",
             Self::Copies => "copies",
             Self::Rows => "rows",
             Self::Tokens => "tokens",
@@ -164,7 +178,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     capacities: Capacities,
-    places: [Place; 16], // by Region
+    places: [Place; 18], // by Region
     frame_stride: usize,
 }
 
@@ -172,7 +186,9 @@ impl Layout {
     /// Places all regions, one after the other, each on a line of its own.
     pub fn new(capacities: Capacities) -> Result<Self, LayoutError> {
         check(&capacities)?;
-        let Capacities { slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, .. } = capacities;
+        let Capacities {
+            slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads, ..
+        } = capacities;
         let shape = |region| match region {
             Region::Header => (FrameHeader::WORDS, 1),
             Region::Drops => (1, slots),
@@ -181,6 +197,8 @@ impl Layout {
             Region::Suppressed => (1, suppressed),
             Region::History => (1, history),
             Region::Appends => (Append::WORDS, appends),
+            Region::Saves => (Save::WORDS, saves),
+            Region::Loads => (Load::WORDS, loads),
             Region::Copies => (Copy::WORDS, copies),
             Region::Rows => (Row::WORDS, slots),
             Region::Tokens => (1, tokens),
@@ -246,7 +264,7 @@ impl Layout {
 fn check(capacities: &Capacities) -> Result<(), LayoutError> {
     // Two frames at least, since one step is queued while another runs. The upper bounds are far above any real step;
     // they keep sums of sizes from overflowing, whatever a peer claims.
-    let bounds: [(&'static str, u32, u32); 9] = [
+    let bounds: [(&'static str, u32, u32); 11] = [
         ("frames", 2, 64),
         ("slots", 1, 1 << 16),
         ("tokens", 1, 1 << 20),
@@ -256,6 +274,8 @@ fn check(capacities: &Capacities) -> Result<(), LayoutError> {
         ("suppressed", 0, 1 << 22),
         ("history", 0, 1 << 26),
         ("top_logprobs", 0, 128),
+        ("saves", 0, 1 << 20),
+        ("loads", 0, 1 << 20),
     ];
     for ((name, least, most), got) in bounds.into_iter().zip(capacities.words()) {
         if !(least..=most).contains(&got) {
@@ -281,6 +301,8 @@ pub(crate) mod tests {
             suppressed: 8,
             history: 32,
             top_logprobs: 3,
+            saves: 4,
+            loads: 4,
         }
     }
 
@@ -288,8 +310,11 @@ pub(crate) mod tests {
         fn any_capacities()(
             frames in 2..9u32, slots in 1..3000u32, tokens in 1..20_000u32, appends in 0..5000u32, copies in 0..500u32,
             biases in 0..3000u32, suppressed in 0..3000u32, history in 0..300_000u32, top_logprobs in 0..21u32,
+            saves in 0..500u32, loads in 0..500u32,
         ) -> Capacities {
-            Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs }
+            Capacities {
+                frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads,
+            }
         }
     }
 

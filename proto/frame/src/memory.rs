@@ -1,6 +1,6 @@
 //! One memory: preamble, counters, frames. Made by the router, mapped by both sides.
 //!
-//! Words of the preamble after its first line, each on a line of its own, with the side that writes them:
+//! Words of the preamble after its first two lines, each on a line of its own, with the side that writes them:
 //!
 //! ```text
 //!   submitted  router  frames published since attach, wrapping; the worker sleeps on it (and one more by `detach`)
@@ -30,11 +30,12 @@ use crate::{
     records::MAGIC,
 };
 
-const SUBMITTED: usize = 16;
-const DETACHED: usize = 32;
-const COMPLETED: usize = 48;
-const HEARTBEAT: usize = 64;
-const SLEEPERS: usize = 80;
+const SUBMITTED: usize = 32;
+const DETACHED: usize = 48;
+const COMPLETED: usize = 64;
+const HEARTBEAT: usize = 80;
+const SLEEPERS: usize = 96;
+const _: () = assert!(Preamble::WORDS <= SUBMITTED);
 
 /// A mapping and what lies where in it. Cheap to clone; unmapped with the last clone.
 #[derive(Clone)]
@@ -190,8 +191,19 @@ impl Memory {
     }
 
     fn write_preamble(&self) {
-        let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs } =
-            *self.layout.capacities();
+        let Capacities {
+            frames,
+            slots,
+            tokens,
+            appends,
+            copies,
+            biases,
+            suppressed,
+            history,
+            top_logprobs,
+            saves,
+            loads,
+        } = *self.layout.capacities();
         let (records_checksum_lo, records_checksum_hi) = halves(RECORDS_CHECKSUM);
         let (layout_checksum_lo, layout_checksum_hi) = halves(self.layout.checksum());
         let preamble = Preamble {
@@ -211,6 +223,8 @@ impl Memory {
             suppressed,
             history,
             top_logprobs,
+            saves,
+            loads,
         };
         let words: [u32; Preamble::WORDS] = bytemuck::cast(preamble);
         for (to, from) in self.mapping.words().iter().zip(words) {
@@ -234,6 +248,8 @@ fn check(preamble: &Preamble) -> Result<Layout, MemoryError> {
         suppressed: preamble.suppressed,
         history: preamble.history,
         top_logprobs: preamble.top_logprobs,
+        saves: preamble.saves,
+        loads: preamble.loads,
     })?;
     let claimed = whole(preamble.layout_checksum_lo, preamble.layout_checksum_hi);
     same("layout checksum", claimed, layout.checksum())?;

@@ -4,24 +4,30 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, ROW_SAMPLES, Region, Row,
+    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, Load, ROW_SAMPLES, Region, Row, Save,
     checksum::{Checksum, halves, whole},
 };
 
+/// How many regions the plan part has, without the header.
+pub(crate) const PARTS: usize = 11;
+
 /// Regions of the plan part in their order, without the header.
-pub(crate) const PLAN_REGIONS: [Region; 9] = [
+pub(crate) const PLAN_REGIONS: [Region; PARTS] = [
     Region::Drops,
     Region::Admits,
     Region::Biases,
     Region::Suppressed,
     Region::History,
     Region::Appends,
+    Region::Saves,
+    Region::Loads,
     Region::Copies,
     Region::Rows,
     Region::Tokens,
 ];
 
-/// One step's plan. Applied in the order: drops, admits, appends, copies, rows.
+/// One step's plan. Applied in the order: drops, admits, appends, saves, loads, copies, rows. So a save reads what the
+/// steps before have left, and copies and rows find what a load has brought.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PlanView<'a> {
     /// Counted from 1 within an epoch, without gaps.
@@ -38,6 +44,10 @@ pub struct PlanView<'a> {
     pub history: &'a [u32],
     /// Blocks added to tables.
     pub appends: &'a [Append],
+    /// Blocks copied to host memory, before anything of this step writes.
+    pub saves: &'a [Save],
+    /// Blocks copied back from there, before copies and rows read.
+    pub loads: &'a [Load],
     /// Copies between blocks.
     pub copies: &'a [Copy],
     /// What is computed.
@@ -51,6 +61,8 @@ pub struct PlanView<'a> {
 pub struct Bounds {
     /// KV blocks of the worker.
     pub blocks: u32,
+    /// Blocks of the host memory that the worker maps; 0: it maps none.
+    pub host_blocks: u32,
     /// Tokens in a block.
     pub block_size: u32,
     /// Token ids are below this.
@@ -61,12 +73,13 @@ pub struct Bounds {
 
 impl Bounds {
     /// No bound.
-    pub const ANY: Self = Self { blocks: u32::MAX, block_size: u32::MAX, vocab: u32::MAX, positions: u32::MAX };
+    pub const ANY: Self =
+        Self { blocks: u32::MAX, host_blocks: u32::MAX, block_size: u32::MAX, vocab: u32::MAX, positions: u32::MAX };
 }
 
 impl<'a> PlanView<'a> {
     /// The words of each region, in the order of `PLAN_REGIONS`.
-    pub(crate) fn parts(&self) -> [&'a [u32]; 9] {
+    pub(crate) fn parts(&self) -> [&'a [u32]; PARTS] {
         [
             self.drops,
             bytemuck::cast_slice(self.admits),
@@ -74,6 +87,8 @@ impl<'a> PlanView<'a> {
             self.suppressed,
             self.history,
             bytemuck::cast_slice(self.appends),
+            bytemuck::cast_slice(self.saves),
+            bytemuck::cast_slice(self.loads),
             bytemuck::cast_slice(self.copies),
             bytemuck::cast_slice(self.rows),
             self.tokens,
@@ -98,6 +113,8 @@ impl<'a> PlanView<'a> {
             rows: count(self.rows.len()),
             tokens: count(self.tokens.len()),
             top: u32::from(top),
+            saves: count(self.saves.len()),
+            loads: count(self.loads.len()),
             ..FrameHeader::default()
         };
         (header.checksum_lo, header.checksum_hi) = halves(plan_checksum(&header, self.parts()));
@@ -118,6 +135,16 @@ impl<'a> PlanView<'a> {
             (at.region, at.index) = (Region::Appends, index);
             at.within("slot", append.slot, &slots)?;
             at.within("block", append.block, &below(bounds.blocks))?;
+        }
+        for (index, save) in self.saves.iter().enumerate() {
+            (at.region, at.index) = (Region::Saves, index);
+            at.within("block", save.block, &below(bounds.blocks))?;
+            at.within("host_block", save.host_block, &below(bounds.host_blocks))?;
+        }
+        for (index, load) in self.loads.iter().enumerate() {
+            (at.region, at.index) = (Region::Loads, index);
+            at.within("host_block", load.host_block, &below(bounds.host_blocks))?;
+            at.within("block", load.block, &below(bounds.blocks))?;
         }
         for (index, copy) in self.copies.iter().enumerate() {
             (at.region, at.index) = (Region::Copies, index);
@@ -187,7 +214,7 @@ impl<'a> PlanView<'a> {
 }
 
 /// Over the header without its checksum, then the used words.
-pub(crate) fn plan_checksum(header: &FrameHeader, parts: [&[u32]; 9]) -> u64 {
+pub(crate) fn plan_checksum(header: &FrameHeader, parts: [&[u32]; PARTS]) -> u64 {
     let unsigned = FrameHeader { checksum_lo: 0, checksum_hi: 0, ..*header };
     let sum = Checksum::new().absorb(bytemuck::cast_ref::<_, [u32; FrameHeader::WORDS]>(&unsigned));
     parts.into_iter().fold(sum, Checksum::absorb).finish()
@@ -200,7 +227,7 @@ impl FrameHeader {
     }
 
     /// Records of each region, in the order of `PLAN_REGIONS`.
-    pub(crate) const fn counts(&self) -> [u32; 9] {
+    pub(crate) const fn counts(&self) -> [u32; PARTS] {
         [
             self.drops,
             self.admits,
@@ -208,6 +235,8 @@ impl FrameHeader {
             self.suppressed,
             self.history,
             self.appends,
+            self.saves,
+            self.loads,
             self.copies,
             self.rows,
             self.tokens,

@@ -45,8 +45,8 @@ macro_rules! record {
 }
 
 record! {
-    /// What a memory is: the first line of the preamble. The counters follow on lines of their own.
-    Preamble = 16 words {
+    /// What a memory is: the first two lines of the preamble. The counters follow on lines of their own.
+    Preamble = 18 words {
         /// `MAGIC`.
         magic: u32,
         /// `FRAME_VERSION`.
@@ -79,12 +79,16 @@ record! {
         history: u32,
         /// Likeliest tokens that are reported per row.
         top_logprobs: u32,
+        /// Blocks that a step saves to host memory.
+        saves: u32,
+        /// Blocks that a step loads from there.
+        loads: u32,
     }
 }
 
 record! {
     /// How many records the plan's regions hold, and their checksum.
-    FrameHeader = 16 words {
+    FrameHeader = 18 words {
         /// The step, counted from 1 within an epoch: lower half.
         step_lo: u32,
         /// Upper half.
@@ -115,6 +119,10 @@ record! {
         checksum_hi: u32,
         /// 1: some row's request asked for likeliest tokens, and the result carries them; else 0.
         top: u32,
+        /// Records in `saves`.
+        saves: u32,
+        /// Records in `loads`.
+        loads: u32,
         /// Zero.
         zero: u32,
     }
@@ -189,6 +197,26 @@ record! {
 }
 
 record! {
+    /// A whole block, copied to host memory.
+    Save = 2 words {
+        /// Source, on the device.
+        block: u32,
+        /// Target, in host memory.
+        host_block: u32,
+    }
+}
+
+record! {
+    /// A whole block, copied back from host memory.
+    Load = 2 words {
+        /// Source, in host memory.
+        host_block: u32,
+        /// Target, on the device.
+        block: u32,
+    }
+}
+
+record! {
     /// The first `tokens` tokens of one block, copied to another.
     Copy = 4 words {
         /// Source.
@@ -258,6 +286,8 @@ pub const RECORDS_CHECKSUM: u64 = Checksum::new()
     .absorb(Admit::SHAPE)
     .absorb(Bias::SHAPE)
     .absorb(Append::SHAPE)
+    .absorb(Save::SHAPE)
+    .absorb(Load::SHAPE)
     .absorb(Copy::SHAPE)
     .absorb(Row::SHAPE)
     .absorb(ResultHeader::SHAPE)

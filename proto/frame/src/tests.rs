@@ -20,6 +20,8 @@ struct Plan {
     suppressed: Vec<u32>,
     history: Vec<u32>,
     appends: Vec<Append>,
+    saves: Vec<Save>,
+    loads: Vec<Load>,
     copies: Vec<Copy>,
     rows: Vec<Row>,
     tokens: Vec<u32>,
@@ -35,6 +37,8 @@ impl Plan {
             suppressed: &self.suppressed,
             history: &self.history,
             appends: &self.appends,
+            saves: &self.saves,
+            loads: &self.loads,
             copies: &self.copies,
             rows: &self.rows,
             tokens: &self.tokens,
@@ -74,6 +78,8 @@ fn full() -> Plan {
         suppressed: vec![1, 2],
         history: vec![9, 8, 7],
         appends: vec![Append { slot: 2, block: 11 }, Append { slot: 3, block: 12 }],
+        saves: vec![Save { block: 4, host_block: 63 }],
+        loads: vec![Load { host_block: 7, block: 11 }, Load { host_block: 0, block: 31 }],
         copies: vec![Copy { from: 3, to: 11, tokens: 16, zero: 0 }],
         ..Plan::default()
     };
@@ -81,7 +87,7 @@ fn full() -> Plan {
 }
 
 fn bounds() -> Bounds {
-    Bounds { blocks: 32, block_size: 32, vocab: 1000, positions: 4096 }
+    Bounds { blocks: 32, host_blocks: 64, block_size: 32, vocab: 1000, positions: 4096 }
 }
 
 fn ends() -> (RouterEnd, WorkerEnd) {
@@ -123,6 +129,7 @@ fn a_step_goes_out_and_its_results_come_back() {
     let header = *worker.header(frame).unwrap();
     assert_eq!((header.step(), header.epoch, header.rows, header.tokens), (1, 3, 2, 10));
     assert_eq!((header.drops, header.admits, header.appends, header.copies), (2, 1, 2, 1));
+    assert_eq!((header.saves, header.loads), (1, 2));
     answer(&mut worker, frame, 40);
 
     let results = router.poll().unwrap().unwrap();
@@ -235,6 +242,8 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.tokens.truncate(5), "tokens is 5, and 10 is due"),
         (|p| p.drops = vec![0; 9], "9 drops do not fit; the frame holds 8"),
         (|p| p.history = vec![0; 33], "33 history do not fit"),
+        (|p| p.saves = vec![p.saves[0]; 5], "5 saves do not fit; the frame holds 4"),
+        (|p| p.loads = vec![p.loads[0]; 5], "5 loads do not fit; the frame holds 4"),
     ];
     for (change, expected) in cases {
         let (mut router, _worker) = ends();
@@ -247,6 +256,10 @@ fn plans_that_point_outside_are_refused_by_field() {
     // What only the worker knows: its arena, its model.
     let cases: &[(Change, &str)] = &[
         (|p| p.appends[0].block = 32, "appends[0].block is 32; allowed: 0 to 31"),
+        (|p| p.saves[0].block = 32, "saves[0].block is 32; allowed: 0 to 31"),
+        (|p| p.saves[0].host_block = 64, "saves[0].host_block is 64; allowed: 0 to 63"),
+        (|p| p.loads[1].host_block = 64, "loads[1].host_block is 64; allowed: 0 to 63"),
+        (|p| p.loads[1].block = u32::MAX, "loads[1].block is"),
         (|p| p.copies[0].from = 32, "copies[0].from is 32"),
         (|p| p.copies[0].to = u32::MAX, "copies[0].to is"),
         (|p| p.copies[0].tokens = 33, "copies[0].tokens is 33"),
@@ -267,6 +280,18 @@ fn plans_that_point_outside_are_refused_by_field() {
             Err(error) => error.to_string(),
         };
         assert!(error.contains(expected), "{error}\nshould say: {expected}");
+    }
+}
+
+#[test]
+fn a_worker_that_maps_no_host_memory_takes_no_plan_that_names_it() {
+    let saves = Plan { saves: vec![Save { block: 0, host_block: 0 }], ..Plan::default() };
+    let loads = Plan { loads: vec![Load { block: 0, host_block: 0 }], ..Plan::default() };
+    for plan in [saves, loads] {
+        let (mut router, mut worker) = ends();
+        worker.set_bounds(Bounds { host_blocks: 0, ..bounds() });
+        router.submit(&plan.view(1)).unwrap();
+        assert!(worker.take().unwrap_err().to_string().contains("host_block is 0; allowed: none"));
     }
 }
 
@@ -364,6 +389,7 @@ prop_compose! {
         tokens in prop::collection::vec(0..1000u32, 64),
         history in prop::collection::vec(0..1000u32, 0..=32),
         appends in prop::collection::vec((0..8u32, 0..32u32), 0..=16),
+        moved in prop::collection::vec((0..32u32, 0..64u32), 0..=8),
         admitted in 0..=8usize,
         temperature in any::<f32>(),
     ) -> Plan {
@@ -384,6 +410,9 @@ prop_compose! {
         plan.admits = slots.iter().take(admitted).map(admit).collect();
         plan.history = history;
         plan.appends = appends.into_iter().map(|(slot, block)| Append { slot, block }).collect();
+        let (saved, loaded) = moved.split_at(moved.len() / 2);
+        plan.saves = saved.iter().map(|&(block, host_block)| Save { block, host_block }).collect();
+        plan.loads = loaded.iter().map(|&(block, host_block)| Load { host_block, block }).collect();
         plan
     }
 }

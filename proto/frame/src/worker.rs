@@ -8,7 +8,7 @@ use std::{
 use crate::{
     Bell, Bounds, FrameError, FrameHeader, Layout, Memory, PlanView, Region, ResultHeader,
     checksum::whole,
-    plan::{PLAN_REGIONS, plan_checksum},
+    plan::{PARTS, PLAN_REGIONS, plan_checksum},
     router::{result_regions, sign},
 };
 
@@ -192,7 +192,7 @@ impl WorkerEnd {
 }
 
 /// Cuts a copied plan, header first, into its regions.
-fn plan_parts<'a>(header: &FrameHeader, words: &'a [u32], layout: &Layout) -> [&'a [u32]; 9] {
+fn plan_parts<'a>(header: &FrameHeader, words: &'a [u32], layout: &Layout) -> [&'a [u32]; PARTS] {
     let mut rest = &words[FrameHeader::WORDS..];
     let counts = header.counts();
     std::array::from_fn(|at| {
@@ -203,10 +203,8 @@ fn plan_parts<'a>(header: &FrameHeader, words: &'a [u32], layout: &Layout) -> [&
 }
 
 /// Words as records.
-fn plan_view(
-    step: u64,
-    [drops, admits, biases, suppressed, history, appends, copies, rows, tokens]: [&[u32]; 9],
-) -> PlanView<'_> {
+fn plan_view(step: u64, parts: [&[u32]; PARTS]) -> PlanView<'_> {
+    let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens] = parts;
     PlanView {
         step,
         drops,
@@ -215,6 +213,8 @@ fn plan_view(
         suppressed,
         history,
         appends: bytemuck::cast_slice(appends),
+        saves: bytemuck::cast_slice(saves),
+        loads: bytemuck::cast_slice(loads),
         copies: bytemuck::cast_slice(copies),
         rows: bytemuck::cast_slice(rows),
         tokens,

@@ -26,6 +26,8 @@ fn capacities() -> Capacities {
         suppressed: 8,
         history: 32,
         top_logprobs: 3,
+        saves: 4,
+        loads: 4,
     }
 }
 

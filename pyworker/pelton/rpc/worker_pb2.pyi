@@ -132,7 +132,7 @@ class Attach(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., capacities: _Optional[_Union[Capacities, _Mapping]] = ...) -> None: ...
 
 class Capacities(_message.Message):
-    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs")
+    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,8 @@ class Capacities(_message.Message):
     SUPPRESSED_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
     frames: int
     slots: int
     tokens: int
@@ -151,7 +153,9 @@ class Capacities(_message.Message):
     suppressed: int
     history: int
     top_logprobs: int
-    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    saves: int
+    loads: int
+    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ...) -> None: ...
 
 class StepsResponse(_message.Message):
     __slots__ = ("layout_checksum", "result")

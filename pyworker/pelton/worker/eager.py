@@ -6,9 +6,10 @@ import threading
 import time
 import traceback
 
-from pelton_kernels._native import WorkerEnd
+from pelton_kernels._native import HostMemory, WorkerEnd
 
 from pelton.frames import Counts, FrameViews
+from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.runner import Runner
 from pelton.worker.steps import Failed, Published
@@ -21,8 +22,9 @@ OK, FAILED = 0, 1
 class EagerSteps:
     """See `Steps`."""
 
-    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int) -> None:
-        self._runner = Runner(loaded, slots, top_logprobs)
+    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None) -> None:
+        host_blocks = None if host is None else HostBlocks(host, loaded.device)
+        self._runner = Runner(loaded, slots, top_logprobs, host_blocks)
         self._is_draining = threading.Event()
         self._has_failed = False
         self._step_began: float | None = None
@@ -36,6 +38,10 @@ class EagerSteps:
     def drain(self) -> None:
         """`serve` returns once the frames that were submitted are done."""
         self._is_draining.set()
+
+    def close(self) -> None:
+        """Lets go of the router's memory. No frame is run any more."""
+        self._runner.close()
 
     def serve(self, end: WorkerEnd, published: Published | None, failed: Failed) -> None:
         """Returns when the router has gone, or all is drained."""

@@ -4,7 +4,7 @@ The life of a claim:
   1. `handshake` makes the caller the holder, unless another one loads or is attached.
   2. `load` loads, or finds the same model loaded already: then the next router starts at once, with fresh KV.
   3. `attach` starts the step loop over the holder's frames. Its nonce must be the handshake's.
-  4. `detach` ends the loop; the model stays, and the next handshake is welcome.
+  4. `detach` ends the loop and lets go of the router's memory; the model stays, and the next handshake is welcome.
 
 A holder that neither loads nor is attached may be displaced: nobody could tell whether it still lives. Its nonce is
 void then, so it finds out at its next call.
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pelton_kernels._native import WorkerEnd
+from pelton_kernels._native import HostMemory, WorkerEnd
 
 from pelton.worker.steps import StepLoop, steps_for
 
@@ -93,7 +93,12 @@ class Session:
         yield self._loaded[2]
 
     def attach(
-        self, nonce: bytes, end: WorkerEnd, published: Callable[[int], None] | None, failed: Callable[[], None]
+        self,
+        nonce: bytes,
+        end: WorkerEnd,
+        published: Callable[[int], None] | None,
+        failed: Callable[[], None],
+        host: HostMemory | None = None,
     ) -> StepLoop:
         """Starts to run the frames of `end`. See `StepLoop` for the two calls."""
         with self._lock:
@@ -111,13 +116,19 @@ class Session:
                     f"frames of {slots[2]} slots and {tokens[2]} tokens; "
                     f"the model was loaded for {loaded.slots} and {loaded.token_budget}"
                 )
+            if host is not None and host.block_bytes != loaded.kv.shape.block_bytes:
+                raise ClaimError(
+                    f"host memory for blocks of {host.block_bytes} bytes; "
+                    f"the model's blocks have {loaded.kv.shape.block_bytes}"
+                )
             end.set_bounds(
                 blocks=loaded.kv.blocks,
+                host_blocks=0 if host is None else host.blocks,
                 block_size=loaded.kv.shape.block_size,
                 vocab=loaded.model.config.vocab,
                 positions=loaded.budget.max_model_len,
             )
-            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1]), published, failed)
+            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1], host), published, failed)
             return self._loop
 
     def detach(self, loop: StepLoop) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pelton_kernels import _native
-from pelton_kernels._native import WorkerEnd
+from pelton_kernels._native import HostMemory, WorkerEnd
 
 if TYPE_CHECKING:
     from pelton.loading.load import Loaded
@@ -40,15 +40,19 @@ class Steps(Protocol):
     def drain(self) -> None:
         """`serve` returns once the frames that were submitted are done."""
 
+    def close(self) -> None:
+        """Lets go of the router's memory. No frame is run any more."""
 
-def steps_for(loaded: Loaded, slots: int, top_logprobs: int) -> Steps:
-    """Fresh slots for a router."""
+
+def steps_for(loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None) -> Steps:
+    """Fresh slots for a router; `host` is its memory of saved blocks, if it hands one over."""
     if loaded.program is None:
         from pelton.worker.eager import EagerSteps
 
-        return EagerSteps(loaded, slots, top_logprobs)
+        return EagerSteps(loaded, slots, top_logprobs, host)
     return _native.Steps(
         loaded.program,
+        host,
         slots=slots,
         positions=loaded.budget.max_model_len,
         block_size=loaded.kv.shape.block_size,
@@ -85,9 +89,10 @@ class StepLoop:
         self._thread.join()
 
     def stop(self) -> None:
-        """Returns once the running step is done."""
+        """Returns once the running step is done and nothing touches the router's memory any more."""
         self._end.detach()
         self._thread.join()
+        self._steps.close()
 
     def _run(self) -> None:
         try:

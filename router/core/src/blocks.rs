@@ -9,7 +9,7 @@ use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
 use crate::traces::Traces;
-use crate::{BlockId, CacheChange, CoreConfig, Missed};
+use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -147,7 +147,7 @@ impl Blocks {
             {
                 self.traces.gave_up(key);
                 if let Some(changes) = &mut self.changes {
-                    changes.push(CacheChange::Removed { block: key.name() });
+                    changes.push(CacheChange::Removed { block: key.name(), medium: Medium::Device });
                 }
             }
             table.push(block);
@@ -181,8 +181,8 @@ impl Blocks {
                 && let Some(changes) = &mut self.changes
             {
                 let parent = (*indexed > 0).then(|| parent.name());
-                let (tokens, salt) = (filling.into(), request.keys.salt());
-                changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt });
+                let (tokens, salt, medium) = (filling.into(), request.keys.salt(), Medium::Device);
+                changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt, medium });
             }
             *indexed += 1;
         }

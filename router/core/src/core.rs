@@ -33,6 +33,10 @@ pub struct CoreConfig {
     pub itl_target_us: Option<u32>,
     /// Secret: who knows it could make blocks of different tokens look equal.
     pub hash_key: [u64; 2],
+    /// Blocks in the host's memory, below those of the devices; 0: no such tier.
+    pub host_blocks: u32,
+    /// Blocks on disk, below those; 0: no such tier. It needs the one above it.
+    pub disk_places: u32,
     /// Whether requests share the blocks of a common prefix.
     pub prefix_caching: bool,
     /// Whether `cache_changes` tells anything. Who asks for it drains it.
@@ -50,12 +54,30 @@ pub struct Counts {
     pub blocks_held: usize,
     /// Now: KV blocks in all, of the same groups.
     pub blocks: usize,
+    /// Now: blocks in the host's memory that a step or the disk is about to read or write.
+    pub host_blocks_held: usize,
+    /// Now: blocks in the host's memory that can be found.
+    pub host_blocks_findable: usize,
+    /// Blocks in the host's memory in all.
+    pub host_blocks: usize,
+    /// Now: blocks on disk that can be found.
+    pub disk_blocks: usize,
+    /// Places for blocks on disk in all.
+    pub disk_places: usize,
     /// Steps committed.
     pub steps: u64,
     /// Prompt tokens of requests, counted at their first admission.
     pub prompt_tokens: u64,
     /// Of those, found in the prefix cache then.
     pub cached_tokens: u64,
+    /// Of these, brought back from the host's memory, where they had stayed.
+    pub host_hits: u64,
+    /// Of these, brought back from disk.
+    pub disk_hits: u64,
+    /// Blocks copied to the host's memory, by steps that have committed.
+    pub saves: u64,
+    /// Blocks copied back from there, by steps that have committed.
+    pub loads: u64,
     /// Tokens committed.
     pub generated_tokens: u64,
     /// Times a request lost its blocks to another one.
@@ -102,9 +124,10 @@ impl Core {
         }
     }
 
-    /// A worker is there for the first time.
-    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
-        let before = self.groups.insert(group, Group::new(blocks, &self.config));
+    /// A worker is there for the first time. One that does not reach the host's memory, because it runs on another host or
+    /// computes otherwise, neither saves nor loads.
+    pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        let before = self.groups.insert(group, Group::new(blocks, reaches_host, &self.config));
         assert!(before.is_none(), "{group:?} is added once");
         self.note_outage();
     }
@@ -206,9 +229,9 @@ impl Core {
 
     /// A lost group has a new worker, which counts its steps from 1. If it has fewer blocks than the one before, those
     /// that wait and fit no group any more are refused.
-    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let Self { groups, config, .. } = self;
-        groups.get_mut(&group).expect("the caller has added the group").revive(blocks, config);
+        groups.get_mut(&group).expect("the caller has added the group").revive(blocks, reaches_host, config);
         self.note_outage();
         let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {

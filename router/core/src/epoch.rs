@@ -85,12 +85,13 @@ pub(crate) struct Epoch {
     /// What those that serve are about to make findable: the next block of known tokens, or the end of a prompt. Who
     /// needs the same waits for it instead of computing it too.
     frontiers: HashMap<Key, SlotId>,
+    pub(crate) reaches_host: bool,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
 }
 
 impl Epoch {
-    pub(crate) fn new(blocks: u32, config: &CoreConfig) -> Self {
+    pub(crate) fn new(blocks: u32, reaches_host: bool, config: &CoreConfig) -> Self {
         Self {
             blocks: Blocks::new(blocks, config),
             slots: (0..config.max_running).map(|_| None).collect(),
@@ -99,6 +100,7 @@ impl Epoch {
             order: Vec::new(),
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
             frontiers: HashMap::new(),
+            reaches_host,
             last_sent: StepId(0),
             last_committed: StepId(0),
         }

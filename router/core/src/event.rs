@@ -62,12 +62,27 @@ pub enum CacheChange {
         tokens: Box<[TokenId]>,
         /// The salt of the requests that can find it. C:K3.
         salt: u64,
+        /// Where.
+        medium: Medium,
     },
-    /// It cannot be found any more.
+    /// It cannot be found there any more.
     Removed {
         /// The block.
         block: u64,
+        /// Where.
+        medium: Medium,
     },
+}
+
+/// A tier that keeps blocks. What is below the device is shared by all groups of the host, and each is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Medium {
+    /// The group's own memory, where attention reads it.
+    Device,
+    /// The host's memory.
+    Host,
+    /// A disk of the host.
+    Disk,
 }
 
 /// Why a request ended by itself.

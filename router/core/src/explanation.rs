@@ -29,11 +29,13 @@ pub enum Wait {
     LongPrompt,
     /// No worker was there.
     Worker,
+    /// Blocks of its prompt were being read from disk.
+    Disk,
 }
 
 impl Wait {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Queue,
         Self::Slot,
         Self::Step,
@@ -43,6 +45,7 @@ impl Wait {
         Self::Group,
         Self::LongPrompt,
         Self::Worker,
+        Self::Disk,
     ];
 
     /// One word, for programs.
@@ -57,6 +60,7 @@ impl Wait {
             Self::Group => "group",
             Self::LongPrompt => "long_prompt",
             Self::Worker => "worker",
+            Self::Disk => "disk",
         }
     }
 
@@ -72,6 +76,7 @@ impl Wait {
             Self::Group => "for another worker group",
             Self::LongPrompt => "for another long prompt: they come one by one",
             Self::Worker => "for a worker: none was there",
+            Self::Disk => "for blocks of its prompt that were read from disk (--kv-disk)",
         }
     }
 }
@@ -141,6 +146,10 @@ pub struct Explanation {
     pub prompt: u32,
     /// Of these, found in the prefix cache at its first admission.
     pub cached: u32,
+    /// Of the cached ones, brought back from the host's memory, where they had stayed.
+    pub cached_host: u32,
+    /// Of the cached ones, brought back from disk.
+    pub cached_disk: u32,
     /// Why the others were not.
     pub missed: Missed,
     /// Tokens drawn.
@@ -219,6 +228,8 @@ impl Explanation {
             waited: Waited::default(),
             prompt,
             cached: 0,
+            cached_host: 0,
+            cached_disk: 0,
             missed: Missed::default(),
             drawn: 0,
             chunks: 0,

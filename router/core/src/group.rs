@@ -17,20 +17,20 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(blocks: u32, config: &CoreConfig) -> Self {
+    pub(crate) fn new(blocks: u32, reaches_host: bool, config: &CoreConfig) -> Self {
         Self {
             blocks,
-            epoch: Some(Epoch::new(blocks, config)),
+            epoch: Some(Epoch::new(blocks, reaches_host, config)),
             cost: CostModel::default(),
             block_size: config.block_size,
         }
     }
 
     /// A lost group has a new worker.
-    pub(crate) fn revive(&mut self, blocks: u32, config: &CoreConfig) {
+    pub(crate) fn revive(&mut self, blocks: u32, reaches_host: bool, config: &CoreConfig) {
         assert!(self.epoch.is_none(), "the group had lost its worker");
         self.blocks = blocks;
-        self.epoch = Some(Epoch::new(blocks, config));
+        self.epoch = Some(Epoch::new(blocks, reaches_host, config));
     }
 
     /// Whether the request could run here until its end, if it had the group for itself.

@@ -28,6 +28,10 @@ id!(/// A place in a worker's persistent batch.
     SlotId(u32));
 id!(/// A block of KV on a worker group's device.
     BlockId(u32));
+id!(/// A block of KV in the host's memory, which all worker groups of the host share.
+    HostBlockId(u32));
+id!(/// Where a block of KV is kept on disk.
+    DiskPlace(u32));
 id!(/// A step of one worker group, counted from 1 within an epoch.
     StepId(u64));
 
@@ -37,6 +41,10 @@ impl StepId {
         Self(self.0 + 1)
     }
 }
+
+/// The name of a block's contents: a keyed hash of its tokens and of all before them. The same for ever under one hash key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlockKey(pub [u8; 16]);
 
 /// Microseconds since the engine started, on a monotonic clock that the caller reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

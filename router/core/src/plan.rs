@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BlockId, RequestId, Sampling, SlotId, StepId, TokenId};
+use crate::{BlockId, HostBlockId, RequestId, Sampling, SlotId, StepId, TokenId};
 
 /// What one step may hold at most: the capacities of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,10 @@ pub struct Limits {
     pub tokens: u32,
     /// Block appends.
     pub appends: u32,
+    /// Blocks copied to the host's memory; 0: none ever is.
+    pub saves: u32,
+    /// Blocks copied back from there; 0: none ever is.
+    pub loads: u32,
     /// Block copies.
     pub copies: u32,
     /// Entries of all admitted requests' logit biases.
@@ -36,9 +40,13 @@ pub struct Plan {
     pub admits: Vec<Admit>,
     /// Blocks added at the end of slots' tables, in order.
     pub appends: Vec<Append>,
+    /// Blocks copied to the host's memory, before anything of this step writes a block.
+    pub saves: Vec<Save>,
+    /// Blocks copied back from there, before anything of this step reads a block, but for `saves`.
+    pub loads: Vec<Load>,
     /// Copies of KV between blocks, in order, before any row of this step writes.
     pub copies: Vec<Copy>,
-    /// What is computed; each slot at most once.
+    /// What is computed; each slot at most once. None in a step that only moves blocks between tiers.
     pub rows: Vec<Row>,
     /// The known tokens of all rows, one row after the other.
     pub tokens: Vec<TokenId>,
@@ -71,6 +79,24 @@ pub struct Append {
     pub slot: SlotId,
     /// The block.
     pub block: BlockId,
+}
+
+/// A full block, copied from the device to the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Save {
+    /// Source.
+    pub from: BlockId,
+    /// Target.
+    pub to: HostBlockId,
+}
+
+/// A full block, copied from the host's memory to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Source.
+    pub from: HostBlockId,
+    /// Target.
+    pub to: BlockId,
 }
 
 /// The first `tokens` tokens of a block, copied to another one (a partial prefix hit).

@@ -32,8 +32,8 @@ impl Core {
         told
     }
 
-    pub(crate) fn add_group(&mut self, group: GroupId, blocks: u32) {
-        self.both(|core| core.add_group(group, blocks));
+    pub(crate) fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.both(|core| core.add_group(group, blocks, reaches_host));
     }
 
     pub(crate) fn submit(&mut self, new: NewRequest) -> Result<(), Refusal> {
@@ -60,8 +60,8 @@ impl Core {
         self.both(|core| core.worker_lost(group));
     }
 
-    pub(crate) fn worker_back(&mut self, group: GroupId, blocks: u32) {
-        self.both(|core| core.worker_back(group, blocks));
+    pub(crate) fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.both(|core| core.worker_back(group, blocks, reaches_host));
     }
 
     pub(crate) fn events(&mut self) -> impl Iterator<Item = Event> + use<> {

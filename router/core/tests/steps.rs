@@ -12,7 +12,17 @@ const GROUP: GroupId = GroupId(0);
 const STOP: TokenId = 99;
 
 fn config() -> CoreConfig {
-    let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 256 };
+    let limits = Limits {
+        slots: 4,
+        tokens: 64,
+        appends: 64,
+        saves: 0,
+        loads: 0,
+        copies: 4,
+        biases: 4,
+        suppressed: 4,
+        history: 256,
+    };
     CoreConfig {
         block_size: 4,
         max_model_len: 64,
@@ -22,6 +32,8 @@ fn config() -> CoreConfig {
         token_budget: 64,
         itl_target_us: None,
         hash_key: [1, 2],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: true,
         tells_cache_changes: false,
     }
@@ -29,7 +41,7 @@ fn config() -> CoreConfig {
 
 fn core(blocks: u32, config: CoreConfig) -> Core {
     let mut core = Core::new(config);
-    core.add_group(GROUP, blocks);
+    core.add_group(GROUP, blocks, false);
     core
 }
 
@@ -411,13 +423,13 @@ fn a_lost_worker_costs_no_committed_token_and_the_next_one_hears_everything_anew
     assert_eq!((core.plan(GROUP, Micros(0)), core.in_flight(GROUP), core.counts().waiting), (None, 0, 1));
     assert!(core.commit(GROUP, StepResults { step: StepId(2), took_us: 0, rows: vec![None] }).is_err());
 
-    core.worker_back(GROUP, 16);
+    core.worker_back(GROUP, 16, false);
     let plan = step(&mut core, 8);
     assert_eq!((plan.step, &plan.tokens[..]), (StepId(1), &[0, 1, 2, 3, 4, 7][..]));
     assert_eq!((&plan.admits[0].history[..], plan.admits[0].prompt_len), (&[0, 1, 2, 3, 4, 7][..], 5));
     assert_eq!(plan.admits[0].suppressed[..], [STOP], "one of two tokens is drawn");
     core.worker_lost(GROUP);
-    core.worker_back(GROUP, 16);
+    core.worker_back(GROUP, 16, false);
     assert_eq!(step(&mut core, 9).admits[0].suppressed[..], [], "min_tokens is reached");
     assert_eq!(core.counts().replayed, 2);
     let admissions = core.events().filter(|event| matches!(event, Event::Admitted { .. })).count();
@@ -467,7 +479,7 @@ fn a_new_worker_with_fewer_blocks_refuses_those_that_wait_and_fit_no_more() {
     core.submit(request(1, 0..20)).expect("room");
     core.submit(request(2, 0..5)).expect("room");
     core.worker_lost(GROUP);
-    core.worker_back(GROUP, 4);
+    core.worker_back(GROUP, 4, false);
     let refusal = Refusal::NeverFits { needed: 7, blocks: 4 };
     assert_eq!(core.events().collect::<Vec<_>>(), [Event::Refused { request: RequestId(1), refusal }]);
     assert_eq!(admitted(&step(&mut core, 7)), [2]);
@@ -498,7 +510,7 @@ fn results_of_another_step_or_shape_change_nothing() {
 fn a_request_goes_to_the_group_that_has_its_prefix_unless_that_one_has_too_much_to_do() {
     let other = GroupId(1);
     let mut core = core(64, config());
-    core.add_group(other, 64);
+    core.add_group(other, 64, false);
     let planned = |core: &mut Core, new: NewRequest| {
         core.submit(new).expect("room");
         let plans = [GROUP, other].map(|group| core.plan(group, Micros(0)));
@@ -529,6 +541,6 @@ fn requests_wait_for_the_first_group() {
     let mut core = Core::new(config());
     core.submit(request(1, [1])).expect("nobody knows yet what fits");
     assert!(!core.has_group(GROUP));
-    core.add_group(GROUP, 4);
+    core.add_group(GROUP, 4, false);
     assert_eq!(admitted(&step(&mut core, 7)), [1]);
 }

@@ -74,12 +74,15 @@ impl CacheEvents {
 /// Adds a change; blocks that continue each other become one event.
 fn push(events: &mut Vec<KvEvent>, change: CacheChange, block_size: u32) {
     match (change, events.last_mut()) {
-        (CacheChange::Stored { block, parent, tokens, salt }, last) => {
+        (CacheChange::Stored { block, parent, tokens, salt, medium }, last) => {
+            let medium = published(medium);
             let extra = if salt == 0 { Vec::new() } else { vec![ExtraKey::Text(format!("{salt:016x}"))] };
             // As upstream, the salt stands with the first block of a prompt only: the others follow from it.
             let extra = if parent.is_none() { extra } else { Vec::new() };
             match last {
-                Some(KvEvent::Stored(run)) if parent.is_some() && run.hashes.last() == parent.as_ref() => {
+                Some(KvEvent::Stored(run))
+                    if run.medium == medium && parent.is_some() && run.hashes.last() == parent.as_ref() =>
+                {
                     run.hashes.push(block);
                     run.tokens.extend_from_slice(&tokens);
                     if !run.extra_keys.is_empty() {
@@ -92,15 +95,27 @@ fn push(events: &mut Vec<KvEvent>, change: CacheChange, block_size: u32) {
                     tokens: tokens.into(),
                     block_size,
                     lora: None,
-                    medium: Medium::Device,
+                    medium,
                     extra_keys: if extra.is_empty() { Vec::new() } else { vec![extra] },
                 })),
             }
         }
-        (CacheChange::Removed { block }, Some(KvEvent::Removed { hashes, .. })) => hashes.push(block),
-        (CacheChange::Removed { block }, _) => {
-            events.push(KvEvent::Removed { hashes: vec![block], medium: Medium::Device });
+        (CacheChange::Removed { block, medium: from }, Some(KvEvent::Removed { hashes, medium }))
+            if *medium == published(from) =>
+        {
+            hashes.push(block);
         }
+        (CacheChange::Removed { block, medium }, _) => {
+            events.push(KvEvent::Removed { hashes: vec![block], medium: published(medium) });
+        }
+    }
+}
+
+fn published(medium: pelton_core::Medium) -> Medium {
+    match medium {
+        pelton_core::Medium::Device => Medium::Device,
+        pelton_core::Medium::Host => Medium::Host,
+        pelton_core::Medium::Disk => Medium::Storage,
     }
 }
 
@@ -123,7 +138,7 @@ mod tests {
     use super::*;
 
     fn stored(block: u64, parent: Option<u64>, salt: u64) -> CacheChange {
-        CacheChange::Stored { block, parent, tokens: [1, 2].into(), salt }
+        CacheChange::Stored { block, parent, tokens: [1, 2].into(), salt, medium: pelton_core::Medium::Device }
     }
 
     #[test]
@@ -133,8 +148,9 @@ mod tests {
             stored(1, None, 7),
             stored(2, Some(1), 7),
             stored(9, Some(4), 0),
-            CacheChange::Removed { block: 3 },
-            CacheChange::Removed { block: 2 },
+            CacheChange::Removed { block: 3, medium: pelton_core::Medium::Device },
+            CacheChange::Removed { block: 2, medium: pelton_core::Medium::Device },
+            CacheChange::Removed { block: 2, medium: pelton_core::Medium::Host },
             stored(2, Some(1), 7),
         ] {
             push(&mut events, change, 2);
@@ -157,6 +173,7 @@ mod tests {
                 run(&[1, 2], None, vec![vec![salt], vec![]]),
                 run(&[9], Some(4), vec![]),
                 KvEvent::Removed { hashes: vec![3, 2], medium: Medium::Device },
+                KvEvent::Removed { hashes: vec![2], medium: Medium::Host },
                 run(&[2], Some(1), vec![]),
             ]
         );

@@ -3,30 +3,40 @@
 //! One turn, in this order, so that a token reaches its client before the next step is planned:
 //!   1. what supervisors say      attached, lost, progress
 //!   2. results                   check, commit, tell
-//!   3. commands                  submit, abort, finish, drain
-//!   4. plans                     one step ahead of the one that runs, for each group
+//!   3. the disk                  what it has done
+//!   4. commands                  submit, abort, finish, drain
+//!   5. plans                     one step ahead of the one that runs, for each group
 //!
 //! What a lost worker means is in `losses.rs`. An assertion that fires in a turn is a bug of ours: the thread unwinds to
 //! `run`, and `bugs.rs` starts again from the journal; twice within a minute ends the engine.
 
+mod begin;
 mod bugs;
+mod counts;
 mod losses;
+mod tiers;
+
+pub use tiers::TierOptions;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Core, CoreConfig, Counts, Event, GroupId, Micros, Refusal, RequestId};
+use pelton_core::{Counts, Event, GroupId, Micros, Refusal, RequestId};
 use pelton_frame::{Bell, Capacities};
+use pelton_kv_store::Folder;
 use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
+use begin::new_core;
+use tiers::{Arrival, Tiers};
+
 use crate::{
-    EngineConfig, Failure, ModelReport, Phase, Stats,
+    EngineConfig, Failure, Phase, Stats,
     cache_events::CacheEvents,
     engine::Shared,
     group::{Group, Polled},
@@ -53,6 +63,7 @@ pub(crate) struct Driver {
     /// Made when the first worker has told the model's shape.
     core: Option<RecordedCore>,
     recorder: Option<Recorder>,
+    tiers: Tiers,
     hash_key: [u64; 2],
     journal: Journal,
     suspects: Suspects,
@@ -99,13 +110,19 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
     for group in &driver.groups {
         group.link.shutdown(SHUTDOWN_DEADLINE);
     }
+    driver.tiers.finish(SHUTDOWN_DEADLINE);
     driver.publish_stats();
     driver.end_recording();
     driver.set_phase(last);
 }
 
 impl Driver {
-    pub(crate) fn start(config: EngineConfig, bell: Arc<Bell>, shared: Arc<Shared>) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        config: EngineConfig,
+        folder: Option<Folder>,
+        bell: Arc<Bell>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, Failure> {
         let capacities = step::capacities(config.max_running, config.token_budget);
         let recorder = config.record.clone().map(record).transpose()?;
         let mut cache_events = Vec::new();
@@ -115,18 +132,22 @@ impl Driver {
                 cache_events.push(bound.map_err(|error| Failure::Internal(error.to_string()))?);
             }
         }
+        let hash_key = match &folder {
+            Some(folder) => folder.hash_key(), // so that blocks on disk keep their names
+            None => fresh_key()?,
+        };
+        let tiers = Tiers::start(&config, folder, &bell)?;
         let mut groups = Vec::new();
         for (index, spec) in config.workers.iter().enumerate() {
             let mut options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
             options.deadlines = config.deadlines.link;
+            options.host = tiers.share.clone();
             let (link, events) = pelton_link::start(options).map_err(|error| Failure::Internal(error.to_string()))?;
             let id =
                 GroupId(u16::try_from(index).map_err(|_| Failure::Internal("more than 65,535 workers".to_owned()))?);
             groups.push(Group::new(id, link, events, config.max_running, config.deadlines));
         }
-        let mut key = [0; 16];
-        getrandom::fill(&mut key).map_err(|error| Failure::Internal(format!("no randomness: {error}")))?;
-        let (low, high) = key.split_at(8);
+        let (low, high) = hash_key.split_at(8);
         let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("split at 8"));
         Ok(Self {
             config,
@@ -138,6 +159,7 @@ impl Driver {
             cache_events,
             core: None,
             recorder,
+            tiers,
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
             suspects: Suspects::default(),
@@ -165,6 +187,10 @@ impl Driver {
             }
             is_busy |= self.read_results(index);
         }
+        match self.hear_disk() {
+            Ok(has_heard) => is_busy |= has_heard,
+            Err(reason) => return Turn::Over(Phase::Failed { reason }),
+        }
         while let Ok(command) = commands.try_recv() {
             is_busy = true;
             if let Some(phase) = self.on_command(command) {
@@ -177,6 +203,7 @@ impl Driver {
         for index in 0..self.groups.len() {
             is_busy |= self.plan(index);
         }
+        self.order_disk();
         self.tell_drained();
         self.publish_stats();
         if is_busy { Turn::Busy } else { Turn::Idle(self.sleep_bound()) }
@@ -193,14 +220,15 @@ impl Driver {
             LinkEvent::Budget(budget) => {
                 self.shared.status.send_modify(|status| status.budget = Some(budget));
             }
-            LinkEvent::Attached { epoch, port, report } => {
+            LinkEvent::Attached { epoch, port, report, host } => {
                 tracing::debug!(group = index, epoch, "worker attached");
-                if let Err(reason) = self.attach(index, report, port) {
+                if let Err(reason) = self.arrive(Arrival { index, port, report, host }) {
                     return Some(Phase::Failed { reason });
                 }
             }
             LinkEvent::Lost { epoch, reason } => {
                 tracing::debug!(group = index, epoch, "worker lost");
+                self.tiers.left(index);
                 self.read_results(index); // what it has published before its end counts
                 self.lose(index, &reason);
             }
@@ -212,7 +240,8 @@ impl Driver {
         None
     }
 
-    fn attach(&mut self, index: usize, report: ModelReport, port: pelton_frame::RouterEnd) -> Result<(), String> {
+    fn attach(&mut self, arrival: Arrival) -> Result<(), String> {
+        let Arrival { index, port, report, host } = arrival;
         let known = self.shared.status.borrow().model.clone();
         if let Some(known) = &known
             && (known.numerics_id != report.numerics_id
@@ -231,17 +260,23 @@ impl Driver {
             ));
         }
         let (id, blocks) = (self.groups[index].id, report.blocks);
-        self.groups[index].attach(port, report.block_size, blocks);
+        if self.core.is_none() {
+            let (below, entries) = self.tiers.begin(&report);
+            let core = new_core(&self.config, &self.capacities, self.hash_key, &report, below);
+            let core = self.core.insert(RecordedCore::new(core, self.recorder.clone()));
+            if !entries.is_empty() {
+                core.restore_disk(entries);
+            }
+        }
+        let reaches_host = self.tiers.is_reached(host.as_ref());
+        self.groups[index].attach(port, report.block_size, blocks, reaches_host);
         let most_blocks = self.groups.iter().map(|group| group.blocks).max().unwrap_or(blocks);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
-        let core = self.core.get_or_insert_with(|| {
-            let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
-            RecordedCore::new(core, self.recorder.clone())
-        });
+        let core = self.core.as_mut().expect("made above");
         if is_back {
-            core.worker_back(id, blocks);
+            core.worker_back(id, blocks, reaches_host);
         } else {
-            core.add_group(id, blocks);
+            core.add_group(id, blocks, reaches_host);
         }
         self.shared.status.send_modify(|status| {
             // One that comes back may be smaller than before: what fits is told by the largest.
@@ -451,24 +486,6 @@ impl Driver {
     fn set_phase(&self, phase: Phase) {
         self.shared.status.send_modify(|status| status.phase = phase);
     }
-
-    fn publish_stats(&mut self) {
-        self.stats.workers = self.groups.len() as u64;
-        self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
-        if let Some(core) = &self.core {
-            let counts = core.counts();
-            self.stats.running = counts.running as u64;
-            self.stats.blocks_held = counts.blocks_held as u64;
-            self.stats.blocks = counts.blocks as u64;
-            let seen = std::mem::replace(&mut self.counts_seen, counts);
-            self.stats.preemptions += counts.preemptions - seen.preemptions;
-            self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
-            self.stats.expired += counts.expired - seen.expired;
-        }
-        self.stats.suspects = self.suspects.count() as u64;
-        self.stats.withheld = self.suspects.withheld() as u64;
-        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
-    }
 }
 
 fn record(options: RecordOptions) -> Result<Recorder, Failure> {
@@ -476,18 +493,8 @@ fn record(options: RecordOptions) -> Result<Recorder, Failure> {
     Recorder::start(options).map_err(|error| Failure::Internal(format!("cannot record to {file}: {error}")))
 }
 
-fn new_core(config: &EngineConfig, capacities: &Capacities, hash_key: [u64; 2], report: &ModelReport) -> Core {
-    Core::new(CoreConfig {
-        block_size: report.block_size,
-        max_model_len: report.max_model_len,
-        limits: step::limits(capacities),
-        max_running: config.max_running,
-        // The handle counts the queue, so that a refusal needs no turn of this thread.
-        max_waiting: usize::MAX,
-        token_budget: config.token_budget,
-        itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
-        hash_key,
-        prefix_caching: config.prefix_caching,
-        tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
-    })
+fn fresh_key() -> Result<[u8; 16], Failure> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key).map_err(|error| Failure::Internal(format!("no randomness: {error}")))?;
+    Ok(key)
 }

@@ -11,12 +11,13 @@ use std::{
 
 use pelton_core::RequestId;
 use pelton_frame::Bell;
+use pelton_kv_store::Folder;
 use pelton_link::{LoadOptions, WorkerSpec};
 use pelton_record::RecordOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Answer, CacheEventOptions, Failure, Phase, QueueLimits, Stats, Status, Submission,
+    Answer, CacheEventOptions, Failure, Phase, QueueLimits, Stats, Status, Submission, TierOptions,
     driver::{self, Driver},
     inbox::{Command, Inbox},
     queue::{Place, Queue},
@@ -39,6 +40,8 @@ pub struct EngineConfig {
     pub queue: QueueLimits,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
+    /// What is kept of blocks that leave the devices.
+    pub tiers: TierOptions,
     /// Where readers hear what the prefix caches hold. None: nobody is told.
     pub cache_events: Option<CacheEventOptions>,
     /// Where to record what the core is told, if anywhere.
@@ -91,6 +94,9 @@ impl Engine {
     /// Starts workers and the engine thread, and returns at once: loading goes on behind it (see [`Engine::status`]).
     pub fn start(config: EngineConfig) -> Result<Self, Failure> {
         let internal = |what: &str, error: &dyn std::fmt::Display| Failure::Internal(format!("{what}: {error}"));
+        // First of all, so that a second server with the same folder hears at once that it is taken.
+        let folder = config.tiers.disk.as_ref().map(|disk| Folder::claim(&disk.folder)).transpose();
+        let folder = folder.map_err(|error| Failure::Internal(format!("--kv-disk: {error}")))?;
         let bell = Arc::new(Bell::create().map_err(|error| internal("cannot create shared memory", &error))?);
         let (commands, incoming) = crossbeam_channel::unbounded();
         let inbox = Inbox::new(commands, Arc::clone(&bell));
@@ -102,7 +108,7 @@ impl Engine {
             next_request: AtomicU64::new(1),
             thread: Mutex::new(None),
         });
-        let driver = Driver::start(config, bell, Arc::clone(&shared))
+        let driver = Driver::start(config, folder, bell, Arc::clone(&shared))
             .map_err(|error| internal("cannot start a worker", &error))?;
         let thread = thread::Builder::new()
             .name("pelton-engine".to_owned())

@@ -35,6 +35,10 @@ pub(crate) struct Group {
     /// The longest first step of any worker so far.
     slowest_first: Option<Duration>,
     deadlines: Deadlines,
+    /// Whether the worker maps the core's host memory.
+    reaches_host: bool,
+    /// Why the worker is being replaced, while it may still touch host memory.
+    condemned: Option<String>,
     /// Tokens in a block; 0 before the first worker.
     pub(crate) block_size: u32,
     /// Of the latest worker.
@@ -81,14 +85,16 @@ impl Group {
             slowest_token: Duration::ZERO,
             slowest_first: None,
             deadlines,
+            reaches_host: false,
+            condemned: None,
             block_size: 0,
             blocks: 0,
         }
     }
 
-    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32, blocks: u32) {
+    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32, blocks: u32, reaches_host: bool) {
         assert!(self.in_flight.is_empty(), "a new worker has no step in flight");
-        (self.block_size, self.blocks) = (block_size, blocks);
+        (self.block_size, self.blocks, self.reaches_host) = (block_size, blocks, reaches_host);
         self.port = Some(port);
     }
 
@@ -96,9 +102,30 @@ impl Group {
         self.port.is_some()
     }
 
+    /// Whether there is a worker whose loss the core has not been told.
+    pub(crate) fn has_worker(&self) -> bool {
+        self.is_attached() || self.condemned.is_some()
+    }
+
+    /// Whether the worker maps host memory, so that its loss is told only when it touches it no more.
+    pub(crate) fn reaches_host(&self) -> bool {
+        self.reaches_host
+    }
+
+    /// Gives the worker up: no step more, and no result of it counts. `detach` follows when it is gone.
+    pub(crate) fn condemn(&mut self, reason: &str) {
+        self.port = None;
+        self.condemned = Some(reason.to_owned());
+    }
+
+    /// Why the worker was given up, if it was.
+    pub(crate) fn condemned(&self) -> Option<&str> {
+        self.condemned.as_deref()
+    }
+
     /// Forgets the worker. Returns the requests that were in its unread steps.
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
-        self.port = None;
+        (self.port, self.condemned, self.reaches_host) = (None, None, false);
         self.slowest_token = Duration::ZERO;
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
@@ -166,7 +193,7 @@ impl Group {
 
     /// When the oldest step in flight is overdue.
     pub(crate) fn step_due(&self) -> Option<Due> {
-        let oldest = self.in_flight.front()?;
+        let oldest = self.in_flight.front().filter(|_| self.is_attached())?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
         let deadlines = &self.deadlines;
         let (wait, allowed) = if self.slowest_token.is_zero() {

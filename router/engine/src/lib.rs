@@ -1,11 +1,12 @@
 //! The engine thread: drives the core, writes frames, keeps the journal of live requests, replays after a worker's death.
 //!
 //! Never here: HTTP, text, tokenisation. In: [`Engine::submit`] with token ids. Out: [`Answer`], a stream of tokens.
-//! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals, by results and by supervisors.
+//! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals, by results, by supervisors and by the disk.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod cache_events;
+mod disk;
 mod driver;
 mod engine;
 mod group;
@@ -19,6 +20,8 @@ mod suspects;
 
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
+pub use disk::DiskOptions;
+pub use driver::TierOptions;
 pub use engine::{Deadlines, Engine, EngineConfig};
 pub use pelton_core::{
     Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,

@@ -60,12 +60,36 @@ pub struct Stats {
     pub blocks_held: u64,
     /// KV blocks in all.
     pub blocks: u64,
+    /// Blocks of host memory that a step or the disk reads or writes.
+    pub host_blocks_held: u64,
+    /// Blocks of host memory that can be found.
+    pub host_blocks_findable: u64,
+    /// Blocks of host memory in all.
+    pub host_blocks: u64,
+    /// Blocks on disk that can be found.
+    pub disk_blocks: u64,
+    /// Places for blocks on disk.
+    pub disk_places: u64,
     /// Steps committed.
     pub steps: u64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
     /// Of those, looked up in the prefix cache and found.
     pub cached_tokens: u64,
+    /// Of these, brought back from host memory.
+    pub host_hit_tokens: u64,
+    /// Of these, brought back from disk.
+    pub disk_hit_tokens: u64,
+    /// Blocks saved to host memory.
+    pub saves: u64,
+    /// Blocks loaded from there.
+    pub loads: u64,
+    /// Blocks written to disk.
+    pub disk_writes: u64,
+    /// Blocks read from disk.
+    pub disk_reads: u64,
+    /// Blocks that the disk has not written or not given back as they were written.
+    pub disk_faults: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Requests preempted.

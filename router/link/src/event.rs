@@ -1,6 +1,8 @@
 //! What the supervisor tells the engine.
 
-use pelton_frame::RouterEnd;
+use std::sync::Arc;
+
+use pelton_frame::{HostMemory, RouterEnd};
 use pelton_rpc::v1;
 
 /// One thing that happened to a worker. The bell is rung after each.
@@ -25,8 +27,11 @@ pub enum LinkEvent {
         port: RouterEnd,
         /// What was loaded.
         report: ModelReport,
+        /// The host memory that it maps, if any.
+        host: Option<Arc<HostMemory>>,
     },
-    /// The worker is gone (a child is dead and reaped); another is being started.
+    /// The worker is gone: a child is dead and reaped, and one that others started touches host memory no more. Another is
+    /// being started.
     Lost {
         /// Which life has ended.
         epoch: u32,

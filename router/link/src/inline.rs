@@ -85,6 +85,7 @@ fn send_plans(memory: Memory, outgoing: &Sender<StepsRequest>) {
 }
 
 fn wire(capacities: &Capacities) -> v1::Capacities {
-    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs } = *capacities;
-    v1::Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs }
+    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads } =
+        *capacities;
+    v1::Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads }
 }

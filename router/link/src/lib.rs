@@ -9,9 +9,9 @@
 //!   2. connect   the control socket answers; its peer has our uid
 //!   3. handshake versions and record layouts are equal
 //!   4. load      progress, then the model's report
-//!   5. attach    memory goes over by SCM_RIGHTS, or frames go inline; the engine gets its `RouterEnd`
+//!   5. attach    memory goes over by SCM_RIGHTS, host memory with it, or frames go inline; the engine gets its `RouterEnd`
 //!   6. watch     exit, end of stream, heartbeat, stall
-//!   7. loss      kill, reap, tell, wait a little, start again with the next epoch
+//!   7. loss      kill and reap, or wait until it has let go of host memory; tell, wait a little, start the next epoch
 //!
 //! A result of an earlier epoch cannot be mistaken: every epoch has a memory of its own.
 #![deny(unsafe_code)] // allowed in process.rs alone
@@ -22,6 +22,7 @@ mod event;
 mod folder;
 mod handle;
 mod handover;
+mod host;
 mod inline;
 mod options;
 mod output;
@@ -33,4 +34,5 @@ mod watch;
 pub use error::LinkError;
 pub use event::{Budget, LinkEvent, ModelReport};
 pub use handle::{LinkHandle, start};
+pub use host::HostShare;
 pub use options::{Deadlines, LinkOptions, LoadOptions, Tls, Token, WorkerSpec};

@@ -4,6 +4,8 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use pelton_frame::{Bell, Capacities};
 
+use crate::HostShare;
+
 /// Where a worker comes from.
 #[derive(Debug, Clone)]
 pub enum WorkerSpec {
@@ -100,6 +102,9 @@ pub struct Deadlines {
     /// `step`: allowed to each step in flight while nothing moves in the memory. The engine, which knows what a step
     /// holds, usually acts first; this bound holds even if it does not.
     pub step: Duration,
+    /// `let-go`: from the loss of a worker that others started to its word that it touches host memory no more. One that
+    /// does not say so is killed.
+    pub let_go: Duration,
     /// How often the watch looks. With shared memory that is a look at three words and costs the worker nothing;
     /// a worker elsewhere is asked by a `Health` call.
     pub watch_interval: Duration,
@@ -116,6 +121,7 @@ impl Default for Deadlines {
             attach: Duration::from_secs(30),
             heartbeat: Duration::from_secs(20),
             step: Duration::from_secs(600),
+            let_go: Duration::from_secs(5),
             watch_interval: Duration::from_secs(2),
             back_off: Duration::from_secs(10),
         }
@@ -133,6 +139,8 @@ pub struct LinkOptions {
     pub capacities: Capacities,
     /// Rung after every event and every result.
     pub bell: Arc<Bell>,
+    /// Where the worker's blocks are kept when it is gone, if anywhere. A worker elsewhere does not reach it.
+    pub host: Option<Arc<HostShare>>,
     /// Bounds of all waits.
     pub deadlines: Deadlines,
     /// Failed starts in a row after which a spawned worker is given up. A worker that others start is waited for.
@@ -142,6 +150,6 @@ pub struct LinkOptions {
 impl LinkOptions {
     /// With the default deadlines.
     pub fn new(spec: WorkerSpec, load: LoadOptions, capacities: Capacities, bell: Arc<Bell>) -> Self {
-        Self { spec, load, capacities, bell, deadlines: Deadlines::default(), failed_starts_max: 5 }
+        Self { spec, load, capacities, bell, host: None, deadlines: Deadlines::default(), failed_starts_max: 5 }
     }
 }

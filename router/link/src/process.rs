@@ -135,6 +135,12 @@ impl Neighbour {
         registered.ok().map(Self)
     }
 
+    /// SIGKILL. Its end is seen by `ended`.
+    pub(crate) fn kill(&self) {
+        // It may have ended meanwhile, which is what we want.
+        let _ = rustix::process::pidfd_send_signal(&self.0, Signal::KILL);
+    }
+
     pub(crate) async fn ended(&self) -> Trouble {
         match self.0.readable().await {
             Ok(_) => Trouble::Ended(Ending { how: "has ended".to_owned(), last_lines: Vec::new() }),

@@ -6,9 +6,15 @@ use std::{
     time::Duration,
 };
 
-use pelton_frame::{Bell, Layout, Memory};
+use pelton_frame::{Bell, HostMemory, Layout, Memory};
 use pelton_rpc::v1::{DrainRequest, HealthRequest, ShutdownRequest};
-use tokio::{io::AsyncReadExt, net::UnixStream, select, task::JoinHandle, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    select,
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::{
     LinkOptions, ModelReport,
@@ -23,6 +29,7 @@ use crate::{
 /// A worker that has loaded its model and maps, or mirrors, a memory of this epoch.
 pub(crate) struct Session {
     pub(crate) memory: Memory,
+    pub(crate) host: Option<Arc<HostMemory>>,
     client: Client,
     carriage: Carriage,
 }
@@ -65,9 +72,13 @@ impl Session {
         let deadlines = &options.deadlines;
         let nonce = nonce()?;
         let control = dial(&address.path(), deadlines.connect).await?;
-        let process = match &address {
-            Address::Ours(_) => None, // its end is seen by whoever has spawned it
-            Address::Theirs(_) => Neighbour::behind(&control),
+        let (process, can_be_ended) = match &address {
+            Address::Ours(_) => (None, true), // its end is seen by whoever has spawned it
+            Address::Theirs(_) => {
+                let process = Neighbour::behind(&control);
+                let is_seen = process.is_some();
+                (process, is_seen)
+            }
         };
         let mut client = client::over_unix(control, layout).await?;
         let hello = client::handshake(&mut client, &nonce, epoch, deadlines).await?;
@@ -78,11 +89,20 @@ impl Session {
         drop(address); // both connections stand
         let report = client::load(&mut client, &options.load, &hello, deadlines, tell).await?;
         let memory = Memory::create(layout, epoch)?;
-        let file = memory.fd().expect("created as a file");
-        let handed = hand_over(&mut socket, &nonce, [file, options.bell.fd()]);
+        let host = match &options.host {
+            Some(share) if can_be_ended => share.memory(&report),
+            Some(_) => {
+                tracing::warn!("the worker runs in another container: it reaches no host memory");
+                None
+            }
+            None => None,
+        };
+        let mut files = vec![memory.fd().expect("created as a file"), options.bell.fd()];
+        files.extend(host.as_ref().map(|host| host.fd()));
+        let handed = hand_over(&mut socket, &nonce, &files);
         within("attach", deadlines.attach, handed).await?;
         let carriage = Carriage::Shared { socket, process };
-        Ok((Self { memory, client, carriage }, report))
+        Ok((Self { memory, host, client, carriage }, report))
     }
 
     /// The same with a worker elsewhere.
@@ -103,7 +123,7 @@ impl Session {
         let memory = Memory::local(layout, epoch)?;
         let bell: Arc<Bell> = Arc::clone(&options.bell);
         let task = tokio::spawn(steps.carry(memory.clone(), bell));
-        Ok((Self { memory, client, carriage: Carriage::Inline(task) }, report))
+        Ok((Self { memory, host: None, client, carriage: Carriage::Inline(task) }, report))
     }
 
     /// Waits until the connection itself shows that the worker has gone, or can go on no more.
@@ -132,6 +152,29 @@ impl Session {
             Carriage::Inline(_) => (Some(self.client.clone()), None),
         };
         Vital { memory: self.memory.clone(), asked, pid }
+    }
+
+    /// Returns once a worker that others started touches host memory no more. It says so by the end of its memory socket,
+    /// which it closes when its last step is done and the memory is let go; one that does not is killed.
+    pub(crate) async fn let_go(&mut self, allowed: Duration) {
+        let Carriage::Shared { socket, process: Some(process) } = &mut self.carriage else { return };
+        if self.host.is_none() {
+            return;
+        }
+        self.memory.detach();
+        let closed = async {
+            // A worker that has closed already, or is dead, makes both fail: then there is nothing to wait for.
+            let _ = socket.shutdown().await;
+            while socket.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
+        };
+        if timeout(allowed, closed).await.is_err() {
+            tracing::warn!(
+                "the wait `let-go` has passed its deadline of {} s: the worker is killed, since it may still write to host memory",
+                allowed.as_secs_f32()
+            );
+            process.kill();
+            process.ended().await;
+        }
     }
 
     /// Lets the worker finish its steps; a child is asked to end as well.

@@ -1,6 +1,7 @@
 //! The supervisor: keeps one worker alive, life after life, until it is told to stop or nothing helps.
 //!
-//! Invariant: when a life has ended, its process (if it was our child) is dead and reaped before anybody hears of it.
+//! Invariant: when a life has ended, its process (if it was our child) is dead and reaped before anybody hears of it; and
+//! whoever it was, it touches host memory no more.
 
 use std::{
     cell::Cell,
@@ -72,7 +73,7 @@ impl Supervisor {
                 End::Lost(trouble) => trouble,
             };
             let served = life.attached_at.get().map(|at| at.elapsed());
-            life.kill().await;
+            life.kill(self.options.deadlines.let_go).await;
             if !trouble.is_final() {
                 tracing::warn!(epoch, "worker lost: {trouble}"); // what is final is told by whoever gives up
             }
@@ -198,7 +199,7 @@ async fn serve(
         Ok((opened, report)) => {
             let port = RouterEnd::new(opened.memory.clone());
             attached_at.set(Some(Instant::now()));
-            tell(LinkEvent::Attached { epoch, port, report });
+            tell(LinkEvent::Attached { epoch, port, report, host: opened.host.clone() });
             session.insert(opened)
         }
         Err(trouble) => return trouble,
@@ -229,19 +230,24 @@ async fn watch(options: &LinkOptions, process: &mut Option<Process>, session: &m
 
 impl Life {
     /// Ends it at once. A worker owns nothing, so there is nothing to save.
-    async fn kill(&mut self) {
-        self.session = None;
-        if let Some(process) = &mut self.process {
-            process.kill().await;
+    async fn kill(&mut self, let_go: Duration) {
+        let session = self.session.take();
+        match (&mut self.process, session) {
+            (Some(process), session) => {
+                drop(session);
+                process.kill().await;
+            }
+            (None, Some(mut session)) => session.let_go(let_go).await,
+            (None, None) => {}
         }
     }
 
     /// Lets it finish its steps and end by itself, then makes it end.
     async fn stop(mut self, deadline: Duration) {
         let by = Instant::now() + deadline;
-        let Some(session) = &mut self.session else { return self.kill().await };
+        let Some(session) = &mut self.session else { return self.kill(deadline).await };
         if deadline.is_zero() {
-            return self.kill().await;
+            return self.kill(deadline).await;
         }
         session.drain(self.process.is_some(), deadline).await;
         self.session = None;

@@ -86,6 +86,7 @@ mod tests {
         heartbeat: Duration::from_secs(20),
         step: Duration::from_secs(60),
         watch_interval: Duration::ZERO,
+        let_go: Duration::ZERO,
         back_off: Duration::ZERO,
     };
 

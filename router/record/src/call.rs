@@ -2,7 +2,9 @@
 
 use std::hash::Hasher as _;
 
-use pelton_core::{GroupId, Micros, NewRequest, Plan, RequestId, StepId, StepResults, TokenId};
+use pelton_core::{
+    DiskEntry, DiskFault, DiskPlace, GroupId, Micros, NewRequest, Plan, RequestId, StepId, StepResults, TokenId,
+};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
@@ -15,6 +17,8 @@ pub enum Call {
         group: GroupId,
         /// Its blocks.
         blocks: u32,
+        /// Whether it reaches the host's memory.
+        reaches_host: bool,
     },
     /// `submit`.
     Submit(Box<NewRequest>),
@@ -44,6 +48,19 @@ pub enum Call {
         /// What each row drew.
         tokens: Vec<Option<TokenId>>,
     },
+    /// `disk_orders`: taking them changes the core.
+    DiskOrders,
+    /// `disk_done`.
+    DiskDone {
+        /// Where.
+        place: DiskPlace,
+        /// What came of it.
+        result: Result<(), DiskFault>,
+    },
+    /// `restore_disk`.
+    RestoreDisk(Vec<DiskEntry>),
+    /// `clear_tiers`.
+    ClearTiers,
     /// `worker_lost`.
     WorkerLost(GroupId),
     /// `worker_back`.
@@ -52,6 +69,8 @@ pub enum Call {
         group: GroupId,
         /// Its blocks.
         blocks: u32,
+        /// Whether it reaches the host's memory.
+        reaches_host: bool,
     },
 }
 

@@ -6,7 +6,8 @@
 use std::ops::Deref;
 
 use pelton_core::{
-    CacheChange, CommitError, Core, Event, GroupId, Micros, NewRequest, Plan, Refusal, RequestId, StepResults,
+    CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewRequest,
+    Plan, Refusal, RequestId, StepResults,
 };
 
 use crate::call::Call;
@@ -41,9 +42,9 @@ impl RecordedCore {
     }
 
     /// See [`Core::add_group`].
-    pub fn add_group(&mut self, group: GroupId, blocks: u32) {
-        self.note(|| Call::AddGroup { group, blocks });
-        self.core.add_group(group, blocks);
+    pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.note(|| Call::AddGroup { group, blocks, reaches_host });
+        self.core.add_group(group, blocks, reaches_host);
     }
 
     /// See [`Core::submit`].
@@ -96,9 +97,36 @@ impl RecordedCore {
     }
 
     /// See [`Core::worker_back`].
-    pub fn worker_back(&mut self, group: GroupId, blocks: u32) {
-        self.note(|| Call::WorkerBack { group, blocks });
-        self.core.worker_back(group, blocks);
+    pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
+        self.note(|| Call::WorkerBack { group, blocks, reaches_host });
+        self.core.worker_back(group, blocks, reaches_host);
+    }
+
+    /// See [`Core::disk_orders`].
+    pub fn disk_orders(&mut self) -> Vec<DiskOrder> {
+        if !self.core.has_disk_orders() {
+            return Vec::new(); // asked in every turn: a recording has no call that did nothing
+        }
+        self.note(|| Call::DiskOrders);
+        self.core.disk_orders()
+    }
+
+    /// See [`Core::disk_done`].
+    pub fn disk_done(&mut self, place: DiskPlace, result: Result<(), DiskFault>) {
+        self.note(|| Call::DiskDone { place, result });
+        self.core.disk_done(place, result);
+    }
+
+    /// See [`Core::restore_disk`].
+    pub fn restore_disk(&mut self, entries: Vec<DiskEntry>) {
+        self.note(|| Call::RestoreDisk(entries.clone()));
+        self.core.restore_disk(entries);
+    }
+
+    /// See [`Core::clear_tiers`].
+    pub fn clear_tiers(&mut self) {
+        self.note(|| Call::ClearTiers);
+        self.core.clear_tiers();
     }
 
     /// See [`Core::events`]. Not recorded: what they tell follows from the calls.
@@ -167,7 +195,17 @@ mod tests {
     use crate::replay::replay;
 
     fn core() -> Core {
-        let limits = Limits { slots: 4, tokens: 64, appends: 64, copies: 4, biases: 4, suppressed: 4, history: 64 };
+        let limits = Limits {
+            slots: 4,
+            tokens: 64,
+            appends: 64,
+            saves: 0,
+            loads: 0,
+            copies: 4,
+            biases: 4,
+            suppressed: 4,
+            history: 64,
+        };
         Core::new(CoreConfig {
             block_size: 4,
             max_model_len: 64,
@@ -177,6 +215,8 @@ mod tests {
             token_budget: 64,
             itl_target_us: None,
             hash_key: [1, 2],
+            host_blocks: 0,
+            disk_places: 0,
             prefix_caching: true,
             tells_cache_changes: false,
         })
@@ -189,7 +229,7 @@ mod tests {
         let options = RecordOptions { file: file.clone(), limit_bytes: 8 << 20 };
         let (recorder, writer, entries) = Recorder::without_thread(options, 8).expect("a folder of ours");
         let mut core = RecordedCore::new(core(), Some(recorder));
-        core.add_group(GroupId(0), 16);
+        core.add_group(GroupId(0), 16, false);
         for now in 0..20 {
             core.tick(Micros(now)); // the snapshot, `add_group` and six of these fill the backlog
         }
@@ -214,7 +254,7 @@ mod tests {
         let file = folder.path().join("incident");
         let recorder = Recorder::start(RecordOptions { file, limit_bytes: 1_000 }).expect("a folder of ours");
         let mut core = RecordedCore::new(core(), Some(recorder));
-        core.add_group(GroupId(0), 16);
+        core.add_group(GroupId(0), 16, false);
         while core.recording.is_some() {
             core.tick(Micros(1)); // until the writer is seen to have ended
             thread::yield_now();

@@ -185,7 +185,7 @@ impl Running<'_> {
     fn make(&mut self, call: Call) -> Option<Difference> {
         self.calls += 1;
         match call {
-            Call::AddGroup { group, blocks } => self.core.add_group(group, blocks),
+            Call::AddGroup { group, blocks, reaches_host } => self.core.add_group(group, blocks, reaches_host),
             Call::Submit(new) => self.submit(*new),
             Call::Abort(request) => {
                 self.keep(request, End::Aborted);
@@ -214,9 +214,13 @@ impl Running<'_> {
                 let _ = self.core.commit(group, StepResults { step, took_us, rows });
             }
             Call::WorkerLost(group) => self.core.worker_lost(group),
-            Call::WorkerBack { group, blocks } => {
+            Call::DiskOrders => drop(self.core.disk_orders()),
+            Call::DiskDone { place, result } => self.core.disk_done(place, result),
+            Call::RestoreDisk(entries) => self.core.restore_disk(entries),
+            Call::ClearTiers => self.core.clear_tiers(),
+            Call::WorkerBack { group, blocks, reaches_host } => {
                 self.keep_live(); // it may refuse some
-                self.core.worker_back(group, blocks);
+                self.core.worker_back(group, blocks, reaches_host);
             }
         }
         self.hear();

@@ -28,6 +28,7 @@ pub use run::{CallBacks, Memory, NoCallBacks, Stop};
 use crate::cache::{CacheShape, copy_blocks};
 use crate::element::{Bf16, Format};
 use crate::error::Refusal;
+use crate::host::{HostBlocks, load_blocks, save_blocks};
 use crate::{Cpu, memory};
 use places::Places;
 
@@ -162,5 +163,36 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Whole blocks of every layer go to host memory, as `save_blocks` does.
+    pub fn save_blocks(
+        &self,
+        cpu: &mut Cpu,
+        host: HostBlocks<'_>,
+        from: &[i32],
+        host_blocks: &[i32],
+    ) -> Result<(), Refusal> {
+        let caches: Vec<&[u8]> =
+            self.parts.layers.iter().flat_map(|layer| [layer.k.as_slice(), layer.v.as_slice()]).collect();
+        save_blocks(cpu, host, &caches, self.blocks(), from, host_blocks)
+    }
+
+    /// Whole blocks of every layer come back from host memory, as `load_blocks` does.
+    pub fn load_blocks(
+        &mut self,
+        cpu: &mut Cpu,
+        host: HostBlocks<'_>,
+        host_blocks: &[i32],
+        to: &[i32],
+    ) -> Result<(), Refusal> {
+        let blocks = self.blocks();
+        let layers = self.parts.layers.iter_mut();
+        let caches = layers.flat_map(|layer| [layer.k.as_mut_slice(), layer.v.as_mut_slice()]).collect();
+        load_blocks(cpu, caches, blocks, host, host_blocks, to)
+    }
+
+    fn blocks(&self) -> usize {
+        self.parts.layers.first().map_or(0, |layer| layer.shape.blocks)
     }
 }

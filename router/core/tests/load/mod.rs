@@ -92,6 +92,8 @@ pub(crate) fn config() -> CoreConfig {
             slots: 256,
             tokens: 8_192,
             appends: 16_384,
+            saves: 0,
+            loads: 0,
             copies: 256,
             biases: 64,
             suppressed: 64,
@@ -102,6 +104,8 @@ pub(crate) fn config() -> CoreConfig {
         token_budget: 2_048,
         itl_target_us: None,
         hash_key: [1, 2],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: true,
         tells_cache_changes: false,
     }
@@ -112,7 +116,7 @@ impl Load {
         let mut core = Core::new(config);
         let mut sites = BTreeMap::new();
         for group in (0..groups).map(GroupId) {
-            core.add_group(group, blocks);
+            core.add_group(group, blocks, false);
             sites.insert(group, Site { plans: VecDeque::new(), done_at: None, prompt_len: BTreeMap::new() });
         }
         Self { core, now: 0, cost, noise: Random(1), sites, asked: Vec::new(), seen: Vec::new() }

@@ -120,7 +120,7 @@ impl World {
         let mut sites = BTreeMap::new();
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
             let blocks = random.within(longest.div_ceil(2)..=longest * 4);
-            core.add_group(group, blocks);
+            core.add_group(group, blocks, false);
             sites.insert(
                 group,
                 Site {
@@ -298,7 +298,7 @@ impl World {
         site.blocks -= u32::from(shrinks) * (site.blocks / 4);
         let blocks = site.blocks;
         site.worker = Some(Worker::new(blocks, block_size, limits));
-        self.core.worker_back(group, blocks);
+        self.core.worker_back(group, blocks, false);
     }
 
     /// Results come that cannot be right: the core says so and changes nothing, and the worker is replaced.
@@ -440,7 +440,7 @@ impl World {
                         assert!(site.findable.insert(block), "a block is stored once");
                         self.seen.blocks_stored += 1;
                     }
-                    CacheChange::Removed { block } => {
+                    CacheChange::Removed { block, .. } => {
                         assert!(site.findable.remove(&block), "what is removed was stored");
                         self.seen.blocks_removed += 1;
                     }
@@ -498,6 +498,8 @@ fn config(random: &mut Random) -> CoreConfig {
         slots: max_running + random.within(0..=2),
         tokens: random.within(1..=60),
         appends: longest + random.within(0..=20),
+        saves: 0,
+        loads: 0,
         copies: random.within(0..=4),
         biases: random.within(2..=6),
         suppressed: random.within(2..=6),
@@ -512,6 +514,8 @@ fn config(random: &mut Random) -> CoreConfig {
         token_budget: random.within(1..=60),
         itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],
+        host_blocks: 0,
+        disk_places: 0,
         prefix_caching: !random.once_in(10),
         tells_cache_changes: true,
     }

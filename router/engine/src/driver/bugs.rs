@@ -9,7 +9,7 @@ use std::{
 use pelton_core::Counts;
 use pelton_record::RecordedCore;
 
-use super::{Driver, new_core};
+use super::{Driver, begin::new_core};
 use crate::{Phase, cache_events::CacheEvents, suspects::Suspects};
 
 /// Two bugs of ours within this time end the engine.
@@ -36,7 +36,7 @@ impl Driver {
     fn start_again(&mut self) {
         let mut known = Vec::new();
         for group in &mut self.groups {
-            if group.is_attached() {
+            if group.has_worker() {
                 group.dump("an internal error of the router");
                 group.link.replace("an internal error of the router".to_owned());
                 known.push(group.id);
@@ -50,10 +50,11 @@ impl Driver {
         self.core = None;
         self.counts_seen = Counts::default();
         let Some(report) = self.shared.status.borrow().model.clone() else { return };
-        let core = new_core(&self.config, &self.capacities, self.hash_key, &report);
+        let below = self.tiers.start_again(&report);
+        let core = new_core(&self.config, &self.capacities, self.hash_key, &report, below);
         let mut core = RecordedCore::new(core, self.recorder.clone());
         for group in known {
-            core.add_group(group, report.blocks);
+            core.add_group(group, report.blocks, false);
             core.worker_lost(group);
         }
         self.core = Some(core);

@@ -31,15 +31,27 @@ impl Driver {
     fn replace(&mut self, index: usize, reason: &str) {
         tracing::error!(group = index, "replacing the worker: {reason}");
         self.groups[index].link.replace(reason.to_owned());
-        self.lose(index, reason);
+        if self.groups[index].reaches_host() {
+            self.groups[index].dump(reason);
+            self.groups[index].condemn(reason); // until the link says that it is gone: see `tiers.rs`
+        } else {
+            self.lose(index, reason);
+        }
     }
 
     /// A worker is gone: its requests are computed again, from their committed tokens. Nothing happens if it was gone.
     pub(super) fn lose(&mut self, index: usize, reason: &str) {
-        if !self.groups[index].is_attached() {
+        let group = &self.groups[index];
+        if !group.has_worker() {
             return;
         }
-        self.groups[index].dump(reason);
+        let reason = match group.condemned() {
+            Some(why) => why.to_owned(), // its end is only what we have done about that
+            None => {
+                group.dump(reason);
+                reason.to_owned()
+            }
+        };
         let dead = self.groups[index].detach();
         if let Some(events) = self.cache_events.get_mut(index) {
             events.lost();
@@ -49,10 +61,10 @@ impl Driver {
         let before = core.counts().replayed;
         core.worker_lost(self.groups[index].id);
         self.stats.replayed += core.counts().replayed - before;
-        self.inquire(&dead, reason);
+        self.inquire(&dead, &reason);
         let is_served = self.groups.iter().any(Group::is_attached);
         if !is_served && !matches!(self.shared.status.borrow().phase, Phase::Draining) {
-            self.set_phase(Phase::Recovering { reason: reason.to_owned() });
+            self.set_phase(Phase::Recovering { reason });
         }
     }
 

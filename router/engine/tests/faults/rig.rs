@@ -153,6 +153,7 @@ impl Rig {
             token_budget: 64,
             queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,
+            tiers: pelton_engine::TierOptions::default(),
             prefix_caching: true,
             cache_events: None,
             record: None,

@@ -91,7 +91,7 @@ impl Script for Play {
         let Steps { mut end, bell, .. } = steps;
         let memory = end.memory().clone();
         let (blocks, slots) = (self.blocks_in(memory.epoch()), memory.layout().capacities().slots);
-        end.set_bounds(Bounds { blocks, block_size: BLOCK, vocab: VOCAB, positions: 256 });
+        end.set_bounds(Bounds { blocks, host_blocks: 0, block_size: BLOCK, vocab: VOCAB, positions: 256 });
         let mut model = Model::new(blocks, slots);
         loop {
             let frame = match end.wait(LONG).unwrap() {

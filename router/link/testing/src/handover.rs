@@ -9,20 +9,20 @@ use std::{
     thread,
 };
 
-use pelton_frame::{Bell, Memory, WorkerEnd};
+use pelton_frame::{Bell, HostMemory, Memory, WorkerEnd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::{Script, Steps, service::Claim};
 
 pub(crate) fn serve_memory(mut socket: UnixStream, claim: &Mutex<Claim>, script: &impl Script) {
     match take_memory(&socket, claim, script.believes_the_nonce()) {
-        Ok((memory, bells)) => {
+        Ok((memory, bells, host)) => {
             socket.write_all(&[1]).unwrap();
             let (script, hang_up) = (script.clone(), socket.try_clone().unwrap());
             let [theirs, ours] = bells;
             let end = WorkerEnd::new(memory.clone(), Some(theirs));
             let steps = thread::spawn(move || {
-                script.take_steps(Steps { end, bell: Some(ours), published: Box::new(|| {}) });
+                script.take_steps(Steps { end, bell: Some(ours), host, published: Box::new(|| {}) });
                 let _ = hang_up.shutdown(Shutdown::Both); // the router may have hung up first
             });
             let _ = socket.read(&mut [0]);
@@ -40,16 +40,17 @@ fn take_memory(
     socket: &UnixStream,
     claim: &Mutex<Claim>,
     believes_the_nonce: bool,
-) -> Result<(Memory, [Bell; 2]), String> {
+) -> Result<(Memory, [Bell; 2], Option<HostMemory>), String> {
     let mut nonce = [0; 16];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut nonce)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
     let rights = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,
     });
-    let files: Vec<OwnedFd> = rights.flatten().collect();
+    let mut files: Vec<OwnedFd> = rights.flatten().collect();
+    let host = (files.len() == 3).then(|| HostMemory::from_fd(files.remove(2)).map_err(|error| error.to_string()));
     let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| "the router has gone".to_owned())?;
     let claim = claim.lock().unwrap();
     if received.bytes != 16 || nonce[..] != claim.nonce[..] || !believes_the_nonce {
@@ -59,5 +60,5 @@ fn take_memory(
     assert_eq!(memory.epoch(), claim.epoch);
     let ours = bell.try_clone().unwrap();
     let bells = [bell, ours].map(|file| Bell::from_fd(file).unwrap());
-    Ok((memory, bells))
+    Ok((memory, bells, host.transpose()?))
 }

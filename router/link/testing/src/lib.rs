@@ -9,7 +9,7 @@ mod service;
 
 use std::{env, ffi::OsString, path::PathBuf, pin::Pin};
 
-use pelton_frame::{Bell, WorkerEnd};
+use pelton_frame::{Bell, HostMemory, WorkerEnd};
 use pelton_rpc::v1::{HandshakeResponse, LoadProgress, LoadRequest};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -47,6 +47,8 @@ pub struct Steps<'a> {
     pub end: WorkerEnd,
     /// The router's bell, which `end` rings too. None: frames travel inline.
     pub bell: Option<Bell>,
+    /// Host memory that was handed over.
+    pub host: Option<HostMemory>,
     /// To be called after each result: carries it away, if frames travel inline.
     pub published: Box<dyn FnMut() + 'a>,
 }

@@ -168,7 +168,7 @@ impl<S: Script> Worker for Service<S> {
                 let bytes = outlet.next_result().unwrap().unwrap();
                 say(steps_response::Kind::Result(bytes));
             };
-            script.take_steps(Steps { end, bell: None, published: Box::new(carry) });
+            script.take_steps(Steps { end, bell: None, host: None, published: Box::new(carry) });
         });
         tokio::spawn(async move {
             let mut inlet = Inline::new(memory.clone());
@@ -201,6 +201,19 @@ impl<S: Script> Worker for Service<S> {
 }
 
 fn capacities(wire: Capacities) -> pelton_frame::Capacities {
-    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs } = wire;
-    pelton_frame::Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs }
+    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads } =
+        wire;
+    pelton_frame::Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+    }
 }

@@ -6,6 +6,7 @@ mod rig;
 mod worker;
 
 mod elsewhere;
+mod host;
 mod neighbour;
 mod spawned;
 

@@ -7,24 +7,28 @@ use pelton_link::{LinkOptions, WorkerSpec};
 use crate::rig::{Process, Rig, is_gone, options, process};
 
 /// A folder that goes with the test.
-struct Home(PathBuf);
+pub(crate) struct Home(PathBuf);
 
 impl Home {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("pelton-link-{name}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
 
     fn start(&self) -> Process {
+        self.start_with("")
+    }
+
+    pub(crate) fn start_with(&self, fault: &str) -> Process {
         for name in ["worker.sock", "worker.sock.memory"] {
             let _ = fs::remove_file(self.0.join(name)); // what a killed worker has left
         }
         let listen = format!("unix://{}", self.0.join("worker.sock").display());
-        process("worker_process", "listening", &[("LISTEN", &listen)]).0
+        process("worker_process", "listening", &[("LISTEN", &listen), ("FAULT", fault)]).0
     }
 
-    fn link(&self) -> LinkOptions {
+    pub(crate) fn link(&self) -> LinkOptions {
         options(WorkerSpec::Unix { path: self.0.join("worker.sock") })
     }
 }

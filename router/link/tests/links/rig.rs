@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_frame::{Bell, Capacities, FrameError, PlanView, Results, RouterEnd, Row, Woken};
+use pelton_frame::{Bell, Capacities, FrameError, HostMemory, Load, PlanView, Results, RouterEnd, Row, Save, Woken};
 use pelton_link::{LinkEvent, LinkHandle, LinkOptions, LoadOptions, ModelReport, WorkerSpec};
 use pelton_link_testing::this_binary;
 use rustix::{
@@ -33,6 +33,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         suppressed: 8,
         history: 32,
         top_logprobs: 3,
+        saves: 4,
+        loads: 4,
     };
     let load = LoadOptions {
         model_path: "/models/none".into(),
@@ -108,14 +110,14 @@ impl Rig {
 
     pub(crate) fn attached(&self) -> Attached {
         match self.next() {
-            LinkEvent::Attached { epoch, port, report } => self.of(epoch, port, report),
+            LinkEvent::Attached { epoch, port, report, host } => Attached { host, ..self.of(epoch, port, report) },
             LinkEvent::Lost { reason, .. } | LinkEvent::GaveUp { reason } => panic!("not attached: {reason}"),
             _ => unreachable!("skipped by `next`"),
         }
     }
 
     pub(crate) fn of(&self, epoch: u32, port: RouterEnd, report: ModelReport) -> Attached {
-        Attached { epoch, port, report, bell: Arc::clone(&self.bell), step: 0 }
+        Attached { epoch, port, report, host: None, bell: Arc::clone(&self.bell), step: 0 }
     }
 
     pub(crate) fn lost(&self) -> (u32, String) {
@@ -140,6 +142,7 @@ pub(crate) struct Attached {
     pub(crate) epoch: u32,
     pub(crate) port: RouterEnd,
     pub(crate) report: ModelReport,
+    pub(crate) host: Option<Arc<HostMemory>>,
     bell: Arc<Bell>,
     step: u64,
 }
@@ -147,13 +150,20 @@ pub(crate) struct Attached {
 impl Attached {
     /// The fake tells it in a field that holds any text.
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(self.report.numerics_id.parse().unwrap()).unwrap()
+        Pid::from_raw(self.report.device_name.parse().unwrap()).unwrap()
     }
 
     pub(crate) fn submit(&mut self, token: u32) -> Result<(), FrameError> {
         self.step += 1;
         let row = Row { slot: 1, start: 5, count: 1, known: 1, flags: 1, ..Row::default() };
         self.port.submit(&PlanView { step: self.step, rows: &[row], tokens: &[token], ..PlanView::default() })
+    }
+
+    /// A step that moves blocks and computes nothing.
+    pub(crate) fn move_blocks(&mut self, saves: &[Save], loads: &[Load]) -> Results {
+        self.step += 1;
+        self.port.submit(&PlanView { step: self.step, saves, loads, ..PlanView::default() }).unwrap();
+        self.result()
     }
 
     pub(crate) fn result(&mut self) -> Results {

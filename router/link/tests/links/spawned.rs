@@ -17,7 +17,7 @@ fn a_worker_loads_takes_steps_and_leaves_nothing() {
         match rig.events.recv_timeout(LONG).unwrap() {
             LinkEvent::Progress { stage, .. } => heard.push(stage),
             LinkEvent::Budget(budget) => heard.push(format!("{} blocks", budget.blocks)),
-            LinkEvent::Attached { epoch, port, report } => break rig.of(epoch, port, report),
+            LinkEvent::Attached { epoch, port, report, .. } => break rig.of(epoch, port, report),
             LinkEvent::Lost { reason, .. } | LinkEvent::GaveUp { reason } => panic!("{reason}"),
         }
     };

@@ -2,7 +2,7 @@
 
 use std::{env, thread, time::Duration};
 
-use pelton_frame::{Bounds, Region, Row, STATUS_OK, Waited};
+use pelton_frame::{Bounds, FrameHeader, HostMemory, Load, Memory, Region, Row, STATUS_OK, Save, Waited};
 use pelton_link_testing::{Answers, Door, Script, Steps, serve};
 use pelton_rpc::v1::{Budget, HandshakeResponse, LoadProgress, LoadRequest, ModelReport};
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,6 +12,8 @@ use tonic::Status;
 /// What the step with this number does, and nothing before it.
 pub(crate) const FAULTY_STEP: u64 = 3;
 pub(crate) const BLOCKS: u32 = 128;
+/// Bytes of a block's KV.
+pub(crate) const BLOCK_BYTES: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
 
 /// The token that follows `last`.
@@ -45,6 +47,7 @@ struct Fake {
 
 impl Script for Fake {
     fn greet(&self, hello: &mut HandshakeResponse) {
+        hello.device_name = std::process::id().to_string(); // what tests want to know travels in a field for any text
         match self.fault.as_str() {
             "other version" => hello.protocol = 99,
             // Caught, and nobody listens.
@@ -57,7 +60,9 @@ impl Script for Fake {
         if self.fault == "no such model" {
             return Err(Status::failed_precondition("there is no model in /nowhere"));
         }
-        let budget = Budget { weights_bytes: 1 << 20, blocks: BLOCKS, block_size: 32, ..Budget::default() };
+        let kv_bytes_per_block = BLOCK_BYTES as u64;
+        let budget =
+            Budget { weights_bytes: 1 << 20, blocks: BLOCKS, block_size: 32, kv_bytes_per_block, ..Budget::default() };
         // What tests want to know of this process travels in fields that hold any text.
         let stage = format!("reading weights {} {}", std::process::id(), memory_socket);
         let first = LoadProgress { stage, total: 1 << 20, budget: Some(budget), ..LoadProgress::default() };
@@ -72,7 +77,7 @@ impl Script for Fake {
             block_size: 32,
             blocks: BLOCKS,
             budget: Some(budget),
-            numerics_id: std::process::id().to_string(),
+            numerics_id: "fake".to_owned(),
             invariant: true,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
@@ -88,8 +93,9 @@ impl Script for Fake {
     }
 
     fn take_steps(&self, steps: Steps<'_>) {
-        let Steps { mut end, mut published, .. } = steps;
-        end.set_bounds(Bounds { blocks: BLOCKS, block_size: 32, vocab: 1000, positions: 4096 });
+        let Steps { mut end, mut published, host, .. } = steps;
+        let host_blocks = host.as_ref().map_or(0, |host| host.blocks());
+        end.set_bounds(Bounds { blocks: BLOCKS, host_blocks, block_size: 32, vocab: 1000, positions: 4096 });
         loop {
             let frame = match end.wait(LONG).unwrap() {
                 Waited::Step(frame) => frame,
@@ -107,6 +113,15 @@ impl Script for Fake {
                         thread::park();
                     },
                     "hangs up in a step" => return,
+                    "saves when it is given up" => {
+                        let host = host.as_ref().unwrap();
+                        host.write(1, &[1; BLOCK_BYTES]); // says that the step has begun
+                        while !end.memory().is_detached() {
+                            thread::yield_now();
+                        }
+                        host.write(0, &[77; BLOCK_BYTES]);
+                        return;
+                    }
                     _ => {}
                 }
             }
@@ -114,6 +129,7 @@ impl Script for Fake {
             let memory = end.memory().clone();
             memory.read(frame, Region::Rows, header.rows as usize * Row::WORDS, &mut rows);
             memory.read(frame, Region::Tokens, header.tokens as usize, &mut tokens);
+            move_blocks(&memory, frame, &header, host.as_ref());
             let last = |row: &[u32]| tokens[(row[4] + row[3] - 1) as usize]; // token_offset + known - 1
             let sampled: Vec<u32> = rows.chunks_exact(Row::WORDS).map(|row| drawn(last(row))).collect();
             memory.write(frame, Region::Sampled, &sampled);
@@ -122,5 +138,20 @@ impl Script for Fake {
             end.publish(frame, STATUS_OK, Duration::ZERO).unwrap();
             published();
         }
+    }
+}
+
+/// A block holds its own number in every byte, and a block that is loaded must hold that of the one it came from.
+fn move_blocks(memory: &Memory, frame: u32, header: &FrameHeader, host: Option<&HostMemory>) {
+    let (mut saves, mut loads) = (Vec::new(), Vec::new());
+    memory.read(frame, Region::Saves, header.saves as usize * Save::WORDS, &mut saves);
+    memory.read(frame, Region::Loads, header.loads as usize * Load::WORDS, &mut loads);
+    for save in saves.chunks_exact(2) {
+        host.unwrap().write(save[1], &[save[0] as u8; BLOCK_BYTES]);
+    }
+    for load in loads.chunks_exact(2) {
+        let mut bytes = Vec::new();
+        host.unwrap().read(load[0], &mut bytes);
+        assert_eq!(bytes, [load[1] as u8; BLOCK_BYTES]);
     }
 }

@@ -142,6 +142,18 @@ impl Config {
                 return conflict(format!("`{name}` needs `kv-events`, which is not set"));
             }
         }
+        if engine.kv_disk.is_some() && engine.kv_host_memory.is_none() {
+            return conflict(
+                "`kv-disk` takes blocks from the host's memory and gives them back there: set `kv-host-memory` too, such as 1GiB"
+                    .to_owned(),
+            );
+        }
+        if engine.kv_host_memory.is_some() && !engine.prefix_caching {
+            return conflict(
+                "`kv-host-memory` keeps the prefix cache, which `prefix-caching` false turns off; leave one out"
+                    .to_owned(),
+            );
+        }
         if engine.kv_events.is_some() && !engine.prefix_caching {
             return conflict(
                 "`kv-events` tells of the prefix cache, which `prefix-caching` false turns off; leave one out"

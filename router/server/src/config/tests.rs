@@ -90,6 +90,11 @@ fn wrong_flags_are_refused_with_what_to_change() {
         ("--workers 2 --device cuda", "`workers` is 2 and `device` is cuda: they would share the first GPU"),
         ("--worker unix:///a --worker unix:///b --worker unix:///a", "`worker` names unix:///a twice"),
         ("--worker unix:///a --worker tcp://far:1", "a tcp worker asks for a token: set `worker-token-file`"),
+        (
+            "--kv-disk /kv",
+            "`kv-disk` takes blocks from the host's memory and gives them back there: set `kv-host-memory`",
+        ),
+        ("--kv-host-memory 1GiB --no-prefix-caching", "`kv-host-memory` keeps the prefix cache"),
         ("--worker-ca ca.pem", "`worker-token-file` and `worker-ca` are for a tcp worker"),
         ("--config /no/such.toml", "/no/such.toml: cannot be read: No such file"),
     ] {

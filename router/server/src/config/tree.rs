@@ -68,8 +68,16 @@ settings! {
     pub section Engine ("engine", Everywhere) {
         /// Memory for KV blocks of each worker; `auto` is what weights and activations leave of `memory-limit`.
         kv_memory: Auto<Bytes> = "auto";
-        /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free, shared out evenly
-        /// among the workers.
+        /// Memory of this machine for KV blocks that leave the workers' own: a prompt that comes back finds them there. All workers of
+        /// this machine share it, and it stays when one of them is replaced. Not set: what leaves is computed again.
+        kv_host_memory: Option<Bytes>;
+        /// A folder for KV blocks that leave the host's memory: they outlive the server. The blocks hold what users wrote: `pelton
+        /// cache purge FOLDER` empties it. For one server at a time; needs `kv-host-memory`. Not set: nothing is kept on disk.
+        kv_disk: Option<PathBuf>;
+        /// What that folder may take in all; the longest unused go.
+        kv_disk_size: Bytes = "10GiB";
+        /// The most that a worker may take in all; `auto` is most of what the cgroup or the machine has free, less `kv-host-memory`,
+        /// shared out evenly among the workers.
         memory_limit: Auto<Bytes> = "auto";
         /// Tokens in a KV block; `auto` is 32 on CPUs and 16 on GPUs.
         block_size: Auto<BlockSize> = "auto";

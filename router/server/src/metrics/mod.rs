@@ -181,6 +181,14 @@ impl Metrics {
             stats.prompt_tokens,
         );
         shown.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.cached_tokens);
+        let device_hits = stats.cached_tokens.saturating_sub(stats.host_hit_tokens + stats.disk_hit_tokens);
+        let series = [("device", device_hits), ("host", stats.host_hit_tokens), ("disk", stats.disk_hit_tokens)]
+            .map(|(tier, hits)| ([("tier", tier)], hits));
+        shown.counters(
+            "pelton_prefix_cache_hits_by_tier_total",
+            "Prompt tokens found in the prefix cache, by where they were.",
+            series.iter().map(|(labels, value)| (labels.as_slice(), *value)),
+        );
         shown.counter("vllm:num_preemptions_total", "Requests preempted.", stats.preemptions);
         shown.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", stats.prompt_tokens);
         shown.counter("vllm:prompt_tokens_cached_total", "Of those, found in the prefix cache.", stats.cached_tokens);
@@ -241,6 +249,28 @@ impl Metrics {
         shown.gauge("pelton_load_total_bytes", "Bytes that loading reads.", total);
         shown.gauge("pelton_blocks", "KV blocks.", stats.blocks);
         shown.gauge("pelton_blocks_held", "KV blocks that requests hold.", stats.blocks_held);
+        shown.gauge("pelton_host_blocks", "Blocks of host memory for KV.", stats.host_blocks);
+        shown.gauge(
+            "pelton_host_blocks_held",
+            "Blocks of host memory that a step or the disk reads or writes.",
+            stats.host_blocks_held,
+        );
+        shown.gauge(
+            "pelton_host_blocks_findable",
+            "Blocks of host memory that can be found.",
+            stats.host_blocks_findable,
+        );
+        shown.gauge("pelton_disk_places", "Places for KV blocks on disk.", stats.disk_places);
+        shown.gauge("pelton_disk_blocks", "KV blocks on disk that can be found.", stats.disk_blocks);
+        shown.counter("pelton_kv_saves_total", "KV blocks copied to host memory.", stats.saves);
+        shown.counter("pelton_kv_loads_total", "KV blocks copied back from host memory.", stats.loads);
+        shown.counter("pelton_disk_writes_total", "KV blocks written to disk.", stats.disk_writes);
+        shown.counter("pelton_disk_reads_total", "KV blocks read from disk.", stats.disk_reads);
+        shown.counter(
+            "pelton_disk_faults_total",
+            "KV blocks that the disk has not taken, or not given back as they were written.",
+            stats.disk_faults,
+        );
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
         shown.gauge(

@@ -4,13 +4,15 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use pelton_engine::{
-    CacheEventOptions, Deadlines, EngineConfig, LoadOptions, QueueLimits, RecordOptions, Tls, Token, WorkerSpec,
+    CacheEventOptions, Deadlines, DiskOptions, EngineConfig, LoadOptions, QueueLimits, RecordOptions, TierOptions, Tls,
+    Token, WorkerSpec,
 };
 use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
 use crate::command::Trouble;
 use crate::config::{Config, Device, Secret, Worker, WorkerAddress};
+use crate::display;
 use crate::generate::{ApiLimits, check_defaults};
 use crate::machine;
 
@@ -41,7 +43,11 @@ impl TextSide {
 /// What the engine needs to start a worker for the model in `folder`.
 pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConfig, Trouble> {
     // What this machine has free and how many cores it lends say nothing about a worker elsewhere: 0 lets that one look for itself.
-    let share = if config.has_worker_elsewhere() { Share::default() } else { Share::of(config.workers()) };
+    let tiers = tiers(config);
+    let share = match config.has_worker_elsewhere() {
+        true => Share::default(),
+        false => Share::of(config.workers(), tiers.host_bytes)?,
+    };
     refuse_to_share_a_gpu(config, machine::gpus().len())?;
     let load = LoadOptions {
         model_path: folder.to_owned(),
@@ -67,6 +73,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
             wait: config.engine.max_queue_wait,
         },
         prefix_caching: config.engine.prefix_caching,
+        tiers,
         cache_events: config.engine.kv_events.clone().map(|endpoint| CacheEventOptions {
             endpoint,
             replay_endpoint: config.engine.kv_events_replay.clone(),
@@ -89,16 +96,38 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Of what is here now.
-    fn of(workers: u32) -> Self {
+    /// Of what is here now, beside host memory for KV.
+    fn of(workers: u32, host_bytes: u64) -> Result<Self, Trouble> {
         let memory = machine::memory().map_or(0, |memory| memory.worker_limit_bytes());
+        let memory = beside(memory, host_bytes)?;
         let cores = std::thread::available_parallelism().map_or(0, NonZeroUsize::get) as u32;
-        Self::out_of(memory, cores, workers)
+        Ok(Self::out_of(memory, cores, workers))
     }
 
     /// Even parts; at least one thread, as the machine shares its cores out as well.
     pub(crate) fn out_of(memory_bytes: u64, cores: u32, workers: u32) -> Self {
         Self { memory_bytes: memory_bytes / u64::from(workers), threads: (cores / workers).max(cores.min(1)) }
+    }
+}
+
+/// What host memory for KV leaves of the memory that workers may take; of unknown memory (0) as much is unknown.
+fn beside(memory_bytes: u64, host_bytes: u64) -> Result<u64, Trouble> {
+    match memory_bytes.checked_sub(host_bytes) {
+        Some(left) if left > 0 || memory_bytes == 0 => Ok(left),
+        None if memory_bytes == 0 => Ok(0),
+        _ => Err(Trouble::Usage(format!(
+            "`kv-host-memory` is {}, and {} are free for it and the workers together; lower it",
+            display::bytes(host_bytes),
+            display::bytes(memory_bytes)
+        ))),
+    }
+}
+
+fn tiers(config: &Config) -> TierOptions {
+    let engine = &config.engine;
+    TierOptions {
+        host_bytes: engine.kv_host_memory.map_or(0, |bytes| bytes.0),
+        disk: engine.kv_disk.clone().map(|folder| DiskOptions { folder, limit_bytes: engine.kv_disk_size.0 }),
     }
 }
 
@@ -234,6 +263,21 @@ mod tests {
         for (cores, workers, threads) in [(8, 2, 4), (7, 2, 3), (2, 3, 1), (0, 2, 0)] {
             assert_eq!(Share::out_of(9 << 30, cores, workers).threads, threads);
         }
+    }
+
+    #[test]
+    fn host_memory_for_kv_is_not_given_to_workers_too() {
+        assert!(matches!(beside(100, 30), Ok(70)));
+        assert!(matches!(beside(0, 30), Ok(0)));
+        for host_bytes in [100, 101] {
+            assert!(matches!(beside(100, host_bytes), Err(Trouble::Usage(_))));
+        }
+        let engine = engine_config(
+            &config(&[("kv_host_memory", "64MiB"), ("kv_disk", "/kv"), ("kv_disk_size", "1GiB")]),
+            Path::new("/model"),
+        );
+        let disk = Some(DiskOptions { folder: "/kv".into(), limit_bytes: 1 << 30 });
+        assert_eq!(engine.expect("valid").tiers, TierOptions { host_bytes: 64 << 20, disk });
     }
 
     #[test]

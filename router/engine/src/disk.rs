@@ -1,0 +1,296 @@
+//! The disk's thread: carries out the core's orders, so that the engine thread never waits for a disk.
+//!
+//! Reads go before writes, since a request waits for them. Orders of one place come one by one (the core's promise), so
+//! their order is kept. A disk that fails is left alone for a minute; what it should have kept is computed again.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use pelton_core::{BlockKey, DiskEntry, DiskFault, DiskOrder, DiskPlace, HostBlockId};
+use pelton_frame::{Bell, HostMemory};
+use pelton_kv_store::{Entry, Folder, Identity, ReadError, Record, Store, digest_of_model};
+use pelton_link::ModelReport;
+
+/// Writes that may wait. More are refused: the disk is slower than the blocks come, and these are worth no memory.
+const WRITES_MAX: usize = 64;
+/// How long a disk that has failed to write is left alone.
+const REST: Duration = Duration::from_secs(60);
+
+/// Where blocks are kept on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The folder; made if it is not there, and used by one server at a time.
+    pub folder: PathBuf,
+    /// What it may take in all.
+    pub limit_bytes: u64,
+}
+
+/// The engine's handle to the thread.
+pub(crate) struct Disk {
+    /// Dropped to end the thread, once it has done what is there.
+    senders: Option<Senders>,
+    answers: Receiver<Answer>,
+    thread: Option<JoinHandle<()>>,
+    is_cut: Arc<AtomicBool>,
+    /// Orders of an earlier core have another number, and their answers mean nothing.
+    life: u32,
+    writes_waiting: usize,
+}
+
+struct Senders {
+    reads: Sender<Job>,
+    others: Sender<Job>,
+}
+
+/// What the engine thread hears.
+pub(crate) enum Answer {
+    /// The folder was looked through. None: it cannot be used, and that was logged.
+    Opened(Option<Opened>),
+    /// An order was carried out, or could not be.
+    Done { life: u32, place: DiskPlace, was_write: bool, result: Result<(), DiskFault> },
+}
+
+/// What there is on disk.
+pub(crate) struct Opened {
+    pub(crate) places: u32,
+    pub(crate) entries: Vec<DiskEntry>,
+}
+
+enum Job {
+    Open { numerics_id: String, block_size: u32, block_bytes: u64 },
+    Order { life: u32, order: DiskOrder, memory: Arc<HostMemory> },
+}
+
+impl Disk {
+    /// Starts the thread. It reads the model's files first, to know whose blocks are its own.
+    pub(crate) fn start(folder: Folder, limit_bytes: u64, model: PathBuf, bell: Arc<Bell>) -> std::io::Result<Self> {
+        let ((reads, read_jobs), (others, other_jobs)) = (unbounded(), unbounded());
+        let (tell, answers) = unbounded();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let desk =
+            Desk { tell, bell, is_cut: Arc::clone(&is_cut), store: None, scratch: Vec::new(), rests_until: None };
+        let thread = thread::Builder::new()
+            .name("pelton-disk".to_owned())
+            .spawn(move || desk.run(folder, limit_bytes, &model, &read_jobs, &other_jobs))?;
+        let senders = Some(Senders { reads, others });
+        Ok(Self { senders, answers, thread: Some(thread), is_cut, life: 0, writes_waiting: 0 })
+    }
+
+    /// Has the folder looked through for blocks of the model that is loaded.
+    pub(crate) fn open(&self, report: &ModelReport) {
+        self.send_other(Job::Open {
+            numerics_id: report.numerics_id.clone(),
+            block_size: report.block_size,
+            block_bytes: report.budget.kv_bytes_per_block,
+        });
+    }
+
+    /// Takes an order. The answer, if it is refused at once.
+    pub(crate) fn order(&mut self, order: DiskOrder, memory: &Arc<HostMemory>) -> Option<(DiskPlace, DiskFault)> {
+        let job = |order| Job::Order { life: self.life, order, memory: Arc::clone(memory) };
+        match order {
+            DiskOrder::Read { .. } => self.send_read(job(order)),
+            DiskOrder::Write { place, .. } if self.writes_waiting == WRITES_MAX => {
+                return Some((place, DiskFault::Failed));
+            }
+            DiskOrder::Write { .. } => {
+                self.send_other(job(order));
+                self.writes_waiting += 1;
+            }
+            DiskOrder::Erase { .. } => self.send_other(job(order)),
+        }
+        None
+    }
+
+    /// The next answer that means something.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        while let Ok(answer) = self.answers.try_recv() {
+            if let Answer::Done { life, was_write, .. } = &answer {
+                self.writes_waiting -= usize::from(*was_write);
+                if *life != self.life {
+                    continue;
+                }
+            }
+            return Some(answer);
+        }
+        None
+    }
+
+    /// There is a new core: what the one before has ordered is nobody's business any more.
+    pub(crate) fn forget(&mut self) {
+        self.life += 1;
+    }
+
+    /// Lets the thread finish what it was given, within `deadline`, and ends it.
+    pub(crate) fn finish(&mut self, deadline: Duration) {
+        self.senders = None;
+        let until = Instant::now() + deadline;
+        while self.answers.recv_deadline(until).is_ok() {} // ends with the thread, or in time
+        self.is_cut.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic there has been reported there
+        }
+    }
+
+    fn send_read(&self, job: Job) {
+        // A thread that has panicked answers no more: requests wait for it within the core's own bound.
+        let _ = self.senders.as_ref().map(|senders| senders.reads.send(job));
+    }
+
+    fn send_other(&self, job: Job) {
+        let _ = self.senders.as_ref().map(|senders| senders.others.send(job));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.finish(Duration::ZERO);
+    }
+}
+
+/// The thread's own.
+struct Desk {
+    tell: Sender<Answer>,
+    bell: Arc<Bell>,
+    is_cut: Arc<AtomicBool>,
+    store: Option<Store>,
+    scratch: Vec<u8>,
+    rests_until: Option<Instant>,
+}
+
+impl Desk {
+    fn run(mut self, folder: Folder, limit_bytes: u64, model: &Path, reads: &Receiver<Job>, others: &Receiver<Job>) {
+        let model = digest_of_model(model)
+            .inspect_err(|error| tracing::warn!("--kv-disk is not used: {}: {error}", model.display()));
+        let mut folder = Some(folder);
+        while let Some(job) = next(reads, others) {
+            if self.is_cut.load(Relaxed) {
+                return;
+            }
+            self.take(job, &mut folder, limit_bytes, model.as_ref().ok());
+        }
+    }
+
+    fn take(&mut self, job: Job, folder: &mut Option<Folder>, limit_bytes: u64, model: Option<&[u8; 32]>) {
+        match job {
+            Job::Open { numerics_id, block_size, block_bytes } => {
+                let identity = model.map(|&model| Identity { model, numerics_id, block_size, block_bytes });
+                let opened = folder
+                    .take()
+                    .zip(identity)
+                    .and_then(|(folder, identity)| self.open(folder, &identity, limit_bytes));
+                self.answer(Answer::Opened(opened));
+            }
+            Job::Order { life, order, memory } => {
+                let (place, was_write, result) = match order {
+                    DiskOrder::Write { place, from, key, parent, tokens, salt } => {
+                        let parent = parent.map(|parent| parent.0);
+                        (place, true, self.write(place, from, &Record { key: key.0, parent, tokens, salt }, &memory))
+                    }
+                    DiskOrder::Read { place, to, key } => (place, false, self.read(place, to, key, &memory)),
+                    DiskOrder::Erase { place } => return self.erase(place),
+                };
+                self.answer(Answer::Done { life, place, was_write, result });
+            }
+        }
+    }
+
+    fn open(&mut self, folder: Folder, identity: &Identity, limit_bytes: u64) -> Option<Opened> {
+        let path = folder.path().display().to_string();
+        match folder.open(identity, limit_bytes) {
+            Ok((store, entries)) => {
+                let places = store.places();
+                tracing::info!("{path} holds {} of at most {places} KV blocks of this model", entries.len());
+                if places == 0 {
+                    tracing::warn!("--kv-disk-size is less than one block: nothing is kept in {path}");
+                }
+                self.store = Some(store);
+                Some(Opened { places, entries: entries.into_iter().map(entry).collect() })
+            }
+            Err(error) => {
+                tracing::warn!("--kv-disk {path} cannot be used, and the server goes on without it: {error}");
+                None
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        place: DiskPlace,
+        from: HostBlockId,
+        record: &Record,
+        memory: &HostMemory,
+    ) -> Result<(), DiskFault> {
+        if self.rests_until.is_some_and(|until| Instant::now() < until) {
+            return Err(DiskFault::Failed);
+        }
+        let store = self.store.as_mut().ok_or(DiskFault::Failed)?;
+        memory.read(from.0, &mut self.scratch);
+        match store.write(place.0, record, &self.scratch) {
+            Ok(()) => {
+                if self.rests_until.take().is_some() {
+                    tracing::info!("KV blocks are written to disk again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if self.rests_until.is_none() {
+                    tracing::warn!(
+                        "KV blocks cannot be written to disk; they are computed again when they are needed: {error}"
+                    );
+                }
+                self.rests_until = Some(Instant::now() + REST);
+                Err(DiskFault::Failed)
+            }
+        }
+    }
+
+    fn read(&mut self, place: DiskPlace, to: HostBlockId, key: BlockKey, memory: &HostMemory) -> Result<(), DiskFault> {
+        let store = self.store.as_mut().ok_or(DiskFault::Failed)?;
+        match store.read(place.0, &key.0, &mut self.scratch) {
+            Ok(()) => {
+                memory.write(to.0, &self.scratch);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!("a KV block on disk is computed again: {error}");
+                Err(match error {
+                    ReadError::Damaged { .. } => DiskFault::Damaged,
+                    ReadError::System { .. } => DiskFault::Failed,
+                })
+            }
+        }
+    }
+
+    fn erase(&mut self, place: DiskPlace) {
+        if let Some(Err(error)) = self.store.as_mut().map(|store| store.erase(place.0)) {
+            // It is written over, or met by the next start's scan and then by the checks of its reading.
+            tracing::debug!("a KV block on disk cannot be removed: {error}");
+        }
+    }
+
+    fn answer(&self, answer: Answer) {
+        let _ = self.tell.send(answer); // an engine that has gone wants to know nothing
+        self.bell.ring();
+    }
+}
+
+/// The next job, reads first. None: nobody will have another one.
+fn next(reads: &Receiver<Job>, others: &Receiver<Job>) -> Option<Job> {
+    let waited = || select! { recv(reads) -> job => job, recv(others) -> job => job };
+    // Both senders go together: then what is left of the other jobs is still done.
+    reads.try_recv().ok().or_else(|| waited().ok()).or_else(|| others.try_recv().ok())
+}
+
+fn entry(entry: Entry) -> DiskEntry {
+    let Entry { place, record: Record { key, parent, tokens, salt }, last_used } = entry;
+    DiskEntry { place: DiskPlace(place), key: BlockKey(key), parent: parent.map(BlockKey), tokens, salt, last_used }
+}

@@ -1,0 +1,35 @@
+//! The driver's counters, for whoever reads them at any time.
+
+use std::sync::PoisonError;
+
+use super::Driver;
+
+impl Driver {
+    /// Reads off what there is now, and adds what has happened since the last time.
+    pub(super) fn publish_stats(&mut self) {
+        self.stats.workers = self.groups.len() as u64;
+        self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
+        if let Some(core) = &self.core {
+            let counts = core.counts();
+            self.stats.running = counts.running as u64;
+            self.stats.blocks_held = counts.blocks_held as u64;
+            self.stats.blocks = counts.blocks as u64;
+            self.stats.host_blocks = counts.host_blocks as u64;
+            self.stats.host_blocks_held = counts.host_blocks_held as u64;
+            self.stats.host_blocks_findable = counts.host_blocks_findable as u64;
+            self.stats.disk_blocks = counts.disk_blocks as u64;
+            self.stats.disk_places = counts.disk_places as u64;
+            let seen = std::mem::replace(&mut self.counts_seen, counts);
+            self.stats.preemptions += counts.preemptions - seen.preemptions;
+            self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
+            self.stats.expired += counts.expired - seen.expired;
+            self.stats.host_hit_tokens += counts.host_hits - seen.host_hits;
+            self.stats.disk_hit_tokens += counts.disk_hits - seen.disk_hits;
+            self.stats.saves += counts.saves - seen.saves;
+            self.stats.loads += counts.loads - seen.loads;
+        }
+        self.stats.suspects = self.suspects.count() as u64;
+        self.stats.withheld = self.suspects.withheld() as u64;
+        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
+    }
+}
