@@ -4,20 +4,22 @@
 //! ever. Room means: blocks for all its known tokens now, and for what all that run will probably grow to before others
 //! leave. Passed over, to be looked at again in the next step, are only those
 //!   * that another group will take,
+//!   * that wait for blocks from disk,
 //!   * whose next tokens are being computed for another request: they are shared as soon as they are there,
 //!   * that no single step could compute, while another such prompt is under way: short ones pass, and long ones come one
 //!     by one, each with at least half of every step.
 
 use std::collections::BTreeMap;
 
-use crate::blocks::Hit;
+use crate::blocks::{Blocks, Hit};
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
 use crate::lengths::{Growth, peak};
 use crate::live::RequestKey;
 use crate::next_step::NextStep;
 use crate::queue::Ticket;
-use crate::{Copy, Event, GroupId, Missed, StepId, Wait};
+use crate::tiers::{Below, Found, plan_loads};
+use crate::{BlockId, Copy, Event, GroupId, Load, Missed, StepId, Wait};
 
 /// How many requests are passed over in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
@@ -102,8 +104,11 @@ impl Core {
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
     fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
-        let Self { requests, groups, lengths, config, .. } = self;
+        let Self { requests, groups, tiers, lengths, config, .. } = self;
         let request = requests.get_mut(key);
+        if tiers.is_awaited(request) {
+            return Choice::PassOver(Wait::Disk);
+        }
         let mut best: Option<(u64, GroupId, Hit)> = None;
         let mut lacking = Wait::Slot; // here
         for (&id, group) in groups.iter() {
@@ -111,7 +116,10 @@ impl Core {
             if !group.ever_fits(request) {
                 continue;
             }
-            let Some(hit) = epoch.blocks.fit(epoch.blocks.find(request), request.known()) else {
+            let prices = group.cost.prices();
+            let found = epoch.blocks.find(request);
+            let found = tiers.follow(&epoch.blocks, request, found, prices);
+            let Some(hit) = epoch.blocks.fit(found, request.known()) else {
                 lacking = if id == here { Wait::Blocks } else { lacking };
                 continue;
             };
@@ -121,7 +129,8 @@ impl Core {
                 lacking = if id == here { Wait::Growth } else { lacking };
                 continue;
             }
-            let cost = outlook.load + u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let to_compute = u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let cost = outlook.load + to_compute + tiers.cost_of_loads(&hit, prices);
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
                 best = Some((cost, id, hit));
             }
@@ -155,14 +164,16 @@ impl Core {
         outlooks: &mut BTreeMap<GroupId, Outlook>,
     ) -> bool {
         let key = ticket.key;
-        let epoch = self.groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
+        let group = self.groups.get_mut(&id).expect("plan() looked");
+        let (prices, epoch) = (group.cost.prices(), group.epoch.as_mut().expect("plan() looked"));
         let request = self.requests.get_mut(key);
         let partial = hit.partial.filter(|_| next.takes_copy());
         let hit = Hit { partial, ..hit };
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
         let count = next.row_max(known - cached, cached, 0);
-        if count == 0 {
+        let waits_for_loads = !next.takes_loads(&hit);
+        if count == 0 && !waits_for_loads {
             return false;
         }
 
@@ -174,51 +185,64 @@ impl Core {
         let expected = growth.coming + 1;
         outlook.running.push(growth);
 
-        let committed = blocks.tokens_in_full(&hit); // a copied part counts when its step is done
-        let indexed = hit.full.len();
-        for block in hit.full.iter().copied().chain(partial.map(|partial| partial.source)) {
+        for block in hit.on_device().chain(partial.map(|partial| partial.source)) {
             blocks.hold(block);
         }
+        self.tiers.hold_sources(&hit);
         let missed = if request.was_admitted { Missed::default() } else { blocks.missed(request, &hit) };
+        let below = self.tiers.used(blocks, request, &hit, prices);
+        let (shared, found, indexed) = (hit.on_device().count(), hit.blocks(), hit.full.len());
         let mut table = hit.full;
-        blocks.take(blocks.count_for(known) - table.len(), &mut table);
+        let loads = take_below(&hit.below, blocks, &mut table);
+        blocks.take(blocks.count_for(known) - found, &mut table);
         if let Some(partial) = partial {
-            next.copy(Copy { from: partial.source, to: table[indexed], tokens: partial.tokens });
+            next.copy(Copy { from: partial.source, to: table[found], tokens: partial.tokens });
         }
         let running = Running {
             owner: Owner::Serves(key),
             table,
             appended: 0,
             planned: cached,
-            committed,
+            // What is copied or brought back, and what stands behind that, counts when the first row is done.
+            committed: u32::try_from(indexed).expect("blocks are counted by u32") * self.config.block_size,
             draws: 0,
-            shared: indexed,
+            shared,
+            found,
             indexed,
+            loading: loads.len(),
             tail_indexed: false,
             frontier: None,
+            last_row: StepId(0),
             last_step: StepId(0),
         };
         let slot = epoch.occupy(ticket.place, running);
-        next.admit(slot, request);
-        next.row(slot, epoch.running_mut(slot), request, count);
+        next.admit(slot, epoch.running_mut(slot), request);
+        epoch.transfers.load(slot, loads);
+        plan_loads(epoch, next);
+        let running = epoch.running_mut(slot);
+        if running.loading == 0 {
+            next.row(slot, running, request, count);
+        }
         epoch.move_frontier(slot, self.requests.get_mut(key));
         self.requests.move_to_slot(key, id, slot);
-        self.tell_admitted(key, cached, missed, expected);
+        self.tell_admitted(key, cached, below, missed, expected);
         true
     }
 
     /// Only the first admission counts: a preempted request that finds its own blocks has saved nobody anything, and
     /// pays no second time.
-    fn tell_admitted(&mut self, key: RequestKey, cached: u32, missed: Missed, expected: u32) {
+    fn tell_admitted(&mut self, key: RequestKey, cached: u32, below: Below, missed: Missed, expected: u32) {
         let request = self.requests.get_mut(key);
         if !request.was_admitted {
             request.was_admitted = true;
             let cached = cached.min(request.prompt_len);
-            request.account.cached(cached, missed);
+            request.account.cached(cached, below, missed);
             request.uncached = request.prompt_len - cached;
             let cost = u64::from(request.uncached) + u64::from(expected);
             self.totals.prompt_tokens += u64::from(request.prompt_len);
             self.totals.cached_tokens += u64::from(cached);
+            self.totals.host_hits += u64::from(below.host);
+            self.totals.disk_hits += u64::from(below.disk);
             self.events.push(Event::Admitted { request: request.place.id, cached });
             self.requests.charge(key, cost);
         }
@@ -240,6 +264,22 @@ impl Outlook {
     }
 }
 
+/// Puts what was found behind the unbroken run on the device into the table: blocks that are there, and fresh ones for those
+/// that are loaded.
+fn take_below(below: &[Found], blocks: &mut Blocks, table: &mut Vec<BlockId>) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for found in below {
+        match *found {
+            Found::Device(block) => table.push(block),
+            Found::Host(from) => {
+                blocks.take(1, table);
+                loads.push(Load { from, to: *table.last().expect("just taken") });
+            }
+        }
+    }
+    loads
+}
+
 fn growth_of(
     request: &crate::live::LiveRequest,
     hit: &Hit,
@@ -247,6 +287,6 @@ fn growth_of(
     lengths: &crate::lengths::AnswerLengths,
 ) -> Growth {
     let held = request.known().div_ceil(block_size);
-    let shared = u32::try_from(hit.full.len()).expect("blocks are counted by u32");
+    let shared = u32::try_from(hit.on_device().count()).expect("blocks are counted by u32");
     request.growth(request.known(), held, shared, lengths)
 }

@@ -8,16 +8,40 @@ use serde::{Deserialize, Serialize};
 use crate::live::LiveRequest;
 use crate::pool::{BlockPool, Contents};
 use crate::prefix::{Key, KeyMaker, PrefixIndex};
+use crate::tiers::{Found, Label};
 use crate::traces::Traces;
-use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed};
+use crate::{BlockId, CacheChange, CoreConfig, Medium, Missed, TokenId};
 
 /// What of a request's known tokens has KV already. At most all but one: the last token must be computed to draw the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Hit {
-    /// Full blocks, shared.
+    /// Full blocks from the first one on, shared.
     pub(crate) full: Vec<BlockId>,
+    /// Full blocks behind those, of which at least the first is not on the device.
+    pub(crate) below: Vec<Found>,
     /// The start of the next block, to be copied.
     pub(crate) partial: Option<Partial>,
+}
+
+impl Hit {
+    /// How many full blocks it has.
+    pub(crate) fn blocks(&self) -> usize {
+        self.full.len() + self.below.len()
+    }
+
+    /// Where the one is that has so many before it.
+    pub(crate) fn found(&self, before: usize) -> Found {
+        self.full.get(before).map_or_else(|| self.below[before - self.full.len()], |&block| Found::Device(block))
+    }
+
+    /// The blocks that are on the device.
+    pub(crate) fn on_device(&self) -> impl Iterator<Item = BlockId> {
+        let below = self.below.iter().filter_map(|found| match found {
+            Found::Device(block) => Some(*block),
+            Found::Host(_) => None,
+        });
+        self.full.iter().copied().chain(below)
+    }
 }
 
 /// The start of a block.
@@ -35,13 +59,14 @@ pub(crate) struct Blocks {
     block_size: u32,
     pool: BlockPool,
     keys: KeyMaker,
-    index: Option<PrefixIndex>,        // none: prefix caching is off
-    changes: Option<Vec<CacheChange>>, // none: nobody wants to know
+    index: Option<PrefixIndex>,            // none: prefix caching is off
+    changes: Option<Vec<CacheChange>>,     // none: nobody wants to know
+    filled: Option<Vec<(BlockId, Label)>>, // none: there is no tier below
     traces: Traces,
 }
 
 impl Blocks {
-    pub(crate) fn new(capacity: u32, config: &CoreConfig) -> Self {
+    pub(crate) fn new(capacity: u32, saves: bool, config: &CoreConfig) -> Self {
         let block_size = config.block_size as usize;
         Self {
             block_size: config.block_size,
@@ -49,6 +74,7 @@ impl Blocks {
             keys: KeyMaker::new(config.hash_key, block_size),
             index: config.prefix_caching.then(|| PrefixIndex::new(capacity as usize, block_size)),
             changes: config.tells_cache_changes.then(Vec::new),
+            filled: (saves && config.prefix_caching).then(Vec::new),
             traces: Traces::new(if config.prefix_caching { capacity as usize } else { 0 }),
         }
     }
@@ -60,6 +86,50 @@ impl Blocks {
     /// What became findable and what is lost since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What was filled since the last call.
+    pub(crate) fn take_filled(&mut self) -> Vec<(BlockId, Label)> {
+        self.filled.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// A block that was filled before is to be saved all the same.
+    pub(crate) fn want_saved(&mut self, block: BlockId, label: Label) {
+        self.filled.as_mut().expect("the caller saw a tier below").push((block, label));
+    }
+
+    /// Whether a tier below keeps copies of these blocks.
+    pub(crate) fn are_saved(&self) -> bool {
+        self.filled.is_some()
+    }
+
+    /// The block in which a full one is found, by the number of blocks before it.
+    pub(crate) fn find_one(&self, request: &mut LiveRequest, before: usize) -> Option<BlockId> {
+        self.index.as_ref()?.find(request.keys.key(&self.keys, &request.tokens, before + 1))
+    }
+
+    /// The start of what follows a request's first `full` blocks.
+    pub(crate) fn find_start(&self, request: &mut LiveRequest, full: usize) -> Option<Partial> {
+        let parent = request.keys.key(&self.keys, &request.tokens, full);
+        let rest = &request.tokens[full * self.block_size as usize..request.tokens.len() - 1];
+        let (source, tokens) = self.index.as_ref()?.longest_child(parent, rest)?;
+        Some(Partial { source, tokens: u32::try_from(tokens).expect("less than a block") })
+    }
+
+    /// What one of a request's full blocks holds, by the number of blocks before it.
+    pub(crate) fn label(&self, request: &mut LiveRequest, before: usize) -> Label {
+        Label {
+            key: request.keys.key(&self.keys, &request.tokens, before + 1),
+            parent: request.keys.key(&self.keys, &request.tokens, before),
+            salt: request.keys.salt(),
+            before: u32::try_from(before).expect("blocks are counted by u32"),
+        }
+    }
+
+    /// The tokens of a block, if it still holds what it is said to hold.
+    pub(crate) fn tokens_of(&self, block: BlockId, key: Key) -> Option<&[TokenId]> {
+        let index = self.index.as_ref()?;
+        (index.key_of(block) == Some(key)).then(|| index.tokens_of(block))
     }
 
     /// How many blocks hold so many tokens.
@@ -78,9 +148,9 @@ impl Blocks {
         self.tokens_in_full(hit) + hit.partial.map_or(0, |partial| partial.tokens)
     }
 
-    /// How many of them are in shared blocks.
+    /// How many of them are in full blocks.
     pub(crate) fn tokens_in_full(&self, hit: &Hit) -> u32 {
-        u32::try_from(hit.full.len()).expect("blocks are counted by u32") * self.block_size
+        u32::try_from(hit.blocks()).expect("blocks are counted by u32") * self.block_size
     }
 
     /// Looks for the longest known prefix: first by full blocks, then for the start of the block after them.
@@ -93,19 +163,15 @@ impl Blocks {
             let Some(block) = index.find(request.keys.key(&self.keys, usable, hit.full.len() + 1)) else { break };
             hit.full.push(block);
         }
-        let rest = &usable[hit.full.len() * block_size..];
-        let parent = request.keys.key(&self.keys, usable, hit.full.len());
-        hit.partial = index
-            .longest_child(parent, rest)
-            .map(|(source, tokens)| Partial { source, tokens: u32::try_from(tokens).expect("less than a block") });
+        hit.partial = self.find_start(request, hit.full.len());
         hit
     }
 
     /// The hit, if a table of `tokens` tokens that begins with it can be had now. Without its partial part where the
     /// source, which must be held until the copy is done, would take the last block.
     pub(crate) fn fit(&self, mut hit: Hit, tokens: u32) -> Option<Hit> {
-        let idle_hits = hit.full.iter().filter(|&&block| self.pool.is_idle(block)).count();
-        let fresh = self.count_for(tokens) - hit.full.len();
+        let idle_hits = hit.on_device().filter(|&block| self.pool.is_idle(block)).count();
+        let fresh = self.count_for(tokens) - hit.on_device().count();
         let spare = self.pool.idle().checked_sub(idle_hits + fresh)?;
         hit.partial = hit.partial.filter(|partial| spare > 0 || !self.pool.is_idle(partial.source));
         Some(hit)
@@ -118,17 +184,17 @@ impl Blocks {
         }
         let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.prompt_len as usize - 1];
-        let mut beyond = hit.full.len();
+        let mut beyond = hit.blocks();
         while (beyond + 1) * block_size <= usable.len()
             && self.traces.was_given_up(request.keys.key(&self.keys, usable, beyond + 1))
         {
             beyond += 1;
         }
-        let evicted = (beyond - hit.full.len()) * block_size;
+        let evicted = (beyond - hit.blocks()) * block_size;
         let evicted = u32::try_from(evicted).expect("part of a prompt");
         // A part of the first of these blocks may have been found in another one.
         let evicted = evicted.saturating_sub(hit.partial.map_or(0, |partial| partial.tokens));
-        let has_other_salt = hit.full.is_empty()
+        let has_other_salt = hit.blocks() == 0
             && usable.len() >= block_size
             && self.traces.has_other_salt(self.keys.unsalted(&usable[..block_size]), request.keys.salt());
         Missed { is_off: false, evicted, has_other_salt }
@@ -173,16 +239,24 @@ impl Blocks {
             let parent = request.keys.key(&self.keys, &request.tokens, *indexed);
             let key = request.keys.key(&self.keys, &request.tokens, *indexed + 1);
             let filling = &request.tokens[*indexed * block_size..][..block_size];
+            if index.key_of(table[*indexed]) == Some(key) {
+                *indexed += 1; // a hit behind blocks that were brought back
+                continue;
+            }
             index.forget(table[*indexed]); // it may have been findable as the end of a prompt
             if *indexed == 0 {
                 self.traces.stored(self.keys.unsalted(filling), request.keys.salt());
             }
-            if index.insert_full(table[*indexed], parent, key, filling)
-                && let Some(changes) = &mut self.changes
-            {
-                let parent = (*indexed > 0).then(|| parent.name());
-                let (tokens, salt, medium) = (filling.into(), request.keys.salt(), Medium::Device);
-                changes.push(CacheChange::Stored { block: key.name(), parent, tokens, salt, medium });
+            if index.insert_full(table[*indexed], parent, key, filling) {
+                let salt = request.keys.salt();
+                let before = u32::try_from(*indexed).expect("blocks are counted by u32");
+                let label = Label { key, parent, salt, before };
+                if let Some(filled) = &mut self.filled {
+                    filled.push((table[*indexed], label));
+                }
+                if let Some(changes) = &mut self.changes {
+                    changes.push(label.stored(filling, Medium::Device));
+                }
             }
             *indexed += 1;
         }

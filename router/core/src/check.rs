@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::epoch::{Epoch, Owner, Running, STEPS_IN_FLIGHT};
 use crate::live::{Home, Requests};
-use crate::{CoreConfig, GroupId, SlotId};
+use crate::{CoreConfig, GroupId, SlotId, StepId};
 
 impl Core {
     /// Asserts every invariant, in time that grows with all there is.
@@ -28,6 +28,11 @@ impl Core {
             assert_eq!(self.requests.get(ticket.key).home, Home::Queue);
         }
         self.requests.check();
+        let epochs = self.groups.values().filter_map(|group| group.epoch.as_ref());
+        self.tiers.check(epochs.flat_map(|epoch| {
+            let in_flight = epoch.in_flight.iter().flat_map(|sent| sent.saves.iter().chain(&sent.loads).copied());
+            in_flight.chain(epoch.transfers.held())
+        }));
     }
 }
 
@@ -61,7 +66,8 @@ fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
     let block_size = config.block_size as usize;
     assert!(running.committed <= running.planned);
     assert!(running.indexed * block_size <= running.committed as usize, "{slot:?}: the index sees committed tokens");
-    assert_eq!(running.appended, (running.planned as usize).div_ceil(block_size), "{slot:?}: what is filled was told");
+    let told = if running.last_row == StepId(0) { 0 } else { (running.planned as usize).div_ceil(block_size) };
+    assert_eq!(running.appended, told, "{slot:?}: what is filled was told");
     assert!(running.appended <= running.table.len());
 }
 
@@ -75,16 +81,22 @@ fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requ
         let draws = rows.iter().filter(|(_, row)| row.samples).count();
         assert_eq!(running.draws as usize, draws, "{slot:?}: draws in flight");
     }
-    match rows.last() {
-        Some(&(step, row)) => assert_eq!((step, row.end), (running.last_step, running.planned)),
+    if let Some(&(step, row)) = rows.last() {
+        assert_eq!((step, row.end), (running.last_row, running.planned));
+    }
+    let named = epoch.in_flight.iter().filter(|sent| sent.named.contains(&slot)).map(|sent| sent.step);
+    match named.chain(rows.last().map(|&(step, _)| step)).max() {
+        Some(step) => assert_eq!(step, running.last_step),
         None => assert!(matches!(running.owner, Owner::Serves(_)), "{slot:?} is kept only for steps in flight"),
     }
+    assert_eq!(running.loading, epoch.transfers.loads_of(slot), "{slot:?}: loads that no step holds");
+    assert!(running.loading == 0 || matches!(running.owner, Owner::Serves(_)) && running.last_row == StepId(0));
 }
 
 /// What a row may still write belongs to one table alone. It may be the source of a copy, though: a copy reads only
 /// what was committed.
 fn check_written(running: &Running, epoch: &Epoch) {
-    for block in &running.table[running.indexed..] {
+    for block in &running.table[running.indexed.max(running.found)..] {
         let tables = epoch.slots.iter().flatten().filter(|other| other.table.contains(block)).count();
         assert_eq!(tables, 1, "{block:?} is still written and stands in one table");
     }

@@ -51,12 +51,13 @@ impl Core {
         epoch.last_committed = due.step;
         self.group_mut(group).cost.learn(due.work, results.took_us);
         let epoch = self.epoch_mut(group);
-        for source in due.sources {
+        for &source in &due.sources {
             epoch.blocks.give(source);
         }
-        for (row, result) in due.rows.into_iter().zip(results.rows) {
+        for (&row, result) in due.rows.iter().zip(results.rows) {
             self.commit_row(group, row, result, results.took_us);
         }
+        self.land(group, &due);
         self.totals.steps += 1;
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::group::Group;
 use crate::lengths::AnswerLengths;
 use crate::live::{Home, LiveRequest, RequestKey, Requests};
 use crate::next_step::NextStep;
+use crate::tiers::Tiers;
 use crate::{CacheChange, Event, Explanation, GroupId, Limits, Micros, NewRequest, Plan, Refusal, RequestId};
 
 /// What the core is told once.
@@ -41,6 +42,13 @@ pub struct CoreConfig {
     pub prefix_caching: bool,
     /// Whether `cache_changes` tells anything. Who asks for it drains it.
     pub tells_cache_changes: bool,
+}
+
+impl CoreConfig {
+    /// Whether blocks are kept in the host's memory: there are some, and steps may hold the copies.
+    pub(crate) fn has_host_tier(&self) -> bool {
+        self.host_blocks > 0 && self.limits.saves > 0 && self.limits.loads > 0
+    }
 }
 
 /// How much there is of everything now, and what has happened since the core was made.
@@ -88,7 +96,7 @@ pub struct Counts {
     pub expired: u64,
     /// Requests that `abort` ended.
     pub aborted: u64,
-    /// Times a running request was put back because its worker was lost.
+    /// Times a running request was put back because its worker was lost, or what it was loading.
     pub replayed: u64,
 }
 
@@ -99,6 +107,7 @@ pub struct Core {
     pub(crate) requests: Requests,
     pub(crate) lengths: AnswerLengths,
     pub(crate) groups: BTreeMap<GroupId, Group>,
+    pub(crate) tiers: Tiers,
     pub(crate) events: Vec<Event>,
     pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
 }
@@ -114,11 +123,13 @@ impl Core {
             "a frame names all blocks of the longest request"
         );
         assert!(limits.history >= max_model_len, "a frame holds the history of the longest request");
+        let tiers = Tiers::new(&config);
         Self {
             config,
             requests: Requests::default(),
             lengths: AnswerLengths::default(),
             groups: BTreeMap::new(),
+            tiers,
             events: Vec::new(),
             totals: Counts::default(),
         }
@@ -129,6 +140,7 @@ impl Core {
     pub fn add_group(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let before = self.groups.insert(group, Group::new(blocks, reaches_host, &self.config));
         assert!(before.is_none(), "{group:?} is added once");
+        self.tell_of_tiers(group);
         self.note_outage();
     }
 
@@ -148,7 +160,8 @@ impl Core {
         check_bounds(&new, &self.config)?;
         let request = LiveRequest::new(new, self.config.max_model_len);
         self.check_fits(&request)?;
-        self.requests.insert(request);
+        let key = self.requests.insert(request);
+        self.prefetch(key);
         Ok(())
     }
 
@@ -181,12 +194,14 @@ impl Core {
             self.totals.expired += 1;
             self.events.push(Event::Expired { request, explanation });
         }
+        self.end_waits_for_disk();
         self.requests.age(now);
     }
 
-    /// When `tick` will have a request to end.
+    /// When `tick` will have a request to end, or one that has waited for the disk for long enough.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.requests.first_deadline().map(|(deadline, _)| deadline)
+        let deadline = self.requests.first_deadline().map(|(deadline, _)| deadline);
+        deadline.into_iter().chain(self.tiers.first_wait()).min()
     }
 
     /// The next step of a group. None: there is nothing to do, two steps are in flight, or the worker is lost.
@@ -200,6 +215,7 @@ impl Core {
             return None;
         }
         let mut next = NextStep::new(epoch.last_sent.next(), &self.config, group_state.cost.prices());
+        self.plan_transfers(group, &mut next);
         let prompts = self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);
         self.plan_long_prompts(group, prompts, &mut next);
@@ -218,7 +234,8 @@ impl Core {
     /// The group's worker is dead: its steps in flight are void, and its requests wait with what they have committed.
     /// Nothing happens if the worker was lost before.
     pub fn worker_lost(&mut self, group: GroupId) {
-        let Some(epoch) = self.group_mut(group).epoch.take() else { return };
+        let Some(mut epoch) = self.group_mut(group).epoch.take() else { return };
+        self.tiers.lost(group, &mut epoch);
         for key in epoch.into_requests() {
             self.requests.get_mut(key).account.replayed();
             self.requests.return_to_queue(key);
@@ -232,6 +249,7 @@ impl Core {
     pub fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         let Self { groups, config, .. } = self;
         groups.get_mut(&group).expect("the caller has added the group").revive(blocks, reaches_host, config);
+        self.tell_of_tiers(group);
         self.note_outage();
         let waiting: Vec<RequestKey> = self.requests.waiting().map(|ticket| ticket.key).collect();
         for key in waiting {
@@ -251,7 +269,10 @@ impl Core {
     /// What can be found in a group's prefix cache since the last call, and what no more. A lost worker's blocks are lost
     /// without a word here: the caller knows.
     pub fn cache_changes(&mut self, group: GroupId) -> Vec<CacheChange> {
-        self.group_mut(group).epoch.as_mut().map(|epoch| epoch.blocks.take_changes()).unwrap_or_default()
+        let epoch = self.group_mut(group).epoch.as_mut();
+        let mut changes = epoch.map(|epoch| epoch.blocks.take_changes()).unwrap_or_default();
+        changes.extend(self.tiers.take_changes(group));
+        changes
     }
 
     /// What a request went through so far, what it waits for and what it cost others. None: it has ended.
@@ -278,18 +299,25 @@ impl Core {
             counts.blocks_held += epoch.blocks.pool().held();
             counts.blocks += epoch.blocks.pool().capacity();
         }
+        self.tiers.count(&mut counts);
         counts
     }
 
     /// Takes a request out, wherever it is.
     fn remove(&mut self, key: RequestKey) {
         if let Home::Slot(group, slot) = self.requests.get(key).home {
-            let Self { requests, groups, .. } = self;
+            let Self { requests, groups, tiers, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
             epoch.leave(slot, requests);
+            tiers.release(epoch);
         }
         self.requests.settle_account(key);
         self.requests.remove(key);
+    }
+
+    fn tell_of_tiers(&mut self, group: GroupId) {
+        let Self { groups, tiers, config, .. } = self;
+        tiers.gained(group, groups[&group].epoch.as_ref().expect("it has a worker now"), config);
     }
 
     fn note_outage(&mut self) {

@@ -1,5 +1,5 @@
 //! What a step takes, learned from the steps that are done: a fixed part, and so much per row, per token and per thousand
-//! tokens that attention reads.
+//! tokens that attention reads; and per block that is copied between tiers.
 //!
 //! The four weights are the least squares fit over the latest steps, none of them negative. Steps that only decode and
 //! steps with prompts are summed apart and count alike: an hour of decoding does not make the price of a prompt fade.
@@ -20,6 +20,8 @@ const MEMORY_BITS: u32 = 6;
 const ROUNDS: usize = 8;
 /// A step that takes so many times what was foreseen is a hiccup of the machine: only so much of it is believed.
 const SURPRISE_MAX: i128 = 4;
+/// The same for what the copies of a step take.
+const COPY_SURPRISE_MAX: u64 = 4;
 /// So many steps of a kind are enough to foresee another one.
 const STEPS_KNOWN: u64 = 4;
 /// Attention reads a token of context per token computed: counted in units of 2^10, so that sums stay small.
@@ -32,6 +34,7 @@ pub(crate) struct Work {
     tokens: u64,
     read: u64, // tokens of context, summed over all tokens
     has_prompt: bool,
+    copied: u64, // blocks, between tiers
 }
 
 impl Work {
@@ -43,7 +46,13 @@ impl Work {
             tokens: self.tokens + count,
             read: self.read + count * start + count * (count + 1) / 2,
             has_prompt: self.has_prompt || count > 1,
+            ..self
         }
+    }
+
+    /// One more block that is copied between tiers.
+    pub(crate) fn with_copied_block(self) -> Self {
+        Self { copied: self.copied + 1, ..self }
     }
 
     fn terms(self) -> [i128; TERMS] {
@@ -77,6 +86,9 @@ impl Sums {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Prices {
     weights: [i128; TERMS],
+    copied_block: i128,
+    /// Whether enough steps that copied blocks between tiers have been seen.
+    pub(crate) knows_copies: bool,
     /// Whether enough steps with prompts have been seen.
     pub(crate) knows_prompts: bool,
 }
@@ -85,7 +97,19 @@ impl Prices {
     /// What a step of so much work will take, in microseconds; 0 as long as nothing is known.
     pub(crate) fn micros(&self, work: Work) -> u64 {
         let sum: i128 = self.weights.iter().zip(work.terms()).map(|(weight, term)| weight * term).sum();
+        let sum = sum + self.copied_block * i128::from(work.copied);
         u64::try_from(sum >> WEIGHT_BITS).unwrap_or(u64::MAX)
+    }
+
+    /// What it takes to compute the tokens from `start` to `end` of a text, beside the fixed part of a step.
+    pub(crate) fn computing(&self, start: u32, end: u32) -> u64 {
+        let until = |tokens| self.micros(Work::default().with_row(0, tokens));
+        until(end).saturating_sub(until(start))
+    }
+
+    /// What it takes to copy so many blocks between tiers.
+    pub(crate) fn copying(&self, blocks: u64) -> u64 {
+        u64::try_from((self.copied_block * i128::from(blocks)) >> WEIGHT_BITS).unwrap_or(u64::MAX)
     }
 
     /// How many tokens, at most `max`, a row behind `start` others may have so that `work` and it take no longer than
@@ -106,7 +130,16 @@ impl Prices {
 pub(crate) struct CostModel {
     decoding: Sums,
     prompts: Sums,
+    copies: CopySums,
     prices: Prices,
+}
+
+/// The sums for the price of a block that is copied between tiers: fitted to what steps take beyond what their rows do.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct CopySums {
+    squares: i128,
+    times: i128,
+    steps: u64,
 }
 
 impl CostModel {
@@ -119,6 +152,8 @@ impl CostModel {
         if took_us == 0 {
             return; // nobody has measured it
         }
+        let Some(took_us) = self.without_copies(work, took_us) else { return };
+        let work = Work { copied: 0, ..work };
         let foreseen = i128::from(self.prices.micros(work));
         let sums = if work.has_prompt { &mut self.prompts } else { &mut self.decoding };
         let took = i128::from(took_us);
@@ -126,6 +161,29 @@ impl CostModel {
         sums.add(work.terms(), believed);
         self.fit();
         self.prices.knows_prompts = self.prompts.steps >= STEPS_KNOWN;
+    }
+
+    /// What a step's rows took, if it had any; what is beyond their price teaches that of the blocks it copied.
+    fn without_copies(&mut self, work: Work, took_us: u32) -> Option<u32> {
+        if work.copied == 0 {
+            return Some(took_us);
+        }
+        let rows = if work.rows > 0 { self.prices.micros(Work { copied: 0, ..work }) } else { 0 };
+        if work.rows == 0 || self.decoding.steps + self.prompts.steps >= STEPS_KNOWN {
+            let beyond = u64::from(took_us).saturating_sub(rows);
+            let foreseen = self.prices.copying(work.copied);
+            let believed =
+                if self.prices.knows_copies { beyond.min((foreseen + 1) * COPY_SURPRISE_MAX) } else { beyond };
+            let sums = &mut self.copies;
+            let blocks = i128::from(work.copied);
+            sums.squares += ((blocks * blocks) << SUM_BITS) - (sums.squares >> MEMORY_BITS);
+            sums.times += ((blocks * i128::from(believed)) << SUM_BITS) - (sums.times >> MEMORY_BITS);
+            sums.steps += 1;
+            self.prices.copied_block = (sums.times << WEIGHT_BITS) / sums.squares.max(1);
+            self.prices.knows_copies = sums.steps >= STEPS_KNOWN;
+        }
+        let copying = u32::try_from(self.prices.copying(work.copied)).unwrap_or(u32::MAX);
+        (work.rows > 0).then(|| took_us.saturating_sub(copying).max(1))
     }
 
     /// Coordinate descent on the squared error: each weight in turn takes its best value beside the others.
@@ -222,6 +280,24 @@ mod tests {
             assert!(chunk == 0 || model.prices().micros(work.with_row(10, chunk)) <= limit);
             assert!(chunk == 300 || model.prices().micros(work.with_row(10, chunk + 1)) > limit);
         }
+    }
+
+    #[test]
+    fn the_price_of_a_copied_block_is_told_from_that_of_the_rows() {
+        let mut model = CostModel::default();
+        let copying = |work: Work, blocks: u32| (0..blocks).fold(work, |work, _| work.with_copied_block());
+        for step in 0..400 {
+            let blocks = [0, 3, 0, 8, 1][step as usize % 5];
+            let work = copying(decoding(32 + step % 17, 400), blocks);
+            model.learn(work, machine(decoding(32 + step % 17, 400)) + 300 * blocks);
+            if step % 50 == 0 {
+                model.learn(copying(Work::default(), 4), 1_200); // nothing but copies
+            }
+        }
+        let price = model.prices().copying(1_000);
+        assert!(model.prices().knows_copies && price.abs_diff(300_000) <= 30_000, "{price}");
+        let (foreseen, real) = (model.prices().micros(decoding(40, 400)), u64::from(machine(decoding(40, 400))));
+        assert!(foreseen.abs_diff(real) * 10 <= real, "foreseen {foreseen}, took {real}");
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::cost::Work;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
 use crate::prefix::Key;
-use crate::{BlockId, CoreConfig, SlotId, StepId};
+use crate::tiers::Transfers;
+use crate::{BlockId, CoreConfig, HostBlockId, SlotId, StepId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
 pub(crate) const STEPS_IN_FLIGHT: usize = 2;
@@ -41,16 +42,22 @@ pub(crate) struct Running {
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
     pub(crate) committed: u32,        // tokens with KV by steps that are done
     pub(crate) draws: u32,            // tokens that steps in flight will draw
-    pub(crate) shared: usize,         // blocks of the table that were a hit
+    pub(crate) shared: usize,         // blocks of the table that were a hit on the device
+    pub(crate) found: usize,          // blocks of the table that were a hit in any tier
+    pub(crate) loading: usize,        // of these, those whose load no step holds yet: until then it has no row
     pub(crate) indexed: usize,        // blocks of the table that the index has seen
     pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
     pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
+    pub(crate) last_row: StepId,      // the last one with a row of it
     pub(crate) last_step: StepId,     // the last one that names the slot
 }
 
 impl Running {
     /// Tokens that could be computed now, those not known yet included. None once the draws in flight end the request.
     pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
+        if self.loading > 0 {
+            return 0;
+        }
         let expected = request.known() + self.draws;
         if expected < request.known_max { expected - self.planned } else { 0 }
     }
@@ -61,7 +68,10 @@ impl Running {
 pub(crate) struct Sent {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<SentRow>,
-    pub(crate) sources: Vec<BlockId>, // held until its copies are done
+    pub(crate) named: Vec<SlotId>,      // slots that it names and that have no row in it
+    pub(crate) sources: Vec<BlockId>,   // held until its copies are done
+    pub(crate) saves: Vec<HostBlockId>, // what it saves to
+    pub(crate) loads: Vec<HostBlockId>, // what it loads from: held until then
     pub(crate) work: Work,
 }
 
@@ -85,7 +95,7 @@ pub(crate) struct Epoch {
     /// What those that serve are about to make findable: the next block of known tokens, or the end of a prompt. Who
     /// needs the same waits for it instead of computing it too.
     frontiers: HashMap<Key, SlotId>,
-    pub(crate) reaches_host: bool,
+    pub(crate) transfers: Transfers,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
 }
@@ -93,14 +103,14 @@ pub(crate) struct Epoch {
 impl Epoch {
     pub(crate) fn new(blocks: u32, reaches_host: bool, config: &CoreConfig) -> Self {
         Self {
-            blocks: Blocks::new(blocks, config),
+            blocks: Blocks::new(blocks, reaches_host && config.has_host_tier(), config),
             slots: (0..config.max_running).map(|_| None).collect(),
             free: (0..config.max_running).rev().map(SlotId).collect(),
             drops: Vec::new(),
             order: Vec::new(),
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
             frontiers: HashMap::new(),
-            reaches_host,
+            transfers: Transfers::default(),
             last_sent: StepId(0),
             last_committed: StepId(0),
         }
@@ -161,6 +171,7 @@ impl Epoch {
         let key = self.served(slot);
         self.take_out_of_order(requests.get(key).place);
         self.running_mut(slot).owner = Owner::Yields(key);
+        self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
     }
@@ -177,8 +188,15 @@ impl Epoch {
         };
         self.index_tail(slot, requests.get_mut(key));
         self.running_mut(slot).owner = Owner::Nobody;
+        self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);
+    }
+
+    fn drop_loads(&mut self, slot: SlotId) {
+        if std::mem::take(&mut self.running_mut(slot).loading) > 0 {
+            self.transfers.drop_loads(slot);
+        }
     }
 
     /// Frees a slot whose request has left, if no step in flight names it any more.
@@ -244,8 +262,12 @@ impl Epoch {
 
     /// Whether what follows a request's hit is being computed for another one.
     pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
-        let key = self.blocks.key_behind(request, hit.full.len());
-        key.is_some_and(|key| self.frontiers.contains_key(&key))
+        let mut is_computed = |blocks| {
+            let key = self.blocks.key_behind(request, blocks);
+            key.is_some_and(|key| self.frontiers.contains_key(&key))
+        };
+        // Behind the unbroken run on the device another one may be bringing back the same.
+        is_computed(hit.full.len()) || (!hit.below.is_empty() && is_computed(hit.blocks()))
     }
 
     /// Whether a prompt is under way that more than one step has to compute.

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::tiers::Below;
 use crate::{Micros, RequestId};
 
 /// What a request waits for.
@@ -162,7 +163,7 @@ pub struct Explanation {
     pub steps_us: u64,
     /// Times it lost its blocks to others.
     pub preempted: Preempted,
-    /// Times its worker was lost while it ran.
+    /// Times its worker was lost while it ran, or what it was loading.
     pub replayed: u32,
     /// Times it took the blocks of others.
     pub preempted_others: Preempted,
@@ -279,8 +280,9 @@ impl Account {
     }
 
     /// The prefix cache was asked for its prompt.
-    pub(crate) fn cached(&mut self, cached: u32, missed: Missed) {
+    pub(crate) fn cached(&mut self, cached: u32, below: Below, missed: Missed) {
         (self.so_far.cached, self.so_far.missed) = (cached, missed);
+        (self.so_far.cached_host, self.so_far.cached_disk) = (below.host, below.disk);
     }
 
     /// A step was planned that computes several of its tokens, and takes so much longer for those that draw in it.

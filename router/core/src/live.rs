@@ -13,7 +13,7 @@ use crate::prefix::KeyChain;
 use crate::queue::{Queue, Ticket};
 use crate::request::{NewRequest, Sampling, StopRule};
 use crate::shares::{Party, Shares};
-use crate::{Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
+use crate::{DiskPlace, Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
 
 /// Where a request stands among others: the smaller place is served first. It never changes, so a request that was
 /// skipped or preempted comes before all that came after it. B:SC1.
@@ -53,7 +53,8 @@ pub(crate) struct LiveRequest {
     pub(crate) was_admitted: bool,
     pub(crate) uncached: u32, // prompt tokens to compute, as of its first admission
     pub(crate) account: Account,
-    charged: u64, // tokens that its party was charged
+    pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
+    charged: u64,                             // tokens that its party was charged
 }
 
 impl LiveRequest {
@@ -76,6 +77,7 @@ impl LiveRequest {
             was_admitted: false,
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
+            awaited_reads: Vec::new(),
             charged: 0,
         }
     }

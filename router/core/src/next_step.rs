@@ -2,10 +2,11 @@
 //!
 //! Never here: who gets into it, and where blocks come from.
 
+use crate::blocks::Hit;
 use crate::cost::{Prices, Work};
 use crate::epoch::{Running, Sent, SentRow};
 use crate::live::LiveRequest;
-use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Plan, Row, SlotId, StepId};
+use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
 const CHUNK_MIN: u32 = 16;
@@ -33,6 +34,7 @@ pub(crate) struct NextStep {
     left: Limits,
     plan: Plan,
     rows: Vec<SentRow>,
+    named: Vec<SlotId>,
     sources: Vec<BlockId>,
 }
 
@@ -52,13 +54,14 @@ impl NextStep {
             left,
             plan: Plan::default(),
             rows: Vec::new(),
+            named: Vec::new(),
             sources: Vec::new(),
         }
     }
 
     /// Whether a slot has its row already.
     pub(crate) fn has_row(&self, running: &Running) -> bool {
-        running.last_step == self.step
+        running.last_row == self.step
     }
 
     /// Until `keep_nothing`, rows leave this many tokens of the step to others.
@@ -115,7 +118,8 @@ impl NextStep {
     }
 
     /// Tells the worker of a request that enters `slot`.
-    pub(crate) fn admit(&mut self, slot: SlotId, request: &LiveRequest) {
+    pub(crate) fn admit(&mut self, slot: SlotId, running: &mut Running, request: &LiveRequest) {
+        self.name(slot, running);
         let cost = AdmitCost::of(request);
         self.left.biases -= cost.biases;
         self.left.suppressed -= cost.suppressed;
@@ -129,6 +133,43 @@ impl NextStep {
             sampling: request.sampling.clone(),
             history: if cost.history > 0 { request.tokens.clone() } else { Vec::new() },
         });
+    }
+
+    pub(crate) fn takes_save(&self) -> bool {
+        self.left.saves > 0
+    }
+
+    pub(crate) fn takes_load(&self) -> bool {
+        self.left.loads > 0
+    }
+
+    /// Whether the step has room for all loads of a hit.
+    pub(crate) fn takes_loads(&self, hit: &Hit) -> bool {
+        let loads = hit.blocks() - hit.on_device().count();
+        loads <= self.left.loads as usize
+    }
+
+    /// Has a block copied to the host's memory.
+    pub(crate) fn save(&mut self, save: Save) {
+        self.left.saves -= 1;
+        self.work = self.work.with_copied_block();
+        self.plan.saves.push(save);
+    }
+
+    /// Has a block copied back from the host's memory, for the request of a slot.
+    pub(crate) fn load(&mut self, slot: SlotId, running: &mut Running, load: Load) {
+        self.left.loads -= 1;
+        self.work = self.work.with_copied_block();
+        self.plan.loads.push(load);
+        self.name(slot, running);
+    }
+
+    /// The step names a slot. If it has no row of it besides, its commit looks at the slot all the same.
+    fn name(&mut self, slot: SlotId, running: &mut Running) {
+        if self.named.last() != Some(&slot) {
+            self.named.push(slot);
+        }
+        running.last_step = self.step;
     }
 
     /// Has the start of a block copied. The caller holds the source, until the step has committed.
@@ -166,17 +207,28 @@ impl NextStep {
         running.appended = blocks;
         running.planned = end;
         running.draws += u32::from(samples);
-        running.last_step = self.step;
+        (running.last_row, running.last_step) = (self.step, self.step);
     }
 
     /// The plan, if there is anything to do, and what the core must remember of it.
     pub(crate) fn finish(mut self, drops: &mut Vec<SlotId>) -> Option<(Plan, Sent)> {
-        if self.plan.rows.is_empty() {
+        let Plan { rows, admits, saves, loads, .. } = &self.plan;
+        if rows.is_empty() && admits.is_empty() && saves.is_empty() && loads.is_empty() {
             return None; // drops alone can wait for the next step that does something
         }
+        self.named.retain(|slot| !rows.iter().any(|row| row.slot == *slot));
+        let sent = Sent {
+            step: self.step,
+            rows: self.rows,
+            named: self.named,
+            sources: self.sources,
+            saves: saves.iter().map(|save| save.to).collect(),
+            loads: loads.iter().map(|load| load.from).collect(),
+            work: self.work,
+        };
         self.plan.step = self.step;
         self.plan.drops = std::mem::take(drops);
-        Some((self.plan, Sent { step: self.step, rows: self.rows, sources: self.sources, work: self.work }))
+        Some((self.plan, sent))
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{BlockId, TokenId};
+use crate::{BlockId, BlockKey, TokenId};
 
 /// Names a chain of full blocks. 128 bits, so that 2^40 blocks collide by accident with a probability of 2^-49.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,6 +23,16 @@ impl Key {
     /// A short name for those outside. Keys are made with a secret, so it tells nobody anything else.
     pub(crate) fn name(self) -> u64 {
         u64::try_from(self.0 >> 64).expect("the upper half")
+    }
+
+    /// All of it, for what is kept outside.
+    pub(crate) fn bytes(self) -> BlockKey {
+        BlockKey(self.0.to_le_bytes())
+    }
+
+    /// The other way round. A claim: whoever reads keys from outside compares them with the tokens'.
+    pub(crate) fn claimed(BlockKey(bytes): BlockKey) -> Self {
+        Self(u128::from_le_bytes(bytes))
     }
 
     /// A number below `places`, which is not 0. It tells nothing of the name.
@@ -67,7 +77,7 @@ impl KeyMaker {
     }
 
     /// The key of the empty chain under a salt. 8 bytes are hashed, for a child at least 20: the two never meet.
-    fn root(&self, salt: u64) -> Key {
+    pub(crate) fn root(&self, salt: u64) -> Key {
         let mut hasher = self.keyed;
         hasher.write(&salt.to_le_bytes());
         Key(hasher.finish128().into())
@@ -128,7 +138,7 @@ impl KeyChain {
 
 /// Keys are hashes already, and secret ones: their low half is the map's hash.
 #[derive(Debug, Default)]
-struct LowHalf(u64);
+pub(crate) struct LowHalf(u64);
 
 impl Hasher for LowHalf {
     fn finish(&self) -> u64 {
@@ -144,7 +154,8 @@ impl Hasher for LowHalf {
     }
 }
 
-type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
+/// A map by keys.
+pub(crate) type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
 
 /// How many children of a parent are looked at for a partial hit, the newest first. Bounds the cost of a popular prefix
 /// with a thousand continuations; a hit that is missed costs part of one block.
@@ -182,6 +193,16 @@ impl PrefixIndex {
 
     pub(crate) fn find(&self, key: Key) -> Option<BlockId> {
         self.full.get(&key).copied()
+    }
+
+    /// The key under which a full block is found.
+    pub(crate) fn key_of(&self, block: BlockId) -> Option<Key> {
+        self.entries[block.index()].and_then(|entry| entry.key)
+    }
+
+    /// The tokens of a block that is found.
+    pub(crate) fn tokens_of(&self, block: BlockId) -> &[TokenId] {
+        self.filling(block)
     }
 
     pub(crate) fn contains(&self, block: BlockId) -> bool {

@@ -5,8 +5,8 @@ mod sim;
 use std::fmt::Debug;
 
 use pelton_core::{
-    CacheChange, CommitError, CoreConfig, Counts, Event, GroupId, Micros, NewRequest, Plan, Refusal, RequestId,
-    StepResults,
+    CacheChange, CommitError, CoreConfig, Counts, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros,
+    NewRequest, Plan, Refusal, RequestId, StepResults,
 };
 
 /// The core, and one that was brought back from a snapshot of it and is told the same ever since.
@@ -62,6 +62,26 @@ impl Core {
 
     pub(crate) fn worker_back(&mut self, group: GroupId, blocks: u32, reaches_host: bool) {
         self.both(|core| core.worker_back(group, blocks, reaches_host));
+    }
+
+    pub(crate) fn has_disk_orders(&self) -> bool {
+        self.one.has_disk_orders()
+    }
+
+    pub(crate) fn disk_orders(&mut self) -> Vec<DiskOrder> {
+        self.both(pelton_core::Core::disk_orders)
+    }
+
+    pub(crate) fn disk_done(&mut self, place: DiskPlace, result: Result<(), DiskFault>) {
+        self.both(|core| core.disk_done(place, result));
+    }
+
+    pub(crate) fn restore_disk(&mut self, entries: Vec<DiskEntry>) {
+        self.both(|core| core.restore_disk(entries.clone()));
+    }
+
+    pub(crate) fn clear_tiers(&mut self) {
+        self.both(pelton_core::Core::clear_tiers);
     }
 
     pub(crate) fn events(&mut self) -> impl Iterator<Item = Event> + use<> {

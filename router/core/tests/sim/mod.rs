@@ -5,20 +5,23 @@
 //! come garbled. After every action the core checks its invariants, and every token that it tells is compared with the
 //! one that the request draws alone.
 
+mod disk;
 mod model;
 mod random;
 mod requests;
+mod tiers;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Limits, Micros, NewRequest, Refusal, RequestId,
-    TokenId,
+    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Limits, Medium, Micros, NewRequest, Refusal,
+    RequestId, TokenId, Wait,
 };
 
+use disk::Disk;
 use random::Random;
-use worker::Worker;
+use worker::{HostMemory, Worker};
 
 use crate::Core; // the core itself, or what has the same door
 
@@ -29,6 +32,8 @@ pub(crate) struct World {
     config: CoreConfig,
     core: Core,
     sites: BTreeMap<GroupId, Site>,
+    host: HostMemory,
+    disk: Disk,
     tales: BTreeMap<RequestId, Tale>,
     texts: Vec<Vec<TokenId>>, // what prompts are made of
     faults: Faults,
@@ -39,8 +44,10 @@ pub(crate) struct World {
 /// Where a group's worker lives.
 struct Site {
     blocks: u32,
+    reaches_host: bool,
+    copy_us: u32,
     worker: Option<Worker>,
-    findable: BTreeSet<u64>, // blocks, as told by the core
+    findable: BTreeSet<(Medium, u64)>, // blocks, as told by the core
 }
 
 /// A request and what came of it.
@@ -61,6 +68,10 @@ struct Faults {
     kills: bool,
     garbage: bool,
     shrinks: bool,
+    clears: bool,
+    disk: bool,
+    /// It says nothing for long.
+    disk_hangs: bool,
 }
 
 macro_rules! seen {
@@ -108,6 +119,21 @@ seen! {
     kills_in_flight,
     replays,
     garbage,
+    saves,
+    saves_alone,
+    loads,
+    loads_spread,
+    host_hits,
+    disk_hits,
+    waits_for_disk,
+    host_blocks_removed,
+    disk_blocks_removed,
+    disk_writes,
+    disk_reads,
+    disk_faults,
+    disk_erasures,
+    disk_blocks_restored,
+    clears,
 }
 
 impl World {
@@ -115,35 +141,45 @@ impl World {
     pub(crate) fn from_seed(seed: u64) -> Self {
         let mut random = Random(seed);
         let config = config(&mut random);
+        let texts: Vec<_> =
+            (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
+        let mut seen = Seen::default();
         let mut core = Core::new(config.clone());
+        let disk = tiers::earlier_life(&mut random, &config, &texts);
+        if disk.len() > 0 {
+            core.restore_disk(disk.entries(&mut random, true));
+            seen.disk_blocks_restored += core.counts().disk_blocks as u64;
+        }
         let longest = config.max_model_len.div_ceil(config.block_size);
         let mut sites = BTreeMap::new();
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
             let blocks = random.within(longest.div_ceil(2)..=longest * 4);
-            core.add_group(group, blocks, false);
+            let (reaches_host, copy_us) = (!random.once_in(5), random.within(1..=60));
+            core.add_group(group, blocks, reaches_host);
             sites.insert(
                 group,
                 Site {
                     blocks,
-                    worker: Some(Worker::new(blocks, config.block_size, config.limits)),
+                    reaches_host,
+                    copy_us,
+                    worker: Some(Worker::new(blocks, config.block_size, config.limits, copy_us)),
                     findable: BTreeSet::new(),
                 },
             );
         }
-        let texts = (0..random.within(1..=4)).map(|_| requests::text(&mut random, config.max_model_len)).collect();
+        let host = tiers::host_memory(&config);
         let mut often = || !random.once_in(4);
-        let faults = Faults { aborts: often(), finishes: often(), kills: often(), garbage: often(), shrinks: often() };
-        Self {
-            random,
-            now: Micros(0),
-            config,
-            core,
-            sites,
-            tales: BTreeMap::new(),
-            texts,
-            faults,
-            seen: Seen::default(),
-        }
+        let faults = Faults {
+            aborts: often(),
+            finishes: often(),
+            kills: often(),
+            garbage: often(),
+            shrinks: often(),
+            clears: often(),
+            disk: often(),
+            disk_hangs: !often(),
+        };
+        Self { random, now: Micros(0), config, core, sites, host, disk, tales: BTreeMap::new(), texts, faults, seen }
     }
 
     /// Lives through so many actions.
@@ -157,6 +193,8 @@ impl World {
                 14 if self.faults.kills && self.random.once_in(2) => self.kill(),
                 15..=18 => self.revive(),
                 19 if self.faults.garbage && self.random.once_in(2) => self.garble(),
+                20 if self.faults.clears && self.random.once_in(4) => self.clear_tiers(),
+                21..=30 if !self.faults.disk_hangs || self.random.once_in(50) => self.disk_acts(),
                 20..=49 => self.plan(),
                 50..=74 => self.work(),
                 _ => self.commit(),
@@ -172,7 +210,9 @@ impl World {
             self.revive_group(group);
         }
         self.hear();
+        self.calm_disk();
         while self.tales.values().any(|tale| !tale.has_ended) {
+            self.calm_disk();
             for group in self.groups() {
                 while self.plan_group(group) {}
             }
@@ -191,10 +231,17 @@ impl World {
                 self.commit_group(group);
             }
         }
+        self.calm_disk();
         self.hear();
         self.core.check();
         let counts = self.core.counts();
-        assert_eq!((counts.running, counts.waiting, counts.blocks_held), (0, 0, 0), "everything comes home");
+        let held = (counts.blocks_held, counts.host_blocks_held);
+        assert_eq!((counts.running, counts.waiting, held), (0, 0, (0, 0)), "everything comes home");
+        assert_eq!(counts.disk_blocks, self.disk.len(), "core and disk agree on what is kept");
+        self.seen.saves += counts.saves;
+        self.seen.loads += counts.loads;
+        self.seen.host_hits += counts.host_hits;
+        self.seen.disk_hits += counts.disk_hits;
         self.seen.preemptions += counts.preemptions;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
@@ -278,8 +325,10 @@ impl World {
 
     fn lose(&mut self, group: GroupId) {
         let site = self.site(group);
-        site.worker = None;
         site.findable.clear();
+        if let Some(worker) = site.worker.take() {
+            worker.die(&mut self.host);
+        }
         self.core.worker_lost(group);
     }
 
@@ -294,11 +343,13 @@ impl World {
         }
         let shrinks = self.faults.shrinks && self.random.once_in(3);
         let (block_size, limits) = (self.config.block_size, self.config.limits);
+        let reaches_host = !self.random.once_in(5);
         let site = self.site(group);
         site.blocks -= u32::from(shrinks) * (site.blocks / 4);
         let blocks = site.blocks;
-        site.worker = Some(Worker::new(blocks, block_size, limits));
-        self.core.worker_back(group, blocks, false);
+        site.reaches_host = reaches_host;
+        site.worker = Some(Worker::new(blocks, block_size, limits, site.copy_us));
+        self.core.worker_back(group, blocks, reaches_host);
     }
 
     /// Results come that cannot be right: the core says so and changes nothing, and the worker is replaced.
@@ -310,6 +361,7 @@ impl World {
         match kind {
             0 => results.step = results.step.next(),
             1 => results.rows.push(None),
+            2 | 3 if results.rows.is_empty() => results.rows.push(None),
             2 => drop(results.rows.pop()),
             _ => results.rows[0] = if results.rows[0].is_some() { None } else { Some(requests::row_result()) },
         }
@@ -334,6 +386,8 @@ impl World {
         let seen = &mut self.seen;
         seen.steps_ahead += u64::from(was_in_flight == 1);
         seen.copies += plan.copies.len() as u64;
+        seen.saves_alone += u64::from(plan.rows.is_empty() && plan.loads.is_empty());
+        seen.loads_spread += u64::from(plan.rows.is_empty() && !plan.loads.is_empty());
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
             seen.chunks += u64::from(!row.samples);
@@ -343,7 +397,9 @@ impl World {
             seen.histories_with_output += u64::from(admit.history.len() > admit.prompt_len as usize);
             seen.suppressed += u64::from(!admit.suppressed.is_empty());
         }
-        let worker = self.site(group).worker.as_mut().expect("plans are made for workers that live");
+        let site = self.site(group);
+        assert!(site.reaches_host || (plan.saves.is_empty() && plan.loads.is_empty()), "it reaches no host's memory");
+        let worker = site.worker.as_mut().expect("plans are made for workers that live");
         worker.receive(plan);
         true
     }
@@ -354,9 +410,9 @@ impl World {
     }
 
     fn work_group(&mut self, group: GroupId) {
-        let Self { sites, random, .. } = self;
+        let Self { sites, random, host, .. } = self;
         if let Some(worker) = &mut sites.get_mut(&group).expect("a group of this world").worker {
-            worker.work(random);
+            worker.work(random, host);
         }
     }
 
@@ -400,6 +456,7 @@ impl World {
                 }
                 Event::Finished { request, reason, explanation } => {
                     check_explanation(&explanation, self.now);
+                    self.seen.waits_for_disk += u64::from(explanation.waited.micros(Wait::Disk) > 0);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended);
                     assert_eq!(
@@ -435,14 +492,19 @@ impl World {
         for (&group, site) in &mut self.sites {
             for change in self.core.cache_changes(group) {
                 match change {
-                    CacheChange::Stored { block, tokens, .. } => {
+                    CacheChange::Stored { block, tokens, medium, .. } => {
                         assert_eq!(tokens.len(), self.config.block_size as usize);
-                        assert!(site.findable.insert(block), "a block is stored once");
+                        assert!(site.findable.insert((medium, block)), "a block is stored once");
                         self.seen.blocks_stored += 1;
                     }
-                    CacheChange::Removed { block, .. } => {
-                        assert!(site.findable.remove(&block), "what is removed was stored");
-                        self.seen.blocks_removed += 1;
+                    CacheChange::Removed { block, medium } => {
+                        assert!(site.findable.remove(&(medium, block)), "what is removed was stored");
+                        let seen = &mut self.seen;
+                        *match medium {
+                            Medium::Device => &mut seen.blocks_removed,
+                            Medium::Host => &mut seen.host_blocks_removed,
+                            Medium::Disk => &mut seen.disk_blocks_removed,
+                        } += 1;
                     }
                 }
             }
@@ -486,6 +548,7 @@ fn check_explanation(explanation: &Explanation, now: Micros) {
         }
         None => assert_eq!(waited.total(), until.0 - arrival.0, "{explanation:?}"),
     }
+    assert!(explanation.cached_host + explanation.cached_disk <= explanation.cached, "{explanation:?}");
     assert!(explanation.cached + explanation.missed.evicted <= explanation.prompt, "{explanation:?}");
 }
 
@@ -498,13 +561,15 @@ fn config(random: &mut Random) -> CoreConfig {
         slots: max_running + random.within(0..=2),
         tokens: random.within(1..=60),
         appends: longest + random.within(0..=20),
-        saves: 0,
-        loads: 0,
+        saves: random.within(1..=4),
+        loads: random.within(1..=4),
         copies: random.within(0..=4),
         biases: random.within(2..=6),
         suppressed: random.within(2..=6),
         history: max_model_len + random.within(0..=100),
     };
+    let host_blocks = if random.once_in(3) { 0 } else { random.within(1..=longest * 3) };
+    let disk_places = if random.once_in(3) { 0 } else { random.within(1..=longest * 5) };
     CoreConfig {
         block_size,
         max_model_len,
@@ -514,8 +579,8 @@ fn config(random: &mut Random) -> CoreConfig {
         token_budget: random.within(1..=60),
         itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],
-        host_blocks: 0,
-        disk_places: 0,
+        host_blocks,
+        disk_places: if host_blocks > 0 { disk_places } else { 0 },
         prefix_caching: !random.once_in(10),
         tells_cache_changes: true,
     }

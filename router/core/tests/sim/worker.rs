@@ -12,12 +12,16 @@ pub(crate) struct Worker {
     limits: Limits,
     block_size: u32,
     kv: Vec<Vec<Option<u64>>>, // by block, by offset; stale contents stay until something is written
+    copy_us: u32,
     slots: Vec<Option<Slot>>,
     plans: VecDeque<Plan>,
     last_step: StepId,
     /// Results that nobody has read yet.
     pub(crate) results: VecDeque<StepResults>,
 }
+
+/// What the workers of a host share: by block, by offset.
+pub(crate) type HostMemory = Vec<Vec<Option<u64>>>;
 
 struct Slot {
     admit: Admit,
@@ -27,11 +31,12 @@ struct Slot {
 }
 
 impl Worker {
-    pub(crate) fn new(blocks: u32, block_size: u32, limits: Limits) -> Self {
+    pub(crate) fn new(blocks: u32, block_size: u32, limits: Limits, copy_us: u32) -> Self {
         Self {
             limits,
             block_size,
             kv: vec![vec![None; block_size as usize]; blocks as usize],
+            copy_us,
             slots: (0..limits.slots).map(|_| None).collect(),
             plans: VecDeque::new(),
             last_step: StepId(0),
@@ -49,7 +54,7 @@ impl Worker {
     }
 
     /// Does the oldest step that waits. Rows run in any order: none may depend on another one.
-    pub(crate) fn work(&mut self, random: &mut Random) {
+    pub(crate) fn work(&mut self, random: &mut Random, host: &mut HostMemory) {
         let Some(plan) = self.plans.pop_front() else { return };
         for slot in &plan.drops {
             assert!(self.slots[slot.index()].take().is_some(), "{slot:?} is dropped while in use");
@@ -59,6 +64,16 @@ impl Worker {
         }
         for append in &plan.appends {
             self.slot(append.slot).table.push(append.block);
+        }
+        for save in &plan.saves {
+            let kv = &self.kv[save.from.index()];
+            assert!(kv.iter().all(Option::is_some), "{:?} is saved full", save.from);
+            host[save.to.index()].clone_from(kv);
+        }
+        for load in &plan.loads {
+            let kv = &host[load.from.index()];
+            assert!(kv.iter().all(Option::is_some), "{:?} is loaded full", load.from);
+            self.kv[load.to.index()].clone_from(kv);
         }
         for copy in &plan.copies {
             let source = self.kv[copy.from.index()].clone();
@@ -79,7 +94,19 @@ impl Worker {
         for (at, row, tokens) in rows {
             results[at] = self.compute(row, tokens);
         }
-        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan), rows: results });
+        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), rows: results });
+    }
+
+    /// The worker dies: what it was saving is half there.
+    pub(crate) fn die(self, host: &mut HostMemory) {
+        for save in self.plans.iter().flat_map(|plan| &plan.saves) {
+            host[save.to.index()].fill(None);
+        }
+    }
+
+    /// What steps in flight are about to read of the host's memory.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
+        self.plans.iter().flat_map(|plan| &plan.loads).map(|load| load.from.index())
     }
 
     fn admit(&mut self, admit: Admit) {
@@ -149,6 +176,8 @@ impl Worker {
             ("admits", plan.admits.len(), limits.slots),
             ("rows", plan.rows.len(), limits.slots),
             ("appends", plan.appends.len(), limits.appends),
+            ("saves", plan.saves.len(), limits.saves),
+            ("loads", plan.loads.len(), limits.loads),
             ("copies", plan.copies.len(), limits.copies),
             ("tokens", total(&mut plan.rows.iter().map(|row| row.count as usize)), limits.tokens),
             ("biases", total(&mut plan.admits.iter().map(|admit| admit.sampling.logit_bias.len())), limits.biases),
@@ -157,7 +186,8 @@ impl Worker {
         ] {
             assert!(got <= limit as usize, "{got} {what} in a step that holds {limit}");
         }
-        assert!(!plan.rows.is_empty(), "a step does something");
+        let has_transfers = !plan.saves.is_empty() || !plan.loads.is_empty();
+        assert!(!plan.rows.is_empty() || has_transfers, "a step does something");
         let mut slots: Vec<_> = plan.rows.iter().map(|row| row.slot).collect();
         slots.sort();
         assert!(slots.is_sorted_by(|one, next| one < next), "a slot has one row in a step");
@@ -165,8 +195,9 @@ impl Worker {
 }
 
 /// How long a step takes here: the core does not know it.
-fn took(plan: &Plan) -> u32 {
-    100 + plan.rows.iter().map(|row| 3 + row.count * 7 + row.count * row.start / 4).sum::<u32>()
+fn took(plan: &Plan, copy_us: u32) -> u32 {
+    let copied = (plan.saves.len() + plan.loads.len()) as u32;
+    100 + copied * copy_us + plan.rows.iter().map(|row| 3 + row.count * 7 + row.count * row.start / 4).sum::<u32>()
 }
 
 /// What goes with a token, so that a mix-up is seen.
