@@ -11,10 +11,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pelton.frames import Counts, FrameViews, Results
+from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.runner import Runner
 from pelton.worker.steps import steps_for
-from pelton_kernels._native import Steps, WorkerEnd
+from pelton_kernels._native import HostMemory, Steps, WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row
 
 
@@ -45,10 +46,10 @@ class Request:
 class OneByOne:
     """Computes plans as they are handed in: by the model's program if it has one, else eagerly."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, host: HostMemory | None = None) -> None:
         self.end = WorkerEnd.inline(CAPACITIES, 1)
         self.end.set_bounds(
-            host_blocks=0,
+            host_blocks=0 if host is None else host.blocks,
             blocks=loaded.kv.blocks,
             block_size=loaded.kv.shape.block_size,
             vocab=loaded.model.config.vocab,
@@ -56,8 +57,9 @@ class OneByOne:
         )
         self._views = FrameViews(self.end)
         bounds = CAPACITIES["slots"], CAPACITIES["top_logprobs"]
-        self._native = steps_for(loaded, *bounds) if loaded.program else None
-        self._eager = None if loaded.program else Runner(loaded, *bounds)
+        self._native = steps_for(loaded, *bounds, host) if loaded.program else None
+        host_blocks = None if host is None else HostBlocks(host, loaded.device)
+        self._eager = None if loaded.program else Runner(loaded, *bounds, host_blocks)
 
     def compute(self) -> Results:
         """The next plan that was accepted, computed; its results count until the frame is written again."""

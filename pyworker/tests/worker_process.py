@@ -27,7 +27,7 @@ from plans import CAPACITIES, Plan
 DEADLINE_S = 60
 PREAMBLE_BYTES = 4096
 # Words of the preamble after its first line (proto/frame/src/memory.rs).
-SUBMITTED, COMPLETED = 16, 48
+SUBMITTED, COMPLETED = 32, 64
 MAGIC, FRAME_VERSION = int.from_bytes(b"PLTN", "little"), 1
 RESULT_HEADER_WORDS = 16
 
@@ -124,7 +124,7 @@ class SharedFrames:
         self.bell = _sealed("bell", mmap.PAGESIZE)
         self._bytes = mmap.mmap(self.memory, 0)
         self._words = np.frombuffer(self._bytes, dtype="<u4")
-        self._words[:16] = [
+        self._words[:18] = [
             MAGIC,
             FRAME_VERSION,
             *_halves(RECORDS_CHECKSUM),

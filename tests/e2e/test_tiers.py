@@ -248,6 +248,8 @@ def test_nothing_is_left_in_shared_memory_folders(checkpoints: Path) -> None:
 def tier(server: Server, name: str) -> float:
     """Tokens that were found in this tier."""
     lines = server.get("/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("pelton_prefix_cache_hits_by_tier_total") and f'"{name}"' in line]
+    found = [
+        line for line in lines if line.startswith("pelton_prefix_cache_hits_by_tier_total") and f'"{name}"' in line
+    ]
     assert len(found) == 1, found
     return float(found[0].rsplit(" ", 1)[1])
