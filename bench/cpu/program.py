@@ -91,7 +91,9 @@ def random_model(shape: str, slots: int) -> Loaded:
     arena = KvArena(kv, slots * -(-(CONTEXT + FRAMES) // BLOCK), cpu)
     budget = Budget(0, 0, 0, kv.block_bytes, arena.blocks, BLOCK, POSITIONS, 0)
     numerics = ops.numerics_id(cpu, torch.bfloat16)
-    return Loaded(model, arena, budget, cpu, "bfloat16", numerics, slots, slots * CONTEXT, record_model(model, arena))
+    return Loaded(
+        model, arena, budget, cpu, "bfloat16", numerics, slots, slots * CONTEXT, record_model(model, arena, POSITIONS)
+    )
 
 
 def demo_model(threads: int) -> Loaded:

@@ -52,9 +52,10 @@ class Rows:
 
 
 @torch.inference_mode()
-def record_model(model: Llama, kv: KvArena) -> Program | None:
-    """The model's program, or None. What blocks hold before is lost: only for an arena that serves nobody yet."""
-    first, second = (small_rows(shape, kv) for shape in SHAPES)
+def record_model(model: Llama, kv: KvArena, positions: int) -> Program | None:
+    """The model's program, or None. `positions`: of the longest request. What blocks hold before is lost: only for an arena
+    that serves nobody yet."""
+    first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
     try:
         recordings = _record(model, first), _record(model, second)
         program = build(kv.shape.dtype, recordings, (first.counts, second.counts))
@@ -85,15 +86,14 @@ def run_program(program: Program, rows: Rows, vocab: int) -> Tensor:
     return out
 
 
-def small_rows(shape: tuple[int, ...], kv: KvArena) -> Rows:
+def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
     """Rows of so many tokens each, all from position 0 in the first block. Values mean nothing; shapes do."""
-    tokens = sum(shape)
-    positions = torch.cat([torch.arange(count) for count in shape])
+    places = torch.cat([torch.arange(count) for count in shape])
     ends = torch.tensor(shape).cumsum(0)
     step = Step(
-        ids=torch.zeros(tokens, dtype=torch.int32),
-        positions=positions.int(),
-        kv_slots=positions % kv.shape.block_size,
+        ids=torch.zeros(sum(shape), dtype=torch.int32),
+        positions=(places % positions).int(),
+        kv_slots=places % kv.shape.block_size,
         block_table=torch.zeros(len(shape), -(-max(shape) // kv.shape.block_size), dtype=torch.int32),
         row_offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends]).int(),
         row_starts=torch.zeros(len(shape), dtype=torch.int32),

@@ -95,7 +95,7 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
-        program = record_model(model, arena) if device.type == "cpu" else None
+        program = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
         if program is None:
             _try_step(model, arena, device)
     numerics = ops.numerics_id(device, dtype)
