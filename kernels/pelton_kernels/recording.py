@@ -134,6 +134,7 @@ class Recorder:
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
         self.recording = Recording()
+        self._inputs = dict(inputs)
         self._memory: dict[int, Memory] = {_storage(tensor): Input(name) for name, tensor in inputs.items()}
         # Everything that was seen stays alive, so that no two storages ever have the same address.
         self._alive: list[Any] = list(inputs.values())
@@ -328,7 +329,8 @@ class Recorder:
         return Layer(self._fixed("k_cache", k_cache), self._fixed("v_cache", v_cache), tuple(k_cache.shape))
 
     def _expect(self, tensor: Tensor, name: str) -> None:
-        if self._memory.get(_storage(tensor)) != Input(name):
+        whole = self._inputs[name]
+        if span(tensor) != span(whole) or tensor.dtype != whole.dtype:
             raise RecordingError(f"a kernel is given something else than the step's `{name}`")
 
     def _add(self, name: str, buffers: Mapping[str, Tensor], **fixed: Any) -> None:

@@ -13,6 +13,7 @@ from pelton_kernels.recording import Call, CallBack, Recording, RecordingError, 
 from torch import Tensor
 
 WIDTH, VOCABULARY = 40, 11
+TABLE = torch.zeros(VOCABULARY, WIDTH)
 Body = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -104,12 +105,19 @@ def test_views_and_allocations_are_no_calls_and_cuts_are_kernels() -> None:
     assert others == ["aten.cat.default"]
 
 
+def again(x: Tensor, ids: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    ops.embed(out, TABLE, ids)
+    return out
+
+
 REFUSED: dict[str, Body] = {
     "looks at a value": lambda x, _: x if x.sum() > 0 else x * 2,
     "does different things": lambda x, gain: norm(x, gain) if len(x) > 6 else x,
     "is given something else": lambda x, gain: x * (len(x) / 3),
     "is a part of a larger tensor": lambda x, gain: norm(torch.cat([x, x])[: len(x)], gain),
     "is computed anew": lambda x, gain: norm(x, gain * 2),
+    "something else than the step's `ids`": lambda x, gain: again(x, torch.zeros(len(x), dtype=torch.int32)),
     "memory that is not the step's own": lambda x, gain: x * gain.mul_(1.0),
 }
 

@@ -9,7 +9,8 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::{ffi, prelude::*};
 
 use crate::frame::{duplicate, value_error};
-use crate::ops::{Span, cpu, refused};
+use crate::ops::{cpu, refused};
+use crate::span::Span;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<HostMemory>()?;

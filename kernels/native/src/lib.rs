@@ -8,6 +8,7 @@ mod frame;
 mod host;
 mod ops;
 mod program;
+mod span;
 mod steps;
 
 #[pymodule]

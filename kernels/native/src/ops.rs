@@ -12,6 +12,8 @@ use pelton_cpu::{Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::span::{Span, check_apart};
+
 /// One for the process: its threads are the cores, and two ops at once would only take them from each other.
 static CPU: LazyLock<Mutex<Cpu>> =
     LazyLock::new(|| Mutex::new(Cpu::new(Isa::best(), available_parallelism().map_or(1, usize::from))));
@@ -42,63 +44,6 @@ pub(crate) fn cpu() -> MutexGuard<'static, Cpu> {
 
 pub(crate) fn refused(refusal: Refusal) -> PyErr {
     PyValueError::new_err(refusal.to_string())
-}
-
-/// A contiguous tensor: its address, and how many elements it has.
-#[derive(FromPyObject, Clone, Copy)]
-pub(crate) struct Span(usize, usize);
-
-impl Span {
-    pub(crate) fn new(address: usize, elements: usize) -> Self {
-        Self(address, elements)
-    }
-
-    pub(crate) fn address(self) -> usize {
-        self.0
-    }
-
-    pub(crate) fn elements(self) -> usize {
-        self.1
-    }
-
-    /// # Safety
-    /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
-    pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
-        if self.1 == 0 {
-            return &[]; // torch gives an empty tensor the address 0
-        }
-        // SAFETY: the caller's promise; torch aligns tensors to their elements at least.
-        unsafe { std::slice::from_raw_parts(self.0 as *const T, self.1) }
-    }
-
-    /// # Safety
-    /// As for `read`, and nothing else reads or writes them meanwhile.
-    pub(crate) unsafe fn write<'a, T>(self) -> &'a mut [T] {
-        if self.1 == 0 {
-            return &mut [];
-        }
-        // SAFETY: the caller's promise, as in `read`.
-        unsafe { std::slice::from_raw_parts_mut(self.0 as *mut T, self.1) }
-    }
-
-    pub(crate) fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
-        let (end, other_end) = (self.0 + self.1 * size, other.0 + other.1 * other_size);
-        self.1 > 0 && other.1 > 0 && self.0 < other_end && other.0 < end
-    }
-}
-
-/// Refuses a tensor that is written and overlaps another. Each is named, and has its element size.
-pub(crate) fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) -> PyResult<()> {
-    for (at, &(name, span, size)) in written.iter().enumerate() {
-        for &(other, other_span, other_size) in written[at + 1..].iter().chain(read) {
-            if span.overlaps(size, other_span, other_size) {
-                return Err(PyValueError::new_err(format!(
-                    "`{name}` shares memory with `{other}`; allowed: a tensor of its own"
-                )));
-            }
-        }
-    }
-    Ok(())
 }
 
 pub(crate) fn format_of(dtype: &str) -> PyResult<Format> {
@@ -276,7 +221,7 @@ fn linear(
     bias: Option<Span>,
 ) -> PyResult<()> {
     let out_format = format_of(out_dtype)?;
-    let bias = bias.unwrap_or(Span(0, 0));
+    let bias = bias.unwrap_or(Span::new(0, 0));
     match (&weight.get().0, out_format) {
         (Weight::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
         (Weight::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
@@ -477,7 +422,7 @@ fn sample(
             named("params", params),
             named("slots", slots),
             named("positions", positions),
-            named("counts", counts.unwrap_or(Span(0, 0))),
+            named("counts", counts.unwrap_or(Span::new(0, 0))),
             named("bias_ids", bias_ids),
             named("bias_values", bias_values),
             named("suppressed", suppressed),
@@ -495,7 +440,7 @@ fn sample(
         let input = SampleRows {
             logits: logits.read(),
             vocabulary,
-            params: Span(params.0, params.1 / ADMIT_WORDS).read(),
+            params: Span::new(params.address(), params.elements() / ADMIT_WORDS).read(),
             slots: slots.read(),
             positions: positions.read(),
             counts: counts.map(|counts| counts.read()),

@@ -10,7 +10,8 @@ use pelton_cpu::program::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{CacheSizes, PackedWeight, Span, cache_shape, check_apart, cpu, format_of};
+use crate::ops::{CacheSizes, PackedWeight, cache_shape, cpu, format_of};
+use crate::span::{Span, check_apart};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ProgramBuilder>()?;

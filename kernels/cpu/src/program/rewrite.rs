@@ -1,9 +1,10 @@
 //! What is changed about a recorded program before it is planned. The bits of its result stay the same.
 //!
-//! There is one rule, because it is the only one that pays. Shares of a step's time on Zen 4, one thread, bfloat16, Qwen3-0.6B's
-//! shape: cutting queries, keys and values apart is 0.1 % of it, all norms 0.2 % to 0.9 %, SiLU and its product 0.1 % (1 row) to
-//! 1.0 % (256 tokens), and fusing one of them into its neighbour saves a part of that part. The residual's sum is in the norm
-//! already, and the write of KV in the rotation.
+//! There is one rule, because it is the only one that pays: a prefill of 384 tokens is 1.10 times as fast with 6 layers (the demo
+//! model) and 1.17 times with 4 (CPU time on Zen 4, one thread, bfloat16). Shares of a step in Qwen3-0.6B's shape: cutting
+//! queries, keys and values apart 0.1 %, all norms 0.2 % to 0.9 %, SiLU and its product 0.1 % (1 row) to 1.0 % (256 tokens);
+//! fusing one of them into its neighbour saves a part of that part. The residual's sum is in the norm already, and the write of
+//! KV in the rotation.
 
 use std::collections::BTreeMap;
 
