@@ -149,7 +149,7 @@ fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f3
     let format = format_of(dtype)?;
     by_format!(format, E => {
         let size = size_of::<E>();
-        let is_in_place = out.0 == x.0 && out.1 == x.1;
+        let is_in_place = out == x;
         check_apart(&[("out", out, size)], &[("gain", gain, size)])?;
         // SAFETY: see the module's comment; `out` is apart from `gain` by the check above.
         let (target, gain) = unsafe { (out.write::<E>(), gain.read::<E>()) };

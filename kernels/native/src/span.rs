@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A contiguous tensor: its address, and how many elements it has.
-#[derive(FromPyObject, Clone, Copy)]
+#[derive(FromPyObject, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span(usize, usize);
 
 impl Span {

@@ -104,9 +104,9 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["config", ..] => {
             Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
         }
-        ["inspect", ..] => {
-            Err(Trouble::Usage("`pelton inspect` is `pelton inspect program`; see `pelton inspect program --help`".into()))
-        }
+        ["inspect", ..] => Err(Trouble::Usage(
+            "`pelton inspect` is `pelton inspect program`; see `pelton inspect program --help`".into(),
+        )),
         ["bench", ..] => {
             Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into()))
         }
@@ -123,7 +123,9 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         }
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
         [word, ..] => {
-            let known = ["serve", "chat", "doctor", "config", "inspect", "replay", "cache", "bench", "worker", "help", "version"];
+            let known = [
+                "serve", "chat", "doctor", "config", "inspect", "replay", "cache", "bench", "worker", "help", "version",
+            ];
             let advice = nearest(word, known)
                 .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
             Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))
