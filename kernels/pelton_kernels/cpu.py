@@ -16,6 +16,11 @@ from pelton_kernels.packed import PackedWeight
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
+def dtype_name(tensor: Tensor) -> str:
+    """A tensor's format, as Rust names it."""
+    return _DTYPES[tensor.dtype]
+
+
 def _span(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 

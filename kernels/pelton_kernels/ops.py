@@ -9,7 +9,9 @@ On a CPU a row's result is bit for bit the same alone, in any batch or chunk, on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 import torch
@@ -38,13 +40,14 @@ __all__ = [
     "save_blocks",
     "set_threads",
     "silu_mul",
+    "watched",
 ]
 
 
 Caches = tuple[Tensor, Tensor]  # keys and values of a layer
 
 
-class _Kernels(Protocol):
+class Kernels(Protocol):
     """What a device brings."""
 
     def numerics_id(self, dtype: torch.dtype) -> str: ...
@@ -104,9 +107,22 @@ class _Kernels(Protocol):
     ) -> None: ...
 
 
-def _kernels(device: torch.device) -> _Kernels:
+_WATCHER: ContextVar[Kernels | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Kernels) -> Iterator[None]:
+    """Within this block, and this thread, ops on a CPU go to `watcher` instead of the kernels."""
+    before = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(before)
+
+
+def _kernels(device: torch.device) -> Kernels:
     if device.type == "cpu":
-        return cpu
+        return _WATCHER.get() or cpu
     if device.type == "cuda":
         from pelton_kernels import cuda  # Triton is imported where there is a GPU only
 

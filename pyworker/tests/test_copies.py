@@ -5,30 +5,23 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pelton.frames import Counts, FrameViews
-from pelton.runner import Runner
-from pelton_kernels._native import WorkerEnd
-from plans import CAPACITIES, Admit, Plan, Row
+import pytest
+from plans import Admit, Plan, Row
 from random_checkpoints import VOCAB, greedy
-from tiny_router import load_whole
+from tiny_router import OneByOne, eagerly, load_whole
 
 
-def test_a_copied_prefix_gives_the_tokens_of_a_computed_one(checkpoints: Path) -> None:
+@pytest.mark.parametrize("is_eager", [False, True], ids=["program", "eager"])
+def test_a_copied_prefix_gives_the_tokens_of_a_computed_one(checkpoints: Path, is_eager: bool) -> None:
     loaded = load_whole(checkpoints / "qwen3")
-    end = WorkerEnd.inline(CAPACITIES, 1)
-    views, runner = FrameViews(end), Runner(loaded, CAPACITIES["slots"], CAPACITIES["top_logprobs"])
+    worker = OneByOne(eagerly(loaded) if is_eager else loaded)
     source = random.Random(2)
     one = [source.randrange(VOCAB) for _ in range(13)]
     other = [*one[:11], 5, 6, 7]  # shares block 0, and 3 of the 8 tokens of block 1
 
     def drawn(plan: Plan) -> list[int]:
-        end.accept_plan(plan.to_bytes())
-        frame = end.wait(0.0)
-        assert frame is not None
-        cut = views.cut(frame, Counts(*end.header(frame)))
-        runner.run(cut)
-        sampled: list[int] = cut.results.sampled.tolist()
-        end.publish(frame, 0, 0)
+        worker.end.accept_plan(plan.to_bytes())
+        sampled: list[int] = worker.compute().sampled.tolist()
         return sampled
 
     first = drawn(Plan(1, admits=[Admit(0)], appends=[(0, 40), (0, 41)], rows=[Row(0, 0, 13, one, True)]))

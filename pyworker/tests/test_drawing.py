@@ -10,14 +10,16 @@ import pytest
 from pelton.loading.load import Loaded
 from plans import Admit
 from random_checkpoints import VOCAB, logits
-from tiny_router import Request, TinyRouter, load_whole
+from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 PROMPT = [random.Random(11).randrange(VOCAB) for _ in range(9)]
 
 
-@pytest.fixture(scope="module")
-def loaded(checkpoints: Path) -> Loaded:
-    return load_whole(checkpoints / "llama")
+@pytest.fixture(scope="module", params=["program", "eager"])
+def loaded(request: pytest.FixtureRequest, checkpoints: Path) -> Loaded:
+    loaded = load_whole(checkpoints / "llama")
+    assert loaded.program
+    return loaded if request.param == "program" else eagerly(loaded)
 
 
 def says(loaded: Loaded, tokens: int = 16, **rules: Any) -> list[int]:

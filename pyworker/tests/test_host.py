@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from pelton.frames import Counts, FrameViews
-from pelton.host import HostBlocks
-from pelton.loading.load import Loaded
-from pelton.runner import Runner
-from pelton_kernels._native import HostMemory, WorkerEnd
-from plans import CAPACITIES, Admit, Plan, Row
+from pelton_kernels._native import HostMemory
+from plans import Admit, Plan, Row
 from random_checkpoints import VOCAB, greedy
-from tiny_router import load_whole
+from tiny_router import OneByOne, eagerly, load_whole
 
 HOST_BLOCKS = 4
 
@@ -34,38 +30,23 @@ def host_memory(block_bytes: int) -> HostMemory:
     return memory
 
 
-class Worker:
-    """A runner with an inline frame memory; steps count themselves."""
+class Worker(OneByOne):
+    """Steps count themselves."""
 
-    def __init__(self, loaded: Loaded, host: HostMemory | None) -> None:
-        self._end = WorkerEnd.inline(CAPACITIES, 1)
-        self._end.set_bounds(
-            blocks=loaded.kv.blocks,
-            host_blocks=0 if host is None else host.blocks,
-            block_size=loaded.kv.shape.block_size,
-            vocab=VOCAB,
-            positions=loaded.budget.max_model_len,
-        )
-        blocks = None if host is None else HostBlocks(host, loaded.device)
-        self._views = FrameViews(self._end)
-        self._runner = Runner(loaded, CAPACITIES["slots"], CAPACITIES["top_logprobs"], blocks)
-        self._step = 0
+    _step = 0
 
     def run(self, plan: Plan) -> list[int]:
         self._step += 1
         plan.step = self._step
-        self._end.accept_plan(plan.to_bytes())
-        frame = self._end.wait(0.0)
-        assert frame is not None
-        cut = self._views.cut(frame, Counts(*self._end.header(frame)))
-        self._runner.run(cut)
-        sampled: list[int] = cut.results.sampled.tolist()
-        self._end.publish(frame, 0, 0)
+        self.end.accept_plan(plan.to_bytes())
+        sampled: list[int] = self.compute().sampled.tolist()
         return sampled
 
 
-def test_a_prefix_that_went_to_host_memory_serves_the_next_worker(checkpoints: Path) -> None:
+@pytest.mark.parametrize("is_eager", [False, True], ids=["program", "eager"])
+def test_a_prefix_that_went_to_host_memory_serves_the_next_worker(checkpoints: Path, is_eager: bool) -> None:
     loaded = load_whole(checkpoints / "qwen3")
+    loaded = eagerly(loaded) if is_eager else loaded
     assert loaded.kv.shape.block_size == 8
     host = host_memory(loaded.kv.shape.block_bytes)
     prompt = [random.Random(3).randrange(VOCAB) for _ in range(19)]

@@ -5,14 +5,17 @@ It stands where the real one stands: its plans are bytes that `WorkerEnd` checks
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from pelton.frames import Counts, FrameViews
+from pelton.frames import Counts, FrameViews, Results
+from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.runner import Runner
-from pelton_kernels._native import WorkerEnd
+from pelton.worker.steps import steps_for
+from pelton_kernels._native import HostMemory, Steps, WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row
 
 
@@ -40,21 +43,44 @@ class Request:
         return self.planned == self.max_tokens
 
 
-class TinyRouter:
-    """Drives a runner. `chunk` bounds a row's tokens; None: all that the budget leaves, at random."""
+class OneByOne:
+    """Computes plans as they are handed in: by the model's program if it has one, else eagerly."""
 
-    def __init__(self, loaded: Loaded, chunk: int | None = None, seed: int = 0) -> None:
-        self._end = WorkerEnd.inline(CAPACITIES, 1)
-        shape = loaded.kv.shape
-        self._end.set_bounds(
-            host_blocks=0,
+    def __init__(self, loaded: Loaded, host: HostMemory | None = None) -> None:
+        self.end = WorkerEnd.inline(CAPACITIES, 1)
+        self.end.set_bounds(
+            host_blocks=0 if host is None else host.blocks,
             blocks=loaded.kv.blocks,
-            block_size=shape.block_size,
+            block_size=loaded.kv.shape.block_size,
             vocab=loaded.model.config.vocab,
             positions=loaded.budget.max_model_len,
         )
-        self._views = FrameViews(self._end)
-        self._runner = Runner(loaded, CAPACITIES["slots"], CAPACITIES["top_logprobs"])
+        self._views = FrameViews(self.end)
+        bounds = CAPACITIES["slots"], CAPACITIES["top_logprobs"]
+        self._native = steps_for(loaded, *bounds, host) if loaded.program else None
+        host_blocks = None if host is None else HostBlocks(host, loaded.device)
+        self._eager = None if loaded.program else Runner(loaded, *bounds, host_blocks)
+
+    def compute(self) -> Results:
+        """The next plan that was accepted, computed; its results count until the frame is written again."""
+        frame = self.end.wait(0.0)
+        assert frame is not None
+        cut = self._views.cut(frame, Counts(*self.end.header(frame)))
+        if self._eager:
+            self._eager.run(cut)
+        else:
+            assert isinstance(self._native, Steps)
+            self._native.run(self.end, frame)
+        self.end.publish(frame, 0, 1)
+        return cut.results
+
+
+class TinyRouter:
+    """Drives a worker's steps. `chunk` bounds a row's tokens; None: all that the budget leaves, at random."""
+
+    def __init__(self, loaded: Loaded, chunk: int | None = None, seed: int = 0) -> None:
+        self._worker = OneByOne(loaded)
+        shape = loaded.kv.shape
         self._block_size = shape.block_size
         self._free = list(range(loaded.kv.blocks))
         self._chunk = chunk
@@ -75,7 +101,7 @@ class TinyRouter:
         while waiting or in_flight or any(not request.is_planned_out for request in running):
             plan, sampled = self._plan(waiting, running)
             if plan.rows:
-                self._end.accept_plan(plan.to_bytes())
+                self._worker.end.accept_plan(plan.to_bytes())
                 in_flight.append((plan, sampled))
             if len(in_flight) == 2 or not plan.rows:  # one step ahead
                 self._commit(*in_flight.popleft())
@@ -120,20 +146,19 @@ class TinyRouter:
             plan.appends.append((request.rules.slot, request.blocks[-1]))
 
     def _commit(self, plan: Plan, sampled: list[Request]) -> None:
-        frame = self._end.wait(0.0)
-        assert frame is not None
-        counts = Counts(*self._end.header(frame))
-        cut = self._views.cut(frame, counts)
-        self._runner.run(cut)
-        results, at = cut.results, iter(sampled)
+        results, at = self._worker.compute(), iter(sampled)
         for number, row in enumerate(plan.rows):
             if row.samples:
                 request = next(at)
                 request.output.append(int(results.sampled[number]))
                 assert results.flags[number] == 0
                 top = zip(results.top_ids[number].tolist(), results.top_logprobs[number].tolist(), strict=True)
-                request.logprobs.append((float(results.chosen_logprob[number]), list(top)))
-        self._end.publish(frame, 0, 1)
+                request.logprobs.append((float(results.chosen_logprob[number]), list(top) if plan.has_top else []))
+
+
+def eagerly(loaded: Loaded) -> Loaded:
+    """The same model, run through Python: the oracle of its program."""
+    return dataclasses.replace(loaded, program=None)
 
 
 def load_whole(folder: object, **wish: object) -> Loaded:

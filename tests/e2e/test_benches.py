@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
     [
         ["bench/gpu/check.py", "--dry"],
         ["kernels/bench/cpu.py", "--tiny"],
+        ["bench/cpu/program.py", "--tiny"],
     ],
     ids=lambda command: command[0],
 )

@@ -43,6 +43,14 @@ impl Format {
             Self::BFloat16 => "bfloat16",
         }
     }
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Float32 => size_of::<f32>(),
+            Self::BFloat16 => size_of::<Bf16>(),
+        }
+    }
 }
 
 /// An element of a tensor: how it is loaded, stored, and multiplied in a linear layer. Implemented by `f32` and [`Bf16`].

@@ -20,6 +20,7 @@ mod norm;
 mod philox;
 mod pool;
 mod probe;
+pub mod program;
 mod rope;
 mod sample;
 mod silu;

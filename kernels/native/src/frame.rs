@@ -29,8 +29,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The worker's end of one memory. One thread waits and publishes; others may carry inline bytes and detach meanwhile.
 #[pyclass(frozen, module = "pelton_kernels._native")]
-struct WorkerEnd {
-    memory: Memory,
+pub(crate) struct WorkerEnd {
+    pub(crate) memory: Memory,
     end: Mutex<pelton_frame::WorkerEnd>, // never held while waiting
     inline: Option<Mutex<Inline>>,       // none: the router maps this memory too
 }
@@ -179,7 +179,7 @@ impl WorkerEnd {
 }
 
 impl WorkerEnd {
-    fn lock(&self) -> MutexGuard<'_, pelton_frame::WorkerEnd> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, pelton_frame::WorkerEnd> {
         self.end.lock().expect("no code panics while it holds this lock")
     }
 

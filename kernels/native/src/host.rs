@@ -9,7 +9,8 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::{ffi, prelude::*};
 
 use crate::frame::{duplicate, value_error};
-use crate::ops::{Span, cpu, refused};
+use crate::ops::{cpu, refused};
+use crate::span::Span;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<HostMemory>()?;
@@ -19,7 +20,15 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Host memory that was handed over: `blocks` blocks, each `stride` bytes after the one before. A buffer of bytes, writable.
 #[pyclass(frozen, module = "pelton_kernels._native")]
-struct HostMemory(pelton_frame::HostMemory);
+pub(crate) struct HostMemory(pelton_frame::HostMemory);
+
+impl HostMemory {
+    /// For the saves and loads of one step.
+    pub(crate) fn blocks_for_a_step(&self) -> HostBlocks<'_> {
+        // SAFETY: mapped while `self` lives. The router names a block in one plan at a time and leaves it alone meanwhile.
+        unsafe { HostBlocks::new(self.0.start().as_ptr(), self.0.blocks() as usize, self.0.stride()) }
+    }
+}
 
 #[pymethods]
 impl HostMemory {

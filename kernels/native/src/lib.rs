@@ -7,10 +7,15 @@ use pyo3::prelude::*;
 mod frame;
 mod host;
 mod ops;
+mod program;
+mod span;
+mod steps;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
     host::register(module)?;
-    ops::register(module)
+    ops::register(module)?;
+    program::register(module)?;
+    steps::register(module)
 }

@@ -4,12 +4,15 @@
 //! tensor and holds it during the call; shapes and formats are checked before, in `pelton_kernels.ops`, so that all devices
 //! refuse alike. Checked here: that nothing written overlaps anything else, and what lies in the tensors (by `pelton_cpu`).
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
+use pelton_cpu::program::Weight;
 use pelton_cpu::{Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::span::{Span, check_apart};
 
 /// One for the process: its threads are the cores, and two ops at once would only take them from each other.
 static CPU: LazyLock<Mutex<Cpu>> =
@@ -43,56 +46,7 @@ pub(crate) fn refused(refusal: Refusal) -> PyErr {
     PyValueError::new_err(refusal.to_string())
 }
 
-/// A contiguous tensor: its address, and how many elements it has.
-#[derive(FromPyObject, Clone, Copy)]
-pub(crate) struct Span(usize, usize);
-
-impl Span {
-    pub(crate) fn new(address: usize, elements: usize) -> Self {
-        Self(address, elements)
-    }
-
-    /// # Safety
-    /// This many `T` lie at the address, for as long as 'a, and nothing writes them meanwhile.
-    pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
-        if self.1 == 0 {
-            return &[]; // torch gives an empty tensor the address 0
-        }
-        // SAFETY: the caller's promise; torch aligns tensors to their elements at least.
-        unsafe { std::slice::from_raw_parts(self.0 as *const T, self.1) }
-    }
-
-    /// # Safety
-    /// As for `read`, and nothing else reads or writes them meanwhile.
-    pub(crate) unsafe fn write<'a, T>(self) -> &'a mut [T] {
-        if self.1 == 0 {
-            return &mut [];
-        }
-        // SAFETY: the caller's promise, as in `read`.
-        unsafe { std::slice::from_raw_parts_mut(self.0 as *mut T, self.1) }
-    }
-
-    pub(crate) fn overlaps(self, size: usize, other: Self, other_size: usize) -> bool {
-        let (end, other_end) = (self.0 + self.1 * size, other.0 + other.1 * other_size);
-        self.1 > 0 && other.1 > 0 && self.0 < other_end && other.0 < end
-    }
-}
-
-/// Refuses a tensor that is written and overlaps another. Each is named, and has its element size.
-fn check_apart(written: &[(&str, Span, usize)], read: &[(&str, Span, usize)]) -> PyResult<()> {
-    for (at, &(name, span, size)) in written.iter().enumerate() {
-        for &(other, other_span, other_size) in written[at + 1..].iter().chain(read) {
-            if span.overlaps(size, other_span, other_size) {
-                return Err(PyValueError::new_err(format!(
-                    "`{name}` shares memory with `{other}`; allowed: a tensor of its own"
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn format_of(dtype: &str) -> PyResult<Format> {
+pub(crate) fn format_of(dtype: &str) -> PyResult<Format> {
     [Format::Float32, Format::BFloat16]
         .into_iter()
         .find(|format| format.name() == dtype)
@@ -195,7 +149,7 @@ fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f3
     let format = format_of(dtype)?;
     by_format!(format, E => {
         let size = size_of::<E>();
-        let is_in_place = out.0 == x.0 && out.1 == x.1;
+        let is_in_place = out == x;
         check_apart(&[("out", out, size)], &[("gain", gain, size)])?;
         // SAFETY: see the module's comment; `out` is apart from `gain` by the check above.
         let (target, gain) = unsafe { (out.write::<E>(), gain.read::<E>()) };
@@ -228,22 +182,14 @@ fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span,
 
 /// A weight matrix in the layout of the instruction set that was chosen when it was packed.
 #[pyclass(frozen, module = "pelton_kernels._native")]
-struct PackedWeight(Packed);
-
-enum Packed {
-    Float32(pelton_cpu::PackedWeight<f32>),
-    BFloat16(pelton_cpu::PackedWeight<Bf16>),
-}
+pub(crate) struct PackedWeight(pub(crate) Weight);
 
 #[pymethods]
 impl PackedWeight {
     /// How much memory it takes.
     #[getter]
     fn nbytes(&self) -> usize {
-        match &self.0 {
-            Packed::Float32(weight) => weight.bytes(),
-            Packed::BFloat16(weight) => weight.bytes(),
-        }
+        self.0.bytes()
     }
 }
 
@@ -252,15 +198,15 @@ impl PackedWeight {
 fn pack(py: Python<'_>, dtype: &str, weight: Span, columns: usize, depth: usize) -> PyResult<PackedWeight> {
     let format = format_of(dtype)?;
     Ok(PackedWeight(py.detach(|| match format {
-        Format::Float32 => Packed::Float32(pack_as(weight, columns, depth)),
-        Format::BFloat16 => Packed::BFloat16(pack_as(weight, columns, depth)),
+        Format::Float32 => Weight::Float32(pack_as(weight, columns, depth)),
+        Format::BFloat16 => Weight::BFloat16(pack_as(weight, columns, depth)),
     })))
 }
 
-fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> pelton_cpu::PackedWeight<E> {
+fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> Arc<pelton_cpu::PackedWeight<E>> {
     // SAFETY: see the module's comment; nothing that Python can see is written.
     let weight = unsafe { weight.read::<E>() };
-    pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth)
+    Arc::new(pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth))
 }
 
 /// `out_dtype` is the weight's, or float32.
@@ -275,12 +221,12 @@ fn linear(
     bias: Option<Span>,
 ) -> PyResult<()> {
     let out_format = format_of(out_dtype)?;
-    let bias = bias.unwrap_or(Span(0, 0));
+    let bias = bias.unwrap_or(Span::new(0, 0));
     match (&weight.get().0, out_format) {
-        (Packed::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
-        (Packed::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
-        (Packed::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
-        (Packed::Float32(_), Format::BFloat16) => {
+        (Weight::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
+        (Weight::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
+        (Weight::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
+        (Weight::Float32(_), Format::BFloat16) => {
             Err(PyValueError::new_err("`out` is bfloat16, the weight is float32; allowed: float32"))
         }
     }
@@ -310,9 +256,9 @@ fn linear_of<E: Element, O: Element>(
 }
 
 /// Blocks, KV heads, block size, head size.
-type CacheSizes = (usize, usize, usize, usize);
+pub(crate) type CacheSizes = (usize, usize, usize, usize);
 
-fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
+pub(crate) fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
     CacheShape { blocks, heads, block_size, dim }
 }
 
@@ -476,7 +422,7 @@ fn sample(
             named("params", params),
             named("slots", slots),
             named("positions", positions),
-            named("counts", counts.unwrap_or(Span(0, 0))),
+            named("counts", counts.unwrap_or(Span::new(0, 0))),
             named("bias_ids", bias_ids),
             named("bias_values", bias_values),
             named("suppressed", suppressed),
@@ -494,7 +440,7 @@ fn sample(
         let input = SampleRows {
             logits: logits.read(),
             vocabulary,
-            params: Span(params.0, params.1 / ADMIT_WORDS).read(),
+            params: Span::new(params.address(), params.elements() / ADMIT_WORDS).read(),
             slots: slots.read(),
             positions: positions.read(),
             counts: counts.map(|counts| counts.read()),

@@ -2,12 +2,11 @@
 
 use std::{
     collections::VecDeque,
-    ops::Range,
     time::{Duration, Instant},
 };
 
 use crate::{
-    Bell, Bounds, FrameError, FrameHeader, Memory, PlanView, Region, ResultHeader,
+    Bell, Bounds, FrameError, FrameHeader, Layout, Memory, PlanView, Region, ResultHeader,
     checksum::whole,
     plan::{PARTS, PLAN_REGIONS, plan_checksum},
     router::{result_regions, sign},
@@ -37,6 +36,7 @@ pub struct WorkerEnd {
     step: u64,                      // the last one taken
     headers: VecDeque<FrameHeader>, // taken and not yet published, oldest first
     scratch: Vec<u32>,
+    holds_plan: bool, // `scratch` is the copy of the plan that was taken last
 }
 
 impl WorkerEnd {
@@ -51,6 +51,7 @@ impl WorkerEnd {
             step: 0,
             headers: VecDeque::new(),
             scratch: Vec::new(),
+            holds_plan: false,
         }
     }
 
@@ -93,7 +94,9 @@ impl WorkerEnd {
             _ => {}
         }
         let frame = self.taken % frames;
+        self.holds_plan = false;
         let header = self.check(frame)?;
+        self.holds_plan = true;
         self.step = header.step();
         self.taken = self.taken.wrapping_add(1);
         self.headers.push_back(header);
@@ -114,6 +117,13 @@ impl WorkerEnd {
         position.and_then(|ahead| self.headers.get(ahead)).ok_or(FrameError::NotDue { frame })
     }
 
+    /// The plan that was taken last: the copy that was checked, whatever its frame says by now. None once it is published.
+    pub fn plan(&self) -> Option<PlanView<'_>> {
+        let header = self.headers.back().filter(|_| self.holds_plan)?;
+        let parts = plan_parts(header, &self.scratch, self.memory.layout());
+        Some(plan_view(header.step(), parts))
+    }
+
     /// Signs the result part of the oldest frame taken, publishes it and rings the router.
     pub fn publish(&mut self, frame: u32, status: u32, duration: Duration) -> Result<(), FrameError> {
         let capacities = *self.memory.layout().capacities();
@@ -129,6 +139,7 @@ impl WorkerEnd {
             top: plan.top,
             ..ResultHeader::default()
         };
+        self.holds_plan = false;
         let rows = plan.rows as usize;
         let top = if plan.top == 1 { rows * capacities.top_logprobs as usize } else { 0 };
         self.scratch.clear();
@@ -153,17 +164,14 @@ impl WorkerEnd {
         self.memory.read(frame, Region::Header, FrameHeader::WORDS, &mut self.scratch);
         let header: FrameHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&self.scratch));
         let step = header.step();
-        let mut parts: [Range<usize>; PARTS] = Default::default();
-        for ((region, count), part) in PLAN_REGIONS.into_iter().zip(header.counts()).zip(&mut parts) {
+        for (region, count) in PLAN_REGIONS.into_iter().zip(header.counts()) {
             let place = self.memory.layout().place(region);
             if count > place.capacity {
                 return Err(FrameError::TooMany { step, region, got: count.into(), capacity: place.capacity });
             }
-            let begin = self.scratch.len();
             self.memory.read(frame, region, count as usize * place.words, &mut self.scratch);
-            *part = begin..self.scratch.len();
         }
-        let parts = parts.map(|part| &self.scratch[part]);
+        let parts = plan_parts(&header, &self.scratch, self.memory.layout());
         if plan_checksum(&header, parts) != whole(header.checksum_lo, header.checksum_hi) {
             return Err(FrameError::Checksum { step, part: "plan" });
         }
@@ -177,23 +185,39 @@ impl WorkerEnd {
                 return Err(FrameError::Header { part: "plan", field, got, expected });
             }
         }
-        let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens] = parts;
-        let plan = PlanView {
-            step,
-            drops,
-            admits: bytemuck::cast_slice(admits),
-            biases: bytemuck::cast_slice(biases),
-            suppressed,
-            history,
-            appends: bytemuck::cast_slice(appends),
-            saves: bytemuck::cast_slice(saves),
-            loads: bytemuck::cast_slice(loads),
-            copies: bytemuck::cast_slice(copies),
-            rows: bytemuck::cast_slice(rows),
-            tokens,
-        };
+        let plan = plan_view(step, parts);
         plan.check(self.memory.layout(), &self.bounds)?;
         Ok(header)
+    }
+}
+
+/// Cuts a copied plan, header first, into its regions.
+fn plan_parts<'a>(header: &FrameHeader, words: &'a [u32], layout: &Layout) -> [&'a [u32]; PARTS] {
+    let mut rest = &words[FrameHeader::WORDS..];
+    let counts = header.counts();
+    std::array::from_fn(|at| {
+        let (part, behind) = rest.split_at(counts[at] as usize * layout.place(PLAN_REGIONS[at]).words);
+        rest = behind;
+        part
+    })
+}
+
+/// Words as records.
+fn plan_view(step: u64, parts: [&[u32]; PARTS]) -> PlanView<'_> {
+    let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens] = parts;
+    PlanView {
+        step,
+        drops,
+        admits: bytemuck::cast_slice(admits),
+        biases: bytemuck::cast_slice(biases),
+        suppressed,
+        history,
+        appends: bytemuck::cast_slice(appends),
+        saves: bytemuck::cast_slice(saves),
+        loads: bytemuck::cast_slice(loads),
+        copies: bytemuck::cast_slice(copies),
+        rows: bytemuck::cast_slice(rows),
+        tokens,
     }
 }
 

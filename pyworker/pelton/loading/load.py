@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from pelton_kernels import ops
+from pelton_kernels._native import Program
 
 from pelton import device as machine
 from pelton.kv import KvArena, KvShape
@@ -19,6 +20,7 @@ from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
 from pelton.models import resolve
 from pelton.models.llama import Llama
+from pelton.program import record_model
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
@@ -48,6 +50,12 @@ class Loaded:
     numerics_id: str
     slots: int  # the bounds of one step
     token_budget: int
+    program: Program | None  # None: the model is run eagerly
+
+    @property
+    def is_invariant(self) -> bool:
+        """Whether a row's bits do not depend on its company: so on a CPU, unless PyTorch computes a part of them."""
+        return self.program is not None and self.program.call_backs == 0
 
 
 def load(wish: Wish) -> Generator[Progress, None, Loaded]:
@@ -87,10 +95,11 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
-        _try_step(model, arena, device)
-    return Loaded(
-        model, arena, planned, device, dtype_name, ops.numerics_id(device, dtype), wish.slots, wish.token_budget
-    )
+        program = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
+        if program is None:
+            _try_step(model, arena, device)
+    numerics = ops.numerics_id(device, dtype)
+    return Loaded(model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, program)
 
 
 def _dtype(wish: str, checkpoint: Checkpoint) -> str:

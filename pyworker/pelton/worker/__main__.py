@@ -114,7 +114,7 @@ def _start(args: argparse.Namespace, end: threading.Event) -> tuple[grpc.Server,
 
 def _import_torch() -> None:
     import pelton.loading.load
-    import pelton.runner  # noqa: F401
+    import pelton.worker.eager  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -90,5 +90,5 @@ class MemorySocket:
         # A loop that cannot go on hangs up, so that the router hears of it at once. It only wakes `_serve`, which closes
         # the connection when the memory is let go.
         return self._session.attach(
-            nonce, end, published=lambda _frame: None, failed=lambda: connection.shutdown(socket.SHUT_RD), host=host
+            nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RD), host=host
         )

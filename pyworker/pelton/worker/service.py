@@ -150,6 +150,6 @@ def _report(loaded: Any) -> pb.LoadProgress:
         blocks=loaded.kv.blocks,
         budget=budget,
         numerics_id=loaded.numerics_id,
-        invariant=loaded.device.type == "cpu",
+        invariant=loaded.is_invariant,
     )
     return pb.LoadProgress(stage="ready", done=1, total=1, budget=budget, report=report)

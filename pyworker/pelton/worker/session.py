@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pelton_kernels._native import HostMemory, WorkerEnd
 
-from pelton.worker.steps import StepLoop
+from pelton.worker.steps import StepLoop, steps_for
 
 if TYPE_CHECKING:
     from pelton.loading.load import Loaded, Progress
@@ -96,14 +96,11 @@ class Session:
         self,
         nonce: bytes,
         end: WorkerEnd,
-        published: Callable[[int], None],
+        published: Callable[[int], None] | None,
         failed: Callable[[], None],
         host: HostMemory | None = None,
     ) -> StepLoop:
         """Starts to run the frames of `end`. See `StepLoop` for the two calls."""
-        from pelton.host import HostBlocks
-        from pelton.runner import Runner
-
         with self._lock:
             if not self._nonce or not hmac.compare_digest(nonce, self._nonce):
                 raise ClaimError("the nonce is not that of the latest handshake: another router has taken over")
@@ -131,9 +128,7 @@ class Session:
                 vocab=loaded.model.config.vocab,
                 positions=loaded.budget.max_model_len,
             )
-            host_blocks = None if host is None else HostBlocks(host, loaded.device)
-            runner = Runner(loaded, slots[2], top_logprobs[1], host_blocks)
-            self._loop = StepLoop(end, runner, published, failed)
+            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1], host), published, failed)
             return self._loop
 
     def detach(self, loop: StepLoop) -> None:

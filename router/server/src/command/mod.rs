@@ -7,6 +7,7 @@ mod cache;
 mod chat;
 mod config_explain;
 mod doctor;
+mod inspect;
 mod replay;
 pub(crate) mod serve;
 mod worker;
@@ -26,6 +27,7 @@ Pelton serves large language models.
   pelton chat [MODEL]             chat in the terminal, with a running server (--url) or one of its own
   pelton doctor                   what this machine is, and what Pelton will use of it
   pelton config explain           every setting, its value, and where it came from
+  pelton inspect program [MODEL]  the calls that a model's step is made of on a CPU, and what each takes
   pelton replay FILE              run a recording (--record) again, and explain each request
   pelton cache list|purge FOLDER  what is kept in a folder of --kv-disk; empties it
   pelton bench serve              measure a running server
@@ -93,6 +95,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["doctor", ..] => doctor::run(rest(2), &around),
         ["config", "explain", ..] => config_explain::explain(rest(3), &around),
         ["config", "docs", ..] => config_explain::docs(rest(3)),
+        ["inspect", "program", ..] => inspect::run(rest(3), &around),
         ["replay", ..] => replay::run(rest(2), &around),
         ["cache", "list", ..] => cache::list(rest(3), &around),
         ["cache", "purge", ..] => cache::purge(rest(3), &around),
@@ -101,6 +104,9 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["config", ..] => {
             Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
         }
+        ["inspect", ..] => Err(Trouble::Usage(
+            "`pelton inspect` is `pelton inspect program`; see `pelton inspect program --help`".into(),
+        )),
         ["bench", ..] => {
             Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into()))
         }
@@ -117,7 +123,9 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         }
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
         [word, ..] => {
-            let known = ["serve", "chat", "doctor", "config", "replay", "cache", "bench", "worker", "help", "version"];
+            let known = [
+                "serve", "chat", "doctor", "config", "inspect", "replay", "cache", "bench", "worker", "help", "version",
+            ];
             let advice = nearest(word, known)
                 .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
             Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))

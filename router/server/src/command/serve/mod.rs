@@ -28,6 +28,7 @@ use crate::display::{Start, started};
 use crate::logging;
 
 pub(super) use doors::Doors;
+pub(super) use model::find as find_model;
 pub(crate) use opened::open;
 pub(super) use parts::{Share, secrets};
 pub(super) use server::Server;

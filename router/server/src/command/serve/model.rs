@@ -11,7 +11,11 @@ use crate::hub::{self, Progress};
 const DEMO: &str = "demo";
 
 /// The folder of the configured model. Blocks: it may be downloaded.
-pub(super) fn find(config: &Config, around: &Surroundings, progress: Progress<'_>) -> Result<PathBuf, Trouble> {
+pub(in crate::command) fn find(
+    config: &Config,
+    around: &Surroundings,
+    progress: Progress<'_>,
+) -> Result<PathBuf, Trouble> {
     let folder = match config.model.model.as_deref() {
         None => demo(config, around)?,
         Some(DEMO) if !Path::new(DEMO).is_dir() => demo(config, around)?,

@@ -1,0 +1,199 @@
+"""What a decode step costs a CPU worker, run as a program and run eagerly, and how long it idles between steps.
+
+    python bench/cpu/program.py [--tiny] [--threads 2] [--shapes demo tiny qwen06b] [--rows 1 8 32] [--repeat 5] [--json FILE]
+
+Both serve the same frames, in turn, in one process: a step that prefills, then as many decode steps as a memory has frames,
+all submitted beforehand, so that nothing but the worker is measured. `step` is the worker's own figure (the median of
+`duration_us`); `idle` is the share of the decode steps' time that lies between steps. Weights are random.
+On a machine that others use, ratios count: the two take turns, and medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import struct
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from pelton import demo_dir
+from pelton.kv import KvArena, KvShape
+from pelton.layers.rotary import Rope
+from pelton.loading import weights
+from pelton.loading.budget import Budget
+from pelton.loading.load import Loaded, load
+from pelton.loading.wish import Wish
+from pelton.models.config import DecoderConfig
+from pelton.models.llama import Llama
+from pelton.models.qwen3 import Qwen3
+from pelton.program import record_model
+from pelton.worker.eager import EagerSteps
+from pelton.worker.steps import Steps, steps_for
+from pelton_kernels import ops
+from pelton_kernels._native import WorkerEnd
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "pyworker" / "tests"))
+from plans import Admit, Plan, Row
+
+FRAMES = 64
+CONTEXT = 64  # tokens of each request's prompt
+BLOCK = 32
+POSITIONS = 512
+
+ROPE = Rope("default", 1e6)
+SHARED = {"norm_eps": 1e-6, "rope": ROPE, "positions": POSITIONS, "attention_bias": False, "mlp_bias": False}
+SHAPES: dict[str, tuple[type[Llama], DecoderConfig]] = {
+    "tiny": (
+        Llama,
+        DecoderConfig(
+            vocab=8192, width=256, layers=4, heads=8, kv_heads=4, head_dim=32, mlp_width=688, is_tied=False, **SHARED
+        ),
+    ),
+    "qwen06b": (
+        Qwen3,
+        DecoderConfig(
+            vocab=32768, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp_width=3072, is_tied=True,
+            **SHARED,
+        ),
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Line:
+    """One shape at one number of rows: medians over all repetitions."""
+
+    shape: str
+    rows: int
+    program_us: float
+    eager_us: float
+    faster: float
+    program_idle: float
+    eager_idle: float
+
+
+@torch.inference_mode()
+def random_model(shape: str, slots: int) -> Loaded:
+    """A model of this shape in bfloat16, without a checkpoint."""
+    family, config = SHAPES[shape]
+    kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, torch.bfloat16)
+    model = family(config, POSITIONS)
+    cpu = torch.device("cpu")
+    for holding in weights.holdings(model):
+        tensors = [torch.randn(want.shape) * 0.02 for _, want in holding.wanted]
+        holding.leaf.take(tensors, torch.bfloat16, cpu)
+    arena = KvArena(kv, slots * -(-(CONTEXT + FRAMES) // BLOCK), cpu)
+    budget = Budget(0, 0, 0, kv.block_bytes, arena.blocks, BLOCK, POSITIONS, 0)
+    numerics = ops.numerics_id(cpu, torch.bfloat16)
+    return Loaded(
+        model, arena, budget, cpu, "bfloat16", numerics, slots, slots * CONTEXT, record_model(model, arena, POSITIONS)
+    )
+
+
+def demo_model(threads: int) -> Loaded:
+    """The model that comes with Pelton."""
+    loading = load(Wish(demo_dir(), kv_bytes=64 << 20, block_size=BLOCK, threads=threads, device="cpu"))
+    while True:
+        try:
+            next(loading)
+        except StopIteration as end:
+            loaded: Loaded = end.value
+            return loaded
+
+
+def plans(rows: int) -> Iterable[Plan]:
+    """A prefill of `rows` requests, and decode steps one after the other, each token unknown to the router."""
+    blocks = -(-(CONTEXT + FRAMES) // BLOCK)
+    slots = range(rows)
+    yield Plan(
+        1,
+        admits=[Admit(slot, CONTEXT) for slot in slots],
+        appends=[(slot, slot * blocks + at) for slot in slots for at in range(blocks)],
+        rows=[Row(slot, 0, CONTEXT, [(slot * 31 + at * 7) % 4000 for at in range(CONTEXT)], True) for slot in slots],
+    )
+    for step in range(FRAMES - 1):
+        yield Plan(step + 2, rows=[Row(slot, CONTEXT + step, 1, [], True) for slot in slots])
+
+
+def serve(steps: Steps, rows: int) -> tuple[list[float], float, list[int]]:
+    """Microseconds of each decode step, the share of time between them, and what the last step drew."""
+    capacities = {
+        "frames": FRAMES, "slots": rows, "tokens": rows * CONTEXT, "appends": rows * 8, "copies": 0, "biases": 0,
+        "suppressed": 0, "history": 0, "top_logprobs": 0, "saves": 0, "loads": 0,
+    }  # fmt: skip
+    end = WorkerEnd.inline(capacities, 1)
+    for plan in plans(rows):
+        end.accept_plan(plan.to_bytes())
+    steps.drain()
+    began = time.perf_counter()
+    steps.serve(end, None, failed)
+    whole = (time.perf_counter() - began) * 1e6
+    results = [struct.unpack_from(f"<16I{rows}I", end.result_bytes(frame)) for frame in range(FRAMES)]
+    prefill, *took = (float(result[5]) for result in results)
+    decoding = whole - prefill
+    return took, max(0.0, 1 - sum(took) / decoding), list(results[-1][16:])
+
+
+def failed(step: int, epoch: int, why: str) -> None:
+    raise RuntimeError(f"step {step} of epoch {epoch}: {why}")
+
+
+def measure(shape: str, loaded: Loaded, rows: int, repeat: int) -> Line:
+    """Program and eager in turn."""
+    times: dict[str, list[float]] = {"program": [], "eager": []}
+    idle: dict[str, list[float]] = {"program": [], "eager": []}
+    drawn = []
+    for _ in range(repeat):
+        for path, steps in (
+            ("program", steps_for(loaded, rows, 0)),
+            ("eager", EagerSteps(dataclasses.replace(loaded, program=None), rows, 0)),
+        ):
+            took, share, tokens = serve(steps, rows)
+            times[path] += took
+            idle[path].append(share)
+            drawn.append(tokens)
+    assert all(tokens == drawn[0] for tokens in drawn), "both draw the same tokens"
+    program, eager = median(times["program"]), median(times["eager"])
+    line = Line(shape, rows, program, eager, eager / program, median(idle["program"]), median(idle["eager"]))
+    print(
+        f"{shape:<10} {rows:>3} rows   program {line.program_us:>9.0f} us  eager {line.eager_us:>9.0f} us"
+        f"   {line.faster:>5.2f}x   idle {line.program_idle:>7.2%} / {line.eager_idle:>7.2%}",
+        flush=True,
+    )
+    return line
+
+
+def main(arguments: list[str] | None = None) -> list[Line]:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="one small shape, once: proves that the bench runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shapes", nargs="+", choices=["demo", *SHAPES], default=["demo", *SHAPES])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the lines to this file, too")
+    options = parser.parse_args(arguments)
+    if options.tiny:
+        options.shapes, options.rows, options.repeat = ["tiny"], [2], 1
+    ops.set_threads(options.threads)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    print(f"{ops.numerics_id('cpu', torch.bfloat16)}, {options.threads} threads")
+    lines = []
+    for shape in options.shapes:
+        slots = max(options.rows)
+        loaded = demo_model(options.threads) if shape == "demo" else random_model(shape, slots)
+        lines += [measure(shape, loaded, rows, options.repeat) for rows in options.rows]
+    if options.json:
+        options.json.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+//! What a program is made of: calls of kernels over numbered buffers, and what each call reads, writes and costs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lent::Lent;
+use crate::element::{Bf16, Format};
+use crate::linear::PackedWeight;
+
+/// What a size grows with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Per {
+    /// Nothing: it is the same in every step.
+    Step,
+    /// The step's tokens.
+    Token,
+    /// The rows that draw a token.
+    Draw,
+}
+
+/// How many tokens and draws one step has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Tokens of all rows.
+    pub tokens: usize,
+    /// Rows that draw.
+    pub draws: usize,
+}
+
+/// So many bytes for each of what it grows with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Bytes.
+    pub each: usize,
+    /// Of what.
+    pub per: Per,
+}
+
+impl Size {
+    /// Bytes in a step of these counts.
+    pub fn bytes(self, counts: Counts) -> usize {
+        self.each
+            * match self.per {
+                Per::Step => 1,
+                Per::Token => counts.tokens,
+                Per::Draw => counts.draws,
+            }
+    }
+}
+
+/// Which of a program's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(pub usize);
+
+/// A packed weight of either format, shared with whoever packed it.
+#[derive(Clone)]
+pub enum Weight {
+    /// float32.
+    Float32(Arc<PackedWeight<f32>>),
+    /// bfloat16.
+    BFloat16(Arc<PackedWeight<Bf16>>),
+}
+
+impl Weight {
+    /// N and K.
+    pub fn shape(&self) -> (usize, usize) {
+        match self {
+            Self::Float32(weight) => (weight.columns(), weight.depth()),
+            Self::BFloat16(weight) => (weight.columns(), weight.depth()),
+        }
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Float32(weight) => weight.bytes(),
+            Self::BFloat16(weight) => weight.bytes(),
+        }
+    }
+}
+
+/// One kernel and its arguments. Formats are the program's, but for the result of `Linear`.
+#[derive(Clone)]
+#[allow(missing_docs, reason = "the arguments are those of the kernels of the same names")]
+pub enum Call {
+    /// out[t] = table[ids[t]]
+    Embed {
+        out: BufferId,
+        table: Lent,
+        width: usize,
+    },
+    /// out[d] = x[drawn_at[d]]
+    Pick {
+        out: BufferId,
+        x: BufferId,
+        width: usize,
+    },
+    /// out = 0
+    Clear {
+        out: BufferId,
+    },
+    /// out[t] = x[t][from..from + width], rows of x being `stride` apart
+    Columns {
+        out: BufferId,
+        x: BufferId,
+        from: usize,
+        width: usize,
+        stride: usize,
+    },
+    /// `out` may be `x`.
+    RmsNorm {
+        out: BufferId,
+        x: BufferId,
+        gain: Lent,
+        eps: f32,
+    },
+    AddRmsNorm {
+        out: BufferId,
+        residual: BufferId,
+        x: BufferId,
+        gain: Lent,
+        eps: f32,
+    },
+    Linear {
+        out: BufferId,
+        x: BufferId,
+        weight: Weight,
+        bias: Option<Lent>,
+        out_format: Format,
+    },
+    SiluMul {
+        out: BufferId,
+        gate_up: BufferId,
+        width: usize,
+    },
+    /// `layer` is the number of a pair of caches.
+    RopeKvWrite {
+        q: BufferId,
+        k: BufferId,
+        v: BufferId,
+        angles: Lent,
+        rotated: usize,
+        layer: usize,
+        heads: usize,
+    },
+    PagedAttention {
+        out: BufferId,
+        q: BufferId,
+        layer: usize,
+        heads: usize,
+        scale: f32,
+    },
+    /// Something that has no kernel: whoever runs the program does it.
+    CallBack {
+        name: String,
+        reads: Vec<BufferId>,
+        writes: Vec<BufferId>,
+    },
+}
+
+/// The kernel's name and the sizes that its buffers do not show.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Embed { width, .. } | Self::Pick { width, .. } | Self::SiluMul { width, .. } => write!(f, " {width}"),
+            Self::Columns { from, width, stride, .. } => write!(f, " {from}..{} of {stride}", from + width),
+            Self::RmsNorm { gain, .. } | Self::AddRmsNorm { gain, .. } => write!(f, " {} B of gain", gain.bytes()),
+            Self::Linear { weight, bias, .. } => {
+                let (columns, depth) = weight.shape();
+                write!(f, " {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
+            }
+            Self::RopeKvWrite { layer, rotated, heads, .. } => {
+                write!(f, " layer {layer}, {heads} heads, {rotated} turned")
+            }
+            Self::PagedAttention { layer, heads, .. } => write!(f, " layer {layer}, {heads} heads"),
+            Self::Clear { .. } | Self::CallBack { .. } => Ok(()),
+        }
+    }
+}
+
+impl Call {
+    /// The kernel's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Embed { .. } => "embed",
+            Self::Pick { .. } => "pick",
+            Self::Clear { .. } => "clear",
+            Self::Columns { .. } => "columns",
+            Self::RmsNorm { .. } => "rms_norm",
+            Self::AddRmsNorm { .. } => "add_rms_norm",
+            Self::Linear { .. } => "linear",
+            Self::SiluMul { .. } => "silu_mul",
+            Self::RopeKvWrite { .. } => "rope_kv_write",
+            Self::PagedAttention { .. } => "paged_attention",
+            Self::CallBack { name, .. } => name,
+        }
+    }
+
+    /// Buffers whose contents it uses.
+    pub fn reads(&self) -> Vec<BufferId> {
+        match self {
+            Self::Embed { .. } | Self::Clear { .. } => vec![],
+            Self::Pick { x, .. }
+            | Self::Columns { x, .. }
+            | Self::RmsNorm { x, .. }
+            | Self::Linear { x, .. }
+            | Self::SiluMul { gate_up: x, .. }
+            | Self::PagedAttention { q: x, .. } => vec![*x],
+            Self::AddRmsNorm { residual, x, .. } => vec![*residual, *x],
+            Self::RopeKvWrite { q, k, v, .. } => vec![*q, *k, *v],
+            Self::CallBack { reads, .. } => reads.clone(),
+        }
+    }
+
+    /// Buffers that it writes, as a whole or, if it also reads them, in place.
+    pub fn writes(&self) -> Vec<BufferId> {
+        match self {
+            Self::Embed { out, .. }
+            | Self::Pick { out, .. }
+            | Self::Clear { out }
+            | Self::Columns { out, .. }
+            | Self::RmsNorm { out, .. }
+            | Self::Linear { out, .. }
+            | Self::SiluMul { out, .. }
+            | Self::PagedAttention { out, .. } => vec![*out],
+            Self::AddRmsNorm { out, residual, .. } => vec![*out, *residual],
+            Self::RopeKvWrite { q, k, .. } => vec![*q, *k],
+            Self::CallBack { writes, .. } => writes.clone(),
+        }
+    }
+
+    /// Puts other buffers in place of those that it names. Not for call-backs, which are given addresses in an order of their own.
+    pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
+        let named = match self {
+            Self::Embed { out, .. } | Self::Clear { out } => vec![out],
+            Self::Pick { out, x, .. }
+            | Self::Columns { out, x, .. }
+            | Self::RmsNorm { out, x, .. }
+            | Self::Linear { out, x, .. }
+            | Self::SiluMul { out, gate_up: x, .. }
+            | Self::PagedAttention { out, q: x, .. } => vec![out, x],
+            Self::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
+            Self::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
+            Self::CallBack { name, .. } => panic!("call-back {name} keeps its buffers"),
+        };
+        for id in named {
+            *id = other(*id);
+        }
+    }
+}

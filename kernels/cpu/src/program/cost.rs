@@ -1,0 +1,62 @@
+//! What each call of a step costs at the least, to hold against what it took.
+
+use super::call::Call;
+use super::{BufferId, Program, StepRows};
+
+/// The least bytes that must move between memory and the cores, and multiplications and additions.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// Bytes of weights, caches and buffers, each counted once.
+    pub bytes: f64,
+    /// Multiplications and additions.
+    pub flops: f64,
+}
+
+impl Program {
+    /// The cost of one call in this step.
+    pub fn cost(&self, call: &Call, rows: &StepRows<'_>) -> Cost {
+        let counts = rows.counts();
+        let buffer = |id: &BufferId| self.parts.buffers[id.0].bytes(counts) as f64;
+        let mut named = [call.reads(), call.writes()].concat();
+        named.sort_unstable();
+        named.dedup();
+        let buffers: f64 = named.iter().map(buffer).sum();
+        let element = self.parts.format.bytes() as f64;
+        match call {
+            Call::Embed { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
+            Call::Pick { out, .. } | Call::Columns { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
+            Call::Linear { x, weight, .. } => {
+                let (columns, depth) = weight.shape();
+                let tokens = buffer(x) / element / depth as f64;
+                let flops = 2.0 * tokens * columns as f64 * depth as f64;
+                Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
+            }
+            Call::RopeKvWrite { k, v, .. } => Cost { bytes: buffers + buffer(k) + buffer(v), flops: 0.0 },
+            Call::PagedAttention { layer, heads, .. } => {
+                let shape = self.parts.layers[*layer].shape;
+                let (keys, pairs) = seen(rows);
+                let dim = shape.dim as f64;
+                Cost {
+                    bytes: buffers + 2.0 * keys * shape.heads as f64 * dim * element,
+                    flops: 4.0 * pairs * *heads as f64 * dim,
+                }
+            }
+            Call::Clear { .. }
+            | Call::RmsNorm { .. }
+            | Call::AddRmsNorm { .. }
+            | Call::SiluMul { .. }
+            | Call::CallBack { .. } => Cost { bytes: buffers, flops: 0.0 },
+        }
+    }
+}
+
+/// Keys that are read at least once, and pairs of a query and a key that it sees.
+fn seen(rows: &StepRows<'_>) -> (f64, f64) {
+    let mut sums = (0.0, 0.0);
+    for (pair, &start) in rows.row_offsets.windows(2).zip(rows.row_starts) {
+        let (count, start) = (f64::from(pair[1] - pair[0]), f64::from(start));
+        sums.0 += start + count;
+        sums.1 += count * start + count * (count + 1.0) / 2.0;
+    }
+    sums
+}

@@ -1,0 +1,73 @@
+//! What must be true of a program before it is planned. A recorder that breaks one of these has a bug, or met a model that
+//! cannot be recorded; the model is run eagerly then.
+
+use super::Parts;
+use super::call::{BufferId, Call, Per, Weight};
+use crate::element::Format;
+
+/// Why calls are no program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("call {at} ({call}): {why}")]
+pub struct Flaw {
+    /// Which call; the number of calls: the result.
+    pub at: usize,
+    /// Its name.
+    pub call: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
+    let mut is_written = vec![false; parts.buffers.len()];
+    for (at, call) in parts.calls.iter().enumerate() {
+        let flaw = |why: String| Err(Flaw { at, call: call.name().to_owned(), why });
+        let (reads, writes) = (call.reads(), call.writes());
+        for id in reads.iter().chain(&writes) {
+            if id.0 >= is_written.len() {
+                return flaw(format!("names buffer {}; there are {}", id.0, is_written.len()));
+            }
+        }
+        if let Some(id) = reads.iter().find(|id| !is_written[id.0]) {
+            return flaw(format!("reads buffer {} before anything is written there", id.0));
+        }
+        if let Some(id) = named_twice(call) {
+            return flaw(format!("is given buffer {} twice", id.0));
+        }
+        if let Call::RopeKvWrite { layer, .. } | Call::PagedAttention { layer, .. } = call
+            && *layer >= parts.layers.len()
+        {
+            return flaw(format!("names layer {layer}; there are {}", parts.layers.len()));
+        }
+        if let Call::Linear { weight, out_format, .. } = call
+            && !fits(parts.format, weight, *out_format)
+        {
+            return flaw("mixes formats otherwise than in a float32 result".to_owned());
+        }
+        writes.iter().for_each(|id| is_written[id.0] = true);
+    }
+    let result = parts.buffers.get(parts.result.0);
+    if !is_written.get(parts.result.0).is_some_and(|&is| is) || result.is_some_and(|size| size.per != Per::Draw) {
+        let why = "is not written, or not per draw".to_owned();
+        return Err(Flaw { at: parts.calls.len(), call: "result".to_owned(), why });
+    }
+    Ok(())
+}
+
+/// A buffer that stands for two arguments. A norm may be in place; a call-back does as it likes.
+fn named_twice(call: &Call) -> Option<BufferId> {
+    let ids = match call {
+        Call::Pick { out, x, .. } | Call::Columns { out, x, .. } | Call::Linear { out, x, .. } => vec![out, x],
+        Call::SiluMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
+        Call::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
+        Call::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
+        Call::Embed { .. } | Call::Clear { .. } | Call::RmsNorm { .. } | Call::CallBack { .. } => vec![],
+    };
+    (1..ids.len()).find(|&at| ids[..at].contains(&ids[at])).map(|at| *ids[at])
+}
+
+fn fits(format: Format, weight: &Weight, out: Format) -> bool {
+    match weight {
+        Weight::Float32(_) => format == Format::Float32 && out == Format::Float32,
+        Weight::BFloat16(_) => format == Format::BFloat16,
+    }
+}

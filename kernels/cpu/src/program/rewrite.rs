@@ -1,0 +1,81 @@
+//! What is changed about a recorded program before it is planned. The bits of its result stay the same.
+//!
+//! There is one rule, because it is the only one that pays: a prefill of 384 tokens is 1.10 times as fast with 6 layers (the demo
+//! model) and 1.17 times with 4 (CPU time on Zen 4, one thread, bfloat16). Shares of a step in Qwen3-0.6B's shape: cutting
+//! queries, keys and values apart 0.1 %, all norms 0.2 % to 0.9 %, SiLU and its product 0.1 % (1 row) to 1.0 % (256 tokens);
+//! fusing one of them into its neighbour saves a part of that part. The residual's sum is in the norm already, and the write of
+//! KV in the rotation.
+
+use std::collections::BTreeMap;
+
+use super::Parts;
+use super::call::{BufferId, Call, Per};
+
+/// Rows that nobody looks at are not computed: after the last attention only those that draw go on.
+///
+/// `pick` stands before the head, where the model has it. It moves up past all calls that handle each token by itself, and is
+/// made once for each buffer that these read:
+///
+/// ```text
+///   attention; linear; add_rms_norm; linear; silu_mul; linear; add_rms_norm; pick
+///   attention; pick; pick (the residual); linear; add_rms_norm; linear; silu_mul; linear; add_rms_norm     per draw
+/// ```
+/// A prefill of N layers saves most of one of them, and all of that in a chunk that draws nothing.
+pub(super) fn pick_early(parts: &mut Parts) {
+    let Some(at) = parts.calls.iter().position(|call| matches!(call, Call::Pick { .. })) else { return };
+    let Call::Pick { out: picked, x: last, .. } = parts.calls[at] else { unreachable!("found above") };
+    let first = parts.calls[..at].iter().rposition(|call| !is_by_token(call)).map_or(0, |before| before + 1);
+    let moved = &parts.calls[first..at];
+    let named: Vec<_> = moved.iter().flat_map(|call| [call.reads(), call.writes()].concat()).collect();
+    let is_needed_later = |id: &BufferId| parts.calls[at + 1..].iter().any(|call| call.reads().contains(id));
+    if moved.is_empty()
+        || named.iter().any(|&id| parts.buffers[id.0].per != Per::Token)
+        || named.iter().any(is_needed_later)
+        || !moved.iter().any(|call| call.writes().contains(&last))
+    {
+        return;
+    }
+
+    let mut per_draw = BTreeMap::from([(last, picked)]);
+    let mut calls = Vec::new();
+    let mut is_written = Vec::new();
+    for call in moved {
+        for id in call.reads().into_iter().filter(|id| !is_written.contains(id)).collect::<Vec<_>>() {
+            let width = parts.buffers[id.0].each / parts.format.bytes();
+            calls.push(Call::Pick { out: draws_of(id, &mut per_draw, &mut parts.buffers), x: id, width });
+            is_written.push(id);
+        }
+        is_written.extend(call.writes());
+    }
+    for call in moved {
+        let mut call = call.clone();
+        call.rename(|id| draws_of(id, &mut per_draw, &mut parts.buffers));
+        calls.push(call);
+    }
+    parts.calls.splice(first..=at, calls);
+}
+
+/// The buffer that holds, per draw, what `id` holds per token.
+fn draws_of(id: BufferId, per_draw: &mut BTreeMap<BufferId, BufferId>, buffers: &mut Vec<super::Size>) -> BufferId {
+    *per_draw.entry(id).or_insert_with(|| {
+        buffers.push(super::Size { per: Per::Draw, ..buffers[id.0] });
+        BufferId(buffers.len() - 1)
+    })
+}
+
+/// Whether a token's result depends on that token alone.
+fn is_by_token(call: &Call) -> bool {
+    match call {
+        Call::Columns { .. }
+        | Call::RmsNorm { .. }
+        | Call::AddRmsNorm { .. }
+        | Call::Linear { .. }
+        | Call::SiluMul { .. } => true,
+        Call::Embed { .. } // by token, but it reads the step's ids, not a buffer's rows
+        | Call::Pick { .. }
+        | Call::Clear { .. }
+        | Call::RopeKvWrite { .. }
+        | Call::PagedAttention { .. }
+        | Call::CallBack { .. } => false,
+    }
+}

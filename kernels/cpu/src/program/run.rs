@@ -1,0 +1,262 @@
+//! One walk over a program's calls. All buffers are pieces of one slice, taken apart anew for each call, so that what a call
+//! may not touch is out of its reach.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use super::call::{BufferId, Call, Counts, Size, Weight};
+use super::places::Places;
+use super::{Layer, Program, StepRows};
+use crate::attention::{Attention, paged_attention};
+use crate::element::{Bf16, Element, Format};
+use crate::embed::embed;
+use crate::error::Refusal;
+use crate::linear::linear;
+use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
+use crate::rope::{RopeKvWrite, rope_kv_write};
+use crate::silu::silu_mul;
+use crate::split::{Shared, part};
+use crate::{Cpu, PackedWeight};
+
+/// Why a run ended early. What it has written by then means nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// A kernel refused what lies in the step.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A call-back failed.
+    #[error("call-back {name}: {why}")]
+    CallBack {
+        /// Which.
+        name: String,
+        /// As it said.
+        why: String,
+    },
+}
+
+/// Does what has no kernel.
+pub trait CallBacks {
+    /// `number` counts the program's call-backs from 0.
+    fn call(&mut self, number: usize, memory: Memory<'_>) -> Result<(), String>;
+}
+
+/// For programs without call-backs.
+pub struct NoCallBacks;
+
+impl CallBacks for NoCallBacks {
+    fn call(&mut self, number: usize, _: Memory<'_>) -> Result<(), String> {
+        Err(format!("nobody answers call-back {number}"))
+    }
+}
+
+/// What a call-back may touch.
+pub struct Memory<'a> {
+    arena: &'a mut [u8],
+    places: &'a Places,
+    buffers: &'a [Size],
+    /// The step's arrays.
+    pub rows: &'a StepRows<'a>,
+}
+
+impl Memory<'_> {
+    /// How many tokens and draws.
+    pub fn counts(&self) -> Counts {
+        self.rows.counts()
+    }
+
+    /// A buffer's bytes. Two buffers that the call-back names do not overlap.
+    pub fn buffer(&mut self, id: BufferId) -> &mut [u8] {
+        let bytes = self.buffers[id.0].bytes(self.rows.counts());
+        &mut self.arena[self.places.range(id, bytes)]
+    }
+}
+
+impl Program {
+    /// One step: KV is written, and `logits` are what it came to.
+    pub fn run(&mut self, cpu: &mut Cpu, rows: &StepRows<'_>, call_backs: &mut dyn CallBacks) -> Result<(), Stop> {
+        self.counts = rows.counts();
+        let bytes = self.places.lay_out(self.counts);
+        let arena = self.arena.scratch::<u8>(bytes);
+        let mut walk = Walk {
+            cpu,
+            arena,
+            places: &self.places,
+            buffers: &self.parts.buffers,
+            layers: &mut self.parts.layers,
+            rows,
+            counts: self.counts,
+        };
+        let mut call_backs_before = 0;
+        for (at, call) in self.parts.calls.iter().enumerate() {
+            let began = self.times.is_some().then(Instant::now);
+            if let Call::CallBack { name, .. } = call {
+                let answer = call_backs.call(call_backs_before, walk.memory());
+                answer.map_err(|why| Stop::CallBack { name: name.clone(), why })?;
+                call_backs_before += 1;
+            } else if walk.has_work(call) {
+                match self.parts.format {
+                    Format::Float32 => walk.call::<f32>(call)?,
+                    Format::BFloat16 => walk.call::<Bf16>(call)?,
+                }
+            }
+            if let (Some(times), Some(began)) = (&mut self.times, began) {
+                times[at] = began.elapsed();
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Walk<'a> {
+    cpu: &'a mut Cpu,
+    arena: &'a mut [u8],
+    places: &'a Places,
+    buffers: &'a [Size],
+    layers: &'a mut [Layer],
+    rows: &'a StepRows<'a>,
+    counts: Counts,
+}
+
+impl Walk<'_> {
+    fn memory(&mut self) -> Memory<'_> {
+        Memory { arena: self.arena, places: self.places, buffers: self.buffers, rows: self.rows }
+    }
+
+    /// Whether it writes anything: nothing is drawn in a step that only prefills.
+    fn has_work(&self, call: &Call) -> bool {
+        call.writes().iter().any(|&id| self.buffers[id.0].bytes(self.counts) > 0)
+    }
+
+    fn range(&self, id: BufferId) -> Range<usize> {
+        self.places.range(id, self.buffers[id.0].bytes(self.counts))
+    }
+
+    /// One buffer to write, as elements.
+    fn one<E: Element>(&mut self, id: BufferId) -> &mut [E] {
+        let range = self.range(id);
+        bytemuck::cast_slice_mut(&mut self.arena[range])
+    }
+
+    fn call<E: Element>(&mut self, call: &Call) -> Result<(), Refusal> {
+        let (rows, counts) = (self.rows, self.counts);
+        match call {
+            Call::Embed { out, table, width } => {
+                let range = self.range(*out);
+                let out: &mut [E] = bytemuck::cast_slice_mut(&mut self.arena[range]);
+                embed(self.cpu, out, table.as_slice(), rows.ids, *width)?;
+            }
+            Call::Pick { out, x, width } => {
+                let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
+                embed(cpu, out, x, rows.drawn_at, *width)?;
+            }
+            Call::Clear { out } => self.one::<E>(*out).fill(E::default()),
+            Call::Columns { out, x, from, width, stride } => {
+                let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
+                columns(cpu, out, x, *from, *width, *stride);
+            }
+            Call::RmsNorm { out, x, gain, eps } if out == x => {
+                let (cpu, [x]) = self.apart::<E, 1>([*x]);
+                rms_norm_in_place(cpu, x, gain.as_slice(), *eps);
+            }
+            Call::RmsNorm { out, x, gain, eps } => {
+                let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
+                rms_norm(cpu, out, x, gain.as_slice(), *eps);
+            }
+            Call::AddRmsNorm { out, residual, x, gain, eps } => {
+                let (cpu, [out, residual, x]) = self.apart::<E, 3>([*out, *residual, *x]);
+                add_rms_norm(cpu, out, residual, x, gain.as_slice(), *eps);
+            }
+            Call::Linear { out, x, weight, bias, out_format } => {
+                let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*x)]);
+                let [out, x] = pieces.expect("a call's buffers lie apart");
+                match (weight, out_format) {
+                    (Weight::Float32(weight), _) => product::<f32, f32>(self.cpu, out, x, weight, bias.as_ref()),
+                    (Weight::BFloat16(weight), Format::BFloat16) => {
+                        product::<Bf16, Bf16>(self.cpu, out, x, weight, bias.as_ref());
+                    }
+                    (Weight::BFloat16(weight), Format::Float32) => {
+                        product::<Bf16, f32>(self.cpu, out, x, weight, bias.as_ref());
+                    }
+                }
+            }
+            Call::SiluMul { out, gate_up, width } => {
+                let (cpu, [out, gate_up]) = self.apart::<E, 2>([*out, *gate_up]);
+                silu_mul(cpu, out, gate_up, *width);
+            }
+            Call::RopeKvWrite { q, k, v, angles, rotated, layer, heads } => {
+                let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
+                let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
+                let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
+                let args = RopeKvWrite {
+                    q,
+                    k,
+                    v,
+                    cos_sin: angles.as_slice(),
+                    rotated: *rotated,
+                    positions: rows.positions,
+                    k_cache: k_cache.as_mut_slice(),
+                    v_cache: v_cache.as_mut_slice(),
+                    cache: *shape,
+                    kv_slots: rows.kv_slots,
+                    heads: *heads,
+                };
+                rope_kv_write(self.cpu, args)?;
+            }
+            Call::PagedAttention { out, q, layer, heads, scale } => {
+                let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
+                let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
+                let Layer { k, v, shape } = &self.layers[*layer];
+                let args = Attention {
+                    out,
+                    q,
+                    k_cache: k.as_slice(),
+                    v_cache: v.as_slice(),
+                    cache: *shape,
+                    block_table: rows.block_table,
+                    row_offsets: rows.row_offsets,
+                    row_starts: rows.row_starts,
+                    heads: *heads,
+                    scale: *scale,
+                };
+                paged_attention(self.cpu, args)?;
+            }
+            Call::CallBack { .. } => unreachable!("answered by whoever runs the program, in a step of {counts:?}"),
+        }
+        Ok(())
+    }
+
+    /// Several buffers at once, as elements, and what runs a kernel over them.
+    fn apart<E: Element, const N: usize>(&mut self, ids: [BufferId; N]) -> (&mut Cpu, [&mut [E]; N]) {
+        let ranges = ids.map(|id| self.range(id));
+        let pieces = self.arena.get_disjoint_mut(ranges).expect("a call's buffers lie apart");
+        (self.cpu, pieces.map(bytemuck::cast_slice_mut))
+    }
+}
+
+fn product<E: Element, O: Element>(
+    cpu: &mut Cpu,
+    out: &mut [u8],
+    x: &[u8],
+    weight: &PackedWeight<E>,
+    bias: Option<&super::Lent>,
+) {
+    let (out, x) = (bytemuck::cast_slice_mut::<u8, O>(out), bytemuck::cast_slice::<u8, E>(x));
+    linear(cpu, out, x, weight, bias.map(|bias| bias.as_slice()));
+}
+
+/// out[t] = x[t][from..from + width]: the copy that cuts queries, keys and values out of one product.
+fn columns<E: Element>(cpu: &mut Cpu, out: &mut [E], x: &[E], from: usize, width: usize, stride: usize) {
+    assert!(width > 0 && from + width <= stride && out.len().is_multiple_of(width));
+    let rows = out.len() / width;
+    assert_eq!(x.len(), rows * stride);
+    let parts = cpu.parts(rows, out.len());
+    let out = Shared::new(out);
+    cpu.pool.run(parts, |thread| {
+        let rows = part(rows, parts, thread);
+        // SAFETY: parts do not overlap.
+        let out = unsafe { out.piece(rows.start * width..rows.end * width) };
+        for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+            out.copy_from_slice(&x[row * stride + from..][..width]);
+        }
+    });
+}

@@ -1,0 +1,207 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::{Isa, PackedWeight};
+
+fn per_token(each: usize) -> Size {
+    Size { each: 4 * each, per: Per::Token }
+}
+
+/// A table of this many rows, leaked: tests lend it for good.
+fn lent(values: Vec<f32>) -> Lent {
+    let values: &'static [f32] = values.leak();
+    // SAFETY: leaked, and nobody writes it.
+    unsafe { Lent::new(values.as_ptr() as usize, size_of_val(values)) }
+}
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0).collect()
+}
+
+const WIDTH: usize = 24;
+const VOCABULARY: usize = 7;
+
+/// logits = head(norm(table[ids]))
+fn parts(cpu: &mut Cpu) -> Parts {
+    let weight = PackedWeight::pack(cpu, &numbers(VOCABULARY * WIDTH), VOCABULARY, WIDTH);
+    let [x, normed, picked, logits] = [0, 1, 2, 3].map(BufferId);
+    Parts {
+        format: Format::Float32,
+        buffers: vec![
+            per_token(WIDTH),
+            per_token(WIDTH),
+            Size { each: 4 * WIDTH, per: Per::Draw },
+            Size { each: 4 * VOCABULARY, per: Per::Draw },
+        ],
+        calls: vec![
+            Call::Embed { out: x, table: lent(numbers(VOCABULARY * WIDTH)), width: WIDTH },
+            Call::RmsNorm { out: normed, x, gain: lent(vec![1.5; WIDTH]), eps: 1e-6 },
+            Call::Pick { out: picked, x: normed, width: WIDTH },
+            Call::Linear {
+                out: logits,
+                x: picked,
+                weight: Weight::Float32(Arc::new(weight)),
+                bias: None,
+                out_format: Format::Float32,
+            },
+        ],
+        layers: vec![],
+        result: logits,
+    }
+}
+
+fn rows<'a>(ids: &'a [i32], drawn_at: &'a [i32]) -> StepRows<'a> {
+    StepRows { ids, positions: ids, kv_slots: &[], block_table: &[], row_offsets: &[], row_starts: &[], drawn_at }
+}
+
+#[test]
+fn a_program_gives_what_its_kernels_give_one_by_one_for_any_mix_of_rows() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let mut program = Program::new(parts(&mut cpu)).unwrap();
+    let weight = PackedWeight::pack(&mut cpu, &numbers(VOCABULARY * WIDTH), VOCABULARY, WIDTH);
+    for (ids, drawn_at) in
+        [(vec![3], vec![0]), (vec![1, 2, 0, 6], vec![3, 1]), (vec![5, 5], vec![]), (vec![4; 300], vec![299, 0])]
+    {
+        program.run(&mut cpu, &rows(&ids, &drawn_at), &mut NoCallBacks).unwrap();
+        let (mut x, mut normed) = (vec![0.0; ids.len() * WIDTH], vec![0.0; ids.len() * WIDTH]);
+        crate::embed(&mut cpu, &mut x, &numbers(VOCABULARY * WIDTH), &ids, WIDTH).unwrap();
+        crate::rms_norm(&mut cpu, &mut normed, &x, &[1.5; WIDTH], 1e-6);
+        let mut logits = vec![0.0; drawn_at.len() * VOCABULARY];
+        for (row, &at) in logits.chunks_mut(VOCABULARY).zip(&drawn_at) {
+            crate::linear(&mut cpu, row, &normed[at as usize * WIDTH..][..WIDTH], &weight, None);
+        }
+        assert_eq!(program.logits(), logits);
+    }
+}
+
+#[test]
+fn an_id_outside_the_table_stops_the_step_and_the_next_one_runs() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut program = Program::new(parts(&mut cpu)).unwrap();
+    let stop = program.run(&mut cpu, &rows(&[VOCABULARY as i32], &[0]), &mut NoCallBacks).unwrap_err();
+    assert!(stop.to_string().contains("`ids` is 7 at index 0"), "{stop}");
+    program.run(&mut cpu, &rows(&[0], &[0]), &mut NoCallBacks).unwrap();
+}
+
+#[test]
+fn calls_that_are_no_program_are_refused_by_name() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut refused = |change: fn(&mut Parts)| {
+        let mut parts = parts(&mut cpu);
+        change(&mut parts);
+        Program::new(parts).err().expect("refused").to_string()
+    };
+    assert!(refused(|parts| drop(parts.calls.remove(0))).contains("call 0 (rms_norm): reads buffer 0 before"));
+    assert!(refused(|parts| drop(parts.calls.pop())).contains("(result): is not written"));
+    assert!(
+        refused(|parts| parts.calls[2] = Call::Pick { out: BufferId(1), x: BufferId(1), width: WIDTH })
+            .contains("twice")
+    );
+    assert!(refused(|parts| parts.calls[0] = Call::Clear { out: BufferId(9) }).contains("names buffer 9; there are 4"));
+    assert!(refused(|parts| parts.format = Format::BFloat16).contains("mixes formats"));
+    let attention = Call::PagedAttention { out: BufferId(1), q: BufferId(0), layer: 0, heads: 1, scale: 1.0 };
+    let mut unlayered = parts(&mut cpu);
+    unlayered.calls[1] = attention;
+    assert!(Program::new(unlayered).err().expect("refused").to_string().contains("names layer 0; there are 0"));
+}
+
+struct Negate(usize);
+
+impl CallBacks for Negate {
+    fn call(&mut self, number: usize, mut memory: Memory<'_>) -> Result<(), String> {
+        if number != 0 {
+            return Err("there is one".to_owned());
+        }
+        self.0 = memory.counts().tokens;
+        for value in bytemuck::cast_slice_mut::<u8, f32>(memory.buffer(BufferId(1))) {
+            *value = -*value;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_call_back_sees_its_buffers_in_place_and_may_fail() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut program = Program::new(parts(&mut cpu)).unwrap();
+    program.run(&mut cpu, &rows(&[1, 2], &[1]), &mut NoCallBacks).unwrap();
+    let plain = program.logits().to_vec();
+
+    let mut with = parts(&mut cpu);
+    let negate = Call::CallBack { name: "negate".to_owned(), reads: vec![BufferId(1)], writes: vec![BufferId(1)] };
+    with.calls.insert(2, negate);
+    let mut program = Program::new(with).unwrap();
+    let mut call_backs = Negate(0);
+    program.run(&mut cpu, &rows(&[1, 2], &[1]), &mut call_backs).unwrap();
+    assert_eq!(call_backs.0, 2);
+    assert_eq!(program.logits(), plain.iter().map(|logit| -logit).collect::<Vec<_>>());
+    let stop = program.run(&mut cpu, &rows(&[1], &[0]), &mut NoCallBacks).unwrap_err();
+    assert!(stop.to_string().contains("call-back negate: nobody answers"), "{stop}");
+}
+
+#[test]
+fn costs_count_weights_once_and_products_per_token() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let program = Program::new(parts(&mut cpu)).unwrap();
+    let Some(head @ Call::Linear { weight, .. }) = program.calls().last() else { panic!("the head is last") };
+    let one = program.cost(head, &rows(&[1, 1], &[0]));
+    let two = program.cost(head, &rows(&[1, 1], &[0, 1]));
+    assert_eq!(one.flops, 2.0 * (VOCABULARY * WIDTH) as f64);
+    assert_eq!(two.flops, 2.0 * one.flops);
+    assert_eq!(two.bytes - one.bytes, 4.0 * (VOCABULARY + WIDTH) as f64);
+    assert!(one.bytes > weight.bytes() as f64);
+}
+
+#[test]
+fn times_are_noted_when_they_are_wanted() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut program = Program::new(parts(&mut cpu)).unwrap();
+    assert!(program.times().is_none());
+    program.note_times();
+    program.run(&mut cpu, &rows(&[1; 50], &[0]), &mut NoCallBacks).unwrap();
+    assert!(program.times().unwrap().iter().any(|time| !time.is_zero()));
+}
+
+/// A residual stream beside the norm: what a decoder's last layer looks like after its attention.
+fn deeper(cpu: &mut Cpu) -> Parts {
+    let mut parts = parts(cpu);
+    let square = Weight::Float32(Arc::new(PackedWeight::pack(cpu, &numbers(WIDTH * WIDTH), WIDTH, WIDTH)));
+    let [x, picked, residual, inner, normed] = [0, 2, 4, 5, 6].map(BufferId);
+    parts.buffers.extend([per_token(WIDTH); 3]);
+    let head = parts.calls.pop().expect("the head");
+    parts.calls = vec![
+        parts.calls[0].clone(),
+        Call::Embed { out: residual, table: lent(numbers(VOCABULARY * WIDTH)), width: WIDTH },
+        Call::Linear { out: inner, x, weight: square, bias: Some(lent(numbers(WIDTH))), out_format: Format::Float32 },
+        Call::AddRmsNorm { out: normed, residual, x: inner, gain: lent(numbers(WIDTH)), eps: 1e-6 },
+        Call::Pick { out: picked, x: normed, width: WIDTH },
+        head,
+    ];
+    parts
+}
+
+#[test]
+fn rows_are_picked_before_what_handles_each_by_itself_and_the_logits_stay_the_same() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let (mut early, mut late) = (Program::new(deeper(&mut cpu)).unwrap(), Program::planned(deeper(&mut cpu)));
+    let names: Vec<_> = early.calls().iter().map(Call::name).collect();
+    assert_eq!(names, ["embed", "embed", "pick", "pick", "linear", "add_rms_norm", "linear"]);
+    for (ids, drawn_at) in [(vec![3], vec![0]), (vec![1, 2, 0, 6, 6], vec![4, 1]), (vec![5; 60], vec![])] {
+        let rows = rows(&ids, &drawn_at);
+        early.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
+        late.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
+        assert_eq!(early.logits(), late.logits());
+    }
+}
+
+#[test]
+fn rows_that_are_looked_at_again_are_not_picked_early() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut parts = deeper(&mut cpu);
+    let look = Call::CallBack { name: "look".to_owned(), reads: vec![BufferId(4)], writes: vec![] };
+    parts.calls.push(look);
+    let names = |parts: &Parts| parts.calls.iter().map(|call| call.name().to_owned()).collect::<Vec<_>>();
+    let before = names(&parts);
+    rewrite::pick_early(&mut parts);
+    assert_eq!(names(&parts), before);
+}

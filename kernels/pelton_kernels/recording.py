@@ -1,0 +1,357 @@
+"""What a model calls while it runs once, as data: kernels by name, and whatever else torch was asked for.
+
+The model runs for real, on small inputs; the recorder stands in the dispatch table of `ops` and hears every torch op through
+torch's dispatch mode. Memory is followed by its storage:
+
+  an input    one of the step's arrays, by name
+  a buffer    made while recording; it must be used whole
+  fixed       was there before: weights, tables, the KV arena
+
+Views need no call. An allocation is a buffer, zeros are `clear`, a copy of columns is `columns`; any other torch op becomes a
+call-back. A model that does what no program can (use a part of a buffer in a kernel, look at a value) raises `RecordingError`.
+Never here: sizes that change with the step (`program`), models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from pelton_kernels import cpu, ops
+from pelton_kernels.packed import PackedWeight
+
+aten = torch.ops.aten
+
+ALLOCATIONS = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided}
+ZEROS = {aten.zeros, aten.zeros_like, aten.new_zeros}
+COPIES = {aten.clone, aten.contiguous, aten.reshape, aten.flatten}  # where they are no views
+
+
+class RecordingError(Exception):
+    """The model does something that no program can; the message says what."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory made while recording, counted from 0."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """One of the step's arrays."""
+
+    name: str
+
+
+Memory = Buffer | Input
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A pair of caches by address."""
+
+    k: tuple[int, int]
+    v: tuple[int, int]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as a call-back sees it: which memory, and how it lies there."""
+
+    memory: Memory
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel: its buffers by argument, and everything that must be the same in every step."""
+
+    name: str
+    buffers: dict[str, int]
+    fixed: dict[str, Any]
+    formats: set[torch.dtype]
+
+
+@dataclass(frozen=True)
+class CallBack:
+    """One torch op, with `View`s where its tensors were; fixed tensors stand for themselves."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    makes: list[View]
+    """What it returned, where that was no view of something known."""
+    changes: list[View]
+    """What it wrote in place."""
+
+    @property
+    def name(self) -> str:
+        """As torch calls it."""
+        return str(self.function)
+
+
+@dataclass
+class Recording:
+    """One run."""
+
+    buffers: list[int] = field(default_factory=list)
+    """Bytes of each."""
+    calls: list[Call | CallBack] = field(default_factory=list)
+    result: int = -1
+    lenders: list[Any] = field(default_factory=list)
+    """What the fixed addresses point into."""
+
+
+def record(run: Callable[[], Tensor], inputs: Mapping[str, Tensor]) -> Recording:
+    """Runs a model over `inputs`, which it knows already; its result must be a buffer of its own."""
+    recorder = Recorder(inputs)
+    with ops.watched(recorder), recorder.listening():
+        recorder.finish(run())
+    return recorder.recording
+
+
+def span(tensor: Tensor) -> tuple[int, int]:
+    """Address and number of elements."""
+    return tensor.data_ptr(), tensor.numel()
+
+
+class Recorder:
+    """The CPU's kernels, each written down before it runs."""
+
+    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+        self.recording = Recording()
+        self._inputs = dict(inputs)
+        self._memory: dict[int, Memory] = {_storage(tensor): Input(name) for name, tensor in inputs.items()}
+        # Everything that was seen stays alive, so that no two storages ever have the same address.
+        self._alive: list[Any] = list(inputs.values())
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hears torch's own ops."""
+        with _Ear(self):
+            yield
+
+    def finish(self, result: Tensor) -> None:
+        """Names the result."""
+        self.recording.result = self._whole("result", result)
+
+    # The dispatch table's side; `ops` has checked formats and shapes.
+
+    def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None:
+        if self._buffer(table) is None:
+            self._expect(ids, "ids")
+            self._add("embed", {"out": out}, table=self._fixed("table", table), width=out.shape[1])
+        else:
+            self._expect(ids, "drawn_at")
+            self._add("pick", {"out": out, "x": table}, width=out.shape[1])
+        cpu.embed(out, table, ids)
+
+    def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+        self._add("rms_norm", {"out": out, "x": x}, gain=self._fixed("gain", gain), eps=eps)
+        cpu.rms_norm(out, x, gain, eps)
+
+    def add_rms_norm(self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+        buffers = {"out": out, "residual": residual, "x": x}
+        self._add("add_rms_norm", buffers, gain=self._fixed("gain", gain), eps=eps)
+        cpu.add_rms_norm(out, residual, x, gain, eps)
+
+    def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
+        self.recording.lenders.append(weight)
+        lent = None if bias is None else self._fixed("bias", bias)
+        self._add("linear", {"out": out, "x": x}, weight=weight.data, bias=lent, out_dtype=cpu.dtype_name(out))
+        cpu.linear(out, x, weight, bias)
+
+    def silu_mul(self, out: Tensor, gate_up: Tensor) -> None:
+        self._add("silu_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
+        cpu.silu_mul(out, gate_up)
+
+    def rope_kv_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_slots: Tensor,
+    ) -> None:
+        self._expect(positions, "positions")
+        self._expect(kv_slots, "kv_slots")
+        self._add(
+            "rope_kv_write",
+            {"q": q, "k": k, "v": v},
+            angles=self._fixed("cos_sin", cos_sin),
+            rotated=cos_sin.shape[1],
+            layer=self._layer(k_cache, v_cache),
+            heads=q.shape[1],
+        )
+        cpu.rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots)
+
+    def paged_attention(
+        self,
+        out: Tensor,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_table: Tensor,
+        row_offsets: Tensor,
+        row_starts: Tensor,
+        scale: float,
+    ) -> None:
+        self._expect(block_table, "block_table")
+        self._expect(row_offsets, "row_offsets")
+        self._expect(row_starts, "row_starts")
+        layer = self._layer(k_cache, v_cache)
+        self._add("paged_attention", {"out": out, "q": q}, layer=layer, heads=q.shape[1], scale=scale)
+        cpu.paged_attention(out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale)
+
+    def numerics_id(self, dtype: torch.dtype) -> str:
+        return cpu.numerics_id(dtype)
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        raise RecordingError("a weight is packed while the model runs")
+
+    def copy_blocks(self, *_: Any) -> None:
+        raise RecordingError("blocks are copied while the model runs")
+
+    def save_blocks(self, *_: Any) -> None:
+        raise RecordingError("blocks are saved while the model runs")
+
+    def load_blocks(self, *_: Any) -> None:
+        raise RecordingError("blocks are loaded while the model runs")
+
+    def sample(self, *_: Any) -> None:
+        raise RecordingError("tokens are drawn while the model runs")
+
+    # torch's side.
+
+    def heard(self, function: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """One torch op that has run."""
+        packet = function.overloadpacket
+        tensors = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, Tensor)]
+        self._alive += tensors
+        given = {_storage(leaf) for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)}
+        fresh = [tensor for tensor in tensors if _storage(tensor) not in given]
+        is_mutable = function._schema.is_mutable
+        if packet in ALLOCATIONS:
+            self._make(fresh)
+        elif packet in ZEROS:
+            self._make(fresh)
+            self._add("clear", {"out": tensors[0]})
+        elif not is_mutable and tensors and not fresh:
+            return  # views
+        elif packet in COPIES and self._cut(args[0], *fresh):
+            return
+        else:
+            self._call_back(function, args, kwargs, out, fresh, is_mutable)
+
+    def _cut(self, source: Tensor, copy: Tensor) -> bool:
+        """Takes a copy down as `columns`, if it is one: the same range of each row of a buffer, row by row."""
+        buffer = self._buffer(source)
+        if buffer is None or source.dim() < 2 or not copy.is_contiguous() or copy.dtype != source.dtype:
+            return False
+        width, stride = math.prod(source.shape[1:]), source.stride(0)
+        is_range = source[:1].is_contiguous() and source.storage_offset() + width <= stride
+        if not is_range or source.shape[0] * stride * source.itemsize != self.recording.buffers[buffer.number]:
+            return False
+        self._make([copy])
+        numbers = {"out": self._whole("out", copy), "x": buffer.number}
+        fixed = {"start": int(source.storage_offset()), "width": width, "stride": stride}
+        self.recording.calls.append(Call("columns", numbers, fixed, {source.dtype}))
+        return True
+
+    def _call_back(
+        self, function: Any, args: Any, kwargs: Any, out: Any, fresh: list[Tensor], is_mutable: bool
+    ) -> None:
+        if any(isinstance(leaf, int | float | bool) for leaf in tree_flatten(out)[0]):
+            raise RecordingError(f"{function} looks at a value")
+        self._make(fresh)
+        given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        returned = {_storage(tensor) for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)}
+        changed = [tensor for tensor in given if is_mutable and _storage(tensor) in returned]
+        if is_mutable and not changed:
+            raise RecordingError(f"{function} writes something that it does not return")
+        for tensor in changed:
+            if not isinstance(self._memory.get(_storage(tensor)), Buffer):
+                raise RecordingError(f"{function} writes memory that is not the step's own")
+        args, kwargs = tree_map(self._view_or_fixed, (args, kwargs))
+        views = [self._view(tensor) for tensor in fresh], [self._view(tensor) for tensor in changed]
+        self.recording.calls.append(CallBack(function, args, kwargs, *views))
+
+    def _view_or_fixed(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and _storage(leaf) in self._memory:
+            return self._view(leaf)
+        return leaf
+
+    def _view(self, tensor: Tensor) -> View:
+        memory = self._memory[_storage(tensor)]
+        return View(memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+
+    def _make(self, fresh: list[Tensor]) -> None:
+        for tensor in fresh:
+            self._memory[_storage(tensor)] = Buffer(len(self.recording.buffers))
+            self.recording.buffers.append(tensor.untyped_storage().nbytes())
+
+    def _buffer(self, tensor: Tensor) -> Buffer | None:
+        memory = self._memory.get(_storage(tensor))
+        return memory if isinstance(memory, Buffer) else None
+
+    def _whole(self, name: str, tensor: Tensor) -> int:
+        buffer = self._buffer(tensor)
+        if buffer is None:
+            raise RecordingError(f"`{name}` is no activation of this step")
+        if tensor.nbytes != self.recording.buffers[buffer.number]:
+            raise RecordingError(f"`{name}` is a part of a larger tensor")
+        return buffer.number
+
+    def _fixed(self, name: str, tensor: Tensor) -> tuple[int, int]:
+        if _storage(tensor) in self._memory:
+            raise RecordingError(f"`{name}` is computed anew in each step")
+        self.recording.lenders.append(tensor)
+        return span(tensor)
+
+    def _layer(self, k_cache: Tensor, v_cache: Tensor) -> Layer:
+        return Layer(self._fixed("k_cache", k_cache), self._fixed("v_cache", v_cache), tuple(k_cache.shape))
+
+    def _expect(self, tensor: Tensor, name: str) -> None:
+        whole = self._inputs[name]
+        if span(tensor) != span(whole) or tensor.dtype != whole.dtype:
+            raise RecordingError(f"a kernel is given something else than the step's `{name}`")
+
+    def _add(self, name: str, buffers: Mapping[str, Tensor], **fixed: Any) -> None:
+        numbers = {argument: self._whole(argument, tensor) for argument, tensor in buffers.items()}
+        formats = {tensor.dtype for tensor in buffers.values()}
+        self.recording.calls.append(Call(name, numbers, fixed, formats))
+
+
+class _Ear(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Runs each op of torch, then tells the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = function(*args, **kwargs)
+        self._recorder.heard(function, args, kwargs, out)
+        return out
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,217 @@
+//! How each slot draws: its parameters, biases, suppressed ids and counts, and the call of the sampling kernel.
+//!
+//! Tables grow to the largest request so far; the counts that penalties need are made when the first request with penalties
+//! is admitted.
+
+use pelton_cpu::{Cpu, Refusal, SampleOut, SampleRows, sample};
+use pelton_frame::{ADMIT_PENALTIES, Admit, PlanView};
+
+/// Top bit of a count: the token stands in the prompt. The other bits: how often it stands in the output.
+const IN_PROMPT: u32 = 1 << 31;
+
+pub(crate) struct Rules {
+    vocabulary: usize,
+    params: Vec<Admit>, // by slot, like all of these
+    bias_ids: Table<i32>,
+    bias_values: Table<f32>,
+    suppressed: Table<i32>,
+    counts: Option<Vec<u32>>, // [slots, vocabulary]
+    latest: Vec<i32>,
+}
+
+/// What rows drew, in the order in which they were asked for.
+#[derive(Default)]
+pub(crate) struct Drawn {
+    pub(crate) tokens: Vec<i32>,
+    pub(crate) flags: Vec<i32>,
+    pub(crate) chosen: Vec<f32>,
+    pub(crate) top_ids: Vec<i32>,
+    pub(crate) top_logprobs: Vec<f32>,
+}
+
+impl Drawn {
+    fn resize(&mut self, rows: usize, top: usize) {
+        self.tokens.resize(rows, 0);
+        self.flags.resize(rows, 0);
+        self.chosen.resize(rows, 0.0);
+        self.top_ids.resize(rows * top, 0);
+        self.top_logprobs.resize(rows * top, 0.0);
+    }
+}
+
+impl Rules {
+    pub(crate) fn new(slots: usize, vocabulary: usize) -> Self {
+        Self {
+            vocabulary,
+            params: vec![Admit::default(); slots],
+            bias_ids: Table::new(slots),
+            bias_values: Table::new(slots),
+            suppressed: Table::new(slots),
+            counts: None,
+            latest: vec![0; slots],
+        }
+    }
+
+    /// What each slot drew last.
+    pub(crate) fn latest(&self) -> &[i32] {
+        &self.latest
+    }
+
+    /// Takes in the rules of all requests that enter a slot.
+    pub(crate) fn admit(&mut self, plan: &PlanView<'_>) {
+        let cells = self.params.len() * self.vocabulary;
+        for admit in plan.admits {
+            let slot = admit.slot as usize;
+            let of = |offset: u32, count: u32| offset as usize..offset as usize + count as usize;
+            self.params[slot] = *admit;
+            let biases = &plan.biases[of(admit.bias_offset, admit.bias_count)];
+            self.bias_ids.put(slot, biases.iter().map(|bias| bias.token as i32));
+            self.bias_values.put(slot, biases.iter().map(|bias| bias.value));
+            let suppressed = &plan.suppressed[of(admit.suppress_offset, admit.suppress_count)];
+            self.suppressed.put(slot, suppressed.iter().map(|&id| id as i32));
+
+            let has_penalties = admit.flags & ADMIT_PENALTIES != 0;
+            if has_penalties && self.counts.is_none() {
+                self.counts = Some(vec![0; cells]);
+            }
+            let Some(counts) = &mut self.counts else { continue };
+            let counts = &mut counts[slot * self.vocabulary..][..self.vocabulary];
+            counts.fill(0);
+            // The prompt's tokens are marked, the output's counted: a request that resumes has both.
+            let history = &plan.history[of(admit.history_offset, admit.history_count)];
+            let (prompt, output) = history.split_at(history.len().min(admit.prompt_len as usize));
+            prompt.iter().for_each(|&id| counts[id as usize] = IN_PROMPT);
+            output.iter().for_each(|&id| counts[id as usize] += 1);
+        }
+    }
+
+    /// Draws a token for each row of `logits`, and remembers it as its slot's latest. `top`: likeliest tokens reported per row.
+    pub(crate) fn draw(
+        &mut self,
+        cpu: &mut Cpu,
+        logits: &[f32],
+        slots: &[i32],
+        positions: &[i32],
+        top: usize,
+        drawn: &mut Drawn,
+    ) -> Result<(), Refusal> {
+        drawn.resize(slots.len(), top);
+        let out = SampleOut {
+            tokens: &mut drawn.tokens,
+            flags: &mut drawn.flags,
+            chosen: &mut drawn.chosen,
+            top_ids: &mut drawn.top_ids,
+            top_logprobs: &mut drawn.top_logprobs,
+        };
+        let input = SampleRows {
+            logits,
+            vocabulary: self.vocabulary,
+            params: &self.params,
+            slots,
+            positions,
+            counts: self.counts.as_deref(),
+            bias_ids: &self.bias_ids.values,
+            bias_values: &self.bias_values.values,
+            suppressed: &self.suppressed.values,
+        };
+        sample(cpu, out, input)?;
+        for (&slot, &token) in slots.iter().zip(&drawn.tokens) {
+            let slot = slot as usize;
+            self.latest[slot] = token;
+            if let Some(counts) = &mut self.counts
+                && self.params[slot].flags & ADMIT_PENALTIES != 0
+            {
+                counts[slot * self.vocabulary + token as usize] += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `[slots, width]`, as wide as the largest request so far needs it.
+struct Table<T> {
+    slots: usize,
+    width: usize,
+    values: Vec<T>,
+}
+
+impl<T: Copy + Default> Table<T> {
+    fn new(slots: usize) -> Self {
+        Self { slots, width: 0, values: vec![] }
+    }
+
+    fn put(&mut self, slot: usize, values: impl ExactSizeIterator<Item = T>) {
+        if values.len() > self.width {
+            self.widen(values.len().next_power_of_two()); // so it grows a few times in all
+        }
+        for (to, value) in self.values[slot * self.width..].iter_mut().zip(values) {
+            *to = value;
+        }
+    }
+
+    fn widen(&mut self, width: usize) {
+        let mut wider = vec![T::default(); self.slots * width];
+        for (to, from) in wider.chunks_exact_mut(width).zip(self.values.chunks_exact(self.width.max(1))) {
+            to[..self.width].copy_from_slice(from);
+        }
+        (self.width, self.values) = (width, wider);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_cpu::Isa;
+    use pelton_frame::Bias;
+
+    use super::*;
+
+    const VOCABULARY: usize = 5;
+
+    fn draw(rules: &mut Rules, logits: &[f32], slots: &[i32]) -> Vec<i32> {
+        let (mut cpu, mut drawn) = (Cpu::new(Isa::best(), 1), Drawn::default());
+        rules.draw(&mut cpu, logits, slots, &vec![9; slots.len()], 0, &mut drawn).unwrap();
+        assert!(drawn.flags.iter().all(|&flags| flags == 0));
+        drawn.tokens
+    }
+
+    #[test]
+    fn each_slot_draws_by_its_own_rules_and_what_it_drew_counts() {
+        let mut rules = Rules::new(3, VOCABULARY);
+        let penalized = Admit {
+            slot: 1,
+            flags: ADMIT_PENALTIES,
+            repetition: 1.0,
+            frequency: 1.5,
+            prompt_len: 2,
+            history_count: 3,
+            ..Admit::default()
+        };
+        let biased = Admit { slot: 2, bias_count: 2, suppress_count: 1, suppress_until: 100, ..Admit::default() };
+        let plan = PlanView {
+            admits: &[penalized, biased],
+            history: &[4, 4, 3],
+            biases: &[Bias { token: 0, value: 9.0 }, Bias { token: 2, value: 8.0 }],
+            suppressed: &[0],
+            ..PlanView::default()
+        };
+        rules.admit(&plan);
+        let logits = [0.0, 1.0, 2.0, 3.0, 2.9];
+        // Slot 1: token 3 stands in the output once (3 - 1.5), token 4 only in the prompt; then each draw lowers its own.
+        assert_eq!(draw(&mut rules, &[logits, logits, logits].concat(), &[0, 1, 2]), [3, 4, 2]);
+        assert_eq!(rules.latest(), [3, 4, 2]);
+        assert_eq!(draw(&mut rules, &logits, &[1]), [2]);
+        assert_eq!(draw(&mut rules, &logits, &[1]), [3]);
+        // A slot that is admitted again forgets.
+        rules.admit(&PlanView { admits: &[Admit { slot: 1, ..Admit::default() }], ..PlanView::default() });
+        assert_eq!(draw(&mut rules, &logits, &[1]), [3]);
+    }
+
+    #[test]
+    fn a_table_keeps_what_it_has_when_it_grows() {
+        let mut table = Table::new(3);
+        table.put(1, [7].into_iter());
+        table.put(2, [1, 2, 3].into_iter());
+        table.put(0, std::iter::empty());
+        assert_eq!(table.values, [0, 0, 0, 0, 7, 0, 0, 0, 1, 2, 3, 0]);
+    }
+}

@@ -1,0 +1,172 @@
+//! One step in the contract's order: drops, admits, appends, saves, loads, copies, rows.
+
+use pelton_cpu::program::{CallBacks, Program, Stop};
+use pelton_cpu::{Cpu, HostBlocks, Refusal};
+use pelton_frame::PlanView;
+
+use crate::batch::{Arrays, Batch, NoRoom};
+use crate::rules::{Drawn, Rules};
+
+/// Why a step could not be computed. What it left behind is of no known state.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The plan's rows have no place for their KV.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// A kernel refused what lies in the step.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The program stopped.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
+}
+
+/// What the batch is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Requests at once.
+    pub slots: usize,
+    /// Tokens of the longest request.
+    pub positions: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Tokens there are.
+    pub vocabulary: usize,
+    /// Likeliest tokens that a result can carry per row.
+    pub top_logprobs: usize,
+}
+
+/// The state of one router's requests, from step to step.
+pub struct Steps {
+    batch: Batch,
+    rules: Rules,
+    top_logprobs: usize,
+    arrays: Arrays,
+    drawn: Drawn,
+    lists: [Vec<i32>; 3], // columns of the plan's moves
+    results: RowResults,
+}
+
+/// By row of the step; zero where a row does not draw. As words, floats by their bits.
+#[derive(Default)]
+pub struct RowResults {
+    /// The token drawn.
+    pub sampled: Vec<u32>,
+    /// `RESULT_*`.
+    pub flags: Vec<u32>,
+    /// Its log-probability.
+    pub chosen: Vec<u32>,
+    /// `[rows, top_logprobs]`.
+    pub top_ids: Vec<u32>,
+    /// Their log-probabilities.
+    pub top_logprobs: Vec<u32>,
+}
+
+impl Steps {
+    /// Empty slots.
+    pub fn new(sizes: Sizes) -> Self {
+        Self {
+            batch: Batch::new(sizes.slots, sizes.positions.div_ceil(sizes.block_size), sizes.block_size),
+            rules: Rules::new(sizes.slots, sizes.vocabulary),
+            top_logprobs: sizes.top_logprobs,
+            arrays: Arrays::default(),
+            drawn: Drawn::default(),
+            lists: Default::default(),
+            results: RowResults::default(),
+        }
+    }
+
+    /// Computes a checked plan. `host`: the router's memory of saved blocks, if it has handed one over; without it the bounds
+    /// of the check let no plan name any. After an error these slots mean nothing any more.
+    pub fn run(
+        &mut self,
+        cpu: &mut Cpu,
+        program: &mut Program,
+        host: Option<HostBlocks<'_>>,
+        call_backs: &mut dyn CallBacks,
+        plan: &PlanView<'_>,
+    ) -> Result<&RowResults, StepError> {
+        self.batch.apply(plan)?;
+        self.rules.admit(plan);
+        if let Some(host) = host {
+            self.exchange(cpu, program, host, plan)?;
+        }
+        self.copy(cpu, program, plan)?;
+        self.batch.lay_out(plan, self.rules.latest(), &mut self.arrays)?;
+        self.results.clear(plan.rows.len(), self.top_logprobs);
+        if plan.rows.is_empty() {
+            return Ok(&self.results);
+        }
+        program.run(cpu, &self.arrays.rows(), call_backs)?;
+        if !self.arrays.drawn_rows.is_empty() {
+            let Arrays { drawn_slots, drawn_positions, .. } = &self.arrays;
+            let (top, logits) = (self.top_logprobs, program.logits());
+            self.rules.draw(cpu, logits, drawn_slots, drawn_positions, top, &mut self.drawn)?;
+            self.results.scatter(&self.arrays.drawn_rows, &self.drawn, top);
+        }
+        Ok(&self.results)
+    }
+
+    fn exchange(
+        &mut self,
+        cpu: &mut Cpu,
+        program: &mut Program,
+        host: HostBlocks<'_>,
+        plan: &PlanView<'_>,
+    ) -> Result<(), Refusal> {
+        let [from, to, _] = &mut self.lists;
+        if !plan.saves.is_empty() {
+            column(from, plan.saves, |save| save.block);
+            column(to, plan.saves, |save| save.host_block);
+            program.save_blocks(cpu, host, from, to)?;
+        }
+        if !plan.loads.is_empty() {
+            column(from, plan.loads, |load| load.host_block);
+            column(to, plan.loads, |load| load.block);
+            program.load_blocks(cpu, host, from, to)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, cpu: &mut Cpu, program: &mut Program, plan: &PlanView<'_>) -> Result<(), Refusal> {
+        if plan.copies.is_empty() {
+            return Ok(());
+        }
+        let [from, to, tokens] = &mut self.lists;
+        column(from, plan.copies, |copy| copy.from);
+        column(to, plan.copies, |copy| copy.to);
+        column(tokens, plan.copies, |copy| copy.tokens);
+        program.copy_blocks(cpu, from, to, tokens)
+    }
+}
+
+/// One field of all records, in the kernels' format. Ids and counts were checked against bounds that fit 31 bits.
+fn column<T>(list: &mut Vec<i32>, records: &[T], field: impl Fn(&T) -> u32) {
+    list.clear();
+    list.extend(records.iter().map(|record| field(record) as i32));
+}
+
+impl RowResults {
+    fn clear(&mut self, rows: usize, top: usize) {
+        for list in [&mut self.sampled, &mut self.flags, &mut self.chosen] {
+            list.clear();
+            list.resize(rows, 0);
+        }
+        for list in [&mut self.top_ids, &mut self.top_logprobs] {
+            list.clear();
+            list.resize(rows * top, 0);
+        }
+    }
+
+    fn scatter(&mut self, rows: &[usize], drawn: &Drawn, top: usize) {
+        for (at, &row) in rows.iter().enumerate() {
+            self.sampled[row] = drawn.tokens[at] as u32;
+            self.flags[row] = drawn.flags[at] as u32;
+            self.chosen[row] = drawn.chosen[at].to_bits();
+            for likeliest in 0..top {
+                self.top_ids[row * top + likeliest] = drawn.top_ids[at * top + likeliest] as u32;
+                self.top_logprobs[row * top + likeliest] = drawn.top_logprobs[at * top + likeliest].to_bits();
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+"""`python -m pelton.inspect FOLDER`: a model's program, and what each of its calls takes of the machine. Called by `pelton inspect program`.
+
+Calls that are alike but for their layer are one line, unless all are wanted. Bytes and operations are the least that a call
+needs; its bound is the longer of moving the bytes at the rate at which all threads read memory, and of computing at the
+rate of a large matrix product, both taken right before. What lies in a cache is read faster than its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from pelton_kernels import _native
+from pelton_kernels.recording import span
+
+from pelton.loading.error import LoadError
+from pelton.loading.load import Loaded, load
+from pelton.loading.wish import Wish
+from pelton.program import Rows, run_program
+from pelton.step import Step
+
+RUNS = 7
+PROBE_BYTES = 256 << 20
+PROBE_SIDE = 2048
+
+
+@dataclass
+class Line:
+    """One call, or several that are alike."""
+
+    text: str
+    reads: str
+    writes: str
+    calls: int
+    nbytes: float
+    flops: float
+    us: float
+
+    def key(self) -> str:
+        """Equal for calls that differ in their layer alone."""
+        return re.sub(r"layer \d+, ", "", self.text) + f"|{self.nbytes}|{self.flops}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes and operations per second."""
+
+    read: float
+    gemm: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints; 1 if the model is no program."""
+    parser = argparse.ArgumentParser(prog="pelton inspect program", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=1, help="requests in the step")
+    parser.add_argument("--tokens", type=int, default=1, help="new tokens of each")
+    parser.add_argument("--context", type=int, default=64, help="tokens of each that are computed already")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--all", action="store_true", help="every call, in order")
+    options = parser.parse_args(arguments)
+    try:
+        loaded = _load(options)
+    except LoadError as error:
+        print(f"pelton inspect: {error}")
+        return 1
+    if loaded.program is None:
+        print("the model is run eagerly; the lines above say why")
+        return 1
+    rows = decode_rows(loaded, options.rows, options.tokens, options.context)
+    machine = _probe(loaded)
+    for line in report(loaded, rows, machine, is_folded=not options.all):
+        print(line)
+    return 0
+
+
+def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Iterable[str]:
+    """The table, line by line."""
+    program = loaded.program
+    assert program is not None
+    counts, buffers = rows.counts, program.buffers
+    lines, whole = _measure(loaded, rows)
+    used = [place for _, _, place in buffers if place is not None]
+    yield f"{loaded.model.family}, {loaded.dtype}, {loaded.numerics_id}; call-backs: {program.call_backs}"
+    yield f"{len(lines)} calls; {len(used)} buffers in {len(set(used))} places, {_size(program.arena_bytes(counts.tokens, counts.draws))}"
+    yield (
+        f"a step of {counts.tokens} tokens and {counts.draws} draws: {whole:.0f} us; "
+        f"limits: {machine.read / 1e9:.1f} GB/s, {machine.gemm / 1e9:.0f} GFLOP/s"
+    )
+    yield ""
+    yield f"{'calls':>5}  {'':<44} {'read -> written':<34} {'bytes':>9} {'FLOP':>8} {'us':>9} {'share':>6} {'bound':>9} {'of it':>6}"
+    for line in _folded(lines) if is_folded else lines:
+        bound = max(line.nbytes / machine.read, line.flops / machine.gemm) * 1e6
+        yield (
+            f"{line.calls:>5}  {line.text:<44} {line.reads + ' -> ' + line.writes:<34}"
+            f" {_size(line.nbytes):>9} {_count(line.flops):>8} {line.us:>9.1f} {line.us / whole:>6.1%}"
+            f" {bound:>9.1f} {bound / line.us if line.us else 0:>6.2f}"
+        )
+
+
+def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
+    """Each of `rows` requests computes `tokens` after `context`, and draws. Blocks are shared if there are too few."""
+    size = loaded.kv.shape.block_size
+    width = -(-(context + tokens) // size)
+    blocks = torch.arange(rows * width).view(rows, width) % loaded.kv.blocks
+    row = torch.arange(rows).repeat_interleave(tokens)
+    positions = context + torch.arange(tokens).repeat(rows)
+    step = Step(
+        ids=(torch.arange(rows * tokens, dtype=torch.int32) * 7) % loaded.model.config.vocab,
+        positions=positions.int(),
+        kv_slots=blocks[row, positions // size] * size + positions % size,
+        block_table=blocks.int(),
+        row_offsets=torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
+        row_starts=torch.full((rows,), context, dtype=torch.int32),
+        kv=loaded.kv,
+    )
+    return Rows(step, torch.arange(tokens - 1, rows * tokens, tokens, dtype=torch.int32))
+
+
+def _load(options: argparse.Namespace) -> Loaded:
+    needed = options.rows * options.tokens
+    wish = Wish(
+        options.folder, dtype=options.dtype, threads=options.threads, slots=options.rows, token_budget=needed, device="cpu"
+    )  # fmt: skip
+    loading = load(wish)
+    while True:
+        try:
+            next(loading)
+        except StopIteration as end:
+            loaded: Loaded = end.value
+            return loaded
+
+
+@torch.inference_mode()
+def _measure(loaded: Loaded, rows: Rows) -> tuple[list[Line], float]:
+    """Medians over runs: each call, and the whole step, taken without a look at the clock between calls."""
+    program, vocab = loaded.program, loaded.model.config.vocab
+    assert program is not None
+    for cache in (cache for pair in loaded.kv.layers for cache in pair):
+        cache[: int(rows.step.block_table.max()) + 1] = 0  # what was never written may be NaN, which computes slowly
+    wholes = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        run_program(program, rows, vocab)
+        wholes.append((time.perf_counter() - began) * 1e6)
+    program.note_times()
+    step = rows.step
+    given = span(step.ids), span(step.row_offsets), span(step.row_starts), span(rows.drawn_at)
+    runs = []
+    for _ in range(RUNS):
+        run_program(program, rows, vocab)
+        runs.append(program.lines(*given))
+    buffers = program.buffers
+
+    def named(numbers: list[int]) -> str:
+        return " ".join(f"b{number}@{buffers[number][2]}" for number in numbers) or "-"
+
+    lines = [
+        Line(text, named(reads), named(writes), 1, nbytes, flops, median(run[at][5] for run in runs))
+        for at, (text, reads, writes, nbytes, flops, _) in enumerate(runs[0])
+    ]
+    return lines, median(wholes)
+
+
+def _folded(lines: list[Line]) -> list[Line]:
+    folded: dict[str, Line] = {}
+    for line in lines:
+        seen = folded.get(line.key())
+        if seen is None:
+            text = re.sub(r"layer \d+, ", "", line.text)
+            folded[line.key()] = Line(text, line.reads, line.writes, 1, line.nbytes, line.flops, line.us)
+        else:
+            seen.calls += 1
+            seen.nbytes += line.nbytes
+            seen.flops += line.flops
+            seen.us += line.us
+    return list(folded.values())
+
+
+def _probe(loaded: Loaded) -> Machine:
+    """What all threads reach now."""
+    probe = _native.ReadProbe(PROBE_BYTES)
+    square = torch.randn(PROBE_SIDE, PROBE_SIDE).to(loaded.kv.shape.dtype)
+    reads, products = [], []
+    for _ in range(3):
+        began = time.perf_counter()
+        probe.read()
+        between = time.perf_counter()
+        torch.mm(square, square)
+        reads.append(between - began)
+        products.append(time.perf_counter() - between)
+    return Machine(probe.nbytes / min(reads), 2 * PROBE_SIDE**3 / min(products))
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _count(count: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except BrokenPipeError:  # whoever reads has seen enough
+        os._exit(0)

@@ -1,0 +1,106 @@
+"""A loaded model as a program: run twice on small steps while its ops are recorded, then checked against itself.
+
+A model that cannot be recorded is run eagerly, and the log says why. Never here: how ops are recorded, devices, frames.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from pelton_kernels import ops
+from pelton_kernels._native import Program
+from pelton_kernels.program import Counts, build
+from pelton_kernels.recording import Recording, RecordingError, record, span
+from torch import Tensor
+
+from pelton.kv import KvArena
+from pelton.models.llama import Llama
+from pelton.step import Step
+
+log = logging.getLogger("pelton.worker")
+
+# Tokens of each row of the two recordings. 5 tokens and 2 draws, 8 and 3: no ratio of sizes is that of both.
+SHAPES = ((2, 3), (1, 5, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A step, and the tokens after which one is drawn. Every tensor has storage of its own."""
+
+    step: Step
+    drawn_at: Tensor  # [draws] int32
+
+    @property
+    def counts(self) -> Counts:
+        """How many tokens and draws."""
+        return Counts(self.step.ids.shape[0], self.drawn_at.shape[0])
+
+    def inputs(self) -> dict[str, Tensor]:
+        """By the names that the recorder knows."""
+        step = self.step
+        return {
+            "ids": step.ids,
+            "positions": step.positions,
+            "kv_slots": step.kv_slots,
+            "block_table": step.block_table,
+            "row_offsets": step.row_offsets,
+            "row_starts": step.row_starts,
+            "drawn_at": self.drawn_at,
+        }
+
+
+@torch.inference_mode()
+def record_model(model: Llama, kv: KvArena, positions: int) -> Program | None:
+    """The model's program, or None. `positions`: of the longest request. What blocks hold before is lost: only for an arena
+    that serves nobody yet."""
+    first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
+    try:
+        recordings = _record(model, first), _record(model, second)
+        program = build(kv.shape.dtype, recordings, (first.counts, second.counts))
+    except RecordingError as why:
+        log.warning("the model is run eagerly, which is slower: %s", why)
+        return None
+    if not torch.equal(run_program(program, second, model.config.vocab), run_model(model, second)):
+        log.error("the model is run eagerly, which is slower: its program gives other bits. Please report this")
+        return None
+    if program.call_backs:
+        log.warning("%d calls of the model's program go back to PyTorch: they have no kernel", program.call_backs)
+    return program
+
+
+def run_model(model: Llama, rows: Rows) -> Tensor:
+    """Logits [draws, vocab], through Python."""
+    hidden = model(rows.step)
+    picked = hidden.new_empty(rows.drawn_at.shape[0], hidden.shape[1])
+    ops.embed(picked, hidden, rows.drawn_at)
+    out: Tensor = model.head(picked)
+    return out
+
+
+def run_program(program: Program, rows: Rows, vocab: int) -> Tensor:
+    """Logits [draws, vocab], without."""
+    out = torch.empty(rows.drawn_at.shape[0], vocab)
+    program.run(**{name: span(tensor) for name, tensor in rows.inputs().items()}, out=span(out))
+    return out
+
+
+def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
+    """Rows of so many tokens each, all from position 0 in the first block. Values mean nothing; shapes do."""
+    places = torch.cat([torch.arange(count) for count in shape])
+    ends = torch.tensor(shape).cumsum(0)
+    step = Step(
+        ids=torch.zeros(sum(shape), dtype=torch.int32),
+        positions=(places % positions).int(),
+        kv_slots=places % kv.shape.block_size,
+        block_table=torch.zeros(len(shape), -(-max(shape) // kv.shape.block_size), dtype=torch.int32),
+        row_offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends]).int(),
+        row_starts=torch.zeros(len(shape), dtype=torch.int32),
+        kv=kv,
+    )
+    return Rows(step, (ends - 1).int())
+
+
+def _record(model: Llama, rows: Rows) -> Recording:
+    return record(lambda: run_model(model, rows), rows.inputs())
