@@ -89,6 +89,16 @@ worlds: ## The core's simulator for as long as you like: make worlds COUNT=10000
 soak: build ## A server under load for MINUTES=10 (8 hours: MINUTES=480): memory, descriptors and blocks must not grow
 	$(PY) tests/soak/soak.py --minutes $(or $(MINUTES),10) $(if $(JSON),--json $(JSON),)
 
+# The coverage that libFuzzer needs, as stable compilers know it.
+COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
+
+.PHONY: fuzz
+fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: result)
+	cd tests/fuzz && RUSTFLAGS="--cfg fuzzing $(COVERAGE)" $(CARGO) build --locked --release --target $$(rustc -vV | sed -n 's/^host: //p')
+	@mkdir -p target/corpus/$(or $(TARGET),plan)
+	tests/fuzz/target/$$(rustc -vV | sed -n 's/^host: //p')/release/$(or $(TARGET),plan) target/corpus/$(or $(TARGET),plan) -max_total_time=$(or $(SECONDS),60) -max_len=65536
+
 .PHONY: proto
 proto: $(UV) ## Generates the Python side of proto/ again
 	$(UV) run --script proto/generate.py

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Bell, Bounds, FrameError, FrameHeader, Layout, Memory, PlanView, Region, ResultHeader,
-    checksum::whole,
+    checksum::{agree, whole},
     plan::{PARTS, PLAN_REGIONS, plan_checksum},
     router::{result_regions, sign},
 };
@@ -172,7 +172,7 @@ impl WorkerEnd {
             self.memory.read(frame, region, count as usize * place.words, &mut self.scratch);
         }
         let parts = plan_parts(&header, &self.scratch, self.memory.layout());
-        if plan_checksum(&header, parts) != whole(header.checksum_lo, header.checksum_hi) {
+        if !agree(plan_checksum(&header, parts), whole(header.checksum_lo, header.checksum_hi)) {
             return Err(FrameError::Checksum { step, part: "plan" });
         }
         let fields = [
