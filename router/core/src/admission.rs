@@ -198,18 +198,19 @@ impl Core {
         if let Some(partial) = partial {
             next.copy(Copy { from: partial.source, to: table[found], tokens: partial.tokens });
         }
+        let counted = |blocks: usize| u32::try_from(blocks).expect("blocks are counted by u32");
         let running = Running {
             owner: Owner::Serves(key),
             table,
             appended: 0,
             planned: cached,
             // What is copied or brought back, and what stands behind that, counts when the first row is done.
-            committed: u32::try_from(indexed).expect("blocks are counted by u32") * self.config.block_size,
+            committed: counted(indexed) * self.config.block_size,
             draws: 0,
             shared,
-            found,
+            found: counted(found),
             indexed,
-            loading: loads.len(),
+            loading: counted(loads.len()),
             tail_indexed: false,
             frontier: None,
             last_row: StepId(0),
