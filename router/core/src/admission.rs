@@ -209,6 +209,7 @@ impl Core {
             let to = table.get(kind, places).expect("the row writes behind the copied tokens");
             next.copy(Copy { from, to, tokens: partial.as_ref().map_or(0, |partial| partial.tokens) });
         }
+        let counted = |blocks: usize| u32::try_from(blocks).expect("blocks are counted by u32");
         let running = Running {
             owner: Owner::Serves(key),
             tenant: request.party.tenant,
@@ -216,12 +217,12 @@ impl Core {
             appended: 0,
             planned: cached,
             // What is copied or brought back, and what stands behind that, counts when the first row is done.
-            committed: u32::try_from(indexed).expect("blocks are counted by u32") * self.config.block_size,
+            committed: counted(indexed) * self.config.block_size,
             draws: 0,
             shared,
-            found: places,
+            found: counted(places),
             indexed,
-            loading: loads.len(),
+            loading: counted(loads.len()),
             tail_indexed: false,
             frontier: None,
             last_row: StepId(0),

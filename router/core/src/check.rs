@@ -78,7 +78,7 @@ fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
 /// Whatever a step in flight or the next one reads is there.
 fn check_needed(slot: SlotId, running: &Running, epoch: &Epoch) {
     let kinds = epoch.blocks.kinds();
-    let found = epoch.blocks.tokens_in_places(running.found);
+    let found = epoch.blocks.tokens_in_places(running.found as usize);
     for kind in 0..kinds.count() {
         // A step in flight that computes the tokens behind `committed` may have written places that are not read by all.
         if let Some((_, mode)) = kinds.with_state().find(|&(number, _)| number == kind) {
@@ -110,14 +110,14 @@ fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requ
         Some(step) => assert_eq!(step, running.last_step),
         None => assert!(matches!(running.owner, Owner::Serves(_)), "{slot:?} is kept only for steps in flight"),
     }
-    assert_eq!(running.loading, epoch.transfers.loads_of(slot), "{slot:?}: loads that no step holds");
+    assert_eq!(running.loading as usize, epoch.transfers.loads_of(slot), "{slot:?}: loads that no step holds");
     assert!(running.loading == 0 || matches!(running.owner, Owner::Serves(_)) && running.last_row == StepId(0));
 }
 
 /// What a row may still write belongs to one table alone. It may be the source of a copy, though: a copy reads only
 /// what was committed.
 fn check_written(running: &Running, epoch: &Epoch) {
-    for block in running.table.blocks_from(running.indexed.max(running.found)) {
+    for block in running.table.blocks_from(running.indexed.max(running.found as usize)) {
         let tables =
             epoch.slots.iter().flatten().filter(|other| other.table.blocks().any(|held| held == block)).count();
         assert_eq!(tables, 1, "{block:?} is still written and stands in one table");

@@ -46,8 +46,8 @@ pub(crate) struct Running {
     pub(crate) committed: u32,        // tokens with KV by steps that are done
     pub(crate) draws: u32,            // tokens that steps in flight will draw
     pub(crate) shared: u32,           // blocks of the full kinds that were a hit on the device
-    pub(crate) found: usize,          // places of the table that were a hit in any tier
-    pub(crate) loading: usize,        // blocks of these whose load no step holds yet: until then it has no row
+    pub(crate) found: u32,            // places of the table that were a hit in any tier
+    pub(crate) loading: u32,          // blocks of these whose load no step holds yet: until then it has no row
     pub(crate) indexed: usize,        // places of the table that the index has seen
     pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
     pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
