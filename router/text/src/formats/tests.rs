@@ -339,6 +339,14 @@ fn a_checkpoint_is_known_by_its_template_and_its_tokens() {
     assert_eq!(name("<think>{{ content.split('</think>') }}", &[]), found("think", true));
     assert_eq!(name("", &["<|action_start|>", "<|plugin|>"]), found("internlm", false));
     assert_eq!(name("<|start|>assistant<|channel|>final<|message|>", &[]), found("harmony", false));
+    assert_eq!(name("<tool_calls>[...]</tool_calls><|extra_0|>", &[]), found("hunyuan", false));
+    assert_eq!(name("<tool_calls>[...]</tool_calls>", &[]), found("jamba", false));
+    let llama3 = "{\"name\": function name, \"parameters\": dictionary of argument name and its value}";
+    assert_eq!(name(llama3, &[]), found("llama3-json", false));
+    assert_eq!(
+        name("<|header_start|> [func_name1(param1=value1), func_name2(...)]", &[]),
+        found("llama4-pythonic", false)
+    );
     assert_eq!(name("{{ messages }}", &[]), None);
 }
 
