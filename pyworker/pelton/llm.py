@@ -32,6 +32,8 @@ class Answer:
     completion_tokens: int
     cached_tokens: int
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    # What the model thought, where a chat's format tells that from its answer.
+    reasoning: str = ""
     # As in the HTTP API's answer, if asked for.
     logprobs: dict[str, Any] | None = field(default=None, repr=False)
 
@@ -146,6 +148,7 @@ def _answers(response: dict[str, Any]) -> list[Answer]:
             completion_tokens=len(choice["token_ids"]),
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             tool_calls=choice.get("message", {}).get("tool_calls") or [],
+            reasoning=choice.get("message", {}).get("reasoning") or "",
             logprobs=choice.get("logprobs"),
         )
         for choice in choices

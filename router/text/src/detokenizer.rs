@@ -7,6 +7,8 @@
 //! in Rust. For byte-fallback ones (`<0xE2>`) one per byte; there the `tokenizers` crate also gives up the good
 //! characters that touch a bad one, which cannot be done without holding back every run of such tokens to its end.
 
+use std::sync::Arc;
+
 use crate::decoding::Strip;
 use crate::tokenizer::Tokenizer;
 
@@ -15,6 +17,8 @@ use crate::tokenizer::Tokenizer;
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
+    /// Control tokens that have a text all the same; ascending.
+    shown: Arc<[u32]>,
     has_begun: bool,
     /// The beginning of a character; at most 3 bytes.
     partial: Vec<u8>,
@@ -38,14 +42,21 @@ impl Detokenizer {
         let strip = tokenizer.decoding().strip();
         let replacement =
             if tokenizer.decoding().is_byte_fallback() { Replacement::PerByte } else { Replacement::PerSequence };
-        Self { tokenizer, skip_special, has_begun: false, partial: Vec::new(), replacement, strip, held: Vec::new() }
+        let (shown, partial, held) = (Arc::default(), Vec::new(), Vec::new());
+        Self { tokenizer, skip_special, shown, has_begun: false, partial, replacement, strip, held }
+    }
+
+    /// These control tokens have a text all the same: whoever reads it looks for them. `ids` are in ascending order.
+    pub fn showing(self, ids: Arc<[u32]>) -> Self {
+        Self { shown: ids, ..self }
     }
 
     /// Takes the next token; gives the text that can be shown now. An id that does not exist has no text.
     pub fn push(&mut self, id: u32) -> String {
         let tokenizer = self.tokenizer.clone();
         let decoding = tokenizer.decoding();
-        if !decoding.has(id) || (self.skip_special && decoding.is_special(id)) {
+        let is_skipped = self.skip_special && decoding.is_special(id) && self.shown.binary_search(&id).is_err();
+        if !decoding.has(id) || is_skipped {
             return String::new();
         }
         if !decoding.has_pieces() {

@@ -1,4 +1,4 @@
-//! Text on both sides of the tokens: templates and tokenisation before, detokenisation, stop strings and tool calls after.
+//! Text on both sides of the tokens: templates and tokenisation before, detokenisation, stop strings, reasoning and tool calls after.
 //!
 //! In: a checkpoint's text files, once, when opened; then strings, messages and token ids. Out: the same, converted.
 //! Never here: requests, schedules, sockets, clocks, weights. "Now" is an argument of the template that prints it.
@@ -8,16 +8,16 @@
 mod checkpoint;
 mod decoding;
 mod detokenizer;
+mod formats;
 mod pool;
 mod stop;
 mod template;
 mod tokenizer;
-mod tool_calls;
 
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
+pub use formats::{AnswerParser, Format, FormatError, Ids, Piece, Reading, Tools};
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError};
 pub use tokenizer::{TextError, Tokenizer};
-pub use tool_calls::{Piece, ToolCallParser};

@@ -34,6 +34,8 @@ pub(crate) struct ChatRequest {
     pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
     pub(crate) return_token_ids: bool,
+    /// Whether what the model thought is told.
+    pub(crate) include_reasoning: bool,
     pub(crate) request: Request,
     /// What this request calls `max_tokens`: OpenAI renamed it.
     pub(crate) max_tokens_name: &'static str,
@@ -53,12 +55,13 @@ impl ChatRequest {
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
         let stream = read_stream(&mut fields)?;
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+        let include_reasoning = fields.flag("include_reasoning")?.unwrap_or(true);
         let request_id = read_request_id(&mut fields)?;
         fields.finish()?;
         let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
         let request = Request { prompts, options, echo: false, tools: reading };
         let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
-        Ok(Self { model, request_id, stream, return_token_ids, request, max_tokens_name })
+        Ok(Self { model, request_id, stream, return_token_ids, include_reasoning, request, max_tokens_name })
     }
 
     /// An error of the shared checks, by the names that chats use.
@@ -119,16 +122,24 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
     Ok((input, reading))
 }
 
-/// The template's own variables; `reasoning_effort` is one of them under its name (B:A3).
+/// The template's own variables; `reasoning_effort` is one of them under its name (B:A3), and switches thinking on or off in
+/// templates that know a switch alone, unless the request says that itself.
 fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
     let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
     let efforts = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     if let Some(effort) = fields.one_of("reasoning_effort", &efforts, allowed)? {
+        let thinks = effort != "none";
         kwargs.entry("reasoning_effort").or_insert(effort.into());
+        if !SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
+            kwargs.extend(SWITCHES.map(|switch| (switch.to_owned(), thinks.into())));
+        }
     }
     Ok(kwargs)
 }
+
+/// What templates call the switch for thinking.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// A whole response.
 #[derive(Debug, Serialize)]
@@ -155,11 +166,29 @@ struct Choice<'a> {
 #[derive(Debug, Serialize)]
 struct Message {
     role: &'static str,
-    /// `null` if the answer is calls alone.
+    /// `null` if the answer is calls or reasoning alone.
     content: Option<String>,
+    #[serde(flatten)]
+    reasoning: Reasoning,
     refusal: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WholeCall>,
+}
+
+/// Under both names that clients read: vLLM's, and DeepSeek's, which was vLLM's before. Absent if there is none.
+#[derive(Debug, Default, Serialize)]
+struct Reasoning {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+impl Reasoning {
+    fn of(text: String) -> Self {
+        let text = (!text.is_empty()).then_some(text);
+        Self { reasoning: text.clone(), reasoning_content: text }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -212,6 +241,8 @@ struct MessageDelta {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(flatten)]
+    reasoning: Reasoning,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<CallDelta>,
 }
@@ -253,6 +284,8 @@ pub(crate) struct ChatForm {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) has_logprobs: bool,
     pub(crate) return_token_ids: bool,
+    /// If not, the tokens of it are left out, too.
+    pub(crate) include_reasoning: bool,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) answers: usize,
 }
@@ -264,9 +297,19 @@ impl ChatForm {
             tokenizer,
             has_logprobs: request.request.options.logprobs.is_some(),
             return_token_ids: request.return_token_ids,
+            include_reasoning: request.include_reasoning,
             prompt: Arc::clone(&generation.prompts()[0].ids),
             answers: generation.choices(),
         }
+    }
+
+    /// Of what the model thought, that which is told.
+    fn told(&self, reasoning: String, tokens: &mut Vec<Drawn>) -> Reasoning {
+        if self.include_reasoning {
+            return Reasoning::of(reasoning);
+        }
+        tokens.retain(|drawn| !drawn.is_reasoning);
+        Reasoning::default()
     }
 
     fn logprobs(&self, tokens: &[Drawn]) -> Option<ChatLogprobs<'_>> {
@@ -288,9 +331,11 @@ impl ChatForm {
     pub(crate) fn whole(&self, answers: Vec<Whole>) -> ChatResponse<'_> {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(answers.len());
-        for (index, answer) in answers.into_iter().enumerate() {
-            usage.finished(index, answer.finish.usage);
-            let is_calls_alone = answer.text.is_empty() && !answer.calls.is_empty();
+        for (index, mut answer) in answers.into_iter().enumerate() {
+            usage.finished(index, &answer.finish);
+            let has_more = !answer.calls.is_empty() || !answer.reasoning.is_empty();
+            let has_content = !answer.text.is_empty() || !has_more;
+            let reasoning = self.told(answer.reasoning, &mut answer.tokens);
             choices.push(Choice {
                 index,
                 logprobs: self.logprobs(&answer.tokens),
@@ -299,7 +344,8 @@ impl ChatForm {
                 token_ids: self.token_ids(&answer.tokens),
                 message: Message {
                     role: "assistant",
-                    content: (!is_calls_alone).then_some(answer.text),
+                    content: has_content.then_some(answer.text),
+                    reasoning,
                     refusal: None,
                     tool_calls: answer.calls.into_iter().map(WholeCall::from).collect(),
                 },
@@ -354,24 +400,27 @@ impl ChatEvents {
 impl Events for ChatEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
-            let Delta { choice: index, text, calls, tokens, finish } = delta;
+            let Delta { choice: index, reasoning, text, calls, mut tokens, finish } = delta;
             self.usage.drawn(index, tokens.len());
             if let Some(finish) = &finish {
-                self.usage.finished(index, finish.usage);
+                self.usage.finished(index, finish);
             }
             if !std::mem::replace(&mut self.has_begun[index], true) {
                 let role =
                     MessageDelta { role: Some("assistant"), content: Some(String::new()), ..MessageDelta::default() };
                 self.chunk(index, role, &[], None, out);
             }
+            let reasoning = self.form.told(reasoning, &mut tokens);
             let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
-            if text.is_empty() && calls.is_empty() && finish.is_none() && !shows_tokens {
+            let has_text = !text.is_empty() || reasoning.reasoning.is_some();
+            if !has_text && calls.is_empty() && finish.is_none() && !shows_tokens {
                 continue;
             }
             let content = (!text.is_empty()).then_some(text);
             let tool_calls = calls.into_iter().map(CallDelta::from).collect();
-            self.chunk(index, MessageDelta { role: None, content, tool_calls }, &tokens, finish.as_ref(), out);
+            let delta = MessageDelta { role: None, content, reasoning, tool_calls };
+            self.chunk(index, delta, &tokens, finish.as_ref(), out);
         }
     }
 

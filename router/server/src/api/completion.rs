@@ -187,7 +187,7 @@ impl CompletionForm {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
-            usage.finished(index, answer.finish.usage);
+            usage.finished(index, &answer.finish);
             choices.push(self.choice(index, true, answer.text, &answer.tokens, Some(&answer.finish)));
         }
         CompletionResponse { head: &self.head, choices, usage: usage.total() }
@@ -215,7 +215,7 @@ impl Events for CompletionEvents {
             let Delta { choice: index, text, tokens, finish, .. } = delta;
             self.usage.drawn(index, tokens.len());
             if let Some(finish) = &finish {
-                self.usage.finished(index, finish.usage);
+                self.usage.finished(index, finish);
             }
             let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
@@ -368,8 +368,11 @@ mod tests {
 
     fn form(has_logprobs: bool) -> CompletionForm {
         let head = Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "demo".into() };
-        let prompt =
-            |ids: &[u32], text: Option<&str>| PreparedPrompt { ids: ids.into(), text: text.map(str::to_owned) };
+        let prompt = |ids: &[u32], text: Option<&str>| PreparedPrompt {
+            ids: ids.into(),
+            text: text.map(str::to_owned),
+            chat: None,
+        };
         let prompts = vec![prompt(&[1, 2], Some("one ")), prompt(&[3], None)];
         let tokenizer = tokenizer();
         CompletionForm { head, tokenizer, has_logprobs, return_token_ids: false, prompts, answers_per_prompt: 1 }
@@ -377,13 +380,19 @@ mod tests {
 
     fn drawn(token: u32, text_offset: usize) -> Drawn {
         let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(66, -0.25), (token, -0.5)] };
-        Drawn { token, text_offset, text: "A".to_owned(), logprobs: Some(Box::new(logprobs)) }
+        Drawn { token, text_offset, text: "A".to_owned(), logprobs: Some(Box::new(logprobs)), is_reasoning: false }
     }
 
     fn deltas() -> Vec<Delta> {
         let usage = |prompt| AnswerUsage { prompt, cached: 0, completion: 1 };
         let end = |choice, prompt| {
-            let finish = Finish { ending: Ending::Length, has_calls: false, usage: usage(prompt), explanation: None };
+            let finish = Finish {
+                ending: Ending::Length,
+                has_calls: false,
+                usage: usage(prompt),
+                reasoning_tokens: None,
+                explanation: None,
+            };
             Delta { choice, finish: Some(finish), ..Delta::default() }
         };
         let text =

@@ -132,7 +132,13 @@ mod tests {
     #[test]
     fn the_same_token_has_the_same_number_in_every_list() {
         let logprobs = TokenLogprobs { chosen: -0.634_254_63, top: vec![(66, -0.1), (65, -0.634_254_63)] };
-        let drawn = Drawn { token: 65, text_offset: 0, text: "A".to_owned(), logprobs: Some(Box::new(logprobs)) };
+        let drawn = Drawn {
+            token: 65,
+            text_offset: 0,
+            text: "A".to_owned(),
+            logprobs: Some(Box::new(logprobs)),
+            is_reasoning: false,
+        };
         let shown = serde_json::to_string(&CompletionLogprobs::new(&tokenizer(), &[drawn])).expect("plain");
         assert_eq!(
             shown,

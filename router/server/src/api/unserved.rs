@@ -49,7 +49,6 @@ const CHAT: &[Unserved] = &[
     ("echo", &["false"], "repeating the last message"),
     ("function_call", &["\"none\"", "\"auto\""], "the old form of calling functions (use `tools`)"),
     ("functions", &["[]"], "the old form of calling functions (use `tools`)"),
-    ("include_reasoning", &["true"], "leaving out the reasoning"),
     ("media_io_kwargs", &["{}"], "media"),
     ("mm_processor_kwargs", &["{}"], "media"),
     ("modalities", &["[\"text\"]"], "answers that are not text"),

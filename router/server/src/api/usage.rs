@@ -3,6 +3,8 @@
 use pelton_engine::Usage as AnswerUsage;
 use serde::Serialize;
 
+use crate::generate::Finish;
+
 /// Tokens of a whole request, in OpenAI's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Usage {
@@ -10,6 +12,14 @@ pub(crate) struct Usage {
     total_tokens: u64,
     completion_tokens: u64,
     prompt_tokens_details: PromptDetails,
+    /// Where reasoning is told apart, from an answer's end on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -22,6 +32,8 @@ struct PromptDetails {
 pub(crate) struct UsageSum {
     /// By answer: what it has taken so far.
     answers: Vec<AnswerUsage>,
+    /// By answer: tokens of reasoning, once it is complete and if they are told apart.
+    reasoning: Vec<Option<u32>>,
     answers_per_prompt: usize,
 }
 
@@ -32,9 +44,9 @@ impl UsageSum {
             prompt: u32::try_from(prompt).expect("prompts fit the context"),
             ..AnswerUsage::default()
         };
-        let answers =
+        let answers: Vec<AnswerUsage> =
             prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(usage(prompt), answers_per_prompt)).collect();
-        Self { answers, answers_per_prompt }
+        Self { reasoning: vec![None; answers.len()], answers, answers_per_prompt }
     }
 
     /// So many more tokens of an answer have come.
@@ -43,21 +55,24 @@ impl UsageSum {
     }
 
     /// An answer is complete.
-    pub(crate) fn finished(&mut self, choice: usize, usage: AnswerUsage) {
-        self.answers[choice] = usage;
+    pub(crate) fn finished(&mut self, choice: usize, finish: &Finish) {
+        self.answers[choice] = finish.usage;
+        self.reasoning[choice] = finish.reasoning_tokens;
     }
 
     /// Of all answers.
     pub(crate) fn total(&self) -> Usage {
-        self.of(&self.answers)
+        self.of(&self.answers, &self.reasoning)
     }
 
     /// Of one answer and its prompt.
     pub(crate) fn of_choice(&self, choice: usize) -> Usage {
-        self.of(&self.answers[choice..=choice])
+        self.of(&self.answers[choice..=choice], &self.reasoning[choice..=choice])
     }
 
-    fn of(&self, answers: &[AnswerUsage]) -> Usage {
+    fn of(&self, answers: &[AnswerUsage], reasoning: &[Option<u32>]) -> Usage {
+        let told = reasoning.iter().copied().flatten();
+        let sum = |sum: Option<u64>, count| Some(sum.unwrap_or(0) + u64::from(count));
         let first_of_prompt = || answers.iter().step_by(self.answers_per_prompt.max(1));
         let prompt_tokens = first_of_prompt().map(|usage| u64::from(usage.prompt)).sum();
         let completion_tokens = answers.iter().map(|usage| u64::from(usage.completion)).sum();
@@ -67,6 +82,9 @@ impl UsageSum {
             total_tokens: prompt_tokens + completion_tokens,
             completion_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens },
+            completion_tokens_details: told
+                .fold(None, sum)
+                .map(|reasoning_tokens| CompletionDetails { reasoning_tokens }),
         }
     }
 }
@@ -74,19 +92,27 @@ impl UsageSum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::Ending;
 
     #[test]
     fn a_prompt_counts_once_and_answers_each() {
         let mut sum = UsageSum::new([10, 20], 2);
         sum.drawn(0, 1);
-        sum.finished(0, AnswerUsage { prompt: 10, cached: 8, completion: 3 });
-        sum.finished(1, AnswerUsage { prompt: 10, cached: 9, completion: 4 });
-        sum.finished(2, AnswerUsage { prompt: 20, cached: 0, completion: 5 });
+        let finish = |prompt, cached, completion, reasoning_tokens| {
+            let usage = AnswerUsage { prompt, cached, completion };
+            Finish { ending: Ending::Length, has_calls: false, usage, reasoning_tokens, explanation: None }
+        };
+        assert_eq!(sum.total().completion_tokens_details, None);
+        sum.finished(0, &finish(10, 8, 3, Some(2)));
+        sum.finished(1, &finish(10, 9, 4, Some(0)));
+        sum.finished(2, &finish(20, 0, 5, Some(1)));
         sum.drawn(3, 1);
         sum.drawn(3, 2);
         let total = sum.total();
         assert_eq!((total.prompt_tokens, total.completion_tokens, total.total_tokens), (30, 15, 45));
         assert_eq!(total.prompt_tokens_details.cached_tokens, 8);
         assert_eq!(sum.of_choice(1).total_tokens, 14);
+        assert_eq!(total.completion_tokens_details, Some(CompletionDetails { reasoning_tokens: 3 }));
+        assert_eq!(sum.of_choice(3).completion_tokens_details, None);
     }
 }

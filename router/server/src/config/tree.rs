@@ -32,6 +32,9 @@ settings! {
         dtype: Dtype = "auto";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
+        /// How the model writes reasoning and tool calls: `auto` is what its chat template and its vocabulary say; `none` leaves
+        /// all of it in the text; else a name, such as hermes or llama3-json, or the path of a TOML file that declares a form.
+        format: String = "auto";
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use pelton_engine::ModelReport;
+use pelton_text::Format;
 
 use super::{bytes, count};
 
@@ -21,6 +22,8 @@ pub(crate) struct Start<'a> {
     pub(crate) needs_key: bool,
     /// Whether the model has a chat template.
     pub(crate) chats: bool,
+    /// How the model writes reasoning and tool calls.
+    pub(crate) format: Option<&'a Format>,
     /// Since the command began.
     pub(crate) took: Duration,
 }
@@ -64,6 +67,10 @@ pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
             start.max_running
         ),
     );
+    if start.chats {
+        let (name, note) = reads(start.format);
+        row("format", name, note);
+    }
     let Start { url, name, .. } = start;
     let key = if start.needs_key { "-H \"Authorization: Bearer $KEY\" " } else { "" };
     let (path, body) = if start.chats {
@@ -76,11 +83,23 @@ pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
     text
 }
 
+/// A format's name, and what of an answer is told apart by it.
+fn reads(format: Option<&Format>) -> (&str, &'static str) {
+    let Some(format) = format else { return ("none", "reasoning and tool calls stay in the text (--format)") };
+    let note = match (format.has_reasoning(), format.has_calls()) {
+        (true, true) => "of reasoning and tool calls (--format)",
+        (true, false) => "of reasoning (--format)",
+        _ => "of tool calls (--format)",
+    };
+    (format.name(), note)
+}
+
 #[cfg(test)]
 mod tests {
     use pelton_link::Budget;
 
     use super::*;
+    use crate::generate::testing::tokenizer;
 
     #[test]
     fn the_table_says_what_fits_and_how_to_talk_to_it() {
@@ -104,6 +123,7 @@ mod tests {
             invariant: true,
             budget,
         };
+        let format = Format::named("hermes", &tokenizer()).expect("it is known");
         let start = Start {
             name: "demo",
             workers: 2,
@@ -111,6 +131,7 @@ mod tests {
             url: "http://127.0.0.1:8000",
             needs_key: true,
             chats: true,
+            format: Some(&format),
             took: Duration::from_millis(1200),
         };
         let text = started(&model, &start);
@@ -119,6 +140,7 @@ mod tests {
             "weights         12.0 MiB   llama bfloat16 on cpu (Some CPU)  (portable kernels",
             "KV blocks       1.00 GiB   1,000 blocks of 32 tokens = 32,000 tokens",
             "fits                   7   requests of 4,096 tokens at once, or up to 256 shorter ones",
+            "format            hermes   of reasoning and tool calls (--format)",
             "demo is ready at http://127.0.0.1:8000 after 1.2 s",
             "curl http://127.0.0.1:8000/v1/chat/completions -H \"Authorization: Bearer $KEY\"",
         ] {

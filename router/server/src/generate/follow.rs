@@ -1,39 +1,22 @@
 //! Follows one answer: tokens in, text out, until a stop string, a stop token or the length ends it.
 //!
-//! Pure: no engine, no clock. Tokens pass through detokeniser, stop matcher and tool-call parser, in this order. Each may
+//! Pure: no engine, no clock. Tokens pass through detokeniser, stop matcher and the parser of the model's format, in this order. Each may
 //! hold text back, never changes its order, and gives the rest away at the end.
 
 use std::sync::Arc;
 
 use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, Usage};
-use pelton_text::{Detokenizer, Piece, StopMatcher, Tokenizer, ToolCallParser};
+use pelton_text::{AnswerParser, Detokenizer, Piece, StopMatcher, Tokenizer};
 
-use super::ToolReading;
-
-/// What ends an answer and what of it is shown.
-#[derive(Debug, Clone)]
-pub(crate) struct TextRules {
-    pub(crate) stop: Vec<String>,
-    pub(crate) include_stop: bool,
-    /// Every token that ends the answer, sorted.
-    pub(crate) stop_ids: Arc<[TokenId]>,
-    /// Those of them that are the model's own, and therefore not worth naming.
-    pub(crate) eos_ids: Vec<TokenId>,
-    /// The answer's last token is its `max_tokens`th.
-    pub(crate) max_tokens: u32,
-    /// In the text of so many first tokens, no stop string counts.
-    pub(crate) min_tokens: u32,
-    pub(crate) skip_special: bool,
-    pub(crate) tools: Option<ToolReading>,
-    /// Tokens of the prompt.
-    pub(crate) prompt: u32,
-}
+use super::{ToolReading, rules::TextRules};
 
 /// What became of one answer since the last delta.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Delta {
     /// Which answer: those of the first prompt come first.
     pub choice: usize,
+    /// What the model thought, if its format tells that from content.
+    pub reasoning: String,
     /// Text to show.
     pub text: String,
     /// Parts of tool calls.
@@ -47,7 +30,11 @@ pub struct Delta {
 impl Delta {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.calls.is_empty() && self.tokens.is_empty() && self.finish.is_none()
+        self.text.is_empty()
+            && self.reasoning.is_empty()
+            && self.calls.is_empty()
+            && self.tokens.is_empty()
+            && self.finish.is_none()
     }
 }
 
@@ -63,6 +50,8 @@ pub struct Drawn {
     pub text: String,
     /// If asked for.
     pub logprobs: Option<Box<TokenLogprobs>>,
+    /// It belongs to the reasoning, or to the marks around it. Text that a stop string holds back counts where it comes out.
+    pub is_reasoning: bool,
 }
 
 /// A part of a tool call.
@@ -72,7 +61,7 @@ pub enum CallPiece {
     Start {
         /// Counted from 0 within the answer.
         index: usize,
-        /// Unique in the world.
+        /// The model's own, or one that is unique in the world.
         id: String,
         /// The function's name.
         name: String,
@@ -95,6 +84,8 @@ pub struct Finish {
     pub has_calls: bool,
     /// What it took.
     pub usage: Usage,
+    /// Tokens of its reasoning; `None`: nobody tells them apart.
+    pub reasoning_tokens: Option<u32>,
     /// What it went through.
     pub explanation: Option<Box<Explanation>>,
 }
@@ -135,8 +126,9 @@ pub(crate) struct Follower {
     rules: Arc<TextRules>,
     detokenizer: Detokenizer,
     stops: StopMatcher,
-    calls: Option<ToolCallParser>,
+    parser: Option<AnswerParser>,
     has_calls: bool,
+    reasoning_tokens: Option<u32>,
     cached: u32,
     drawn: u32,
     /// Characters that the detokeniser has given.
@@ -146,10 +138,11 @@ pub(crate) struct Follower {
 impl Follower {
     pub(crate) fn new(tokenizer: &Tokenizer, rules: Arc<TextRules>) -> Self {
         Self {
-            detokenizer: Detokenizer::new(tokenizer.clone(), rules.skip_special),
+            detokenizer: rules.detokenizer(tokenizer),
             stops: StopMatcher::new(rules.stop.clone(), rules.include_stop),
-            calls: rules.tools.map(|_| ToolCallParser::new()),
+            parser: rules.form.as_ref().map(|(format, reading)| format.parser(reading.clone())),
             has_calls: false,
+            reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
             drawn: 0,
             characters: 0,
@@ -168,8 +161,7 @@ impl Follower {
             Output::Finished { reason, usage, explanation } => {
                 self.end(delta);
                 let ending = self.ending(reason);
-                delta.finish =
-                    Some(Finish { ending, has_calls: self.has_calls, usage, explanation: Some(explanation) });
+                delta.finish = Some(self.finish(ending, usage, Some(explanation)));
                 Ok(Followed::Over)
             }
             Output::Explained(_) => Ok(Followed::Going), // asked for at the end, when nobody follows any more
@@ -187,14 +179,29 @@ impl Follower {
             text.push_str(&self.detokenizer.finish());
         }
         let of_token = if logprobs.is_some() { text.clone() } else { String::new() };
-        delta.tokens.push(Drawn { token, text_offset: self.characters, text: of_token, logprobs });
-        let Some(hit) = self.text(&text, delta) else { return Followed::Going };
-        self.end_calls(delta);
+        let (text_offset, is_reasoning) = (self.characters, self.is_reasoning());
+        delta.tokens.push(Drawn { token, text_offset, text: of_token, logprobs, is_reasoning });
+        let hit = self.text(&text, delta);
+        if let (true, Some(drawn)) = (is_reasoning || self.is_reasoning(), delta.tokens.last_mut()) {
+            drawn.is_reasoning = true;
+            self.reasoning_tokens = self.reasoning_tokens.map(|count| count + 1);
+        }
+        let Some(hit) = hit else { return Followed::Going };
+        self.end_parser(delta);
         let usage = Usage { prompt: self.rules.prompt, cached: self.cached, completion: self.drawn };
         let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
         // The engine has not said it; whoever wants to know asks it.
-        delta.finish = Some(Finish { ending, has_calls: self.has_calls, usage, explanation: None });
+        delta.finish = Some(self.finish(ending, usage, None));
         Followed::StopText
+    }
+
+    fn is_reasoning(&self) -> bool {
+        self.parser.as_ref().is_some_and(AnswerParser::is_reasoning)
+    }
+
+    fn finish(&self, ending: Ending, usage: Usage, explanation: Option<Box<Explanation>>) -> Finish {
+        let (has_calls, reasoning_tokens) = (self.has_calls, self.reasoning_tokens);
+        Finish { ending, has_calls, usage, reasoning_tokens, explanation }
     }
 
     /// Passes text on. Returns the stop string that ended it.
@@ -213,22 +220,22 @@ impl Follower {
     fn end(&mut self, delta: &mut Delta) {
         let rest = self.stops.finish();
         self.show(&rest, delta);
-        self.end_calls(delta);
+        self.end_parser(delta);
     }
 
     fn show(&mut self, text: &str, delta: &mut Delta) {
-        match &mut self.calls {
+        match &mut self.parser {
             None => delta.text.push_str(text),
-            Some(calls) => {
-                let pieces = calls.push(text);
+            Some(parser) => {
+                let pieces = parser.push(text);
                 self.take(pieces, delta);
             }
         }
     }
 
-    fn end_calls(&mut self, delta: &mut Delta) {
-        if let Some(calls) = &mut self.calls {
-            let pieces = calls.finish();
+    fn end_parser(&mut self, delta: &mut Delta) {
+        if let Some(parser) = &mut self.parser {
+            let pieces = parser.finish();
             self.take(pieces, delta);
         }
     }
@@ -237,10 +244,11 @@ impl Follower {
         let is_wanted = |index| index == 0 || self.rules.tools == Some(ToolReading::Parallel);
         for piece in pieces {
             match piece {
+                Piece::Reasoning(text) => delta.reasoning.push_str(&text),
                 Piece::Content(text) => delta.text.push_str(&text),
-                Piece::CallStart { index, name } if is_wanted(index) => {
+                Piece::CallStart { index, id, name } if is_wanted(index) => {
                     self.has_calls = true;
-                    let id = format!("call_{}", uuid::Uuid::new_v4().simple());
+                    let id = id.unwrap_or_else(|| self.rules.call_id());
                     delta.calls.push(CallPiece::Start { index, id, name });
                 }
                 Piece::CallArguments { index, delta: arguments } if is_wanted(index) => match delta.calls.last_mut() {
@@ -264,6 +272,7 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use pelton_engine::{Micros, RequestId};
+    use pelton_text::{Format, Reading};
 
     use super::*;
     use crate::generate::testing::{END, tokenizer, tokens};
@@ -278,6 +287,7 @@ mod tests {
             min_tokens: 0,
             skip_special: true,
             tools: None,
+            form: None,
             prompt: 7,
         }
     }
@@ -401,17 +411,46 @@ mod tests {
         started.collect()
     }
 
+    /// Rules for an answer in the Hermes form.
+    fn hermes(tools: Option<ToolReading>) -> TextRules {
+        let format = Format::named("hermes", &tokenizer()).expect("it is known");
+        let reading = Reading { tools: tools.map(|_| Arc::default()), ..Reading::default() };
+        TextRules { tools, form: Some((format, reading)), ..rules() }
+    }
+
     #[test]
     fn calls_are_read_only_if_tools_were_offered() {
-        let delta = follow(TextRules { tools: Some(ToolReading::Parallel), ..rules() }, &tokens(CALLS));
+        let delta = follow(hermes(Some(ToolReading::Parallel)), &tokens(CALLS));
         assert_eq!(names(&delta.calls), ["f", "g"]);
-        assert_eq!(delta.text.trim(), "ok");
+        assert_eq!(delta.text, "ok");
         assert!(delta.finish.expect("it has ended").has_calls);
-        let delta = follow(TextRules { tools: Some(ToolReading::Single), ..rules() }, &tokens(CALLS));
+        let delta = follow(hermes(Some(ToolReading::Single)), &tokens(CALLS));
         assert_eq!(names(&delta.calls), ["f"]);
-        let delta = follow(rules(), &tokens(CALLS));
+        let delta = follow(hermes(None), &tokens(CALLS));
         assert_eq!(delta.text, CALLS);
         assert!(!delta.finish.expect("it has ended").has_calls);
+    }
+
+    #[test]
+    fn reasoning_stands_apart_and_its_tokens_are_counted() {
+        let thoughts = "<think>\nHm.\n</think>";
+        let delta = follow(hermes(None), &tokens(&format!("{thoughts}\n\nYes.")));
+        assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
+        let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
+        // The parser knows the opening mark when it is complete: from its last byte to the closing mark's.
+        assert_eq!(counted, thoughts.len() - "<think".len());
+        assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
+        assert_eq!(follow(rules(), &tokens("a")).finish.expect("it has ended").reasoning_tokens, None);
+    }
+
+    #[test]
+    fn marks_that_are_special_tokens_are_found_and_not_shown() {
+        let declaration = "name = 'x'\n[reasoning]\nopen = ['<end>']\nclose = ['</end>']";
+        let format = Format::declared(declaration, &tokenizer()).expect("it is right");
+        let answer = [vec![END], tokens("Hm.</end>Yes."), vec![END]].concat();
+        let form = Some((format, Reading::default()));
+        let delta = follow(TextRules { form, stop_ids: [].into(), ..rules() }, &answer);
+        assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
     }
 
     #[test]

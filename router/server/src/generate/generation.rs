@@ -11,11 +11,13 @@ use std::{
 };
 
 use pelton_engine::{Answer, Failure, Output, Submission, Usage};
+use pelton_text::{Format, Reading, Tools};
 
 use super::{
-    PreparedPrompt, Request, Terms,
-    follow::{Delta, Ending, Finish, Followed, Follower, TextRules},
+    ChatStart, PreparedPrompt, Prompt, Request, Terms,
+    follow::{Delta, Ending, Finish, Followed, Follower},
     options::ModelFacts,
+    rules::TextRules,
     serving::Serving,
 };
 use crate::{error::ApiError, metrics::RequestClock};
@@ -53,18 +55,19 @@ impl Serving {
         let facts = self.facts(&model);
         request.options.check_rest(&facts)?;
         self.check_choices(&request)?;
-        if request.tools.is_some() && !self.reads_tool_calls {
+        if request.tools.is_some() && !self.format.as_ref().is_some_and(Format::has_calls) {
             let reason = "cannot be used: the model's chat template asks for tool calls in no form that is read here";
             return Err(ApiError::Conflict { param: "tools".to_owned(), reason: reason.to_owned() });
         }
         let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
+        let tools = request.tools.map(|_| Arc::new(offered(&request.prompts)));
         let tokenized = self.tokenize(std::mem::take(&mut request.prompts), request.echo);
         let prompts = self.in_time(&terms, tokenized).await?;
         let n = request.options.n;
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
             let submission = self.submission(&request, &terms, prompt, is_chat, &facts)?;
-            all_rules.push(Arc::new(self.rules(&request, &submission, &facts)));
+            all_rules.push(Arc::new(self.rules(&request, prompt, tools.clone(), &submission, &facts)));
             for index in 0..n {
                 let mut submission = submission.clone();
                 submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
@@ -109,12 +112,20 @@ impl Serving {
         Ok(())
     }
 
-    fn rules(&self, request: &Request, submission: &Submission, facts: &ModelFacts<'_>) -> TextRules {
+    fn rules(
+        &self,
+        request: &Request,
+        prompt: &PreparedPrompt,
+        tools: Option<Arc<Tools>>,
+        submission: &Submission,
+        facts: &ModelFacts<'_>,
+    ) -> TextRules {
         let options = &request.options;
-        // Some models mark calls by special tokens: those must be seen to be read.
-        let marks = ["<tool_call>", "</tool_call>"];
-        let is_special = |mark: &&str| self.tokenizer.token_to_id(mark).is_some_and(|id| self.tokenizer.is_special(id));
-        let needs_special = request.tools.is_some() && marks.iter().any(is_special);
+        let form = |chat: ChatStart| {
+            let ChatStart { in_reasoning } = chat;
+            let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special: !options.skip_special };
+            self.format.clone().map(|format| (format, reading))
+        };
         TextRules {
             stop: options.stop.clone(),
             include_stop: options.include_stop,
@@ -122,11 +133,21 @@ impl Serving {
             eos_ids: facts.eos_ids.to_vec(),
             max_tokens: submission.stop.max_tokens,
             min_tokens: options.min_tokens,
-            skip_special: options.skip_special && !needs_special,
+            skip_special: options.skip_special,
             tools: request.tools,
+            form: prompt.chat.and_then(form),
             prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
         }
     }
+}
+
+/// The tools of a request's chats.
+fn offered(prompts: &[Prompt]) -> Tools {
+    let of_chat = |prompt: &Prompt| match prompt {
+        Prompt::Chat { input, .. } => input.tools.clone(),
+        Prompt::Text { .. } | Prompt::Ids(_) => None,
+    };
+    Tools::new(&prompts.iter().filter_map(of_chat).flatten().collect::<Vec<_>>())
 }
 
 impl Generation {
@@ -190,7 +211,8 @@ impl Choice {
                 Source::Over => return Ok(()),
                 Source::Nothing(usage) => {
                     let (ending, usage) = (Ending::Length, *usage);
-                    delta.finish = Some(Finish { ending, has_calls: false, usage, explanation: None });
+                    let (reasoning_tokens, explanation) = (None, None);
+                    delta.finish = Some(Finish { ending, has_calls: false, usage, reasoning_tokens, explanation });
                     self.over(delta);
                     return Ok(());
                 }

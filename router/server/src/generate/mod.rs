@@ -9,6 +9,7 @@ mod follow;
 mod generation;
 mod options;
 mod prepare;
+mod rules;
 mod serving;
 mod terms;
 #[cfg(test)]
@@ -19,7 +20,7 @@ pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;
 pub use options::Options;
 pub(crate) use options::check_defaults;
-pub use prepare::{PreparedPrompt, Prompt};
+pub use prepare::{ChatStart, PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use terms::Terms;
 pub use whole::{Call, Whole};

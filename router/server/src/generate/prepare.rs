@@ -44,6 +44,15 @@ pub struct PreparedPrompt {
     pub ids: Arc<[TokenId]>,
     /// What to show where the prompt is echoed.
     pub text: Option<String>,
+    /// How its answers begin, if it is a chat.
+    pub chat: Option<ChatStart>,
+}
+
+/// How the answers to a chat begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChatStart {
+    /// The rendered chat ends within the reasoning.
+    pub in_reasoning: bool,
 }
 
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
@@ -113,13 +122,19 @@ impl Serving {
 
     fn tokenize_one(&self, prompt: Prompt, echo: bool, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
         let param = prompt.param();
-        let (text, add_special) = match prompt {
+        let (text, add_special, chat) = match prompt {
             Prompt::Ids(ids) => {
                 let text = echo.then(|| self.tokenizer.decode(&ids, true));
-                return Ok(PreparedPrompt { ids: ids.into(), text });
+                return Ok(PreparedPrompt { ids: ids.into(), text, chat: None });
             }
-            Prompt::Text { text, add_special } => (text, add_special),
-            Prompt::Chat { input, add_special } => (self.render(*input)?, add_special),
+            Prompt::Text { text, add_special } => (text, add_special, None),
+            Prompt::Chat { input, add_special } => {
+                let continued = input.continue_final_message.then(|| last_text(&input)).flatten();
+                let text = self.render(*input)?;
+                let format = self.format.as_ref();
+                let in_reasoning = format.is_some_and(|format| format.starts_in_reasoning(&text, continued.as_deref()));
+                (text, add_special, Some(ChatStart { in_reasoning }))
+            }
         };
         match purpose {
             Purpose::Answer => self.check_length(param, &text)?,
@@ -129,7 +144,7 @@ impl Serving {
             .tokenizer
             .encode(&text, add_special)
             .map_err(|error| ApiError::Conflict { param: param.to_owned(), reason: error.to_string() })?;
-        Ok(PreparedPrompt { ids: ids.into(), text: echo.then_some(text) })
+        Ok(PreparedPrompt { ids: ids.into(), text: echo.then_some(text), chat })
     }
 
     /// A chat as the text that the model is given.
@@ -198,6 +213,13 @@ impl Serving {
             timeout: terms.left(),
         })
     }
+}
+
+/// The text of the last message, which is continued.
+fn last_text(input: &ChatInput) -> Option<String> {
+    let content = input.messages.last()?.get("content")?;
+    let text = content.as_array().map_or(Some(content), |parts| parts.last()?.get("text"));
+    text?.as_str().map(str::to_owned)
 }
 
 fn check_countable(param: &'static str, text: &str) -> Result<(), ApiError> {

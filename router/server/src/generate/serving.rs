@@ -7,7 +7,7 @@ use std::{
 };
 
 use pelton_engine::{Engine, Failure, ModelReport, Phase, Status};
-use pelton_text::{ChatTemplate, Checkpoint, Pool, PoolError, Tokenizer, ToolCallParser};
+use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, PoolError, Tokenizer};
 use tokio::sync::watch;
 
 use super::options::ModelFacts;
@@ -26,6 +26,8 @@ pub struct ServingParts {
     pub tokenizer: Tokenizer,
     /// The model's chat template, if it has one.
     pub template: Option<ChatTemplate>,
+    /// How the model writes reasoning and tool calls, if that is known.
+    pub format: Option<Format>,
     /// The names by which clients may call the model; at least one, and the first is the one that answers carry.
     pub served_names: Vec<String>,
     /// Bounds of what clients may ask.
@@ -92,8 +94,8 @@ pub struct Serving {
     pub(crate) started: Instant,
     /// Seconds since 1970 at the start: `created` of the model's card.
     pub(crate) created: u64,
-    /// Whether the template asks for tool calls in a form that we read.
-    pub(crate) reads_tool_calls: bool,
+    /// How the model writes reasoning and tool calls.
+    pub(crate) format: Option<Format>,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
     /// Turns clients' texts into numbers that clients cannot predict.
@@ -103,10 +105,9 @@ pub struct Serving {
 impl Serving {
     /// Puts the parts together. `served_names` must have an entry.
     pub fn new(parts: ServingParts) -> Arc<Self> {
-        let ServingParts { engine, checkpoint, tokenizer, template, served_names, limits, pool } = parts;
+        let ServingParts { engine, checkpoint, tokenizer, template, format, served_names, limits, pool } = parts;
         assert!(!served_names.is_empty(), "a model is served under some name");
         let context = checkpoint.max_model_len.unwrap_or(1 << 20);
-        let reads_tool_calls = template.as_ref().is_some_and(|template| ToolCallParser::detect(template.source()));
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
         let longest_token_bytes = (0..tokenizer.vocab_size()).map(token_bytes).max().unwrap_or(0).max(1);
         Arc::new(Self {
@@ -122,7 +123,7 @@ impl Serving {
             served_names,
             limits,
             pool,
-            reads_tool_calls,
+            format,
             longest_token_bytes,
         })
     }

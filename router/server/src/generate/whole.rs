@@ -6,6 +6,8 @@ use crate::error::ApiError;
 /// A complete answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Whole {
+    /// What the model thought before it.
+    pub reasoning: String,
     /// Its text.
     pub text: String,
     /// Its tool calls.
@@ -30,6 +32,7 @@ pub struct Call {
 /// An answer that is being added up.
 #[derive(Debug, Default)]
 pub(crate) struct Sum {
+    reasoning: String,
     text: String,
     calls: Vec<Call>,
     tokens: Vec<Drawn>,
@@ -39,6 +42,7 @@ pub(crate) struct Sum {
 impl Sum {
     pub(crate) fn add(&mut self, delta: Delta) {
         assert!(self.finish.is_none(), "nothing follows the end of an answer");
+        self.reasoning.push_str(&delta.reasoning);
         self.text.push_str(&delta.text);
         self.tokens.extend(delta.tokens);
         for piece in delta.calls {
@@ -55,7 +59,7 @@ impl Sum {
 
     pub(crate) fn whole(self) -> Whole {
         let finish = self.finish.expect("an answer without an end is an error, and was returned as one");
-        Whole { text: self.text, calls: self.calls, tokens: self.tokens, finish }
+        Whole { reasoning: self.reasoning, text: self.text, calls: self.calls, tokens: self.tokens, finish }
     }
 }
 

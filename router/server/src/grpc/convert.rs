@@ -145,6 +145,7 @@ impl MessageWriter {
         v1::GenerateResponse {
             choice: u32::try_from(delta.choice).expect("choices are bounded"),
             text: echo.unwrap_or_default() + &delta.text,
+            reasoning: delta.reasoning,
             tool_calls: delta.calls.into_iter().map(call).collect(),
             token_ids: delta.tokens.iter().map(|drawn| drawn.token).collect(),
             logprobs: delta.tokens.iter().filter_map(|drawn| self.logprob(drawn)).collect(),
@@ -181,6 +182,7 @@ fn finish(finish: Finish) -> v1::Finish {
         prompt_tokens: finish.usage.prompt,
         completion_tokens: finish.usage.completion,
         cached_tokens: finish.usage.cached,
+        reasoning_tokens: finish.reasoning_tokens,
         ..v1::Finish::default()
     };
     if finish.has_calls {
@@ -252,11 +254,13 @@ mod tests {
 
     #[test]
     fn an_echo_comes_once_per_choice_and_calls_beside_the_text() {
-        let prompt = PreparedPrompt { ids: [1].into(), text: Some("one ".into()) };
+        let prompt = PreparedPrompt { ids: [1].into(), text: Some("one ".into()), chat: None };
         let mut writer = MessageWriter::new(tokenizer(), &prompt, 2);
         let text = |choice, text: &str| Delta { choice, text: text.into(), ..Delta::default() };
         let written = writer.deltas(vec![text(0, "a"), text(1, "b"), text(0, "c")]).expect("some").expect("messages");
         assert_eq!(written.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["one a", "one b", "c"]);
+        let written = writer.message(Delta { reasoning: "Hm.".into(), ..Delta::default() });
+        assert_eq!((written.reasoning.as_str(), written.text.as_str()), ("Hm.", ""));
         let start = CallPiece::Start { index: 0, id: "1".into(), name: "f".into() };
         let calls = vec![start, CallPiece::Arguments { index: 0, delta: "{}".into() }];
         let written = writer.message(Delta { calls, ..Delta::default() });
@@ -268,15 +272,22 @@ mod tests {
     #[test]
     fn what_ended_an_answer_is_told() {
         let usage = Usage { prompt: 3, cached: 2, completion: 5 };
-        let ended = |ending| finish(Finish { ending, has_calls: false, usage, explanation: None });
+        let ended =
+            |ending| finish(Finish { ending, has_calls: false, usage, reasoning_tokens: None, explanation: None });
         assert_eq!(ended(Ending::Length).reason, "length");
         let by_text = ended(Ending::Stop(StopCause::Text("END".into())));
         assert_eq!((by_text.reason.as_str(), by_text.stop_string.as_str()), ("stop", "END"));
         assert_eq!(ended(Ending::Stop(StopCause::Token(7))).stop_token_id, Some(7));
         assert_eq!(ended(Ending::Stop(StopCause::EndOfText)).stop_token_id, None);
         assert_eq!(ended(Ending::Length).cached_tokens, 2);
-        let called =
-            finish(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: true, usage, explanation: None });
+        assert_eq!(ended(Ending::Length).reasoning_tokens, None);
+        let called = finish(Finish {
+            ending: Ending::Stop(StopCause::EndOfText),
+            has_calls: true,
+            usage,
+            reasoning_tokens: None,
+            explanation: None,
+        });
         assert_eq!(called.reason, "tool_calls");
     }
 }

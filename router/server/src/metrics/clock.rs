@@ -151,7 +151,7 @@ mod tests {
         ] {
             let mut clock = clock(&metrics);
             clock.drawn(2);
-            clock.finished(&Finish { ending, has_calls, usage, explanation: None });
+            clock.finished(&Finish { ending, has_calls, usage, reasoning_tokens: None, explanation: None });
         }
         let mut clock = clock(&metrics);
         clock.failed();

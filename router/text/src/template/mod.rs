@@ -150,6 +150,11 @@ impl ChatTemplate {
         sources.get("default").or_else(|| sources.values().next()).map_or("", String::as_str)
     }
 
+    /// The texts of all templates.
+    pub fn sources(&self) -> String {
+        self.inner.sources.values().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
     /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
     /// objects instead of JSON text; content that is a list of texts as one text, if this template knows no lists.
     pub fn adapt(&self, messages: Vec<Value>) -> Vec<Value> {

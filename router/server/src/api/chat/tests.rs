@@ -71,6 +71,81 @@ fn reasoning_effort_is_a_variable_of_the_template() {
 }
 
 #[test]
+fn reasoning_effort_switches_thinking_unless_the_request_does() {
+    let kwargs = |fields: Value| {
+        let mut body = json!({ "messages": [{"role": "user", "content": "hi"}] });
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let read = ChatRequest::read(body.to_string().as_bytes()).expect("valid");
+        let Prompt::Chat { input, .. } = &read.request.prompts[0] else { panic!("a chat") };
+        Value::Object(input.kwargs.clone())
+    };
+    let on = json!({ "reasoning_effort": "high", "enable_thinking": true, "thinking": true });
+    assert_eq!(kwargs(json!({ "reasoning_effort": "high" })), on);
+    let off = json!({ "reasoning_effort": "none", "enable_thinking": false, "thinking": false });
+    assert_eq!(kwargs(json!({ "reasoning_effort": "none" })), off);
+    let said = json!({ "reasoning_effort": "none", "chat_template_kwargs": { "thinking": true } });
+    assert_eq!(kwargs(said), json!({ "reasoning_effort": "none", "thinking": true }));
+    assert_eq!(kwargs(json!({})), json!({}));
+}
+
+/// A token of thoughts, then one of the answer.
+fn thoughtful() -> Vec<Delta> {
+    let thought = Drawn { is_reasoning: true, ..drawn(66) };
+    let mut deltas = answer(0, &["Hi".to_owned()], false);
+    deltas.insert(0, Delta { reasoning: "Hm.".to_owned(), tokens: vec![thought], ..Delta::default() });
+    let finish = deltas.last_mut().and_then(|delta| delta.finish.as_mut()).expect("an end");
+    finish.reasoning_tokens = Some(1);
+    deltas
+}
+
+fn whole_of(form: &ChatForm, deltas: Vec<Delta>) -> Value {
+    let mut sum = Sum::default();
+    deltas.into_iter().for_each(|delta| sum.add(delta));
+    serde_json::to_value(form.whole(vec![sum.whole()])).expect("plain")
+}
+
+#[test]
+fn reasoning_has_both_names_that_clients_read() {
+    let shown = whole_of(&form(true, 1), thoughtful());
+    let message = json!({ "role": "assistant", "content": "Hi", "reasoning": "Hm.", "reasoning_content": "Hm.", "refusal": null });
+    assert_eq!(shown["choices"][0]["message"], message);
+    assert_eq!(shown["choices"][0]["token_ids"], json!([66, 65]));
+    assert_eq!(shown["usage"]["completion_tokens_details"], json!({ "reasoning_tokens": 1 }));
+    let mut events = ChatEvents::new(form(false, 1), StreamOptions { include_usage: true, continuous_usage: false });
+    let mut out = BytesMut::new();
+    events.deltas(thoughtful(), &mut out);
+    events.end(&mut out);
+    let chunks = read_events(&out);
+    assert_eq!(chunks[1]["choices"][0]["delta"], json!({ "reasoning": "Hm.", "reasoning_content": "Hm." }));
+    assert_eq!(chunks[2]["choices"][0]["delta"], json!({ "content": "Hi" }));
+    assert_eq!(chunks.last().expect("one")["usage"], shown["usage"]);
+}
+
+#[test]
+fn reasoning_that_is_not_asked_for_is_left_out_with_its_tokens() {
+    let silent = || ChatForm { include_reasoning: false, ..form(true, 1) };
+    let shown = whole_of(&silent(), thoughtful());
+    assert_eq!(shown["choices"][0]["message"], json!({ "role": "assistant", "content": "Hi", "refusal": null }));
+    assert_eq!(shown["choices"][0]["token_ids"], json!([65]));
+    assert_eq!(shown["choices"][0]["logprobs"]["content"].as_array().map(Vec::len), Some(1));
+    assert_eq!(shown["usage"]["completion_tokens_details"], json!({ "reasoning_tokens": 1 }));
+    let mut events = ChatEvents::new(silent(), StreamOptions { include_usage: false, continuous_usage: false });
+    let mut out = BytesMut::new();
+    events.deltas(thoughtful(), &mut out);
+    events.end(&mut out);
+    assert!(read_events(&out).iter().all(|chunk| chunk["choices"][0]["delta"].get("reasoning").is_none()));
+    let body = json!({ "messages": [{"role": "user", "content": "hi"}], "include_reasoning": false });
+    assert!(!ChatRequest::read(body.to_string().as_bytes()).expect("valid").include_reasoning);
+}
+
+#[test]
+fn an_answer_that_never_stopped_thinking_has_no_content() {
+    let mut deltas = thoughtful();
+    deltas.remove(1);
+    assert_eq!(whole_of(&form(false, 1), deltas)["choices"][0]["message"]["content"], Value::Null);
+}
+
+#[test]
 fn an_error_names_the_field_as_the_client_did() {
     let body = json!({ "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 0, "logprobs": true });
     let read = ChatRequest::read(body.to_string().as_bytes()).expect("the types are right");
@@ -86,12 +161,13 @@ fn an_error_names_the_field_as_the_client_did() {
 fn form(has_logprobs: bool, answers: usize) -> ChatForm {
     let head = Head { id: "chatcmpl-1".into(), object: "chat.completion", created: 1, model: "demo".into() };
     let (prompt, tokenizer) = ([1, 2, 3].into(), tokenizer());
-    ChatForm { head, tokenizer, has_logprobs, return_token_ids: true, prompt, answers }
+    let include_reasoning = true;
+    ChatForm { head, tokenizer, has_logprobs, return_token_ids: true, include_reasoning, prompt, answers }
 }
 
 fn drawn(token: u32) -> Drawn {
     let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(token, -0.5), (0xC3, f32::NEG_INFINITY)] };
-    Drawn { token, text_offset: 0, text: String::new(), logprobs: Some(Box::new(logprobs)) }
+    Drawn { token, text_offset: 0, text: String::new(), logprobs: Some(Box::new(logprobs)), is_reasoning: false }
 }
 
 /// One answer's deltas: a token each, text that may be held back, a call, the end.
@@ -109,8 +185,13 @@ fn answer(choice: usize, texts: &[String], has_call: bool) -> Vec<Delta> {
     }
     let completion = u32::try_from(deltas.len()).expect("short");
     let usage = AnswerUsage { prompt: 3, cached: 2, completion };
-    let finish =
-        Some(Finish { ending: Ending::Stop(StopCause::EndOfText), has_calls: has_call, usage, explanation: None });
+    let finish = Some(Finish {
+        ending: Ending::Stop(StopCause::EndOfText),
+        has_calls: has_call,
+        usage,
+        reasoning_tokens: None,
+        explanation: None,
+    });
     deltas.push(Delta { choice, finish, ..Delta::default() });
     deltas
 }

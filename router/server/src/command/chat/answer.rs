@@ -9,6 +9,8 @@ use serde_json::Value;
 /// What has come of an answer.
 pub(super) struct Answer {
     pub(super) text: String,
+    /// Its latest text was the model's thinking, which is shown and not part of the answer.
+    is_thinking: bool,
     tokens: u64,
     pub(super) is_done: bool,
     asked: Instant,
@@ -22,6 +24,7 @@ impl Default for Answer {
     fn default() -> Self {
         Self {
             text: String::new(),
+            is_thinking: false,
             tokens: 0,
             is_done: false,
             asked: Instant::now(),
@@ -33,7 +36,7 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// The text that one event adds.
+    /// The text that one event shows.
     pub(super) fn take(&mut self, data: &str) -> Result<String, String> {
         if data == "[DONE]" {
             self.is_done = true;
@@ -46,9 +49,15 @@ impl Answer {
         if let Some(tokens) = event["usage"]["completion_tokens"].as_u64() {
             self.tokens = tokens;
         }
-        let text = event["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
+        let delta = &event["choices"][0]["delta"];
+        let mut shown = delta["reasoning"].as_str().unwrap_or_default().to_owned();
+        self.is_thinking |= !shown.is_empty();
+        let text = delta["content"].as_str().unwrap_or_default();
+        if !text.is_empty() && std::mem::take(&mut self.is_thinking) {
+            shown.push_str("\n\n");
+        }
         self.text.push_str(text);
-        Ok(text.to_owned())
+        Ok(shown + text)
     }
 
     /// Some of its text has come. Events that are read together count once: whoever kept them until then, it was no model's rate.
@@ -76,6 +85,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn thoughts_are_shown_and_are_no_part_of_the_answer() {
+        let mut answer = Answer::default();
+        let shown: Vec<String> =
+            [r#"{"reasoning": "Hm, "}"#, r#"{"reasoning": "so."}"#, r#"{"content": "Yes"}"#, r#"{"content": "."}"#]
+                .iter()
+                .map(|delta| answer.take(&format!(r#"{{"choices": [{{"delta": {delta}}}]}}"#)).expect("an event"))
+                .collect();
+        assert_eq!(shown, ["Hm, ", "so.", "\n\nYes", "."]);
+        assert_eq!(answer.text, "Yes.");
+    }
+
+    #[test]
     fn a_rate_is_told_only_where_tokens_came_one_by_one() {
         let asked = Instant::now();
         let at = |ms| Some(asked + std::time::Duration::from_millis(ms));
@@ -87,7 +108,7 @@ mod tests {
             (1, 1, at(500), at(500), "1 tokens in 0.50 s"),
             (3, 0, None, None, "3 tokens"),
         ] {
-            let answer = Answer { text: String::new(), tokens, is_done: true, asked, first, latest, pieces };
+            let answer = Answer { tokens, is_done: true, asked, first, latest, pieces, ..Answer::default() };
             assert_eq!(answer.usage(), expected);
         }
     }

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::MultiProgress;
+use pelton_text::Format;
 
 use super::{Line, Trouble, resolve, runtime, tree};
 use crate::config::{Config, LogFormat, Surroundings, server_settings};
@@ -111,6 +112,7 @@ fn announce(config: &Config, server: &Server, took: Duration, bars: &MultiProgre
             blocks = model.blocks,
             block_size = model.block_size,
             workers = config.workers(),
+            format = server.format().map_or("none", Format::name),
             "ready"
         );
         return;
@@ -122,6 +124,7 @@ fn announce(config: &Config, server: &Server, took: Duration, bars: &MultiProgre
         url: server.url(),
         needs_key: server.needs_key(),
         chats: server.chats(),
+        format: server.format(),
         took,
     };
     // Standard error may be closed; serving goes on.

@@ -28,6 +28,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
         weights::check(&folder).map_err(Trouble::Failed)?;
     }
     let text = parts::TextSide::open(&folder)?;
+    let format = text.format(&config.model.format)?;
     let names = model::names(config, &folder);
     let (name, chats) = (names[0].clone(), text.template.is_some());
     let pool = parts::pool()?;
@@ -38,6 +39,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
         checkpoint: text.checkpoint,
         tokenizer: text.tokenizer,
         template: text.template,
+        format,
         served_names: names,
         limits: parts::limits(config),
         pool,

@@ -7,7 +7,7 @@ use pelton_engine::{
     CacheEventOptions, Deadlines, DiskOptions, EngineConfig, LoadOptions, QueueLimits, RecordOptions, TierOptions, Tls,
     Token, WorkerSpec,
 };
-use pelton_text::{ChatTemplate, Checkpoint, Pool, Tokenizer};
+use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
 use crate::command::Trouble;
@@ -37,6 +37,24 @@ impl TextSide {
         let tokenizer = Tokenizer::open(folder).map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
         Ok(Self { checkpoint, tokenizer, template })
+    }
+
+    /// How the model writes reasoning and tool calls, as the setting says.
+    pub(super) fn format(&self, setting: &str) -> Result<Option<Format>, Trouble> {
+        let refused = |error: &dyn std::fmt::Display| Trouble::Usage(format!("--format {setting}: {error}"));
+        let is_file = setting.contains('/') || setting.ends_with(".toml");
+        match setting {
+            "none" => Ok(None),
+            "auto" => {
+                let templates = self.template.as_ref().map(ChatTemplate::sources);
+                Ok(templates.and_then(|templates| Format::detect(&templates, &self.tokenizer)))
+            }
+            path if is_file => {
+                let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+                Format::declared(&text, &self.tokenizer).map(Some).map_err(|error| refused(&error))
+            }
+            name => Format::named(name, &self.tokenizer).map(Some).map_err(|error| refused(&error)),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use indicatif::MultiProgress;
 use pelton_engine::{Engine, ModelReport, Phase, Status};
+use pelton_text::Format;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ pub(crate) struct Server {
     name: String,
     needs_key: bool,
     chats: bool,
+    format: Option<Format>,
     closing: CancellationToken,
     hurry: CancellationToken,
     serving: JoinHandle<()>,
@@ -56,14 +58,26 @@ impl Server {
         starting.end().await;
         let Opened { engine, serving, name, chats } = opened;
         let (url, needs_key) = (doors.url(), !keys.is_empty());
-        let metrics = Arc::clone(&serving.metrics);
+        let (metrics, format) = (Arc::clone(&serving.metrics), serving.format.clone());
         let (app, listeners) = (App::new(serving, keys), doors.listeners()?);
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
         let (closed, hurry) = (closing.clone(), CancellationToken::new());
         let hurried = hurry.clone();
         let serving =
             tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain, hurried).await });
-        Ok(Self { status: engine.status(), metrics, engine, url, name, needs_key, chats, closing, hurry, serving })
+        Ok(Self {
+            status: engine.status(),
+            metrics,
+            engine,
+            url,
+            name,
+            needs_key,
+            chats,
+            format,
+            closing,
+            hurry,
+            serving,
+        })
     }
 
     /// Shows progress until the model is loaded, or says why it cannot be.
@@ -122,6 +136,11 @@ impl Server {
     /// Whether the model has a chat template.
     pub(crate) fn chats(&self) -> bool {
         self.chats
+    }
+
+    /// How the model writes reasoning and tool calls.
+    pub(crate) fn format(&self) -> Option<&Format> {
+        self.format.as_ref()
     }
 
     /// Takes no more requests, lets running ones finish for as long as the drain may take or until `hurry` resolves, ends the

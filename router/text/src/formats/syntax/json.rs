@@ -5,7 +5,7 @@ const DEPTH_MAX: usize = 128;
 
 /// What a character meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scanned {
+pub(in crate::formats) enum Scanned {
     /// The value goes on.
     Inside,
     /// This character was its last.
@@ -17,7 +17,7 @@ pub(super) enum Scanned {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Scanner {
+pub(in crate::formats) struct Scanner {
     open: Vec<Container>,
     place: Place,
 }
@@ -68,7 +68,7 @@ enum Number {
 
 impl Scanner {
     /// Takes the next character; none after `Complete`, `Before` or `Bad`.
-    pub(super) fn step(&mut self, c: char) -> Scanned {
+    pub(in crate::formats) fn step(&mut self, c: char) -> Scanned {
         let is_space = matches!(c, ' ' | '\n' | '\r' | '\t');
         match self.place {
             Place::String { is_key, escape } => self.in_string(is_key, escape, c),

@@ -1,13 +1,80 @@
-//! Reads the object of one tool call, `{"name": ..., "arguments": {...}}`, in either order, one character at a time.
+//! Reads calls that are JSON objects, `{"name": ..., "arguments": {...}}`, alone or in a list, one character at a time.
 //!
 //! Strict: exactly one name (a string), at most one `arguments` (an object; missing: `{}`), other members are passed
 //! over. What it lets through of the arguments is a beginning of valid JSON at every moment.
 
 use super::json::{Scanned, Scanner};
+use super::{Context, Step};
+use crate::formats::declaration::Object as Keys;
+
+/// An object, or a list of objects.
+#[derive(Debug, Clone, Default)]
+pub(in crate::formats) struct Reader {
+    is_list: bool,
+    place: ListPlace,
+}
+
+#[derive(Debug, Clone, Default)]
+enum ListPlace {
+    #[default]
+    Start,
+    Item,
+    InItem(Box<Call>),
+    AfterItem,
+}
+
+impl Reader {
+    pub(super) fn step(&mut self, c: char, keys: &Keys, context: &mut Context<'_>) -> Step {
+        let is_space = matches!(c, ' ' | '\n' | '\r' | '\t');
+        match (&mut self.place, c) {
+            (ListPlace::InItem(call), _) => {
+                let progress = call.step(c, keys);
+                self.progress(progress, c, context)
+            }
+            _ if is_space => Step::Going,
+            (ListPlace::Start | ListPlace::Item, '{') => {
+                let mut call = Box::<Call>::default();
+                call.step(c, keys);
+                self.place = ListPlace::InItem(call);
+                Step::Going
+            }
+            (ListPlace::Start, '[') => {
+                *self = Self { is_list: true, place: ListPlace::Item };
+                Step::Going
+            }
+            (ListPlace::AfterItem, ',') => {
+                self.place = ListPlace::Item;
+                Step::Going
+            }
+            (ListPlace::AfterItem, ']') => Step::Done,
+            _ => Step::Malformed,
+        }
+    }
+
+    fn progress(&mut self, progress: Progress, c: char, context: &mut Context<'_>) -> Step {
+        match progress {
+            Progress::Reading | Progress::Quiet => {}
+            Progress::Begun { name, .. } if !context.is_callable(&name) => return Step::Malformed,
+            Progress::Begun { name, arguments } => {
+                context.sink.start(&name, None);
+                context.sink.arguments(&arguments);
+            }
+            Progress::Arguments => context.sink.arguments(c.encode_utf8(&mut [0; 4])),
+            Progress::Done { missing } => {
+                context.sink.arguments(missing);
+                context.sink.end();
+                self.place = ListPlace::AfterItem;
+                return if self.is_list { Step::Going } else { Step::Done };
+            }
+            Progress::Malformed => return Step::Malformed,
+        }
+        Step::Going
+    }
+}
 
 /// What a character meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Progress {
+enum Progress {
     /// The name is not known yet.
     Reading,
     /// The name is known. `arguments`: as much of them as came before it.
@@ -23,7 +90,7 @@ pub(super) enum Progress {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Call {
+struct Call {
     place: Place,
     name: Option<String>,
     arguments: Arguments,
@@ -64,22 +131,22 @@ enum Arguments {
 
 impl Call {
     /// Whether the name is known.
-    pub(super) fn has_begun(&self) -> bool {
+    fn has_begun(&self) -> bool {
         self.name.is_some()
     }
 
-    pub(super) fn step(&mut self, c: char) -> Progress {
+    fn step(&mut self, c: char, keys: &Keys) -> Progress {
         let is_space = matches!(c, ' ' | '\n' | '\r' | '\t');
         match std::mem::replace(&mut self.place, Place::Ended) {
-            Place::InKey(scanner, text) => self.in_key(scanner, text, c),
-            Place::InValue(member, scanner, text) => self.in_value(member, scanner, text, c),
+            Place::InKey(scanner, text) => self.in_key(scanner, text, c, keys),
+            Place::InValue(member, scanner, text) => self.in_value(member, scanner, text, c, keys),
             place if is_space => self.at(place),
             Place::Open if c == '{' => self.at(Place::Key { may_end: true }),
-            Place::Key { .. } if c == '"' => self.in_key(Scanner::default(), String::new(), c),
+            Place::Key { .. } if c == '"' => self.in_key(Scanner::default(), String::new(), c, keys),
             Place::Key { may_end: true } | Place::CommaOrEnd if c == '}' => self.end(),
             Place::CommaOrEnd if c == ',' => self.at(Place::Key { may_end: false }),
             Place::Colon(member) if c == ':' => self.at(Place::Value(member)),
-            Place::Value(member) => self.value(member, c),
+            Place::Value(member) => self.value(member, c, keys),
             _ => Progress::Malformed,
         }
     }
@@ -89,21 +156,30 @@ impl Call {
         if self.has_begun() { Progress::Quiet } else { Progress::Reading }
     }
 
-    fn in_key(&mut self, mut scanner: Scanner, mut text: String, c: char) -> Progress {
+    fn in_key(&mut self, mut scanner: Scanner, mut text: String, c: char, keys: &Keys) -> Progress {
         text.push(c);
         match scanner.step(c) {
             Scanned::Inside => self.at(Place::InKey(scanner, text)),
-            Scanned::Complete => match serde_json::from_str::<String>(&text).as_deref() {
-                Ok("name") if self.name.is_none() => self.at(Place::Colon(Member::Name)),
-                Ok("arguments") if self.arguments == Arguments::Unsaid => self.at(Place::Colon(Member::Arguments)),
-                Ok("name" | "arguments") | Err(_) => Progress::Malformed, // said twice, or no Unicode
-                Ok(_) => self.at(Place::Colon(Member::Other)),
-            },
+            Scanned::Complete => {
+                let Ok(key) = serde_json::from_str::<String>(&text) else {
+                    return Progress::Malformed; // no Unicode
+                };
+                let (is_name, is_arguments) = (keys.name.contains(&key), keys.arguments.contains(&key));
+                if (is_name && self.name.is_some()) || (is_arguments && self.arguments != Arguments::Unsaid) {
+                    return Progress::Malformed; // said twice
+                }
+                let member = match (is_name, is_arguments) {
+                    (true, _) => Member::Name,
+                    (_, true) => Member::Arguments,
+                    _ => Member::Other,
+                };
+                self.at(Place::Colon(member))
+            }
             Scanned::Before | Scanned::Bad => Progress::Malformed,
         }
     }
 
-    fn value(&mut self, member: Member, c: char) -> Progress {
+    fn value(&mut self, member: Member, c: char, keys: &Keys) -> Progress {
         match (member, c) {
             (Member::Name, '"') | (Member::Other, _) => {}
             (Member::Arguments, '{') => {
@@ -111,17 +187,17 @@ impl Call {
             }
             _ => return Progress::Malformed,
         }
-        self.in_value(member, Scanner::default(), String::new(), c)
+        self.in_value(member, Scanner::default(), String::new(), c, keys)
     }
 
-    fn in_value(&mut self, member: Member, mut scanner: Scanner, mut text: String, c: char) -> Progress {
+    fn in_value(&mut self, member: Member, mut scanner: Scanner, mut text: String, c: char, keys: &Keys) -> Progress {
         let scanned = scanner.step(c);
         match scanned {
             Scanned::Bad => return Progress::Malformed,
             // A number ends with the character after it.
             Scanned::Before => {
                 self.place = Place::CommaOrEnd;
-                return self.step(c);
+                return self.step(c, keys);
             }
             Scanned::Inside | Scanned::Complete => {}
         }

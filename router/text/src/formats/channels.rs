@@ -1,0 +1,213 @@
+//! Splits an answer that consists of messages on channels, as gpt-oss writes them ("Harmony"):
+//!
+//! ```text
+//! <|channel|>analysis<|message|>THOUGHTS<|end|>
+//! <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>
+//! <|start|>assistant<|channel|>final<|message|>CONTENT<|return|>
+//! ```
+//!
+//! Models slip, and nothing of it is an error: a text without a header is content, a header may have its parts in any order, a
+//! message ends with the next header, and arguments that are no object are content.
+
+use std::sync::Arc;
+
+use super::marks::{Cutter, Mark, Unit};
+use super::sink::Sink;
+use super::syntax::{Scanned, Scanner};
+use super::table::{Channels, Table};
+use super::{Piece, Reading};
+
+#[derive(Debug, Clone)]
+pub(super) struct Parser {
+    table: Arc<Table>,
+    reading: Reading,
+    cutter: Cutter,
+    sink: Sink,
+    state: State,
+    /// Messages with something in them, by where they went: a line's end stands between two of a kind.
+    thoughts: usize,
+    contents: usize,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// Before a header.
+    Outside,
+    Header(Header),
+    Reasoning {
+        is_empty: bool,
+    },
+    Content {
+        is_empty: bool,
+    },
+    /// Before the arguments; what has come.
+    Call {
+        name: String,
+        gap: String,
+    },
+    Arguments(Scanner),
+    /// After the arguments.
+    Called,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Header {
+    text: String,
+    /// Where in `text` the channel's name begins.
+    channel: Option<usize>,
+}
+
+impl Header {
+    fn channel(&self) -> &str {
+        self.channel.and_then(|at| self.text[at..].split_whitespace().next()).unwrap_or_default()
+    }
+
+    /// The function that the message is for.
+    fn recipient(&self) -> Option<&str> {
+        let to = self.text.split_whitespace().find_map(|word| word.strip_prefix("to="))?;
+        let name = to.strip_prefix("functions.").unwrap_or(to);
+        (!name.is_empty() && name != "assistant" && name != "user").then_some(name)
+    }
+}
+
+impl Parser {
+    pub(super) fn new(table: Arc<Table>, reading: Reading) -> Self {
+        let (cutter, sink) = (Cutter::default(), Sink::default());
+        Self { table, reading, cutter, sink, state: State::Outside, thoughts: 0, contents: 0 }
+    }
+
+    pub(super) fn is_reasoning(&self) -> bool {
+        match &self.state {
+            State::Reasoning { .. } => true,
+            State::Header(header) => header.channel() == "analysis",
+            _ => false,
+        }
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+        let table = Arc::clone(&self.table);
+        let mut units = Vec::new();
+        for c in text.chars() {
+            self.cutter.push(&table.marks, c, &mut units);
+            units.drain(..).for_each(|unit| self.step(unit, &table));
+        }
+        self.sink.take()
+    }
+
+    pub(super) fn finish(&mut self) -> Vec<Piece> {
+        let table = Arc::clone(&self.table);
+        let mut units = Vec::new();
+        self.cutter.finish(&table.marks, &mut units);
+        units.into_iter().for_each(|unit| self.step(unit, &table));
+        self.end();
+        self.sink.take()
+    }
+
+    fn step(&mut self, unit: Unit, table: &Table) {
+        let Some(channels) = &table.channels else { return };
+        match unit {
+            Unit::Mark(mark) => self.mark(mark, channels, table),
+            Unit::Char(c) => self.char(c),
+        }
+    }
+
+    fn mark(&mut self, mark: Mark, channels: &Channels, table: &Table) {
+        if mark == channels.start {
+            self.end();
+            self.state = State::Header(Header::default());
+        } else if mark == channels.channel {
+            if !matches!(self.state, State::Header(_)) {
+                self.end();
+                self.state = State::Header(Header::default());
+            }
+            if let State::Header(header) = &mut self.state {
+                header.text.push(' ');
+                header.channel = Some(header.text.len());
+            }
+        } else if mark == channels.message {
+            if let State::Header(header) = &self.state {
+                self.state = self.body(&header.clone());
+            }
+        } else if mark == channels.constrain && matches!(self.state, State::Header(_)) {
+            self.char(' ');
+        } else if channels.ends.contains(&mark) {
+            self.end();
+            self.state = State::Outside;
+        } else {
+            let text = if self.reading.shows_special { table.marks.text(mark) } else { table.marks.plain(mark) };
+            text.chars().for_each(|c| self.char(c));
+        }
+    }
+
+    /// What a message is, by its header.
+    fn body(&self, header: &Header) -> State {
+        match header.recipient().filter(|_| self.reading.tools.is_some()) {
+            Some(name) => State::Call { name: name.to_owned(), gap: String::new() },
+            None if header.channel() == "analysis" => State::Reasoning { is_empty: true },
+            None => State::Content { is_empty: true },
+        }
+    }
+
+    fn char(&mut self, c: char) {
+        let mut buffer = [0; 4];
+        let text = &*c.encode_utf8(&mut buffer);
+        match &mut self.state {
+            State::Header(header) => header.text.push(c),
+            State::Reasoning { is_empty } => {
+                if std::mem::take(is_empty) {
+                    self.thoughts += 1;
+                    self.sink.reasoning(if self.thoughts > 1 { "\n" } else { "" });
+                }
+                self.sink.reasoning(text);
+            }
+            State::Content { is_empty } => {
+                if std::mem::take(is_empty) {
+                    self.contents += 1;
+                    self.sink.content(if self.contents > 1 { "\n" } else { "" });
+                }
+                self.sink.content(text);
+            }
+            // White space between messages belongs to neither.
+            State::Outside | State::Called if c.is_whitespace() => {}
+            State::Outside | State::Called => self.content(text),
+            State::Call { gap, .. } if c.is_whitespace() => gap.push(c),
+            State::Call { name, .. } if c == '{' => {
+                let mut scanner = Scanner::default();
+                scanner.step(c);
+                self.sink.start(name, None);
+                self.sink.arguments(text);
+                self.state = State::Arguments(scanner);
+            }
+            State::Call { gap, .. } => {
+                let gap = std::mem::take(gap);
+                self.content(&(gap + text));
+            }
+            State::Arguments(scanner) => match scanner.step(c) {
+                Scanned::Inside => self.sink.arguments(text),
+                Scanned::Complete => {
+                    self.sink.arguments(text);
+                    self.sink.end();
+                    self.state = State::Called;
+                }
+                Scanned::Before | Scanned::Bad => self.content(text),
+            },
+        }
+    }
+
+    /// A text that begins content.
+    fn content(&mut self, text: &str) {
+        self.state = State::Content { is_empty: true };
+        text.chars().for_each(|c| self.char(c));
+    }
+
+    /// The message has ended, or the answer. A call without any arguments is one of a function that takes none; a header
+    /// without a message says nothing.
+    fn end(&mut self) {
+        if let State::Call { name, .. } = &self.state {
+            self.sink.start(name, None);
+            self.sink.arguments("{}");
+            self.sink.end();
+        }
+        self.state = State::Outside;
+    }
+}

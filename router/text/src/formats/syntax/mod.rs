@@ -1,0 +1,126 @@
+//! How one call, or a list of calls, is read: a reader for each syntax, fed unit by unit.
+//!
+//! A reader puts a call into the sink as soon as its name is known and shows what is certain of its arguments. What it has
+//! taken and not shown is kept by its caller: if the reader gives up, that comes back as content, and nothing is lost.
+
+mod json;
+mod literal;
+mod named;
+mod object;
+mod parameters;
+mod pythonic;
+mod quoted;
+
+use super::declaration::Object;
+use super::marks::{Mark, Marks, Unit};
+use super::sink::Sink;
+use super::tools::Tools;
+pub(super) use json::{Scanned, Scanner};
+pub(super) use named::Named;
+pub(super) use parameters::Parameters;
+pub(super) use quoted::Quoted;
+
+/// A declared syntax, its marks found.
+#[derive(Debug, Clone)]
+pub(super) enum Form {
+    Object(Object),
+    Named(Named),
+    Parameters(Parameters),
+    Pythonic,
+    Quoted(Quoted),
+}
+
+/// What surrounds a reader.
+pub(super) struct Context<'a> {
+    pub(super) marks: &'a Marks,
+    pub(super) tools: &'a Tools,
+    /// No mark said that this is a call: only names of offered tools count.
+    pub(super) is_bare: bool,
+    pub(super) sink: &'a mut Sink,
+}
+
+impl Context<'_> {
+    fn is_callable(&self, name: &str) -> bool {
+        !self.is_bare || self.tools.has(name)
+    }
+}
+
+/// What a unit meant to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Going,
+    /// It was the last one.
+    Done,
+    /// What came before it was complete, and it belongs to what follows.
+    DoneBefore,
+    /// It does not belong here.
+    Malformed,
+}
+
+/// The state of a reader.
+#[derive(Debug, Clone)]
+pub(super) enum Reader {
+    Object(object::Reader),
+    Named(named::Reader),
+    Parameters(parameters::Reader),
+    Pythonic(pythonic::Reader),
+    Quoted(quoted::Reader),
+}
+
+impl Form {
+    pub(super) fn reader(&self) -> Reader {
+        match self {
+            Self::Object(_) => Reader::Object(object::Reader::default()),
+            Self::Named(_) => Reader::Named(named::Reader::default()),
+            Self::Parameters(_) => Reader::Parameters(parameters::Reader::default()),
+            Self::Pythonic => Reader::Pythonic(pythonic::Reader::default()),
+            Self::Quoted(_) => Reader::Quoted(quoted::Reader::default()),
+        }
+    }
+
+    /// Whether a call without any mark can begin so.
+    pub(super) fn may_begin(&self, c: char) -> bool {
+        match self {
+            Self::Object(_) => matches!(c, '{' | '['),
+            Self::Pythonic => c == '[',
+            Self::Named(_) | Self::Parameters(_) | Self::Quoted(_) => false,
+        }
+    }
+
+    /// Marks that may stand after a call, as its own end mark may.
+    pub(super) fn tail(&self) -> &[Mark] {
+        match self {
+            Self::Named(named) => &named.tail,
+            _ => &[],
+        }
+    }
+}
+
+impl Reader {
+    /// Whether a mark means something here; if not, it is a text like any other.
+    pub(super) fn wants(&self, mark: Mark, form: &Form) -> bool {
+        match (self, form) {
+            (Self::Named(reader), Form::Named(form)) => reader.wants(mark, form),
+            (Self::Parameters(reader), Form::Parameters(form)) => reader.wants(mark, form),
+            (Self::Quoted(reader), Form::Quoted(form)) => reader.wants(mark, form),
+            _ => false,
+        }
+    }
+
+    /// Takes a character, or a mark that it wants.
+    pub(super) fn step(&mut self, unit: Unit, form: &Form, context: &mut Context<'_>) -> Step {
+        match (self, form, unit) {
+            (Self::Object(reader), Form::Object(form), Unit::Char(c)) => reader.step(c, form, context),
+            (Self::Named(reader), Form::Named(form), _) => reader.step(unit, form, context),
+            (Self::Parameters(reader), Form::Parameters(form), _) => reader.step(unit, form, context),
+            (Self::Pythonic(reader), Form::Pythonic, Unit::Char(c)) => reader.step(c, context),
+            (Self::Quoted(reader), Form::Quoted(form), _) => reader.step(unit, form, context),
+            _ => Step::Malformed,
+        }
+    }
+}
+
+/// What names are made of; anything else is no call.
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/')
+}

@@ -1,0 +1,378 @@
+//! Every format against its table of examples (`examples/NAME.toml`), cut at every place and every pair of places; then what
+//! holds for any text.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::*;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Examples {
+    example: Vec<Example>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Example {
+    says: String,
+    text: String,
+    #[serde(default)]
+    starts_in_reasoning: bool,
+    #[serde(default = "yes")]
+    tools: bool,
+    /// Marks that are special tokens, which are not shown.
+    #[serde(default)]
+    special: Vec<String>,
+    #[serde(default)]
+    reasoning: String,
+    #[serde(default)]
+    content: String,
+    #[serde(default)]
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    name: String,
+    id: Option<String>,
+    arguments: String,
+    #[serde(default = "yes")]
+    ended: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Answer {
+    reasoning: String,
+    content: String,
+    calls: Vec<Call>,
+}
+
+impl Answer {
+    fn add(&mut self, piece: Piece) {
+        let count = self.calls.len();
+        match piece {
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::Content(text) => self.content.push_str(&text),
+            Piece::CallStart { index, id, name } => {
+                assert_eq!(index, count);
+                self.calls.push(Call { name, id, arguments: String::new(), ended: false });
+            }
+            Piece::CallArguments { index, delta } => {
+                assert_eq!(index + 1, count);
+                assert!(!delta.is_empty() && !self.calls[index].ended);
+                self.calls[index].arguments.push_str(&delta);
+            }
+            Piece::CallEnd { index } => {
+                assert_eq!(index + 1, count);
+                self.calls[index].ended = true;
+            }
+        }
+    }
+}
+
+/// The sum of what a parser makes of these texts, in one answer.
+fn stream<'a>(mut parser: AnswerParser, texts: impl IntoIterator<Item = &'a str>) -> Answer {
+    let mut answer = Answer::default();
+    texts.into_iter().flat_map(|text| parser.push(text)).for_each(|piece| answer.add(piece));
+    parser.finish().into_iter().for_each(|piece| answer.add(piece));
+    assert_eq!(parser.finish(), [], "nothing is left");
+    answer
+}
+
+/// Two tools with schemas and two without.
+fn tools() -> Arc<Tools> {
+    let tool = |name: &str, properties| json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object", "properties": properties } } });
+    let weather = json!({ "city": { "type": "string" }, "days": { "type": "integer" } });
+    Arc::new(Tools::new(&[
+        tool("get_weather", weather),
+        tool("get_time", json!({ "zone": { "type": "string" } })),
+        tool("f", json!({})),
+        tool("g", json!({})),
+    ]))
+}
+
+fn parser(name: &str) -> AnswerParser {
+    let format = Format::bound(known::named(name).expect("it is known"), &[]);
+    format.parser(Reading { tools: Some(tools()), ..Reading::default() })
+}
+
+fn boundaries(text: &str) -> Vec<usize> {
+    (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect()
+}
+
+/// What every way to cut the text in three gives.
+fn check(parser: &AnswerParser, text: &str, expected: &Answer, what: &str) {
+    assert_eq!(&stream(parser.clone(), [text]), expected, "{what}");
+    let at = boundaries(text);
+    for (nth, first) in at.iter().enumerate() {
+        let mut begun = parser.clone();
+        let mut so_far = Answer::default();
+        begun.push(&text[..*first]).into_iter().for_each(|piece| so_far.add(piece));
+        for second in &at[nth..] {
+            let (mut parser, mut answer) = (begun.clone(), so_far.clone());
+            parser.push(&text[*first..*second]).into_iter().for_each(|piece| answer.add(piece));
+            parser.push(&text[*second..]).into_iter().for_each(|piece| answer.add(piece));
+            parser.finish().into_iter().for_each(|piece| answer.add(piece));
+            assert_eq!(&answer, expected, "{what}, cut at {first} and {second}");
+        }
+    }
+}
+
+#[test]
+fn every_format_reads_its_examples_however_they_are_cut() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/formats/examples");
+    for name in known::names() {
+        let file = std::fs::read_to_string(folder.join(format!("{name}.toml")))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let examples: Examples = toml::from_str(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for example in examples.example {
+            let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
+            let format = Format::bound(known::named(name).expect("it is known"), &specials);
+            let tools = example.tools.then(tools);
+            let reading = Reading { starts_in_reasoning: example.starts_in_reasoning, tools, shows_special: false };
+            let Example { says, text, reasoning, content, calls, .. } = example;
+            check(&format.parser(reading), &text, &Answer { reasoning, content, calls }, &format!("{name}, {says}"));
+        }
+    }
+}
+
+/// Of the Hermes form, without the other fields of a call.
+#[track_caller]
+fn hermes(text: &str, content: &str, calls: &[(&str, &str, bool)]) {
+    let call = |(name, arguments, ended): &(&str, &str, bool)| Call {
+        name: (*name).to_owned(),
+        id: None,
+        arguments: (*arguments).to_owned(),
+        ended: *ended,
+    };
+    let calls = calls.iter().map(call).collect();
+    check(&parser("hermes"), text, &Answer { content: content.to_owned(), calls, ..Answer::default() }, text);
+}
+
+#[test]
+fn content_passes_through() {
+    hermes("", "", &[]);
+    hermes(" Hallo, Wörld \n", " Hallo, Wörld \n", &[]);
+    hermes("a < b <tool <<tool_cal", "a < b <tool <<tool_cal", &[]);
+    hermes("</tool_call> {\"name\":\"f\"}", "</tool_call> {\"name\":\"f\"}", &[]);
+}
+
+#[test]
+fn a_call_is_taken_out_of_the_content() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"é\": [1, {\"b\": \"}\"}]}}\n</tool_call>";
+    let arguments = "{\"é\": [1, {\"b\": \"}\"}]}";
+    hermes(call, "", &[("f", arguments, true)]);
+    hermes(&format!("Let me see. \n\n{call}"), "Let me see.", &[("f", arguments, true)]);
+    hermes(
+        &format!("<<tool_call>{{\"name\":\"g\"}}</tool_call>{call}\n"),
+        "<",
+        &[("g", "{}", true), ("f", arguments, true)],
+    );
+    hermes(&format!("{call}\n{call} bye\n"), " bye\n", &[("f", arguments, true), ("f", arguments, true)]);
+}
+
+#[test]
+fn members_may_come_in_any_order_and_others_are_passed_over() {
+    hermes(
+        r#"<tool_call>{"arguments": {"a": 1}, "id": -1.5e3, "name": "f"}</tool_call>"#,
+        "",
+        &[("f", r#"{"a": 1}"#, true)],
+    );
+    hermes(r#"<tool_call> {"type":"function","name":"f\u0041","arguments":{},"x":[{}]}"#, "", &[("fA", "{}", true)]);
+    hermes(
+        r#"<tool_call>{"n\u0061me":"f","arguments":{"t":"</tool_call>"}}</tool_call>"#,
+        "",
+        &[("f", r#"{"t":"</tool_call>"}"#, true)],
+    );
+}
+
+#[test]
+fn arguments_stream_as_they_come() {
+    let mut parser = parser("hermes");
+    assert_eq!(parser.push("Hm <tool_call>{\"name\": \"f"), [Piece::Content("Hm".into())]);
+    assert_eq!(parser.push("\", \"argum"), [Piece::CallStart { index: 0, id: None, name: "f".into() }]);
+    assert_eq!(parser.push("ents\": {\"a"), [Piece::CallArguments { index: 0, delta: "{\"a".into() }]);
+    assert_eq!(
+        parser.push("\": 1}}</tool"),
+        [Piece::CallArguments { index: 0, delta: "\": 1}".into() }, Piece::CallEnd { index: 0 }]
+    );
+    assert_eq!(parser.push("_call>"), []);
+    assert_eq!(parser.finish(), []);
+}
+
+#[test]
+fn what_is_no_call_comes_back_as_content() {
+    for text in [
+        "<tool_call>",
+        "<tool_call>\n",
+        "<tool_call>get_weather()</tool_call>",
+        "\n<tool_call>{\"name\": 5}</tool_call>\n",
+        "<tool_call>{\"name\": \"\"}</tool_call>",
+        "<tool_call>{}</tool_call>",
+        "<tool_call>{\"arguments\": {}}</tool_call> so",
+        "<tool_call>{\"arguments\": \"{}\", \"name\": \"f\"}</tool_call>",
+        "<tool_call>{\"arguments\": {\"a\": 01}, \"name\": \"f\"}</tool_call>",
+        "<tool_call>[{\"name\": 5}]</tool_call>",
+        "<tool_call>{\"name\": \"f",
+        "<tool_call>{\"name\": \"\\ud800\"}</tool_call>",
+        "  <tool_call>{'name': 'f'}</tool_call>",
+    ] {
+        hermes(text, text, &[]);
+    }
+    hermes("<tool_call> <tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call> ", &[("f", "{}", true)]);
+    hermes("<tool_call>{\"name\"<tool_call>{\"name\":\"f\"}", "<tool_call>{\"name\"", &[("f", "{}", true)]);
+}
+
+#[test]
+fn a_call_that_breaks_off_after_it_began_does_not_end() {
+    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "", &[("f", "{\"a\": 1", false)]);
+    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x", " x", &[("f", "{\"a\": 1}", false)]);
+    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {a}}\n</tool_call>", "a}}\n</tool_call>", &[("f", "{", false)]);
+    hermes("<tool_call>{\"name\": \"f\", \"arguments\": [1]}", ", \"arguments\": [1]}", &[("f", "", false)]);
+    hermes("<tool_call>{\"name\": \"f\", \"name\": \"g\"}", ", \"name\": \"g\"}", &[("f", "", false)]);
+}
+
+#[test]
+fn a_missing_or_wrong_end_marker_loses_nothing() {
+    hermes("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
+    hermes("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
+    hermes("<tool_call>{\"name\":\"f\"} </tool", " </tool", &[("f", "{}", true)]);
+}
+
+/// Texts made of a format's own marks and of what stands around them.
+fn texts(name: &'static str) -> impl Strategy<Value = String> {
+    let format = Format::bound(known::named(name).expect("it is known"), &[]);
+    let marks: Vec<String> = format.table.marks.texts().map(str::to_owned).collect();
+    let around =
+        ["{\"name\": \"f\"", ", \"arguments\": ", "{\"ä\": [1, \"}\"]}", "}", "\n", "f", "(a='x')", "call:f{a:1}", "["];
+    let words = around
+        .into_iter()
+        .map(str::to_owned)
+        .chain(["], ", "functions.f:0", ";", " ", "to=functions.f "].map(str::to_owned));
+    let part = prop_oneof![
+        3 => prop::sample::select(marks),
+        3 => prop::sample::select(words.collect::<Vec<_>>()),
+        1 => "[<>/tool_ca{}\":,é1 ]{0,4}",
+    ];
+    prop::collection::vec(part, 0..14).prop_map(|parts| parts.concat())
+}
+
+/// A format, a text for it, places to cut, and how it is read.
+fn cases() -> impl Strategy<Value = (&'static str, String, Vec<prop::sample::Index>, bool, bool)> {
+    prop::sample::select(known::names()).prop_flat_map(|name| {
+        let cuts = prop::collection::vec(any::<prop::sample::Index>(), 0..6);
+        (Just(name), texts(name), cuts, any::<bool>(), any::<bool>())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn where_the_stream_is_cut_makes_no_difference((name, text, cuts, starts_in_reasoning, has_tools) in cases()) {
+        let format = Format::bound(known::named(name).expect("it is known"), &[]);
+        let reading = Reading { starts_in_reasoning, tools: has_tools.then(tools), shows_special: false };
+        let parser = format.parser(reading);
+        let at = boundaries(&text);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| at[cut.index(at.len())]).collect();
+        cuts.sort_unstable();
+        let (mut pieces, mut from) = (Vec::new(), 0);
+        for cut in cuts.into_iter().chain([text.len()]) {
+            pieces.push(&text[from..cut]);
+            from = cut;
+        }
+        let answer = stream(parser.clone(), pieces);
+        prop_assert_eq!(&answer, &stream(parser, [text.as_str()]));
+        for Call { name, arguments, ended, .. } in &answer.calls {
+            let is_object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments).is_ok();
+            prop_assert!(!name.is_empty() && (is_object || !*ended), "{}", arguments);
+        }
+        prop_assert!(has_tools || answer.calls.is_empty());
+    }
+
+    #[test]
+    fn a_text_without_marks_is_content_whole(name in prop::sample::select(known::names()), text in "[ -;=?-Z^-z|~éß€\\n]{0,40}") {
+        // Neither `<` nor `[`, with which all marks begin, nor a word that is one.
+        prop_assume!(!text.contains("functools") && !text.contains("Here"));
+        let answer = stream(parser(name), [text.as_str()]);
+        let is_channelled = name == "harmony";
+        let expected = if is_channelled { text.trim_start() } else { text.as_str() };
+        prop_assert_eq!((answer.content.as_str(), answer.reasoning.as_str()), (expected, ""));
+    }
+
+    /// What comes out of a text that has no call and no thoughts is the text, but for white space and what wraps it.
+    #[test]
+    fn what_is_no_call_is_not_lost(text in texts("qwen3-coder")) {
+        let answer = stream(parser("qwen3-coder"), [text.as_str()]);
+        if answer.calls.is_empty() && !text.contains("think>") {
+            prop_assert_eq!(answer.content, text);
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_known_by_its_template_and_its_tokens() {
+    let name = |templates: &str, tokens: &[&str]| {
+        let declaration = known::detect(templates, &|token| tokens.contains(&token))?;
+        Some((declaration.name.clone(), declaration.reasoning.is_some()))
+    };
+    let found = |name: &str, has_reasoning| Some((name.to_owned(), has_reasoning));
+    let hermes = "<tool_call>\n{\"name\": <n>, \"arguments\": <args-json>}\n</tool_call>";
+    assert_eq!(name(hermes, &[]), found("hermes", false));
+    assert_eq!(name(hermes, &["<think>"]), found("hermes", true));
+    assert_eq!(name(&format!("{hermes}<think></think>"), &[]), found("hermes", true));
+    assert_eq!(
+        name("<tool_call>\n<function=name>\n<parameter=name>arguments</tool_call>", &[]),
+        found("qwen3-coder", false)
+    );
+    assert_eq!(name("[TOOL_CALLS] [{\"name\": ...}]", &[]), found("mistral", false));
+    assert_eq!(name("[TOOL_CALLS]name[ARGS]{}[THINK]", &[]), found("mistral-args", true));
+    assert_eq!(name("<think>{{ content.split('</think>') }}", &[]), found("think", true));
+    assert_eq!(name("", &["<|action_start|>", "<|plugin|>"]), found("internlm", false));
+    assert_eq!(name("<|start|>assistant<|channel|>final<|message|>", &[]), found("harmony", false));
+    assert_eq!(name("<tool_calls>[...]</tool_calls><|extra_0|>", &[]), found("hunyuan", false));
+    assert_eq!(name("<tool_calls>[...]</tool_calls>", &[]), found("jamba", false));
+    let llama3 = "{\"name\": function name, \"parameters\": dictionary of argument name and its value}";
+    assert_eq!(name(llama3, &[]), found("llama3-json", false));
+    assert_eq!(
+        name("<|header_start|> [func_name1(param1=value1), func_name2(...)]", &[]),
+        found("llama4-pythonic", false)
+    );
+    assert_eq!(name("{{ messages }}", &[]), None);
+}
+
+#[test]
+fn the_prompt_says_where_an_answer_begins() {
+    let hermes = Format::bound(known::named("hermes").expect("it is known"), &[]);
+    assert!(hermes.starts_in_reasoning("<|im_start|>assistant\n<think>\n", None));
+    assert!(!hermes.starts_in_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n", None));
+    assert!(!hermes.starts_in_reasoning("what is <think>?<|im_start|>assistant\n", None));
+    assert!(hermes.starts_in_reasoning("<think>\nHm, and", Some("<think>\nHm, and")));
+    assert!(!hermes.starts_in_reasoning("<think>\nHm.</think>Y", Some("<think>\nHm.</think>Y")));
+}
+
+#[test]
+fn a_declaration_says_what_is_wrong_with_it() {
+    let wrong = |text: &str| Declaration::parse(text).map(|declaration| declaration.name).expect_err(text);
+    assert!(wrong("nam = 'x'").contains("nam"));
+    assert!(wrong("name = 'x'\n[calls]\nform = { syntax = 'object' }").contains("each_open"));
+    assert!(wrong("name = 'x'\n[reasoning]\nopen = ['']\nclose = ['b']").contains("empty"));
+    assert!(wrong("name = 'x'\n[calls]\nbare = true\nform = { syntax = 'yaml' }").contains("yaml"));
+    assert!(wrong("name = 'x'\n[reasoning]\nopen = []\nclose = ['b']").contains("`open` and `close`"));
+}
+
+#[test]
+fn special_tokens_in_marks_are_found() {
+    let declaration = known::named("deepseek-v3").expect("it is known");
+    let specials = [(3, "<｜tool▁sep｜>".to_owned()), (9, "<｜tool▁call▁begin｜>".to_owned()), (1, "<eos>".to_owned())];
+    assert_eq!(**Format::bound(declaration, &specials).special_ids(), [3, 9]);
+}
