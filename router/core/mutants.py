@@ -33,7 +33,9 @@ MUTANTS = [
         "tokens.div_ceil(self.block_size) as usize",
         "(tokens / self.block_size) as usize",
     ),
-    Mutant("the source of a copy is never given back", "commit.rs", "epoch.blocks.give_source(source);", "let _ = source;"),
+    Mutant(
+        "the source of a copy is never given back", "commit.rs", "epoch.blocks.give_source(source);", "let _ = source;"
+    ),
     Mutant(
         "a copy does not hold its source",
         "admission.rs",
@@ -115,7 +117,9 @@ MUTANTS = [
         "((tokens + 2).saturating_sub(window) / self.block_size) as usize",
     ),
     Mutant("what a window has passed is kept", "commit.rs", "epoch.pass(row.slot, before);", "let _ = before;"),
-    Mutant("the kinds share their keys", "prefix.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"),
+    Mutant(
+        "the kinds share their keys", "prefix.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"
+    ),
     Mutant(
         "a state begins with what its block contains",
         "state.rs",

@@ -174,6 +174,9 @@ impl Rig {
         });
         let rig = Self { engine: engine.expect("an engine starts") };
         rig.wait_for(|phase| *phase == Phase::Ready);
+        while rig.engine.stats().workers_ready < plays.len() as u64 {
+            std::thread::sleep(Duration::from_millis(1)); // nothing tells of the others
+        }
         rig
     }
 
