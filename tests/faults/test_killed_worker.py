@@ -11,7 +11,7 @@ from support.load import prompts, together
 from support.server import Server, serving
 
 STREAMS = 32
-TOKENS = 96
+TOKENS = 360  # enough for three deaths in the midst of them
 
 
 def test_32_streams_survive_the_worker(checkpoints: Path) -> None:
