@@ -342,6 +342,11 @@ class Recorder:
 class _Ear(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Runs each op of torch, then tells the recorder."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else torch imports its compiler at the first op, to tell it to stay away: some seconds of every start."""
+        return False
+
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
