@@ -70,8 +70,8 @@ test-rust:
 test-python: build
 	@echo "==> pytest: kernels, worker, demo model"
 	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests bench/demo
-	@echo "==> pytest: whole servers"
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests
+	@echo "==> pytest: whole servers, two files at a time: they start servers, and one process of a start uses one core"
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n 2 --dist loadfile
 
 .PHONY: test
 test: prerequisites-lint build lint test-rust test-python ## Builds, lints and runs every test

@@ -25,8 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -44,7 +42,7 @@ def first_token_s(server: Server, prompt: list[int]) -> tuple[float, int]:
     body["stream_options"] = {"include_usage": True}
     took, cached = 0.0, -1
     begin = time.perf_counter()
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=600) as answer:
+    with server.stream("/v1/completions", body, timeout=600) as answer:
         answer.raise_for_status()
         for line in answer.iter_lines():
             if line.startswith("data: {"):
@@ -89,7 +87,7 @@ def step_us(server: Server, vocab: int) -> float:
             "max_tokens": TOKENS,
             "ignore_eos": True,
         }
-        httpx.post(f"{server.url}/v1/completions", json=body, timeout=600).raise_for_status()
+        server.post("/v1/completions", body, timeout=600).raise_for_status()
 
     before, begin = server.metric("pelton_steps_total"), time.perf_counter()
     with ThreadPoolExecutor(STREAMS) as pool:

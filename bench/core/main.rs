@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling, StepResults,
-    StopRule,
+    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling,
+    StepResults, StopRule,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -148,7 +148,8 @@ fn filled(size: Size) -> Core {
             generated: Vec::new(),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 4_000, min_tokens: 0, stop_ids: [2].into() },
-            cache_salt: 0,
+            masked: false,
+            scope: CacheScope::default(),
             priority: 0,
             arrival: Micros(id),
             party: Party { tenant: id % size.tenants, user: 0 },

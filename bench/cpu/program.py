@@ -20,19 +20,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from pelton import demo_dir
 from pelton.kv import KvArena, KvShape
-from pelton.layers.rotary import Rope
 from pelton.loading import weights
 from pelton.loading.budget import Budget
-from pelton.loading.load import Loaded, load
+from pelton.loading.load import Loaded, load_whole
 from pelton.loading.wish import Wish
-from pelton.models.config import DecoderConfig
-from pelton.models.llama import Llama
-from pelton.models.qwen3 import Qwen3
+from pelton.models import resolve
+from pelton.models.decoder import Decoder
 from pelton.program import record_model
+from pelton.quantization import quantization_of
 from pelton.worker.eager import EagerSteps
 from pelton.worker.steps import Steps, steps_for
 from pelton_kernels import ops
@@ -46,22 +46,18 @@ CONTEXT = 64  # tokens of each request's prompt
 BLOCK = 32
 POSITIONS = 512
 
-ROPE = Rope("default", 1e6)
-SHARED = {"norm_eps": 1e-6, "rope": ROPE, "positions": POSITIONS, "attention_bias": False, "mlp_bias": False}
-SHAPES: dict[str, tuple[type[Llama], DecoderConfig]] = {
-    "tiny": (
-        Llama,
-        DecoderConfig(
-            vocab=8192, width=256, layers=4, heads=8, kv_heads=4, head_dim=32, mlp_width=688, is_tied=False, **SHARED
-        ),
-    ),
-    "qwen06b": (
-        Qwen3,
-        DecoderConfig(
-            vocab=32768, width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp_width=3072, is_tied=True,
-            **SHARED,
-        ),
-    ),
+# As in a config.json.
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 8192, "hidden_size": 256, "num_hidden_layers": 4,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 688,
+        "max_position_embeddings": POSITIONS,
+    },
+    "qwen06b": {
+        "architectures": ["Qwen3ForCausalLM"], "vocab_size": 32768, "hidden_size": 1024, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
+        "max_position_embeddings": POSITIONS, "tie_word_embeddings": True, "rope_theta": 1e6,
+    },
 }  # fmt: skip
 
 
@@ -81,30 +77,33 @@ class Line:
 @torch.inference_mode()
 def random_model(shape: str, slots: int) -> Loaded:
     """A model of this shape in bfloat16, without a checkpoint."""
-    family, config = SHAPES[shape]
+    family, config = resolve(SHAPES[shape])
     kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, torch.bfloat16)
-    model = family(config, POSITIONS)
+    model = Decoder(config, POSITIONS)
     cpu = torch.device("cpu")
-    for holding in weights.holdings(model):
+    for holding in weights.holdings(model, family, quantization_of({}, "auto", "")):
         tensors = [torch.randn(want.shape) * 0.02 for _, want in holding.wanted]
         holding.leaf.take(tensors, torch.bfloat16, cpu)
     arena = KvArena(kv, slots * -(-(CONTEXT + FRAMES) // BLOCK), cpu)
-    budget = Budget(0, 0, 0, kv.block_bytes, arena.blocks, BLOCK, POSITIONS, 0)
+    budget = Budget(0, 0, 0, kv.block_bytes, arena.blocks, BLOCK, POSITIONS, 0, POSITIONS // BLOCK)
     numerics = ops.numerics_id(cpu, torch.bfloat16)
     return Loaded(
-        model, arena, budget, cpu, "bfloat16", numerics, slots, slots * CONTEXT, record_model(model, arena, POSITIONS)
+        family,
+        model,
+        arena,
+        budget,
+        cpu,
+        "bfloat16",
+        numerics,
+        slots,
+        slots * CONTEXT,
+        record_model(model, arena, POSITIONS),
     )
 
 
 def demo_model(threads: int) -> Loaded:
     """The model that comes with Pelton."""
-    loading = load(Wish(demo_dir(), kv_bytes=64 << 20, block_size=BLOCK, threads=threads, device="cpu"))
-    while True:
-        try:
-            next(loading)
-        except StopIteration as end:
-            loaded: Loaded = end.value
-            return loaded
+    return load_whole(Wish(demo_dir(), kv_bytes=64 << 20, block_size=BLOCK, threads=threads, device="cpu"))
 
 
 def plans(rows: int) -> Iterable[Plan]:
@@ -114,7 +113,7 @@ def plans(rows: int) -> Iterable[Plan]:
     yield Plan(
         1,
         admits=[Admit(slot, CONTEXT) for slot in slots],
-        appends=[(slot, slot * blocks + at) for slot in slots for at in range(blocks)],
+        appends=[(slot, 0, at, slot * blocks + at) for slot in slots for at in range(blocks)],
         rows=[Row(slot, 0, CONTEXT, [(slot * 31 + at * 7) % 4000 for at in range(CONTEXT)], True) for slot in slots],
     )
     for step in range(FRAMES - 1):

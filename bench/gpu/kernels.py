@@ -56,7 +56,7 @@ def micros(run: Callable[[], None], on_card: bool) -> float:
 def dense(device: str, tokens: int, width: int, hidden: int) -> list[Case]:
     """Norms and the gate: pure streaming."""
     x, out, residual = (torch.randn(tokens, width, dtype=torch.bfloat16, device=device) for _ in range(3))
-    gain = torch.randn(width, dtype=torch.bfloat16, device=device)
+    gain = torch.randn(width, device=device)
     gate_up = torch.randn(tokens, 2 * hidden, dtype=torch.bfloat16, device=device)
     gated = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
     shape = f"{tokens} x {width}"

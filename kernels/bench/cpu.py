@@ -1,9 +1,10 @@
 """CPU kernels on the shapes of Qwen3-0.6B, beside what the machine gives in the same minutes.
 
-    python kernels/bench/cpu.py [--tiny] [--threads 2] [--dtype bfloat16] [--isa NAME] [--only WORD] [--json FILE]
+    python kernels/bench/cpu.py [--tiny] [--threads 2] [--cpu-time] [--dtype bfloat16] [--isa NAME] [--only WORD] [--json FILE]
 
 Limits are taken right before each line: `read` is how fast all threads read memory together, `gemm` what torch (oneDNN)
-reaches on a large matrix product of the same format. A share above 1 means that the limit was disturbed, or that the bytes were
+reaches on a large matrix product of the same format; of quantised weights `int8` is what multiplications of integers reach in
+registers, and with activations as they are `gemm` is that of float32. A share above 1 means that the limit was disturbed, or that the bytes were
 still in a cache. The checksum shows that two runs computed the same.
 """
 
@@ -52,14 +53,22 @@ class Sizes:
 
 
 FULL: Final = Sizes(1024, 16, 8, 128, 3072, 151_936, 2048, 512, 256 << 20, 2048, 7)
+SCHEMES: Final = [
+    ops.Scheme(8, 0, "int8"),
+    ops.Scheme(8, 0, "float"),
+    ops.Scheme(4, 32, "int8"),
+    ops.Scheme(4, 64, "int8"),
+    ops.Scheme(4, 128, "int8"),
+    ops.Scheme(4, 64, "float"),
+]
 TINY: Final = Sizes(64, 4, 2, 16, 96, 500, 70, 20, 1 << 16, 64, 1)
 
 
 class Bench:
     """Measures one call at a time, its limit right before it."""
 
-    def __init__(self, sizes: Sizes, dtype: torch.dtype, only: str) -> None:
-        self.sizes, self.dtype, self.only = sizes, dtype, only
+    def __init__(self, sizes: Sizes, dtype: torch.dtype, only: str, clock: Callable[[], float]) -> None:
+        self.sizes, self.dtype, self.only, self.clock = sizes, dtype, only, clock
         self.probe = _native.ReadProbe(sizes.weight_bytes)
         self.square = torch.randn(sizes.gemm, sizes.gemm).to(dtype)
         self.lines: list[Line] = []
@@ -68,21 +77,34 @@ class Bench:
         call()
         times = []
         for _ in range(self.sizes.repetitions):
-            begin = time.perf_counter()
+            begin = self.clock()
             call()
-            times.append(time.perf_counter() - begin)
+            times.append(self.clock() - begin)
         return median(times)
 
     def measure(
-        self, name: str, shape: str, call: Callable[[], Tensor], *, nbytes: int = 0, flops: int = 0, calls: int = 1
+        self,
+        name: str,
+        shape: str,
+        call: Callable[[], Tensor],
+        *,
+        nbytes: int = 0,
+        flops: int = 0,
+        calls: int = 1,
+        against: str = "gemm",
     ) -> None:
-        """`call` does the op `calls` times and returns an output; the rate is that of bytes, or else of operations."""
+        """`call` does the op `calls` times and returns an output; the rate is that of bytes, or else of operations, whose limit
+        is that of products in `against`."""
         if self.only not in name:
             return
         if nbytes:
             limit, unit = self.probe.nbytes / self.seconds(self.probe.read), "GB/s"
+        elif against == "int8":
+            rounds = self.sizes.gemm**2 // 10
+            limit, unit = _native.multiply_codes(rounds) / self.seconds(lambda: _native.multiply_codes(rounds)), "GOP/s"
         else:
-            limit, unit = 2 * self.sizes.gemm**3 / self.seconds(lambda: self.square @ self.square), "GFLOP/s"
+            square = self.square.float() if against == "float32" else self.square
+            limit, unit = 2 * self.sizes.gemm**3 / self.seconds(lambda: square @ square), "GFLOP/s"
         seconds = self.seconds(call) / calls
         rate = (nbytes or flops) / seconds
         checksum = float(call().double().abs().sum())
@@ -90,7 +112,7 @@ class Bench:
         self.lines.append(line)
         print(
             f"{name:<22} {shape:<28} {line.us:>10.1f} us {line.rate:>8.1f} {unit:<8} {line.share:>5.2f} of"
-            f" {'read' if nbytes else 'gemm'} {limit / 1e9:>6.1f}   {checksum:.6g}",
+            f" {'read' if nbytes else against} {limit / 1e9:>6.1f}   {checksum:.6g}",
             flush=True,
         )  # fmt: skip
 
@@ -120,6 +142,36 @@ class Bench:
                     self.measure(f"linear {name}", shape, call, nbytes=size, calls=len(used))
                 else:
                     self.measure(f"linear {name}", shape, call, flops=2 * tokens * columns * depth, calls=len(used))
+
+    def quantized(self) -> None:
+        """Qwen3's widest and narrowest product in each scheme; weights are repeated as in `linear`."""
+        s = self.sizes
+        for scheme in SCHEMES:
+            for name, columns, depth in (("gate_up", 2 * s.inner, s.width), ("o", s.width, s.heads * s.dim)):
+                weight = torch.randn(columns, depth)
+                first = ops.quantize(weight, self.dtype, scheme)
+                packed = [
+                    first,
+                    *(ops.quantize(weight, self.dtype, scheme) for _ in range(s.weight_bytes // first.nbytes - 1)),
+                ]
+                for tokens in (1, 8, 16, s.prefill):
+                    x, out = torch.randn(tokens, depth).to(self.dtype), torch.empty(tokens, columns, dtype=self.dtype)
+                    used = packed if tokens <= 16 else packed[: max(1, len(packed) // 16)]
+
+                    def call(out: Tensor = out, x: Tensor = x, used: list[ops.PackedWeight] = used) -> Tensor:
+                        for weight in used:
+                            ops.linear(out, x, weight)
+                        return out
+
+                    shape = f"[{tokens}, {depth}] -> {columns}"
+                    title = f"int{scheme.bits}" + (f"-g{scheme.group}" if scheme.group else "")
+                    title += "" if scheme.activations == "int8" else "-a16"
+                    if tokens <= 16:
+                        self.measure(f"{title} {name}", shape, call, nbytes=first.nbytes, calls=len(used))
+                    else:
+                        against = "int8" if scheme.activations == "int8" else "float32"
+                        flops = 2 * tokens * columns * depth
+                        self.measure(f"{title} {name}", shape, call, flops=flops, calls=len(used), against=against)
 
     def attention(self) -> None:
         s = self.sizes
@@ -156,7 +208,7 @@ class Bench:
             x, residual, gate_up = (
                 torch.randn(tokens, width).to(self.dtype) for width in (s.width, s.width, 2 * s.inner)
             )
-            gain, size = torch.ones(s.width, dtype=self.dtype), self.dtype.itemsize
+            gain, size = torch.ones(s.width), self.dtype.itemsize
             out, gated = torch.empty_like(x), torch.empty(tokens, s.inner, dtype=self.dtype)
 
             def norm(out: Tensor = out, residual: Tensor = residual, x: Tensor = x, gain: Tensor = gain) -> Tensor:
@@ -220,6 +272,11 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="small shapes, once each: proves that the bench runs")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the time on a core, not the wait for one: for a machine that others use",
+    )
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--isa", choices=ops.available_isas(), help="another class than the best")
     parser.add_argument("--only", default="", help="lines whose name has this in it")
@@ -231,8 +288,12 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     ops.force_isa(options.isa)
     dtype = getattr(torch, options.dtype)
     print(f"{ops.numerics_id('cpu', dtype)}, {options.threads} threads")
-    bench = Bench(TINY if options.tiny else FULL, dtype, options.only)
+    if options.cpu_time and options.threads > 1:
+        parser.error("--cpu-time is of all threads together: it needs --threads 1")
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    bench = Bench(TINY if options.tiny else FULL, dtype, options.only, clock)
     bench.linear()
+    bench.quantized()
     bench.attention()
     bench.small()
     bench.sample()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pelton_kernels import _native
-from pelton_kernels.packed import PackedWeight
+from pelton_kernels.packed import PackedWeight, Scheme
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -45,9 +45,9 @@ def force_isa(name: str | None) -> None:
     _native.force_isa(name)
 
 
-def numerics_id(dtype: torch.dtype) -> str:
+def numerics_id(dtype: torch.dtype, scheme: Scheme | None) -> str:
     """See `ops.numerics_id`."""
-    return _native.numerics_id(_DTYPES[dtype])
+    return _native.numerics_id(_DTYPES[dtype], None if scheme is None else scheme.words())
 
 
 def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
@@ -65,11 +65,32 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
     _native.add_rms_norm(_DTYPES[out.dtype], _span(out), _span(residual), _span(x), _span(gain), eps)
 
 
-def pack(weight: Tensor) -> PackedWeight:
+def pack(parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight:
     """See `ops.pack`."""
-    columns, depth = weight.shape
-    data = _native.pack(_DTYPES[weight.dtype], _span(weight), columns, depth)
-    return PackedWeight(weight.device, weight.dtype, columns, depth, data)
+    columns, depth = sum(part.shape[0] for part in parts), parts[0].shape[1]
+    data = _native.pack(_DTYPES[dtype], _stored(parts), depth)
+    return PackedWeight(parts[0].device, dtype, columns, depth, data)
+
+
+def quantize(parts: Sequence[Tensor], dtype: torch.dtype, scheme: Scheme) -> PackedWeight:
+    """See `ops.quantize`."""
+    columns, depth = sum(part.shape[0] for part in parts), parts[0].shape[1]
+    data = _native.quantize(_DTYPES[dtype], _stored(parts), depth, scheme.words())
+    return PackedWeight(parts[0].device, dtype, columns, depth, data)
+
+
+def pack_codes(
+    codes: Tensor, scales: Tensor, zeros: Tensor | None, order: Tensor | None, dtype: torch.dtype, scheme: Scheme
+) -> PackedWeight:
+    """See `ops.pack_codes`."""
+    columns, depth = codes.shape
+    spans = [None if tensor is None else _span(tensor) for tensor in (zeros, order)]
+    data = _native.pack_codes(_DTYPES[dtype], _span(codes), depth, scheme.words(), _span(scales), *spans)
+    return PackedWeight(codes.device, dtype, columns, depth, data)
+
+
+def _stored(parts: Sequence[Tensor]) -> list[tuple[str, tuple[int, int]]]:
+    return [(str(part.dtype).removeprefix("torch."), _span(part)) for part in parts]
 
 
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
@@ -81,6 +102,26 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) ->
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:
     """See `ops.silu_mul`."""
     _native.silu_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
+
+
+def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """See `ops.gelu_mul`."""
+    _native.gelu_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
+
+
+def add(residual: Tensor, x: Tensor) -> None:
+    """See `ops.add`."""
+    _native.add(_DTYPES[residual.dtype], _span(residual), _span(x))
+
+
+def scale(x: Tensor, factor: float) -> None:
+    """See `ops.scale`."""
+    _native.scale(_DTYPES[x.dtype], _span(x), factor)
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """See `ops.soft_cap`."""
+    _native.soft_cap(_span(x), cap)
 
 
 def rope_kv_write(
@@ -109,11 +150,15 @@ def paged_attention(
     row_offsets: Tensor,
     row_starts: Tensor,
     scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: Tensor | None,
 ) -> None:
     """See `ops.paged_attention`."""
     _native.paged_attention(
         _DTYPES[out.dtype], _span(out), _span(q), _span(k_cache), _span(v_cache), _sizes(k_cache),
-        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale,
+        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, window, soft_cap,
+        None if sinks is None else _span(sinks),
     )  # fmt: skip
 
 
@@ -156,10 +201,13 @@ def sample(
     bias_ids: Tensor,
     bias_values: Tensor,
     suppressed: Tensor,
+    masks: Tensor,
+    mask_of: Tensor,
 ) -> None:
     """See `ops.sample`."""
     _native.sample(
         _span(out_tokens), _span(out_flags), _span(out_chosen), _span(out_top_ids), _span(out_top_logprobs),
         _span(logits), logits.shape[1], _span(params), _span(slots), _span(positions),
         None if counts is None else _span(counts), _span(bias_ids), _span(bias_values), _span(suppressed),
+        _span(masks), _span(mask_of),
     )  # fmt: skip

@@ -11,33 +11,41 @@ import torch
 from torch import Tensor
 
 from pelton_kernels import reference
-from pelton_kernels.packed import PackedWeight
-from pelton_kernels.triton.activation import silu_mul
+from pelton_kernels.checks import refuse
+from pelton_kernels.packed import PackedWeight, Scheme
+from pelton_kernels.triton.activation import gelu_mul, silu_mul
 from pelton_kernels.triton.attention import paged_attention
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
 from pelton_kernels.triton.rope import rope_kv_write
 
 __all__ = [
+    "add",
     "add_rms_norm",
     "copy_blocks",
     "embed",
+    "gelu_mul",
     "linear",
     "load_blocks",
     "numerics_id",
     "pack",
+    "pack_codes",
     "paged_attention",
+    "quantize",
     "rms_norm",
     "rope_kv_write",
     "sample",
     "save_blocks",
+    "scale",
     "silu_mul",
+    "soft_cap",
 ]
 
-_VERSION = 1
+_VERSION = 2
 
 
-def numerics_id(dtype: torch.dtype) -> str:
+def numerics_id(dtype: torch.dtype, scheme: Scheme | None) -> str:
     """See `ops.numerics_id`."""
+    assert scheme is None, "`quantize` has refused it"
     major, minor = torch.cuda.get_device_capability()
     return f"cuda-sm{major}{minor}-{str(dtype).removeprefix('torch.')}-{_VERSION}"
 
@@ -47,10 +55,23 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     torch.index_select(table, 0, ids, out=out)
 
 
-def pack(weight: Tensor) -> PackedWeight:
-    """See `ops.pack`: the tensor itself."""
+def pack(parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight:
+    """See `ops.pack`: the tensor itself, if it is one and of that format."""
+    weight = (parts[0] if len(parts) == 1 else torch.cat(list(parts))).to(dtype)
     columns, depth = weight.shape
-    return PackedWeight(weight.device, weight.dtype, columns, depth, weight)
+    return PackedWeight(weight.device, dtype, columns, depth, weight)
+
+
+def quantize(parts: Sequence[Tensor], dtype: torch.dtype, scheme: Scheme) -> PackedWeight:
+    """See `ops.quantize`."""
+    raise refuse("device", parts[0].device, "cpu, for weights of 4 and 8 bits")
+
+
+def pack_codes(
+    codes: Tensor, scales: Tensor, zeros: Tensor | None, order: Tensor | None, dtype: torch.dtype, scheme: Scheme
+) -> PackedWeight:
+    """See `ops.pack_codes`."""
+    raise refuse("device", codes.device, "cpu, for weights of 4 and 8 bits")
 
 
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
@@ -62,6 +83,21 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) ->
         torch.mm(x, weight.data.T, out_dtype=out.dtype, out=out)
     if bias is not None:
         out += bias
+
+
+def add(residual: Tensor, x: Tensor) -> None:
+    """See `ops.add`."""
+    residual += x
+
+
+def scale(x: Tensor, factor: float) -> None:
+    """See `ops.scale`."""
+    x *= factor
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """See `ops.soft_cap`."""
+    x.div_(cap).tanh_().mul_(cap)
 
 
 def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
@@ -104,10 +140,22 @@ def sample(
     bias_ids: Tensor,
     bias_values: Tensor,
     suppressed: Tensor,
+    masks: Tensor,
+    mask_of: Tensor,
 ) -> None:
     """See `ops.sample`."""
     drawn = reference.sample(
-        logits, params, slots, positions, counts, bias_ids, bias_values, suppressed, out_top_ids.shape[1]
+        logits,
+        params,
+        slots,
+        positions,
+        counts,
+        bias_ids,
+        bias_values,
+        suppressed,
+        masks,
+        mask_of,
+        out_top_ids.shape[1],
     )
     out_tokens.copy_(drawn.tokens)
     out_flags.copy_(drawn.flags)

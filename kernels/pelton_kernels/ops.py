@@ -19,44 +19,66 @@ from torch import Tensor
 
 from pelton_kernels import admit, cpu
 from pelton_kernels.checks import expect, expect_dimensions, expect_format, refuse
-from pelton_kernels.packed import PackedWeight
+from pelton_kernels.packed import PackedWeight, Scheme
 
 __all__ = [
     "PackedWeight",
+    "Scheme",
+    "add",
     "add_rms_norm",
     "available_isas",
     "copy_blocks",
     "embed",
     "force_isa",
+    "gelu_mul",
     "linear",
     "linear_f32",
     "load_blocks",
     "numerics_id",
     "pack",
+    "pack_codes",
     "paged_attention",
+    "quantize",
     "rms_norm",
     "rope_kv_write",
     "sample",
     "save_blocks",
+    "scale",
     "set_threads",
     "silu_mul",
+    "soft_cap",
     "watched",
 ]
 
 
 Caches = tuple[Tensor, Tensor]  # keys and values of a layer
+STORED = (torch.float32, torch.bfloat16, torch.float16)  # what weights may lie in before they are packed
 
 
 class Kernels(Protocol):
     """What a device brings."""
 
-    def numerics_id(self, dtype: torch.dtype) -> str: ...
+    def numerics_id(self, dtype: torch.dtype, scheme: Scheme | None) -> str: ...
     def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None: ...
     def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
     def add_rms_norm(self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
-    def pack(self, weight: Tensor) -> PackedWeight: ...
+    def pack(self, parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight: ...
+    def quantize(self, parts: Sequence[Tensor], dtype: torch.dtype, scheme: Scheme) -> PackedWeight: ...
+    def pack_codes(
+        self,
+        codes: Tensor,
+        scales: Tensor,
+        zeros: Tensor | None,
+        order: Tensor | None,
+        dtype: torch.dtype,
+        scheme: Scheme,
+    ) -> PackedWeight: ...
     def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None: ...
     def silu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
+    def gelu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
+    def add(self, residual: Tensor, x: Tensor) -> None: ...
+    def scale(self, x: Tensor, factor: float) -> None: ...
+    def soft_cap(self, x: Tensor, cap: float) -> None: ...
 
     def rope_kv_write(
         self,
@@ -80,6 +102,9 @@ class Kernels(Protocol):
         row_offsets: Tensor,
         row_starts: Tensor,
         scale: float,
+        window: int | None,
+        soft_cap: float | None,
+        sinks: Tensor | None,
     ) -> None: ...
 
     def copy_blocks(
@@ -104,6 +129,8 @@ class Kernels(Protocol):
         bias_ids: Tensor,
         bias_values: Tensor,
         suppressed: Tensor,
+        masks: Tensor,
+        mask_of: Tensor,
     ) -> None: ...
 
 
@@ -145,9 +172,9 @@ def force_isa(name: str | None) -> None:
     cpu.force_isa(name)
 
 
-def numerics_id(device: torch.device | str, dtype: torch.dtype) -> str:
+def numerics_id(device: torch.device | str, dtype: torch.dtype, scheme: Scheme | None = None) -> str:
     """What bits depend on besides the inputs: within one id a row's result is always the same."""
-    return _kernels(torch.device(device)).numerics_id(dtype)
+    return _kernels(torch.device(device)).numerics_id(dtype, scheme)
 
 
 def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
@@ -162,33 +189,76 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
 
 
 def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
-    """out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain.   out, x: [T, W], the same tensor or apart; gain: [W]."""
+    """out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain.   out, x: [T, W], the same tensor or apart; gain: float32 [W]."""
     expect_format("out", out, 2)
     shape = (out.shape[0], out.shape[1])
     expect("out", out, out.dtype, shape, out.device)
     expect("x", x, out.dtype, shape, out.device)
-    expect("gain", gain, out.dtype, shape[1:], out.device)
+    expect("gain", gain, torch.float32, shape[1:], out.device)
     _kernels(out.device).rms_norm(out, x, gain, eps)
 
 
 def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
-    """residual += x, rounded; out = rms_norm(residual).   out, residual, x: [T, W]; gain: [W]."""
+    """residual += x, rounded; out = rms_norm(residual).   out, residual, x: [T, W]; gain: float32 [W]."""
     expect_format("out", out, 2)
     shape = (out.shape[0], out.shape[1])
     expect("out", out, out.dtype, shape, out.device)
     expect("residual", residual, out.dtype, shape, out.device)
     expect("x", x, out.dtype, shape, out.device)
-    expect("gain", gain, out.dtype, shape[1:], out.device)
+    expect("gain", gain, torch.float32, shape[1:], out.device)
     _kernels(out.device).add_rms_norm(out, residual, x, gain, eps)
 
 
-def pack(weight: Tensor) -> PackedWeight:
-    """A weight [N, K] as `linear` reads it: on a CPU a copy in a layout of its own, on a GPU the tensor itself."""
-    expect_format("weight", weight, 2)
-    if 0 in weight.shape:
-        raise refuse("weight", tuple(weight.shape), "a matrix that is not empty")
-    expect("weight", weight, weight.dtype, tuple(weight.shape), weight.device)
-    return _kernels(weight.device).pack(weight)
+def pack(weight: Tensor | Sequence[Tensor], dtype: torch.dtype | None = None) -> PackedWeight:
+    """Weights [N, K], one above the other, as `linear` reads them: on a CPU a copy in a layout of its own, made with all
+    threads straight from where they lie; on a GPU one tensor. `dtype` is what they are rounded to: None is the first's own."""
+    parts = _parts(weight)
+    return _kernels(parts[0].device).pack(parts, dtype or parts[0].dtype)
+
+
+def quantize(weight: Tensor | Sequence[Tensor], dtype: torch.dtype, scheme: Scheme) -> PackedWeight:
+    """As `pack`, rounded to codes on the way; `dtype` is that of the activations. On CPUs."""
+    parts = _parts(weight)
+    return _kernels(parts[0].device).quantize(parts, dtype, scheme)
+
+
+def pack_codes(
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    order: Tensor | None,
+    dtype: torch.dtype,
+    scheme: Scheme,
+) -> PackedWeight:
+    """A weight that was quantised before: (codes - zeros) · scales. On CPUs.
+
+    codes: uint8 [N, K]; scales: float32 [N, groups]; zeros: uint8 [N, groups], or None: the middle code;
+    order: int32 [K], the activation that each code along K meets, or None: they stand in order.
+    """
+    expect_dimensions("codes", codes, 2)
+    columns, depth = codes.shape
+    groups = -(-depth // (scheme.group or depth)) if depth else 0
+    if 0 in codes.shape:
+        raise refuse("codes", (columns, depth), "a matrix that is not empty")
+    expect("codes", codes, torch.uint8, (columns, depth), codes.device)
+    expect("scales", scales, torch.float32, (columns, groups), codes.device)
+    if zeros is not None:
+        expect("zeros", zeros, torch.uint8, (columns, groups), codes.device)
+    if order is not None:
+        expect("order", order, torch.int32, (depth,), codes.device)
+    return _kernels(codes.device).pack_codes(codes, scales, zeros, order, dtype, scheme)
+
+
+def _parts(weight: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    parts = [weight] if isinstance(weight, Tensor) else list(weight)
+    for part in parts:
+        expect_dimensions("weight", part, 2)
+        if part.dtype not in STORED:
+            raise refuse("weight", part.dtype, ", ".join(map(str, STORED)))
+        if 0 in part.shape:
+            raise refuse("weight", tuple(part.shape), "a matrix that is not empty")
+        expect("weight", part, part.dtype, (part.shape[0], parts[0].shape[1]), parts[0].device)
+    return parts
 
 
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
@@ -213,11 +283,46 @@ def _linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None, o
 
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:
     """out = silu(gate) · up.   out: [T, F]; gate_up: [T, 2F], gate first."""
+    _expect_gated(out, gate_up)
+    _kernels(out.device).silu_mul(out, gate_up)
+
+
+def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """out = gelu(gate) · up, with the tanh form of gelu.   out: [T, F]; gate_up: [T, 2F], gate first."""
+    _expect_gated(out, gate_up)
+    _kernels(out.device).gelu_mul(out, gate_up)
+
+
+def _expect_gated(out: Tensor, gate_up: Tensor) -> None:
     expect_format("out", out, 2)
     tokens, width = out.shape
     expect("out", out, out.dtype, (tokens, width), out.device)
     expect("gate_up", gate_up, out.dtype, (tokens, 2 * width), out.device)
-    _kernels(out.device).silu_mul(out, gate_up)
+
+
+def add(residual: Tensor, x: Tensor) -> None:
+    """residual += x, rounded.   Both [T, W], apart."""
+    expect_format("residual", residual, 2)
+    shape = (residual.shape[0], residual.shape[1])
+    expect("residual", residual, residual.dtype, shape, residual.device)
+    expect("x", x, residual.dtype, shape, residual.device)
+    _kernels(residual.device).add(residual, x)
+
+
+def scale(x: Tensor, factor: float) -> None:
+    """x *= factor, rounded.   x: [T, W]."""
+    expect_format("x", x, 2)
+    expect("x", x, x.dtype, (x.shape[0], x.shape[1]), x.device)
+    _kernels(x.device).scale(x, factor)
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """x = cap · tanh(x / cap), in place: for logits.   x: float32 [T, V]; cap > 0."""
+    expect_dimensions("x", x, 2)
+    expect("x", x, torch.float32, (x.shape[0], x.shape[1]), x.device)
+    if not cap > 0:
+        raise refuse("cap", cap, "a number above 0")
+    _kernels(x.device).soft_cap(x, cap)
 
 
 def rope_kv_write(
@@ -263,12 +368,18 @@ def paged_attention(
     row_offsets: Tensor,
     row_starts: Tensor,
     scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Causal attention over the cache, which holds the keys and values of these tokens already.
 
     Row r has the tokens row_offsets[r] .. row_offsets[r + 1], at the positions row_starts[r] and on, its blocks in
     block_table[r].   out, q: [T, H, D]; caches: [blocks, KH, block_size, D], H a multiple of KH;
     block_table: int32 [R, max blocks]; row_offsets: int32 [R + 1], from 0 to T; row_starts: int32 [R].
+
+    `window`: a token sees so many positions, its own included, and no block behind them is looked at. `soft_cap`: scores
+    become cap · tanh(score / cap). `sinks`: float32 [H], of each head the score of a key without value.
     """
     expect_format("out", out, 3)
     expect_dimensions("k_cache", k_cache, 4)
@@ -285,7 +396,15 @@ def paged_attention(
     expect("block_table", block_table, torch.int32, (rows, max_blocks), out.device)
     expect("row_offsets", row_offsets, torch.int32, (rows + 1,), out.device)
     expect("row_starts", row_starts, torch.int32, (rows,), out.device)
-    _kernels(out.device).paged_attention(out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale)
+    if window is not None and window < 1:
+        raise refuse("window", window, "1 and more")
+    if soft_cap is not None and not soft_cap > 0:
+        raise refuse("soft_cap", soft_cap, "a number above 0")
+    if sinks is not None:
+        expect("sinks", sinks, torch.float32, shape[1:2], out.device)
+    _kernels(out.device).paged_attention(
+        out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks
+    )
 
 
 def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
@@ -352,12 +471,16 @@ def sample(
     bias_ids: Tensor,
     bias_values: Tensor,
     suppressed: Tensor,
+    masks: Tensor | None = None,
+    mask_of: Tensor | None = None,
 ) -> None:
     """Draws one token per row, each row as if it were alone; see `reference.sample` for the exact order of things.
 
     out_tokens, out_flags: int32 [R]; out_chosen: float32 [R]; out_top_ids, out_top_logprobs: [R, K];
     logits: float32 [R, V]; params: int32 [S, 24] (`admit`); slots, positions (of the tokens drawn): int32 [R];
     counts: int32 [S, V] or None; bias_ids, bias_values: [S, B]; suppressed: int32 [S, U]. K, B and U may be 0.
+    masks: int32 [M, ceil(V / 32)], a bit per token, lowest first; mask_of: int32 [R], which mask a row is drawn within, or below
+    0. None: no row has one.
     """
     expect_dimensions("logits", logits, 2)
     expect_dimensions("out_top_ids", out_top_ids, 2)
@@ -382,7 +505,15 @@ def sample(
     expect("bias_ids", bias_ids, torch.int32, (count, bias_ids.shape[1]), device)
     expect("bias_values", bias_values, torch.float32, (count, bias_ids.shape[1]), device)
     expect("suppressed", suppressed, torch.int32, (count, suppressed.shape[1]), device)
+    width = -(-vocabulary // 32)
+    if masks is None:
+        masks = torch.zeros(0, width, dtype=torch.int32, device=device)
+    if mask_of is None:
+        mask_of = torch.full((rows,), -1, dtype=torch.int32, device=device)
+    expect_dimensions("masks", masks, 2)
+    expect("masks", masks, torch.int32, (masks.shape[0], width), device)
+    expect("mask_of", mask_of, torch.int32, (rows,), device)
     _kernels(device).sample(
         out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, params, slots, positions,
-        counts, bias_ids, bias_values, suppressed,
+        counts, bias_ids, bias_values, suppressed, masks, mask_of,
     )  # fmt: skip

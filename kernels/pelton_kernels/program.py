@@ -22,6 +22,7 @@ from pelton_kernels.recording import Buffer, Call, CallBack, Layer, Recording, R
 # Inputs that a call-back may look at, in the order in which the executor gives their addresses: those that are per token or draw.
 CALL_BACK_INPUTS = ("ids", "positions", "drawn_at")
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+MIXED = {"linear", "scale", "soft_cap"}  # they make logits, or change them
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class _Lowering:
             raise RecordingError(f"`{one.name}` is given something else for another number of tokens")
 
     def _kernel(self, call: Call) -> None:
-        if call.formats != {self._dtype} and call.name != "linear":
+        if call.formats != {self._dtype} and call.name not in MIXED:
             raise RecordingError(f"`{call.name}` computes in another format than the weights'")
         fixed = dict(call.fixed)
         if isinstance(layer := fixed.get("layer"), Layer):

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from pelton_kernels import cpu, ops
-from pelton_kernels.packed import PackedWeight
+from pelton_kernels.packed import PackedWeight, Scheme
 
 aten = torch.ops.aten
 
@@ -179,6 +179,22 @@ class Recorder:
         self._add("silu_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
         cpu.silu_mul(out, gate_up)
 
+    def gelu_mul(self, out: Tensor, gate_up: Tensor) -> None:
+        self._add("gelu_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
+        cpu.gelu_mul(out, gate_up)
+
+    def add(self, residual: Tensor, x: Tensor) -> None:
+        self._add("add", {"residual": residual, "x": x})
+        cpu.add(residual, x)
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        self._add("scale", {"x": x}, factor=factor, dtype=cpu.dtype_name(x))
+        cpu.scale(x, factor)
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        self._add("soft_cap", {"x": x}, cap=cap)
+        cpu.soft_cap(x, cap)
+
     def rope_kv_write(
         self,
         q: Tensor,
@@ -191,13 +207,14 @@ class Recorder:
         kv_slots: Tensor,
     ) -> None:
         self._expect(positions, "positions")
-        self._expect(kv_slots, "kv_slots")
+        kind = self._kind(kv_slots, "kv_slots")
         self._add(
             "rope_kv_write",
             {"q": q, "k": k, "v": v},
             angles=self._fixed("cos_sin", cos_sin),
             rotated=cos_sin.shape[1],
             layer=self._layer(k_cache, v_cache),
+            kind=kind,
             heads=q.shape[1],
         )
         cpu.rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots)
@@ -212,19 +229,35 @@ class Recorder:
         row_offsets: Tensor,
         row_starts: Tensor,
         scale: float,
+        window: int | None,
+        soft_cap: float | None,
+        sinks: Tensor | None,
     ) -> None:
-        self._expect(block_table, "block_table")
+        kind = self._kind(block_table, "block_table")
         self._expect(row_offsets, "row_offsets")
         self._expect(row_starts, "row_starts")
-        layer = self._layer(k_cache, v_cache)
-        self._add("paged_attention", {"out": out, "q": q}, layer=layer, heads=q.shape[1], scale=scale)
-        cpu.paged_attention(out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale)
+        self._add(
+            "paged_attention",
+            {"out": out, "q": q},
+            layer=self._layer(k_cache, v_cache),
+            kind=kind,
+            heads=q.shape[1],
+            scale=scale,
+            window=window,
+            soft_cap=soft_cap,
+            sinks=None if sinks is None else self._fixed("sinks", sinks),
+        )
+        cpu.paged_attention(
+            out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks
+        )
 
-    def numerics_id(self, dtype: torch.dtype) -> str:
-        return cpu.numerics_id(dtype)
+    def numerics_id(self, dtype: torch.dtype, scheme: Scheme | None) -> str:
+        return cpu.numerics_id(dtype, scheme)
 
-    def pack(self, weight: Tensor) -> PackedWeight:
+    def pack(self, *_: Any) -> PackedWeight:
         raise RecordingError("a weight is packed while the model runs")
+
+    quantize = pack_codes = pack
 
     def copy_blocks(self, *_: Any) -> None:
         raise RecordingError("blocks are copied while the model runs")
@@ -332,6 +365,14 @@ class Recorder:
         whole = self._inputs[name]
         if span(tensor) != span(whole) or tensor.dtype != whole.dtype:
             raise RecordingError(f"a kernel is given something else than the step's `{name}`")
+
+    def _kind(self, tensor: Tensor, name: str) -> int:
+        """Of which kind of layers the tensor is `name`: the input has a part for each."""
+        whole = self._inputs[name]
+        for kind, part in enumerate(whole.unbind()):
+            if span(tensor) == span(part) and tensor.dtype == whole.dtype:
+                return kind
+        raise RecordingError(f"a kernel is given something else than a kind's part of the step's `{name}`")
 
     def _add(self, name: str, buffers: Mapping[str, Tensor], **fixed: Any) -> None:
         numbers = {argument: self._whole(argument, tensor) for argument, tensor in buffers.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ class Paged:
     block_table: Tensor
     row_offsets: Tensor
     row_starts: Tensor
+    sight: dict[str, Any] = field(default_factory=dict)  # window, soft_cap, sinks
 
     @classmethod
     def fresh(
@@ -51,7 +53,15 @@ class Paged:
     def attend(self) -> Tensor:
         out = poisoned(*self.q.shape, dtype=self.q.dtype)
         ops.paged_attention(
-            out, self.q, self.k_cache, self.v_cache, self.block_table, self.row_offsets, self.row_starts, 0.2
+            out,
+            self.q,
+            self.k_cache,
+            self.v_cache,
+            self.block_table,
+            self.row_offsets,
+            self.row_starts,
+            0.2,
+            **self.sight,
         )
         assert guards_untouched(out)
         return out
@@ -66,7 +76,13 @@ class Paged:
             block_table=self.block_table[row : row + 1],
             row_offsets=torch.tensor([0, last - first], dtype=torch.int32),
             row_starts=self.row_starts[row : row + 1] + first,
+            sight=self.sight,
         )
+
+    def forget(self, window: int) -> None:
+        """Blocks behind what a row's first token sees are others' by now."""
+        for table, start in zip(self.block_table, self.row_starts.tolist(), strict=True):
+            table[: max(0, start + 1 - window) // self.k_cache.shape[2]] = -1
 
 
 CASES = [
@@ -78,15 +94,35 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "heads", "kv_heads", "dim", "block_size"), CASES)
+# And window, soft cap, whether there are sinks.
+SIGHTS = [
+    *((case, None, None, False) for case in CASES),
+    (CASES[1], 1, None, False),
+    (CASES[2], 20, None, True),
+    (CASES[3], 256, 2.0, False),
+    (CASES[2], 300, None, False),
+    (CASES[4], None, 1.0, True),
+]
+
+
+@pytest.mark.parametrize(("case", "window", "soft_cap", "has_sinks"), SIGHTS)
 def test_paged_attention(
-    rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+    case: tuple[list[tuple[int, int]], int, int, int, int],
+    window: int | None,
+    soft_cap: float | None,
+    has_sinks: bool,
+    dtype: torch.dtype,
 ) -> None:
+    rows, heads, kv_heads, dim, block_size = case
     batch = Paged.fresh(rows, heads, kv_heads, dim, block_size, dtype)
+    batch.sight = {"window": window, "soft_cap": soft_cap, "sinks": torch.randn(heads) if has_sinks else None}
+    if window is not None:
+        batch.forget(window)
     out = batch.attend()
     tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
-    exact = reference.paged_attention(batch.q.double(), batch.k_cache.double(), batch.v_cache.double(), *tables)
-    plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables)
+    wide = (batch.q.double(), batch.k_cache.double(), batch.v_cache.double())
+    exact = reference.paged_attention(*wide, *tables, **batch.sight)
+    plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
     assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
     for row, (_, count) in enumerate(rows):  # alone, and cut in two: the same bits
         begin = int(batch.row_offsets[row])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from pelton_kernels import ops, reference
 from pelton_kernels.testing import error, fresh, guards_untouched, poisoned, ulp
+from torch import Tensor
 
 # Wide enough in the last case that threads share it.
 SHAPES = [(0, 16), (1, 1), (3, 63), (17, 1000), (40, 4096)]
@@ -16,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("isa")
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
 def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
-    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=torch.float32)
     out = poisoned(tokens, width, dtype=dtype)
     ops.rms_norm(out, x, gain, 1e-6)
     exact = reference.rms_norm(x.double(), gain.double(), 1e-6)
@@ -35,8 +39,8 @@ def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
 def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
-    start, x, gain = (fresh(tokens, width, dtype=dtype) for _ in range(3))
-    gain = gain.new_ones(width) if tokens == 0 else gain[0].clone()
+    start, x = (fresh(tokens, width, dtype=dtype) for _ in range(2))
+    gain = fresh(width, dtype=torch.float32)
     residual, out = start.clone(), poisoned(tokens, width, dtype=dtype)
     ops.add_rms_norm(out, residual, x, gain, 1e-5)
     plain, plain_total = reference.add_rms_norm(start, x, gain, 1e-5)
@@ -52,23 +56,58 @@ def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
         assert torch.equal(total, residual)
 
 
+def silu_power(gate: Tensor) -> Tensor:
+    return gate
+
+
+def gelu_power(gate: Tensor) -> Tensor:
+    return 2 * math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+
+
+GATES = [(ops.silu_mul, reference.silu_mul, silu_power), (ops.gelu_mul, reference.gelu_mul, gelu_power)]
+
+
+@pytest.mark.parametrize(("op", "oracle", "power"), GATES, ids=["silu", "gelu"])
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
-def test_silu_mul(tokens: int, width: int, dtype: torch.dtype) -> None:
+def test_gates(op: Any, oracle: Any, power: Any, tokens: int, width: int, dtype: torch.dtype) -> None:
+    """Both are gate · sigmoid(power) · up. An error of the power counts power times in what e is raised to, and there are
+    at most 8 roundings in each part; beside them the one of the result. What float32 cannot hold becomes 0."""
     gate_up = 6 * fresh(tokens, 2 * width, dtype=dtype)
     out = poisoned(tokens, width, dtype=dtype)
-    ops.silu_mul(out, gate_up)
-    exact = reference.silu_mul(gate_up.double())
-    assert error(out, exact) <= 2 * error(reference.silu_mul(gate_up), exact) + ulp(dtype)
+    op(out, gate_up)
+    exact = oracle(gate_up.double())
+    steps = 8 * (1 + power(gate_up.double()[:, :width]).abs())
+    allowed = exact.abs() * (ulp(dtype) + steps * ulp(torch.float32) / 2) + 1e-36
+    assert ((out.double() - exact).abs() <= allowed).all()
     assert guards_untouched(out)
     for token in range(min(tokens, 3)):
         alone = poisoned(1, width, dtype=dtype)
-        ops.silu_mul(alone, gate_up[token : token + 1])
+        op(alone, gate_up[token : token + 1])
         assert torch.equal(alone, out[token : token + 1])
     for threads in THREADS:
         ops.set_threads(threads)
         again = poisoned(tokens, width, dtype=dtype)
-        ops.silu_mul(again, gate_up)
+        op(again, gate_up)
         assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_sums_products_and_soft_caps_in_place(tokens: int, width: int, dtype: torch.dtype) -> None:
+    start, x = (fresh(tokens, width, dtype=dtype) for _ in range(2))
+    logits = 40 * fresh(tokens, width, dtype=torch.float32)
+    capped = reference.soft_cap(logits.double(), 30.0)
+    for threads in THREADS:
+        ops.set_threads(threads)
+        total, scaled, soft = (poisoned(tokens, width, dtype=kind) for kind in (dtype, dtype, torch.float32))
+        for target, values in ((total, start), (scaled, start), (soft, logits)):
+            target.copy_(values)
+        ops.add(total, x)
+        ops.scale(scaled, 0.22)
+        ops.soft_cap(soft, 30.0)
+        assert torch.equal(total, reference.add(start, x))
+        assert torch.equal(scaled, reference.scale(start, 0.22))
+        assert error(soft, capped) <= 2 * error(reference.soft_cap(logits, 30.0), capped) + ulp(torch.float32)
+        assert all(guards_untouched(target) for target in (total, scaled, soft))
 
 
 def test_silu_mul_keeps_its_ends(dtype: torch.dtype) -> None:

@@ -146,7 +146,7 @@ def test_a_damaged_plan_is_refused(end):
     ],
 )
 def test_ids_outside_of_the_model_are_refused(end, row, message):
-    end.set_bounds(blocks=4, host_blocks=0, block_size=16, vocab=99, positions=50)
+    end.set_bounds(kinds=1, blocks=4, host_blocks=0, block_size=16, vocab=99, positions=50)
     end.accept_plan(plan(1, [row]))
     with pytest.raises(RuntimeError, match=message):
         end.wait(0.0)

@@ -22,7 +22,7 @@ class Model:
 
     def __init__(self, dtype: torch.dtype, body: Body) -> None:
         self.table = torch.randn(VOCABULARY, WIDTH).to(dtype)
-        self.gain = torch.rand(WIDTH).to(dtype)
+        self.gain = torch.rand(WIDTH)
         self.head = ops.pack(torch.randn(VOCABULARY, WIDTH).to(dtype))
         self.body = body
 
@@ -83,7 +83,7 @@ def halves(x: Tensor, gain: Tensor) -> Tensor:
 BODIES: dict[str, Body] = {
     "norm": norm,
     "halves": halves,
-    "torch": lambda x, gain: torch.sigmoid(x) * gain,
+    "torch": lambda x, gain: torch.sigmoid(x).mul_(gain),
     "in place": lambda x, gain: x.add_(gain).mul_(2),
 }
 

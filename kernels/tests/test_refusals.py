@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from pelton_kernels import ops
+from pelton_kernels.ops import Scheme
 from torch import Tensor
 
 F32 = torch.float32
@@ -25,7 +26,7 @@ def rope(**changed: Tensor) -> None:
     ops.rope_kv_write(**(tensors | changed))
 
 
-def attention(**changed: Tensor) -> None:
+def attention(**changed: Tensor | float) -> None:
     tensors = {
         "out": torch.zeros(2, 4, 8), "q": torch.zeros(2, 4, 8), "k_cache": torch.zeros(3, 2, 4, 8),
         "v_cache": torch.zeros(3, 2, 4, 8), "block_table": ints(2, 1).view(1, 2), "row_offsets": ints(0, 2),
@@ -45,6 +46,17 @@ def sampling(**changed: Tensor | None) -> None:
     ops.sample(**(tensors | changed))
 
 
+INT8 = Scheme(8, 0, "int8")
+
+
+def codes(**changed: Tensor) -> None:
+    tensors = {
+        "codes": torch.zeros(3, 16, dtype=torch.uint8), "scales": torch.zeros(3, 2),
+        "zeros": torch.zeros(3, 2, dtype=torch.uint8), "order": torch.arange(16).int(),
+    }  # fmt: skip
+    ops.pack_codes(**(tensors | changed), dtype=F32, scheme=Scheme(4, 8, "float"))
+
+
 def params(word: int, value: int) -> Tensor:
     changed = torch.zeros(3, 24, dtype=torch.int32)
     changed[2, word] = value
@@ -62,10 +74,27 @@ CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: ops.rms_norm(torch.zeros(2, 6), x, torch.zeros(5), 1e-6), "`gain` has the shape"),
     (lambda: ops.rms_norm(torch.zeros(2, 6), torch.zeros(6, 2).T, torch.zeros(6), 1e-6), "`x` has the strides"),
     (lambda: ops.rms_norm(torch.zeros(2, 6), x.bfloat16(), x[0], 1e-6), "`x` is bfloat16; allowed: float32"),
+    (
+        lambda: ops.rms_norm(torch.zeros(2, 6), x, torch.zeros(6).bfloat16(), 1e-6),
+        "`gain` is bfloat16; allowed: float32",
+    ),
+    (lambda: ops.soft_cap(x.bfloat16(), 3.0), "`x` is bfloat16; allowed: float32"),
+    (lambda: ops.soft_cap(x, 0.0), "`cap` is 0.0; allowed: a number above 0"),
+    (lambda: ops.add(x, x), "`residual` shares memory with `x`"),
+    (lambda: attention(window=0), "`window` is 0; allowed: 1 and more"),
+    (lambda: attention(soft_cap=-1.0), "`soft_cap` is -1.0; allowed: a number above 0"),
+    (lambda: attention(sinks=torch.zeros(3)), "`sinks` has the shape"),
     (lambda: ops.add_rms_norm(x, x, torch.zeros(2, 6), torch.zeros(6), 1e-6), "`out` shares memory with `residual`"),
     (lambda: ops.silu_mul(x, torch.zeros(2, 6)), r"`gate_up` has the shape \(2, 6\); allowed: \(2, 12\)"),
     (lambda: ops.pack(torch.zeros(0, 4)), "`weight` is"),
+    (lambda: ops.pack(x.int()), "`weight` is torch.int32; allowed: torch.float32, torch.bfloat16, torch.float16"),
+    (lambda: ops.pack([x, torch.zeros(2, 5)]), r"`weight` has the shape \(2, 5\); allowed: \(2, 6\)"),
+    (lambda: ops.quantize(x, F32, Scheme(4, 12, "int8")), "`group` is 12; allowed: multiples of 8 up to 2048"),
+    (lambda: codes(scales=torch.zeros(3, 3)), r"`scales` has the shape \(3, 3\); allowed: \(3, 2\)"),
+    (lambda: codes(zeros=torch.zeros(3, 2)), "`zeros` is float32; allowed: uint8"),
+    (lambda: codes(order=torch.arange(1, 17).int()), "`order` is 16 at index 15; allowed: 0 to 15"),
     (lambda: ops.linear(x, x, ops.pack(torch.zeros(6, 6))), "`out` shares memory with `x`"),
+    (lambda: ops.linear(x, x, ops.quantize(torch.zeros(6, 6), F32, INT8)), "`out` shares memory with `x`"),
     (lambda: ops.linear(x, torch.zeros(2, 5), ops.pack(torch.zeros(6, 4))), "`x` has the shape"),
     (lambda: ops.linear(x, x.bfloat16(), ops.pack(torch.zeros(6, 6))), "`x` is bfloat16; allowed: float32"),
     (lambda: rope(positions=ints(0, 5)), "`positions` is 5 at index 1; allowed: 0 to 4"),
@@ -97,11 +126,15 @@ def test_the_cases_differ_from_a_good_call_by_one_argument() -> None:
     rope()
     attention()
     sampling()
+    codes()
 
 
-def test_numerics_id_names_class_format_and_version() -> None:
+def test_numerics_id_names_class_format_scheme_and_version() -> None:
     for isa in ops.available_isas():
         ops.force_isa(isa)
-        assert ops.numerics_id("cpu", torch.bfloat16) == f"cpu-{isa}-bfloat16-1"
-        assert ops.numerics_id(torch.device("cpu"), torch.float32) == f"cpu-{isa}-float32-1"
+        assert ops.numerics_id("cpu", torch.bfloat16) == f"cpu-{isa}-bfloat16-2"
+        assert ops.numerics_id(torch.device("cpu"), torch.float32) == f"cpu-{isa}-float32-2"
+        assert ops.numerics_id("cpu", torch.float32, INT8) == f"cpu-{isa}-float32-int8-2"
+        scheme = Scheme(4, 64, "float")
+        assert ops.numerics_id("cpu", torch.bfloat16, scheme) == f"cpu-{isa}-bfloat16-int4-g64-a16-2"
     ops.force_isa(None)

@@ -23,6 +23,8 @@ class Batch:
     bias_ids: Tensor
     bias_values: Tensor
     suppressed: Tensor
+    masks: Tensor
+    mask_of: Tensor
     top: int
 
     @classmethod
@@ -54,13 +56,15 @@ class Batch:
             bias_ids=torch.randint(0, vocabulary, (slots, biases), dtype=torch.int32),
             bias_values=5 * torch.randn(slots, biases),
             suppressed=torch.randint(0, vocabulary, (slots, suppressed), dtype=torch.int32),
+            masks=some_masks(vocabulary),
+            mask_of=torch.randint(-2, 3, (rows,), dtype=torch.int32),
             top=top,
         )
 
     def rows(self, rows: slice) -> Batch:
         return Batch(
             self.logits[rows], self.params, self.slots[rows], self.positions[rows],
-            self.counts, self.bias_ids, self.bias_values, self.suppressed, self.top,
+            self.counts, self.bias_ids, self.bias_values, self.suppressed, self.masks, self.mask_of[rows], self.top,
         )  # fmt: skip
 
     def sample(self) -> list[Tensor]:
@@ -74,7 +78,7 @@ class Batch:
         ]
         ops.sample(
             *outs, self.logits, self.params, self.slots, self.positions,
-            self.counts, self.bias_ids, self.bias_values, self.suppressed,
+            self.counts, self.bias_ids, self.bias_values, self.suppressed, self.masks, self.mask_of,
         )  # fmt: skip
         assert all(guards_untouched(out) for out in outs)
         return outs
@@ -82,8 +86,18 @@ class Batch:
     def reference(self) -> reference.Sampled:
         return reference.sample(
             self.logits, self.params, self.slots, self.positions,
-            self.counts, self.bias_ids, self.bias_values, self.suppressed, self.top,
+            self.counts, self.bias_ids, self.bias_values, self.suppressed, self.masks, self.mask_of, self.top,
         )  # fmt: skip
+
+
+def some_masks(vocabulary: int) -> Tensor:
+    """Three: of many tokens, of few, of one."""
+    words = -(-vocabulary // 32)
+    masks = torch.randint(-(2**31), 2**31, (3, words), dtype=torch.int64)
+    masks[1] &= torch.randint(-(2**31), 2**31, (words,)) & torch.randint(-(2**31), 2**31, (words,))
+    masks[2] = 0
+    masks[:, 0] |= 1
+    return masks.int()
 
 
 def pick(count: int, choices: list[float]) -> Tensor:
@@ -109,6 +123,8 @@ def plain(rows: int, logits: Tensor, **words: float) -> Batch:
         bias_ids=empty.int(),
         bias_values=empty,
         suppressed=empty.int(),
+        masks=torch.zeros(0, -(-logits.shape[-1] // 32), dtype=torch.int32),
+        mask_of=torch.full((rows,), -1, dtype=torch.int32),
         top=0,
     )
 
@@ -159,6 +175,21 @@ def test_what_is_suppressed_is_never_drawn_before_its_position() -> None:
     assert set(batch.sample()[0].tolist()) == {0, 2}
     batch.params[:, admit.SUPPRESS_UNTIL] = 7
     assert set(batch.sample()[0].tolist()) & {1, 3}
+
+
+def test_a_mask_leaves_its_own_tokens_alone() -> None:
+    batch = plain(200, torch.tensor([0.0, 9.0, 0.0, 8.0]))
+    batch.masks, batch.mask_of = torch.tensor([[0b0101], [0b1000]], dtype=torch.int32), batch.slots % 2
+    drawn = batch.sample()[0]
+    assert set(drawn[::2].tolist()) == {0, 2}
+    assert set(drawn[1::2].tolist()) == {3}
+    batch.suppressed = torch.tensor([[0, 3]], dtype=torch.int32).repeat(200, 1)
+    batch.params[:, admit.SUPPRESS_COUNT] = 2
+    batch.params[:, admit.SUPPRESS_UNTIL] = 8  # positions are 7
+    drawn = batch.sample()[0]
+    assert set(drawn[::2].tolist()) == {2}
+    assert set(drawn[1::2].tolist()) == {3}, "what may not be otherwise is not suppressed"
+    assert torch.equal(drawn, batch.reference().tokens)
 
 
 def test_logits_that_are_not_finite_are_flagged_in_their_row_only() -> None:

@@ -44,7 +44,7 @@ def check(out: Tensor, whole: Tensor, plain: Tensor, exact: Tensor, roundings: i
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 63), (17, 1000), (5, 4096)])
 def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
-    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=torch.float32)
     out, whole = poisoned(tokens, width, dtype=dtype)
     norm.rms_norm(out, x, gain, 1e-6)
     exact = reference.rms_norm(x.double(), gain.double(), 1e-6)
@@ -57,7 +57,8 @@ def test_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("tokens", "width"), [(1, 7), (4, 129), (2, 2048)])
 def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
-    x, residual, gain = fresh(tokens, width, dtype=dtype), fresh(tokens, width, dtype=dtype), fresh(width, dtype=dtype)
+    x, residual = fresh(tokens, width, dtype=dtype), fresh(tokens, width, dtype=dtype)
+    gain = fresh(width, dtype=torch.float32)
     plain, total = reference.add_rms_norm(residual, x, gain, 1e-5)
     exact = reference.rms_norm(total.double(), gain.double(), 1e-5)
     out, whole = poisoned(tokens, width, dtype=dtype)
@@ -70,11 +71,12 @@ def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
-def test_silu_mul(tokens: int, width: int, dtype: torch.dtype) -> None:
+def test_gates(tokens: int, width: int, dtype: torch.dtype) -> None:
     gate_up = fresh(tokens, 2 * width, dtype=dtype)
-    out, whole = poisoned(tokens, width, dtype=dtype)
-    activation.silu_mul(out, gate_up)
-    check(out, whole, reference.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+    for op, oracle in ((activation.silu_mul, reference.silu_mul), (activation.gelu_mul, reference.gelu_mul)):
+        out, whole = poisoned(tokens, width, dtype=dtype)
+        op(out, gate_up)
+        check(out, whole, oracle(gate_up), oracle(gate_up.double()))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -114,10 +116,27 @@ def test_paged_attention(
     check(out, whole, plain, exact)
 
 
+@pytest.mark.parametrize(("window", "soft_cap", "has_sinks"), [(1, None, False), (20, None, True), (70, 2.0, False)])
+def test_windows_soft_caps_and_sinks(window: int, soft_cap: float | None, has_sinks: bool) -> None:
+    sinks = torch.randn(4, device=DEVICE) if has_sinks else None
+    out, whole, inputs = run_attention(MIXES[1], 4, 2, 24, 16, torch.float32, window, soft_cap, sinks)
+    wide = (t.double() if t.is_floating_point() else t for t in inputs)
+    exact = reference.paged_attention(*wide, 24**-0.5, window, soft_cap, sinks)
+    check(out, whole, reference.paged_attention(*inputs, 24**-0.5, window, soft_cap, sinks), exact)
+
+
 def run_attention(
-    mix: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+    mix: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """One call over fresh inputs; KV beyond each row's end is NaN."""
+    """One call over fresh inputs; KV beyond each row's end is NaN, and so are blocks that its window has passed."""
     starts = torch.tensor([start for start, _ in mix], dtype=torch.int32, device=DEVICE)
     counts = [count for _, count in mix]
     offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=DEVICE)
@@ -127,22 +146,24 @@ def run_attention(
         torch.full((len(mix) * width, kv_heads, block_size, dim), math.nan, dtype=dtype, device=DEVICE) for _ in "kv"
     ]
     for row, (start, count) in enumerate(mix):
-        for position in range(start + count):
+        passed = 0 if window is None else max(0, start + 1 - window) // block_size * block_size
+        for position in range(passed, start + count):
             block = int(table[row, position // block_size])
             for cache in caches:
                 cache[block, :, position % block_size] = fresh(kv_heads, dim, dtype=dtype)
     q = fresh(sum(counts), heads, dim, dtype=dtype)
     out, whole = poisoned(sum(counts), heads, dim, dtype=dtype)
     inputs = [q, *caches, table, offsets, starts]
-    attention.paged_attention(out, *inputs, dim**-0.5)
+    attention.paged_attention(out, *inputs, dim**-0.5, window, soft_cap, sinks)
     return out, whole, inputs
 
 
-def test_a_tokens_attention_is_the_same_in_every_chunk() -> None:
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_tokens_attention_is_the_same_in_every_chunk(window: int | None) -> None:
     """Pieces lie at absolute positions: a prompt in one row, and its last token as a row of its own, give the same bits."""
-    out, _, (q, k_cache, v_cache, table, _, _) = run_attention([(0, 70)], 8, 2, 32, 16, torch.bfloat16)
+    out, _, (q, k_cache, v_cache, table, _, _) = run_attention([(0, 135)], 4, 1, 16, 16, torch.bfloat16, window)
     last = torch.full_like(out[:1], math.nan)
     offsets = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
-    starts = torch.tensor([69], dtype=torch.int32, device=DEVICE)
-    attention.paged_attention(last, q[69:].contiguous(), k_cache, v_cache, table, offsets, starts, 32**-0.5)
-    assert torch.equal(last, out[69:])
+    starts = torch.tensor([134], dtype=torch.int32, device=DEVICE)
+    attention.paged_attention(last, q[134:].contiguous(), k_cache, v_cache, table, offsets, starts, 16**-0.5, window)
+    assert torch.equal(last, out[134:])

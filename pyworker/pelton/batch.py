@@ -3,8 +3,9 @@
 Never here: tensors, devices, sampling. Host arrays only, and no loop over rows, tokens or blocks: a step costs the same
 few dozen array operations for one row or a thousand.
 
-A slot's life: an admit empties its block table, appends fill it, rows of later steps read it, a drop or the next admit
-ends it. A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last, which
+A slot's life: an admit empties its block tables, appends fill them, rows of later steps read them, a drop or the next
+admit ends it. There is a table for each kind of layers; what is never put into one is a hole, and nobody looks there:
+what lies behind a window may be another request's. A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last, which
 only the device knows. So the batch says which tokens are *pending*, and the runner fills them in.
 """
 
@@ -27,7 +28,7 @@ from pelton.frames import (
     Frame,
     Ints,
 )
-from pelton.ragged import Indices, ranks, spread
+from pelton.ragged import Indices, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Layout:
 
     ids: Ints  # [tokens]; 0 where pending
     positions: Ints  # [tokens]
-    kv_slots: Indices  # [tokens]
-    block_table: Ints  # [rows, blocks]
+    kv_slots: Indices  # [kinds, tokens]
+    block_table: Ints  # [kinds, rows, blocks]
     row_offsets: Ints  # [rows + 1]
     row_starts: Ints  # [rows]
     pending_at: Indices  # [pending]: places in `ids`
@@ -49,23 +50,22 @@ class Layout:
 
 
 class Batch:
-    """Block tables by slot."""
+    """Block tables by kind of layers and slot."""
 
-    def __init__(self, slots: int, blocks_max: int, block_size: int) -> None:
+    def __init__(self, kinds: int, slots: int, blocks_max: int, block_size: int) -> None:
         self.block_size = block_size
-        self._tables: Ints = np.zeros((slots, blocks_max), dtype=np.int32)
-        self._blocks: Indices = np.zeros(slots, dtype=np.int64)  # how many of a table count
+        self._tables: Ints = np.zeros((kinds, slots, blocks_max), dtype=np.int32)
+        self._ends: Indices = np.zeros((kinds, slots), dtype=np.int64)  # behind the last place that was filled
 
     def apply(self, frame: Frame) -> None:
         """Takes in drops, admits and appends, in this order."""
-        self._blocks[frame.drops] = 0
-        self._blocks[frame.admits[:, ADMIT_SLOT]] = 0
+        self._ends[:, frame.drops] = 0
+        self._ends[:, frame.admits[:, ADMIT_SLOT]] = 0
         if len(frame.appends):
-            slots, blocks = frame.appends.T
-            at = self._blocks[slots] + ranks(slots)
-            assert at.max() < self._tables.shape[1], "no request has more blocks than the longest context"
-            self._tables[slots, at] = blocks
-            self._blocks += np.bincount(slots, minlength=len(self._blocks))
+            slots, kinds, at, blocks = frame.appends.T
+            assert at.max() < self._tables.shape[2], "no request has more blocks than the longest context"
+            self._tables[kinds, slots, at] = blocks
+            np.maximum.at(self._ends, (kinds, slots), at + 1)
 
     def layout(self, frame: Frame) -> Layout:
         """The arrays of a step with at least one row."""
@@ -73,12 +73,12 @@ class Batch:
         slots, starts, counts, known = (rows[:, column] for column in (ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN))
         offsets, ends = rows[:, ROW_OFFSET], rows[:, ROW_OFFSET] + counts
         reach = starts + counts  # positions below this have KV after the step
-        assert (reach <= self._blocks[slots] * self.block_size).all(), "every token of a row has a place for its KV"
+        assert (reach <= self._ends[:, slots] * self.block_size).all(), "every token of a row has a place for its KV"
 
         row, within = spread(counts)
         positions = starts[row] + within.astype(np.int32)
-        tables = self._tables[:, : -(-int(reach.max()) // self.block_size)].take(slots, axis=0)
-        blocks = tables[row, positions // self.block_size].astype(np.int64)
+        tables = self._tables[:, :, : -(-int(reach.max()) // self.block_size)].take(slots, axis=1)
+        blocks = tables[:, row, positions // self.block_size].astype(np.int64)
 
         is_pending = known < counts
         pending_at = (ends[is_pending] - 1).astype(np.int64)
@@ -92,7 +92,9 @@ class Batch:
         return Layout(
             ids=ids,
             positions=positions,
-            kv_slots=blocks * self.block_size + positions % self.block_size,
+            kv_slots=np.ascontiguousarray(
+                blocks * self.block_size + positions % self.block_size
+            ),  # indexing turns axes
             block_table=tables,
             row_offsets=np.append(offsets, ends[-1:]),
             row_starts=np.ascontiguousarray(starts),

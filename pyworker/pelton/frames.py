@@ -23,7 +23,8 @@ ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
 ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
-ROW_SAMPLES = 1  # of ROW_FLAGS
+ROW_SAMPLES, ROW_MASKED = 1, 2  # of ROW_FLAGS
+UNSAMPLED = 2  # of a result's flags
 
 
 class Regions(Protocol):
@@ -77,7 +78,7 @@ class Frame:
     biases: Ints  # [biases, 2]: token, value as float32 bits
     suppressed: Ints  # [suppressed]
     history: Ints  # [history]
-    appends: Ints  # [appends, 2]: slot, block
+    appends: Ints  # [appends, 4]: slot, kind, at, block
     saves: Ints  # [saves, 2]: block, host block
     loads: Ints  # [loads, 2]: host block, block
     copies: Ints  # [copies, 4]: from, to, tokens, zero

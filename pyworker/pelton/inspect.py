@@ -21,7 +21,7 @@ from pelton_kernels import _native
 from pelton_kernels.recording import span
 
 from pelton.loading.error import LoadError
-from pelton.loading.load import Loaded, load
+from pelton.loading.load import Loaded, load_whole
 from pelton.loading.wish import Wish
 from pelton.program import Rows, run_program
 from pelton.step import Step
@@ -65,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=64, help="tokens of each that are computed already")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantize", default="auto")
+    parser.add_argument("--quantize-skip", default="head")
     parser.add_argument("--all", action="store_true", help="every call, in order")
     options = parser.parse_args(arguments)
     try:
@@ -89,7 +91,7 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
     counts, buffers = rows.counts, program.buffers
     lines, whole = _measure(loaded, rows)
     used = [place for _, _, place in buffers if place is not None]
-    yield f"{loaded.model.family}, {loaded.dtype}, {loaded.numerics_id}; call-backs: {program.call_backs}"
+    yield f"{loaded.family.name}, {loaded.dtype}, {loaded.numerics_id}; call-backs: {program.call_backs}"
     yield f"{len(lines)} calls; {len(used)} buffers in {len(set(used))} places, {_size(program.arena_bytes(counts.tokens, counts.draws))}"
     yield (
         f"a step of {counts.tokens} tokens and {counts.draws} draws: {whole:.0f} us; "
@@ -108,7 +110,7 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
 
 def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
     """Each of `rows` requests computes `tokens` after `context`, and draws. Blocks are shared if there are too few."""
-    size = loaded.kv.shape.block_size
+    size, kinds = loaded.kv.shape.block_size, len(loaded.kv.shape.kinds)
     width = -(-(context + tokens) // size)
     blocks = torch.arange(rows * width).view(rows, width) % loaded.kv.blocks
     row = torch.arange(rows).repeat_interleave(tokens)
@@ -116,8 +118,8 @@ def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
     step = Step(
         ids=(torch.arange(rows * tokens, dtype=torch.int32) * 7) % loaded.model.config.vocab,
         positions=positions.int(),
-        kv_slots=blocks[row, positions // size] * size + positions % size,
-        block_table=blocks.int(),
+        kv_slots=(blocks[row, positions // size] * size + positions % size).repeat(kinds, 1),
+        block_table=blocks.int().repeat(kinds, 1, 1),
         row_offsets=torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
         row_starts=torch.full((rows,), context, dtype=torch.int32),
         kv=loaded.kv,
@@ -128,15 +130,16 @@ def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
 def _load(options: argparse.Namespace) -> Loaded:
     needed = options.rows * options.tokens
     wish = Wish(
-        options.folder, dtype=options.dtype, threads=options.threads, slots=options.rows, token_budget=needed, device="cpu"
-    )  # fmt: skip
-    loading = load(wish)
-    while True:
-        try:
-            next(loading)
-        except StopIteration as end:
-            loaded: Loaded = end.value
-            return loaded
+        options.folder,
+        dtype=options.dtype,
+        threads=options.threads,
+        slots=options.rows,
+        token_budget=needed,
+        device="cpu",
+        quantize=options.quantize,
+        quantize_skip=options.quantize_skip,
+    )
+    return load_whole(wish)
 
 
 @torch.inference_mode()

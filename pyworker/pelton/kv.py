@@ -1,4 +1,4 @@
-"""The KV arena: blocks of keys and values, one pair of tensors per layer.
+"""The KV arena: blocks of keys and values, one pair of tensors per layer of a kind; and which layers are of a kind.
 
 Never here: who holds a block. The router decides that; here blocks are memory.
 """
@@ -6,31 +6,111 @@ Never here: who holds a block. The router decides that; here blocks are memory.
 from __future__ import annotations
 
 import mmap
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from pelton_kernels import ops
 from torch import Tensor
 
+KINDS_MAX = 16  # as many as the router's core knows
+PADDING_MAX = 0.2  # of the layers with one window: what equal kinds may leave unused
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Some layers that share block tables. `window`: how many tokens they see, the latest included; None: all."""
+
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a layer's KV lies: in the blocks of a kind, at one of the places that each block has for layers."""
+
+    kind: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A model's layers as kinds of equally many, so that blocks of all kinds take the same bytes."""
+
+    kinds: tuple[Kind, ...]
+    per_kind: int
+    places: tuple[Place, ...]  # by layer
+
+    @property
+    def numerics(self) -> str:
+        """A suffix that names what lies where in a block, empty for the plain case: blocks divided otherwise are others."""
+        if self.kinds == (Kind(None),):
+            return ""
+        counted = Counter("full" if kind.window is None else f"w{kind.window}" for kind in self.kinds)
+        return f"-{self.per_kind}x" + "+".join(f"{count}{sees}" for sees, count in counted.items())
+
+
+def divide(windows: Sequence[int | None]) -> Division:
+    """`windows`: of each layer.
+
+    Layers that see the same are one sort. A kind has `per_kind` layers of one sort; the last kind of a sort may have
+    fewer, and what it leaves is lost. The fewest kinds are taken with which full attention loses nothing and no window
+    more than a fifth (Gemma 3 of 34 layers, 5 of them full: 1 kind of 5 and 6 kinds for 29 windows); if that would be
+    too many, the least is lost.
+    """
+    sorts = {window: [layer for layer, own in enumerate(windows) if own == window] for window in windows}
+    counts = [len(layers) for layers in sorts.values()]
+    may_lose = [0 if window is None else PADDING_MAX * len(layers) for window, layers in sorts.items()]
+
+    def kinds(per_kind: int) -> int:
+        return sum(-(-count // per_kind) for count in counts)
+
+    def lost(per_kind: int) -> int:
+        return kinds(per_kind) * per_kind - len(windows)
+
+    possible = [size for size in range(max(counts), 0, -1) if kinds(size) <= KINDS_MAX]
+    frugal = [size for size in possible if all(-n % size <= most for n, most in zip(counts, may_lose, strict=True))]
+    per_kind = frugal[0] if frugal else min(possible, key=lost)
+    order = sorted(sorts, key=lambda window: (window is not None, window or 0))  # full attention first
+    places: dict[int, Place] = {}
+    all_kinds: list[Kind] = []
+    for window in order:
+        for number, layer in enumerate(sorts[window]):
+            places[layer] = Place(len(all_kinds) + number // per_kind, number % per_kind)
+        all_kinds += [Kind(window)] * -(-len(sorts[window]) // per_kind)
+    return Division(tuple(all_kinds), per_kind, tuple(places[layer] for layer in range(len(windows))))
+
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one token's KV takes, and how tokens are grouped."""
+    """What one token's KV takes, and how tokens are grouped. `layers`: those of one kind."""
 
     layers: int
     heads: int
     head_dim: int
     block_size: int
     dtype: torch.dtype
+    kinds: tuple[Kind, ...] = (Kind(None),)
 
     @property
     def block_bytes(self) -> int:
-        """Keys and values of one block in all layers."""
+        """Keys and values of one block in all layers of a kind."""
         return 2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.itemsize
+
+    def blocks_for(self, tokens: int) -> int:
+        """The most blocks that a request of so many tokens holds: of a window as many as it may touch. As the core counts them."""
+        places = -(-tokens // self.block_size)
+        return sum(
+            places if kind.window is None else min(places, 1 - (-(kind.window - 1) // self.block_size))
+            for kind in self.kinds
+        )
 
 
 class KvArena:
-    """Keys and values by layer, each [blocks, heads, block size, head dim]."""
+    """Keys and values by layer of a kind, each [blocks, heads, block size, head dim].
+
+    Kinds have their layers in the same tensors, and blocks of their own there: a block is one kind's as long as it is held.
+    """
 
     def __init__(self, shape: KvShape, blocks: int, device: torch.device) -> None:
         self.shape = shape

@@ -16,7 +16,7 @@ from pelton_kernels.recording import Recording, RecordingError, record, span
 from torch import Tensor
 
 from pelton.kv import KvArena
-from pelton.models.llama import Llama
+from pelton.models.decoder import Decoder
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
@@ -52,7 +52,7 @@ class Rows:
 
 
 @torch.inference_mode()
-def record_model(model: Llama, kv: KvArena, positions: int) -> Program | None:
+def record_model(model: Decoder, kv: KvArena, positions: int) -> Program | None:
     """The model's program, or None. `positions`: of the longest request. What blocks hold before is lost: only for an arena
     that serves nobody yet."""
     first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
@@ -70,7 +70,7 @@ def record_model(model: Llama, kv: KvArena, positions: int) -> Program | None:
     return program
 
 
-def run_model(model: Llama, rows: Rows) -> Tensor:
+def run_model(model: Decoder, rows: Rows) -> Tensor:
     """Logits [draws, vocab], through Python."""
     hidden = model(rows.step)
     picked = hidden.new_empty(rows.drawn_at.shape[0], hidden.shape[1])
@@ -89,12 +89,13 @@ def run_program(program: Program, rows: Rows, vocab: int) -> Tensor:
 def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
     """Rows of so many tokens each, all from position 0 in the first block. Values mean nothing; shapes do."""
     places = torch.cat([torch.arange(count) for count in shape])
+    kinds = len(kv.shape.kinds)
     ends = torch.tensor(shape).cumsum(0)
     step = Step(
         ids=torch.zeros(sum(shape), dtype=torch.int32),
         positions=(places % positions).int(),
-        kv_slots=places % kv.shape.block_size,
-        block_table=torch.zeros(len(shape), -(-max(shape) // kv.shape.block_size), dtype=torch.int32),
+        kv_slots=(places % kv.shape.block_size).repeat(kinds, 1),
+        block_table=torch.zeros(kinds, len(shape), -(-max(shape) // kv.shape.block_size), dtype=torch.int32),
         row_offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends]).int(),
         row_starts=torch.zeros(len(shape), dtype=torch.int32),
         kv=kv,
@@ -102,5 +103,5 @@ def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
     return Rows(step, (ends - 1).int())
 
 
-def _record(model: Llama, rows: Rows) -> Recording:
+def _record(model: Decoder, rows: Rows) -> Recording:
     return record(lambda: run_model(model, rows), rows.inputs())

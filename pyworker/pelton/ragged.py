@@ -16,12 +16,3 @@ def spread(lengths: NDArray[np.int32]) -> tuple[Indices, Indices]:
     part = np.repeat(np.arange(len(lengths)), lengths)
     ends = np.cumsum(lengths, dtype=np.int64)
     return part, np.arange(len(part)) - (ends - lengths)[part]
-
-
-def ranks(keys: NDArray[np.int32]) -> Indices:
-    """For every item, how many before it have the same key: [7, 3, 7, 7] gives [0, 0, 1, 2]."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    out = np.empty(len(keys), dtype=np.int64)
-    out[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
-    return out

@@ -6,11 +6,13 @@ Never here: waiting, publishing, sockets, clocks. The step loop hands in frames;
 from __future__ import annotations
 
 import torch
+from pelton_kernels._native import MaskMemory
 
 from pelton.batch import Batch
 from pelton.frames import Frame
 from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
+from pelton.masks import row_masks
 from pelton.sampler import Sampler
 from pelton.step import Step
 from pelton.transfer import Array, transfer_for
@@ -19,18 +21,26 @@ from pelton.transfer import Array, transfer_for
 class Runner:
     """A loaded model with the state of one router's requests: made anew for each router, KV reset with it."""
 
-    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int, host: HostBlocks | None = None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        slots: int,
+        top_logprobs: int,
+        host: HostBlocks | None = None,
+        masks: MaskMemory | None = None,
+    ) -> None:
         kv, longest = loaded.kv, loaded.budget.max_model_len
         self._model = loaded.model
         self._kv = kv
         self._host = host
+        self._masks = masks
         self._transfer = transfer_for(loaded.device)
-        self._batch = Batch(slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
+        self._batch = Batch(len(kv.shape.kinds), slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
         self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
 
     @torch.inference_mode()
-    def run(self, frame: Frame) -> None:
-        """Applies the frame in the contract's order: drops, admits, appends, saves, loads, copies, rows."""
+    def run(self, frame: Frame, step: int) -> None:
+        """Applies the frame of a step in the contract's order: drops, admits, appends, saves, loads, copies, rows."""
         self._batch.apply(frame)
         self._sampler.admit(frame)
         if self._host is not None:
@@ -39,7 +49,7 @@ class Runner:
             source, target, tokens = self._transfer.up(list(frame.copies[:, :3].T.copy()))
             self._kv.copy(source, target, tokens)
         if len(frame.rows):
-            self._run_rows(frame)
+            self._run_rows(frame, step)
         if self._host is not None and (len(frame.saves) or len(frame.loads)):
             self._host.settle()  # once the results are out, the blocks are others' to read and to write
 
@@ -56,7 +66,7 @@ class Runner:
             host_blocks, blocks = (torch.from_numpy(column) for column in frame.loads.T.copy())
             self._kv.load(host.bytes, host_blocks, blocks)
 
-    def _run_rows(self, frame: Frame) -> None:
+    def _run_rows(self, frame: Frame, step: int) -> None:
         at = self._batch.layout(frame)
         (
             ids,
@@ -95,7 +105,8 @@ class Runner:
         if len(at.drawn_rows) == 0:
             return
         logits = self._model.head(hidden.index_select(0, drawn_at))
-        drawn = self._sampler.draw(logits, drawn_slots, drawn_positions)
+        masks = row_masks(self._masks, step, frame.rows[at.drawn_rows])
+        drawn = self._sampler.draw(logits, drawn_slots, drawn_positions, masks)
         parts = (drawn.tokens, drawn.flags, drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs)
         region: Array
         for region, values in zip(whole, self._transfer.down(parts), strict=True):

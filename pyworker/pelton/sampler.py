@@ -26,9 +26,11 @@ from pelton.frames import (
     HISTORY_OFFSET,
     SUPPRESS_COUNT,
     SUPPRESS_OFFSET,
+    UNSAMPLED,
     Frame,
     Ints,
 )
+from pelton.masks import RowMasks
 from pelton.ragged import Indices, spread
 from pelton.transfer import Transfer
 
@@ -79,8 +81,9 @@ class Sampler:
         if self._counts is not None and len(frame.history):
             self._count_history(frame, self._counts)
 
-    def draw(self, logits: Tensor, slots: Tensor, positions: Tensor) -> Drawn:
-        """Draws a token for each row of `logits` [rows, vocab], and remembers it as its slot's latest."""
+    def draw(self, logits: Tensor, slots: Tensor, positions: Tensor, masks: RowMasks | None = None) -> Drawn:
+        """Draws a token for each row of `logits` [rows, vocab], and remembers it as its slot's latest. A row whose mask is
+        missing comes back without a token, and nothing of it is remembered."""
         rows, device = logits.shape[0], logits.device
         drawn = Drawn(
             tokens=torch.empty(rows, dtype=torch.int32, device=device),
@@ -89,6 +92,11 @@ class Sampler:
             top_ids=torch.zeros(rows, self._top_logprobs, dtype=torch.int32, device=device),
             top_logprobs=torch.zeros(rows, self._top_logprobs, dtype=torch.float32, device=device),
         )
+        words = mask_of = is_missing = None
+        if masks is not None and len(masks.masks):
+            words, mask_of = self._transfer.up([masks.masks, masks.mask_of])
+        if masks is not None and masks.is_missing.any():
+            (is_missing,) = self._transfer.up([masks.is_missing])
         ops.sample(
             drawn.tokens,
             drawn.flags,
@@ -103,10 +111,20 @@ class Sampler:
             self._bias_ids,
             self._bias_values,
             self._suppressed,
+            words,
+            mask_of,
         )
+        if is_missing is not None:
+            drawn.flags.masked_fill_(is_missing, UNSAMPLED)
+            for part in (drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs):
+                part[is_missing] = 0
+            # What was drawn without the mask is nobody's token: the slot keeps the one before.
+            drawn.tokens.copy_(torch.where(is_missing, self.latest[slots.long()], drawn.tokens))
         self.latest.index_copy_(0, slots.long(), drawn.tokens)
         if self._counts is not None:
             counted = self._params[slots.long(), ADMIT_FLAGS] & HAS_PENALTIES
+            if is_missing is not None:
+                counted = counted.masked_fill(is_missing, 0)
             self._counts.index_put_((slots.long(), drawn.tokens.long()), counted, accumulate=True)
         return drawn
 

@@ -15,8 +15,8 @@ class Step:
 
     ids: Tensor  # [tokens] int32
     positions: Tensor  # [tokens] int32: absolute
-    kv_slots: Tensor  # [tokens] int64: block x block size + offset, where the token's KV is written
-    block_table: Tensor  # [rows, blocks] int32: as many columns as the longest row needs
+    kv_slots: Tensor  # [kinds, tokens] int64: block x block size + offset, where the token's KV is written
+    block_table: Tensor  # [kinds, rows, blocks] int32: as many columns as the longest row needs
     row_offsets: Tensor  # [rows + 1] int32
     row_starts: Tensor  # [rows] int32: position of the row's first token
     kv: KvArena

@@ -68,7 +68,7 @@ class Plan:
     epoch: int = 1
     drops: list[int] = field(default_factory=list)
     admits: list[Admit] = field(default_factory=list)
-    appends: list[tuple[int, int]] = field(default_factory=list)
+    appends: list[tuple[int, int, int, int]] = field(default_factory=list)  # slot, kind, at, block
     saves: list[tuple[int, int]] = field(default_factory=list)  # block, host block
     loads: list[tuple[int, int]] = field(default_factory=list)  # host block, block
     copies: list[tuple[int, int, int]] = field(default_factory=list)
@@ -154,6 +154,11 @@ class Plan:
             tokens += row.known
             flat += row.count
         return records, tokens
+
+
+def table(slot: int, blocks: Iterable[int]) -> list[tuple[int, int, int, int]]:
+    """Appends that give a slot its first blocks, in order, of a model whose layers are all of one kind."""
+    return [(slot, 0, at, block) for at, block in enumerate(blocks)]
 
 
 def checksum_of(*regions: bytes) -> int:

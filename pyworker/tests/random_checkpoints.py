@@ -24,12 +24,15 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": POSITIONS,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "pad_token_id": 0,
     "tie_word_embeddings": False,
     # Large weights make logits that differ clearly, so that greedy choices are no coin tosses.
     "initializer_range": 0.15,
 }
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+GEMMA = {"tie_word_embeddings": True, "final_logit_softcapping": 20.0}
 
 # Name -> (family, what differs from SHAPE).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -51,11 +54,44 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "qwen3-windows": ("qwen3", {"use_sliding_window": True, "sliding_window": 21, "max_window_layers": 2}),
+    "mistral": ("mistral", {"sliding_window": 33}),
+    "mistral-unbounded": ("mistral", {"sliding_window": None, "head_dim": 20}),
+    "qwen2": ("qwen2", {}),
+    "gemma2": ("gemma2", GEMMA | {"sliding_window": 24, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
+    "gemma3": ("gemma3", GEMMA | {"num_hidden_layers": 7, "sliding_window": 19, "query_pre_attn_scalar": 20}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 40}),
+    "granite": (
+        "granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 5.0},
+    ),
+    "olmo2": ("olmo2", {"num_attention_heads": 8, "head_dim": 8}),
+    "phi3": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0 + place / 8 for place in range(8)],
+                "long_factor": [2.0 + place for place in range(8)],
+            },
+        },
+    ),
 }
 
 KINDS = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+    "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
+    "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
 }
 
 
@@ -67,8 +103,8 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard:
     model = make_model(make_config(**{**SHAPE, **overrides}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("norm.weight"):  # transformers starts with ones, which hide a wrong gain
-                parameter.uniform_(0.5, 1.5)
+            if name.endswith("norm.weight"):  # transformers starts with ones, which hide a wrong gain; Gemma adds 1
+                parameter.uniform_(0.5, 1.5).sub_(1.0 if family.startswith("gemma") else 0.0)
             if name.endswith("bias"):
                 parameter.uniform_(-0.5, 0.5)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)

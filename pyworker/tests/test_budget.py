@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from pelton.kv import KvShape
+from pelton.kv import KINDS_MAX, Kind, KvShape, divide
 from pelton.layers.rotary import Rope
 from pelton.loading.budget import MIB, Budget, plan
 from pelton.loading.error import LoadError
@@ -25,11 +25,12 @@ CONFIG = DecoderConfig(
     head_dim=64,
     mlp_width=4096,
     norm_eps=1e-6,
-    rope=Rope("default", 1e4),
+    activation="silu",
     positions=8192,
     is_tied=False,
-    attention_bias=False,
-    mlp_bias=False,
+    ropes=(Rope("default", 1e4),) * 16,
+    windows=(None,) * 16,
+    attention_scale=64**-0.5,
 )
 KV = KvShape(layers=16, heads=4, head_dim=64, block_size=32, dtype=torch.bfloat16)  # 512 KiB per block, 128 MiB per 8k
 WEIGHTS, HELD = 500 * MIB, 200 * MIB
@@ -117,3 +118,39 @@ def test_a_refusal_names_a_change_that_helps(limit: int, wish: dict[str, int], f
         ask(number, **wish)
     else:
         ask(limit, **{**wish, {"--kv-memory": "kv_bytes", "--max-model-len": "max_model_len"}[flag]: number})
+
+
+def test_a_request_needs_of_a_window_what_it_may_touch_however_long_it_is() -> None:
+    windowed = dataclasses.replace(KV, layers=4, kinds=(Kind(None), *[Kind(65)] * 3))
+    assert [windowed.blocks_for(tokens) for tokens in (1, 32, 33, 96, 97, 8192)] == [4, 4, 8, 12, 13, 256 + 9]
+    # Most of what full attention would take is free for the cache: 128 KiB a block.
+    got = plan(WISH, CONFIG, windowed, WEIGHTS, HELD, 1100 * MIB)
+    assert (got.max_model_len, got.blocks_per_request) == (8192, 265)
+    with pytest.raises(LoadError, match="--kv-memory 384KiB holds no block"):
+        plan(dataclasses.replace(WISH, kv_bytes=384 << 10), CONFIG, windowed, WEIGHTS, HELD, 1100 * MIB)
+    few = plan(dataclasses.replace(WISH, kv_bytes=21 * (128 << 10)), CONFIG, windowed, WEIGHTS, HELD, 1100 * MIB)
+    assert (few.blocks, few.max_model_len, few.blocks_per_request) == (21, 12 * 32, 21)
+
+
+@pytest.mark.parametrize(
+    ("windows", "per_kind", "kinds"),
+    [
+        ([None] * 28, 28, [None]),  # Llama
+        ([4096] * 32, 32, [4096]),  # Mistral
+        ([4096, None] * 13, 13, [None, 4096]),  # Gemma 2
+        (([512] * 5 + [None]) * 4 + [512] * 2, 4, [None] + [512] * 6),  # Gemma 3 1B: 22 windows in 6 kinds of 4
+        (([1024] * 5 + [None]) * 10 + [1024] * 2, 10, [None] + [1024] * 6),  # Gemma 3 27B: 52 in 6 kinds of 10
+        ([None] + [64] * 60, 4, [None] + [64] * 15),  # one kind of each layer would be too many
+        ([None, 8, 16], 1, [None, 8, 16]),
+    ],
+)
+def test_layers_are_divided_into_few_kinds_of_equally_many(
+    windows: list[int | None], per_kind: int, kinds: list[int | None]
+) -> None:
+    division = divide(windows)
+    assert (division.per_kind, [kind.window for kind in division.kinds]) == (per_kind, kinds)
+    assert len(kinds) <= KINDS_MAX
+    assert len(set(division.places)) == len(windows), "no two layers share a place"
+    for window, place in zip(windows, division.places, strict=True):
+        assert division.kinds[place.kind].window == window
+        assert place.at < per_kind

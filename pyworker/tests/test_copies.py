@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from plans import Admit, Plan, Row
+from plans import Admit, Plan, Row, table
 from random_checkpoints import VOCAB, greedy
 from tiny_router import OneByOne, eagerly, load_whole
 
@@ -24,12 +24,12 @@ def test_a_copied_prefix_gives_the_tokens_of_a_computed_one(checkpoints: Path, i
         sampled: list[int] = worker.compute().sampled.tolist()
         return sampled
 
-    first = drawn(Plan(1, admits=[Admit(0)], appends=[(0, 40), (0, 41)], rows=[Row(0, 0, 13, one, True)]))
+    first = drawn(Plan(1, admits=[Admit(0)], appends=table(0, [40, 41]), rows=[Row(0, 0, 13, one, True)]))
     assert first == greedy(checkpoints / "qwen3", one, 1)
     second = Plan(
         2,
         admits=[Admit(1)],
-        appends=[(1, 40), (1, 42)],
+        appends=table(1, [40, 42]),
         copies=[(41, 42, 3)],
         rows=[Row(1, 11, 3, other[11:], True)],
     )

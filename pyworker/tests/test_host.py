@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from pelton_kernels._native import HostMemory
-from plans import Admit, Plan, Row
+from plans import Admit, Plan, Row, table
 from random_checkpoints import VOCAB, greedy
 from tiny_router import OneByOne, eagerly, load_whole
 
@@ -54,7 +54,7 @@ def test_a_prefix_that_went_to_host_memory_serves_the_next_worker(checkpoints: P
 
     first = Worker(loaded, host)
     row = Row(0, 0, 19, prompt, True)
-    assert first.run(Plan(0, admits=[Admit(0)], appends=[(0, 40), (0, 41), (0, 42)], rows=[row])) == expected
+    assert first.run(Plan(0, admits=[Admit(0)], appends=table(0, [40, 41, 42]), rows=[row])) == expected
     # A step may only move blocks. The second save takes what the load of the same step overwrites.
     assert first.run(Plan(0, saves=[(40, 3)])) == []
     assert first.run(Plan(0, saves=[(41, 1)], loads=[(3, 41)])) == []
@@ -64,13 +64,13 @@ def test_a_prefix_that_went_to_host_memory_serves_the_next_worker(checkpoints: P
 
     second = Worker(loaded, host)  # after a loss: fresh state, the same host memory
     row = Row(2, 16, 3, prompt[16:], True)
-    plan = Plan(0, admits=[Admit(2)], appends=[(2, 7), (2, 9), (2, 8)], loads=[(1, 9), (3, 7)], rows=[row])
+    plan = Plan(0, admits=[Admit(2)], appends=table(2, [7, 9, 8]), loads=[(1, 9), (3, 7)], rows=[row])
     assert second.run(plan) == expected
     # Brought back and copied in one step: the copy finds what the load has brought.
     plan = Plan(
         0,
         admits=[Admit(1)],
-        appends=[(1, 20), (1, 21), (1, 22)],
+        appends=table(1, [20, 21, 22]),
         loads=[(3, 20), (1, 30)],
         copies=[(30, 21, 8)],
         rows=[Row(1, 16, 3, prompt[16:], True)],

@@ -83,7 +83,7 @@ SCALINGS: list[Any] = [
     {"rope_type": "dynamic", "factor": 2.0},
     {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "factor": 2.0},
 ]
-SERVED = {"default", "linear", "llama3", "yarn"}
+SERVED = {"default", "linear", "llama3", "yarn", "longrope"}
 
 
 @pytest.mark.parametrize("kind", [transformers.LlamaConfig, transformers.Qwen3Config])

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from pelton.rpc import worker_pb2 as pb
 from pelton_kernels._native import RECORDS_CHECKSUM, WorkerEnd
-from plans import CAPACITIES, Admit, Plan, Row
+from plans import CAPACITIES, Admit, Plan, Row, table
 from random_checkpoints import VOCAB, greedy
 from worker_process import DEADLINE_S, SharedFrames, Worker, hand_over, running
 
@@ -28,7 +28,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 def prefill(step: int = 1, epoch: int = 1) -> Plan:
-    return Plan(step, epoch, admits=[Admit(3)], appends=[(3, 9), (3, 4)], rows=[Row(3, 0, len(PROMPT), PROMPT, True)])
+    return Plan(step, epoch, admits=[Admit(3)], appends=table(3, [9, 4]), rows=[Row(3, 0, len(PROMPT), PROMPT, True)])
 
 
 def decode(step: int, epoch: int = 1) -> Plan:
@@ -175,7 +175,7 @@ def test_a_plan_that_points_outside_ends_the_stream(worker: Worker, checkpoints:
     nonce = welcome(worker)
     worker.load(checkpoints / "llama")
     with worker.steps(nonce) as steps:
-        steps.send(Plan(1, admits=[Admit(3)], appends=[(3, 1 << 20)], rows=[Row(3, 0, 1, [1], True)]))
+        steps.send(Plan(1, admits=[Admit(3)], appends=table(3, [1 << 20]), rows=[Row(3, 0, 1, [1], True)]))
         with pytest.raises(StopIteration):
             steps.result()
 

@@ -28,7 +28,7 @@ class Request:
     max_tokens: int
     output: list[int] = field(default_factory=list)
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
+    blocks: dict[tuple[int, int], int] = field(default_factory=dict)  # by kind and place
     computed: int = 0
     planned: int = 0  # tokens drawn or to be drawn by steps in flight
 
@@ -51,6 +51,7 @@ class OneByOne:
         self.end.set_bounds(
             host_blocks=0 if host is None else host.blocks,
             blocks=loaded.kv.blocks,
+            kinds=len(loaded.kv.shape.kinds),
             block_size=loaded.kv.shape.block_size,
             vocab=loaded.model.config.vocab,
             positions=loaded.budget.max_model_len,
@@ -65,9 +66,10 @@ class OneByOne:
         """The next plan that was accepted, computed; its results count until the frame is written again."""
         frame = self.end.wait(0.0)
         assert frame is not None
-        cut = self._views.cut(frame, Counts(*self.end.header(frame)))
+        counts = Counts(*self.end.header(frame))
+        cut = self._views.cut(frame, counts)
         if self._eager:
-            self._eager.run(cut)
+            self._eager.run(cut, counts.step)
         else:
             assert isinstance(self._native, Steps)
             self._native.run(self.end, frame)
@@ -82,6 +84,8 @@ class TinyRouter:
         self._worker = OneByOne(loaded)
         shape = loaded.kv.shape
         self._block_size = shape.block_size
+        self._kinds = shape.kinds
+        self.held_max = 0  # blocks that requests held at once
         self._free = list(range(loaded.kv.blocks))
         self._chunk = chunk
         self._random = random.Random(seed)
@@ -107,8 +111,8 @@ class TinyRouter:
                 self._commit(*in_flight.popleft())
         self._drops = [request.rules.slot for request in requests]
         for request in requests:
-            self._free += request.blocks
-            request.blocks = []
+            self._free += request.blocks.values()
+            request.blocks = {}
         return [request.output for request in requests]
 
     def _plan(self, waiting: deque[Request], running: list[Request]) -> tuple[Plan, list[Request]]:
@@ -141,9 +145,15 @@ class TinyRouter:
         return plan, sampled
 
     def _give_blocks(self, plan: Plan, request: Request, tokens: int) -> None:
-        while len(request.blocks) * self._block_size < tokens:
-            request.blocks.append(self._free.pop())
-            plan.appends.append((request.rules.slot, request.blocks[-1]))
+        for kind, sort in enumerate(self._kinds):
+            # What the row's first token sees no more is anybody's, even of this step: earlier steps have run by then.
+            behind = 0 if sort.window is None else max(0, request.computed + 1 - sort.window) // self._block_size
+            gone = [place for place in request.blocks if place[0] == kind and place[1] < behind]
+            self._free += [request.blocks.pop(place) for place in gone]
+            for at in range(-(-request.computed // self._block_size), -(-tokens // self._block_size)):
+                request.blocks[kind, at] = self._free.pop()
+                plan.appends.append((request.rules.slot, kind, at, request.blocks[kind, at]))
+        self.held_max = max(self.held_max, len(request.blocks))
 
     def _commit(self, plan: Plan, sampled: list[Request]) -> None:
         results, at = self._worker.compute(), iter(sampled)

@@ -21,14 +21,15 @@ import grpc
 import numpy as np
 from pelton.rpc import worker_pb2 as pb
 from pelton.rpc.worker_pb2_grpc import WorkerStub
-from pelton_kernels._native import RECORDS_CHECKSUM, WorkerEnd
+from pelton_kernels._native import RECORDS_CHECKSUM, MaskMemory, WorkerEnd
 from plans import CAPACITIES, Plan
+from random_checkpoints import VOCAB
 
 DEADLINE_S = 60
 PREAMBLE_BYTES = 4096
 # Words of the preamble after its first line (proto/frame/src/memory.rs).
 SUBMITTED, COMPLETED = 32, 64
-MAGIC, FRAME_VERSION = int.from_bytes(b"PLTN", "little"), 1
+MAGIC, FRAME_VERSION = int.from_bytes(b"PLTN", "little"), 2
 RESULT_HEADER_WORDS = 16
 
 
@@ -115,13 +116,14 @@ def read_result(result: bytes) -> tuple[int, int, list[int]]:
 
 
 class SharedFrames:
-    """Frame memory and a bell, made and written as the router's side does."""
+    """Frame memory, a bell and mask memory, made and written as the router's side does."""
 
     def __init__(self, epoch: int = 1) -> None:
         shape = WorkerEnd.inline(CAPACITIES, epoch)
         self._layout, self._stride = shape.layout, shape.frame_stride
         self.memory = _sealed("frames", PREAMBLE_BYTES + CAPACITIES["frames"] * self._stride)
         self.bell = _sealed("bell", mmap.PAGESIZE)
+        self.masks = MaskMemory.create(CAPACITIES["slots"], VOCAB, epoch)
         self._bytes = mmap.mmap(self.memory, 0)
         self._words = np.frombuffer(self._bytes, dtype="<u4")
         self._words[: len(CAPACITIES) + 7] = [
@@ -159,7 +161,7 @@ def hand_over(path: Path, nonce: bytes, frames: SharedFrames) -> tuple[socket.so
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(DEADLINE_S)
     connection.connect(str(path))
-    fds = array.array("i", [frames.memory, frames.bell])
+    fds = array.array("i", [frames.memory, frames.bell, frames.masks.fileno()])
     connection.sendmsg([nonce], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     if connection.recv(1) == b"\x01":
         return connection, None

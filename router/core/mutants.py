@@ -28,6 +28,18 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a row whose mask has missed counts as drawn",
+        "commit.rs",
+        "let end = row.end - u32::from(is_unsampled);",
+        "let end = row.end;",
+    ),
+    Mutant(
+        "what was planned behind a row that was not drawn counts",
+        "epoch.rs",
+        "for_each(|later| later.is_void = true);",
+        "for_each(|later| later.is_void = false);",
+    ),
+    Mutant(
         "one block too few",
         "blocks/mod.rs",
         "tokens.div_ceil(self.block_size) as usize",
@@ -74,9 +86,21 @@ MUTANTS = [
     ),
     Mutant(
         "salts are ignored",
-        "prefix.rs",
+        "keys.rs",
         "hasher.write(&salt.to_le_bytes());",
         "hasher.write(&(salt & 0).to_le_bytes());",
+    ),
+    Mutant(
+        "how far an image reaches is no part of the key",
+        "keys.rs",
+        "hasher.write(&span.tokens.to_le_bytes());",
+        "",
+    ),
+    Mutant(
+        "the end of a prompt is found by tokens that stand for an image",
+        "blocks/fill.rs",
+        "[..request.keys.plain(start, committed as usize)]",
+        "[..committed as usize - start]",
     ),
     Mutant(
         "all of a prompt may be a hit",
@@ -117,9 +141,7 @@ MUTANTS = [
         "((tokens + 2).saturating_sub(window) / self.block_size) as usize",
     ),
     Mutant("what a window has passed is kept", "commit.rs", "epoch.pass(row.slot, before);", "let _ = before;"),
-    Mutant(
-        "the kinds share their keys", "prefix.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"
-    ),
+    Mutant("the kinds share their keys", "keys.rs", "Self(self.0 ^ kind as u128)", "Self(self.0 ^ (kind & 0) as u128)"),
     Mutant(
         "a state begins with what its block contains",
         "state.rs",
@@ -172,8 +194,8 @@ MUTANTS = [
     Mutant(
         "a request computes before it has loaded",
         "admission.rs",
-        "if running.loading == 0 {",
-        "if running.loading < usize::MAX {",
+        "let waits_for_loads = !next.takes_loads(&hit);",
+        "let waits_for_loads = hit.loads.len() > 9_999;",
     ),
     Mutant(
         "a root is given up before its leaf",

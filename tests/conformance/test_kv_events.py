@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,19 @@ class Reader:
                     tokens += tuple(event.token_ids[index * BLOCK : (index + 1) * BLOCK])
                     self.chains[block] = tokens
 
+    def hear_until(self, heard: Callable[[], bool]) -> None:
+        """Catches up until this holds: an answer may be read before its step's events are published."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        self.catch_up()
+        while not heard():
+            assert time.monotonic() < deadline, f"never heard, after {len(self.seen)} events"
+            time.sleep(0.01)
+            self.catch_up()
+
+    def hear_of(self, prompt: list[int]) -> None:
+        """Catches up until the whole blocks of a prompt are known."""
+        self.hear_until(lambda: self.longest(prompt) == len(prompt) // BLOCK * BLOCK)
+
     def longest(self, prompt: list[int]) -> int:
         """Tokens of the longest cached chain that the prompt begins with."""
         return max((len(c) for c in self.chains.values() if tuple(prompt[: len(c)]) == c), default=0)
@@ -118,10 +132,10 @@ def test_an_index_made_of_events_knows_what_the_server_finds(told: tuple[Server,
     asked = prompts(4, seed=5, shortest=100, longest=120)
     for prompt in asked:
         complete(server, prompt, max_tokens=1)
-    reader.catch_up()
+    for prompt in asked:
+        reader.hear_of(prompt)
     assert isinstance(reader.seen[0], AllBlocksCleared), "nothing is known of an earlier life"
     for prompt in asked:
-        assert reader.longest(prompt) == len(prompt) // BLOCK * BLOCK
         cached = complete(server, prompt, max_tokens=1).cached
         assert cached >= min(reader.longest(prompt), len(prompt) - 1)
 
@@ -129,14 +143,18 @@ def test_an_index_made_of_events_knows_what_the_server_finds(told: tuple[Server,
 def test_blocks_of_other_salts_have_other_keys(told: tuple[Server, Reader]) -> None:
     server, reader = told
     (prompt,) = prompts(1, seed=6, shortest=70, longest=80)
-    reader.catch_up()
+    complete(server, prompt, max_tokens=1)
+    reader.hear_of(prompt)
     before = len(reader.seen)
+
+    def first_blocks() -> list[BlockStored]:
+        return [e for e in reader.seen[before:] if isinstance(e, BlockStored) and e.parent_block_hash is None]
+
     for salt in ("red", "blue"):
         complete(server, prompt, max_tokens=1, cache_salt=salt)
-    reader.catch_up()
-    first = [e for e in reader.seen[before:] if isinstance(e, BlockStored) and e.parent_block_hash is None]
-    keys = [event.extra_keys and event.extra_keys[0] for event in first]
-    assert len(first) == 2
+    reader.hear_until(lambda: len(first_blocks()) >= 2)
+    keys = [event.extra_keys and event.extra_keys[0] for event in first_blocks()]
+    assert len(keys) == 2
     assert all(keys)
     assert keys[0] != keys[1]
 
@@ -149,8 +167,7 @@ def test_what_is_evicted_is_told_live(told: tuple[Server, Reader]) -> None:
         complete(server, prompt, max_tokens=1)
     while not any(isinstance(event, BlockRemoved) for event in reader.seen):
         reader.wait_live()
-    reader.catch_up()
-    assert reader.longest(many[-1]) == len(many[-1]) // BLOCK * BLOCK
+    reader.hear_of(many[-1])
 
 
 def test_a_lost_worker_has_lost_its_blocks(told: tuple[Server, Reader]) -> None:
@@ -161,7 +178,6 @@ def test_a_lost_worker_has_lost_its_blocks(told: tuple[Server, Reader]) -> None:
     cleared = len([event for event in reader.seen if isinstance(event, AllBlocksCleared)])
     (prompt,) = prompts(1, seed=8, shortest=40, longest=50)
     complete(server, prompt, max_tokens=1)
-    whole = len(prompt) // BLOCK * BLOCK
-    server.wait_until("the new worker is told of", lambda: reader.catch_up() or reader.longest(prompt) == whole)
+    reader.hear_of(prompt)
     assert len([event for event in reader.seen if isinstance(event, AllBlocksCleared)]) == cleared + 1
     assert reader.longest(prompts(4, seed=5, shortest=100, longest=120)[0]) == 0

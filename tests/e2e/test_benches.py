@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.server import PELTON
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +25,15 @@ ROOT = Path(__file__).parents[2]
 def test_it_comes_to_its_end(command: list[str]) -> None:
     ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+
+
+def test_the_quality_of_quantised_weights_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "quality.json"
+    command = [PELTON, "bench", "quality", "--quantize", "int4", "--tokens", "200", "--window", "100", "--json", out]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "KL divergence" in ran.stdout
+    assert json.loads(out.read_text())["predictions"] == 198
 
 
 def test_the_wire_is_compared_with_its_peers(tmp_path: Path) -> None:

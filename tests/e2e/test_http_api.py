@@ -32,7 +32,7 @@ def envelope(response: httpx.Response) -> dict[str, Any]:
 @contextlib.contextmanager
 def streaming(server: Server, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
     """A response whose body is read as it comes."""
-    with httpx.stream("POST", server.url + path, json={**body, "stream": True}, timeout=60) as response:
+    with server.stream(path, {**body, "stream": True}) as response:
         assert response.status_code == 200, response.read()
         yield response
 
@@ -112,7 +112,7 @@ def test_a_body_that_cannot_be_read(server: Server, content: bytes, content_type
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"temprature": 1}, "temprature"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_drain_answers_and_what_it_cuts_is_told(checkpoints: Path) -> None:
     ends: dict[str, Any] = {}
 
     def stream() -> None:
-        with httpx.stream("POST", server.url + COMPLETIONS, json={**body, "stream": True}, timeout=300) as response:
+        with server.stream(COMPLETIONS, {**body, "stream": True}) as response:
             ends["stream"] = [line for line in response.iter_lines() if line]
 
     def whole() -> None:

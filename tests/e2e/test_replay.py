@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 from support import server as support
 from support.load import prompts, together
 from support.server import Server, serving, sse
@@ -97,7 +96,7 @@ def test_an_answer_is_explained_if_it_was_asked_for(server: Server) -> None:
     assert told["lasted_ms"] >= told["first_token_after_ms"] > 0
 
     salted = {**body, "cache_salt": "other", "n": 2, "stream": True, "stream_options": {"include_usage": True}}
-    with httpx.stream("POST", server.url + "/v1/completions", json=salted, headers={"x-explain": "1"}) as response:
+    with server.stream("/v1/completions", salted, headers={"x-explain": "1"}) as response:
         chunks = list(sse(response))
     explained, last = chunks[-2:]
     assert last["usage"]
@@ -121,7 +120,7 @@ def test_an_answer_that_a_stop_string_ends_is_explained_too(server: Server) -> N
 def leave_early(server: Server) -> None:
     """Begins a long answer and goes away when its first token has come."""
     body = {"model": server.model_name, "prompt": "leaving", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=300) as response:
+    with server.stream("/v1/completions", body) as response:
         assert response.status_code == 200
         for line in response.iter_lines():
             if line.startswith("data: "):

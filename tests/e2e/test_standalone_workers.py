@@ -19,7 +19,10 @@ from cryptography.x509.oid import NameOID
 from support.load import Done, prompts, together
 from support.server import Server, free_port, serving
 
-JOBS = [{"prompt": p, "max_tokens": 24, "temperature": 0.7, "seed": i} for i, p in enumerate(prompts(6, seed=21))]
+JOBS: list[dict[str, object]] = [
+    {"prompt": p, "max_tokens": 24, "temperature": 0.7, "seed": i} for i, p in enumerate(prompts(6, seed=21))
+]
+JOBS += [{**job, "structured_outputs": {"regex": "([a-z]{1,6} )+[0-9]"}} for job in JOBS[::2]]  # masks travel, too
 
 
 @contextlib.contextmanager

@@ -183,6 +183,23 @@ def test_files_of_another_model_are_not_looked_at(
         assert (again.tokens, again.cached) == (expected[1], 0)
 
 
+def test_files_of_the_same_weights_held_otherwise_are_not_looked_at(
+    checkpoints: Path, tmp_path: Path, expected: dict[int, list[int]]
+) -> None:
+    disk = ("--kv-disk", str(tmp_path / "kv"))
+    with serving(checkpoints / "llama-gqa", *FLAGS, *HOST, *disk) as server:
+        assert ask(server, 1).tokens == expected[1]
+        settle(server)
+    with serving(
+        checkpoints / "llama-gqa", *FLAGS, *HOST, *disk, "--quantize", "int4", "--quantize-skip", "none"
+    ) as server:
+        assert server.metric("pelton_disk_blocks") == 0
+        rounded = ask(server, 1)
+        assert rounded.cached == 0
+        again = ask(server, 1)
+        assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (rounded.tokens, True)
+
+
 def test_a_folder_that_goes_away_costs_blocks_and_no_request(
     checkpoints: Path, tmp_path: Path, expected: dict[int, list[int]]
 ) -> None:

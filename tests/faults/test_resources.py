@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,12 +18,9 @@ def all_pids(server: Server) -> list[int]:
     return [server.process.pid, *children(server.process.pid)]
 
 
-def leftovers() -> set[str]:
-    """What outlives processes: shared memory and socket folders."""
-    names = {str(path) for path in Path("/dev/shm").iterdir()}
-    for root in {"/tmp", os.environ.get("TMPDIR", "/tmp"), os.environ.get("XDG_RUNTIME_DIR", "/tmp")}:
-        names |= {str(path) for path in Path(root).glob("pelton*")}
-    return names
+def leftovers(folder: str) -> set[Path]:
+    """What outlives processes: shared memory, and what is in the folder for sockets."""
+    return {*Path("/dev/shm").iterdir(), *Path(folder).iterdir()}
 
 
 def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
@@ -61,12 +58,18 @@ def load(server: Server, count: int) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_after_the_end(checkpoints: Path, how: signal.Signals) -> None:
-    before = leftovers()
-    with serving(checkpoints / "llama-gqa") as server:
+    with tempfile.TemporaryDirectory(prefix="left") as folder:  # a short path: sockets allow no other
+        before = leftovers(folder)
+        end_it(checkpoints, how, {"XDG_RUNTIME_DIR": folder, "TMPDIR": folder})
+        assert leftovers(folder) <= before
+
+
+def end_it(checkpoints: Path, how: signal.Signals, folders: dict[str, str]) -> None:
+    """A server has served, and ends."""
+    with serving(checkpoints / "llama-gqa", env=folders) as server:
         together(server, [{"prompt": p, "max_tokens": 4} for p in prompts(4, seed=2)])
         pids = all_pids(server)
         assert len(pids) >= 2
         code = server.stop(how)
         assert code == (-signal.SIGKILL if how == signal.SIGKILL else 0), "\n".join(server.log)
         server.wait_until("the worker has ended", lambda: not any(is_alive(pid) for pid in pids))
-    assert leftovers() <= before

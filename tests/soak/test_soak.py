@@ -6,7 +6,7 @@ from soak.soak import MIB, Sample, soak, trend
 
 
 def test_a_short_soak_leaves_nothing_behind() -> None:
-    found = soak(0.4, 0.5, ["--max-running", "8"])
+    found = soak(0.25, 0.25, ["--max-running", "8"])
     assert found["did"]["failed"] == []
     assert found["did"]["left"] > 0
     assert found["left"] == {"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 0}

@@ -67,6 +67,9 @@ VARIANTS = [
     ),
 ]
 
+# Layers with and without a window; not among those above, each of which costs a server.
+WINDOWED = Variant("gemma3", "gemma3", {"num_hidden_layers": 7, "sliding_window": 48, "query_pre_attn_scalar": 16})
+
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 3,
@@ -109,6 +112,7 @@ def make_checkpoint(folder: Path, variant: Variant, dtype: torch.dtype = torch.f
     kinds = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     }
     make_config, make_model = kinds[variant.family]
     torch.manual_seed(seed)

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from support.checkpoints import SPECIALS, VOCAB
 from support.server import Server, sse
 
@@ -49,7 +47,7 @@ def complete(server: Server, prompt: Sequence[int], **fields: Any) -> Done:
     }
     tokens: list[int] = []
     text, finish_reason, cached = "", "", -1
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=300) as response:
+    with server.stream("/v1/completions", body) as response:
         if response.status_code != 200:
             raise AssertionError(f"{response.status_code}: {response.read().decode()}")
         for event in sse(response):

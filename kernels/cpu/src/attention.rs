@@ -1,9 +1,12 @@
 //! Causal attention over the paged cache, for rows of any mix of lengths: prefill, its chunks, and decode alike.
 //!
-//! For each query: scores s_j = scale · q·k_j over its own position and all before, out = Σ softmax(s)_j · v_j.
+//! For each query: scores s_j = scale · q·k_j over its own position and all before, out = Σ softmax(s)_j · v_j. With a window
+//! only the latest positions are seen; with a soft cap a score is cap · tanh(s / cap); a head's sink is one more score, of a
+//! key whose value is zero.
 //!
 //! 1. Keys are taken in *pieces* of 256 at absolute positions. A piece has its own maximum, sum and weighted values; pieces
 //!    are merged in order. So a query's bits do not depend on where its chunk began, or on which blocks came from a cache.
+//!    What a window hides at a piece's start counts as a score of -∞, and pieces that it hides whole are left out.
 //! 2. A task is a few neighbouring tokens of one request and one KV head: all its queries (tokens × query heads of the group)
 //!    meet each key that is loaded. Queries do not touch each other's sums, so how many share a task changes no bit.
 //! 3. Threads get runs of tasks of nearly equal cost (queries × keys).
@@ -39,6 +42,27 @@ pub struct Attention<'a, E> {
     pub heads: usize,
     /// Usually 1/√dim.
     pub scale: f32,
+    /// What each query sees of it.
+    pub sight: Sight<'a>,
+}
+
+/// What a query sees, besides the plain causal past.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sight<'a> {
+    /// Only so many positions, its own included; at least 1.
+    pub window: Option<usize>,
+    /// Scores go no farther than this from zero, in a smooth curve.
+    pub soft_cap: Option<f32>,
+    /// `[heads]`: the score of each head's sink.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Sight<'_> {
+    /// The first position that a query at `position` sees.
+    #[inline(always)]
+    fn first(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
 }
 
 /// Neighbouring tokens of one row.
@@ -54,12 +78,13 @@ const TASK_QUERIES: usize = 16;
 
 /// Attention of all tokens, over the cache.
 pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Result<(), Refusal> {
-    let Attention { out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale } = args;
+    let Attention { out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, sight } = args;
     let rows = row_starts.len();
     assert!(row_offsets.len() == rows + 1 && (rows == 0 || block_table.len().is_multiple_of(rows)));
     assert!(heads > 0 && heads.is_multiple_of(cache.heads));
     assert!(out.len() == q.len() && q.len().is_multiple_of(heads * cache.dim));
     assert!(k_cache.len() == cache.len() && v_cache.len() == cache.len());
+    assert!(sight.window != Some(0) && sight.sinks.is_none_or(|sinks| sinks.len() == heads));
     let tokens = q.len() / (heads * cache.dim);
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
     check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;
@@ -67,11 +92,12 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
     let runs = runs(row_offsets, row_starts, TASK_QUERIES.div_ceil(group));
     for run in &runs {
         let known = run.position + run.tokens.len();
-        let blocks = &block_table[run.row * max_blocks..][..known.div_ceil(cache.block_size)];
+        let (first, beyond) = (sight.first(run.position) / cache.block_size, known.div_ceil(cache.block_size));
+        let blocks = &block_table[run.row * max_blocks..][first..beyond];
         check_indices("block_table", blocks, cache.blocks)?;
     }
 
-    let shares = Shares::new(&runs, cache.heads);
+    let shares = Shares::new(&runs, &sight, cache.heads);
     let parts = cpu.parts(runs.len() * cache.heads, shares.total * group * cache.dim);
     let isa = cpu.isa;
     let out = Shared::new(out);
@@ -86,6 +112,7 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
             max_blocks,
             heads,
             scale,
+            sight,
             runs: &runs,
             tasks: shares.tasks(parts, thread),
         };
@@ -135,13 +162,14 @@ struct Shares {
 }
 
 impl Shares {
-    fn new(runs: &[Run], heads: usize) -> Self {
+    fn new(runs: &[Run], sight: &Sight<'_>, heads: usize) -> Self {
         let mut total = 0;
         let before = runs
             .iter()
             .map(|run| {
                 let before = total;
-                total += (run.position + run.tokens.len()) * run.tokens.len() * heads;
+                let keys = run.position + run.tokens.len() - sight.first(run.position);
+                total += keys * run.tokens.len() * heads;
                 before
             })
             .collect();

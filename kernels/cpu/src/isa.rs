@@ -29,7 +29,8 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+            // No processor has BF16 without VNNI, which came first.
+            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
             found.extend(avx2.then_some(Self(Class::Avx2)));
             found.extend(avx512.then_some(Self(Class::Avx512)));
             found.extend(bf16.then_some(Self(Class::Avx512Bf16)));

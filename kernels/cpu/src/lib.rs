@@ -9,8 +9,10 @@
 mod attention;
 mod cache;
 mod element;
+mod elementwise;
 mod embed;
 mod error;
+mod gate;
 mod host;
 mod isa;
 mod linear;
@@ -23,25 +25,27 @@ mod probe;
 pub mod program;
 mod rope;
 mod sample;
-mod silu;
 mod simd;
 mod split;
 
-pub use attention::{Attention, paged_attention};
+pub use attention::{Attention, Sight, paged_attention};
 pub use cache::{CacheShape, copy_blocks};
 pub use element::{Bf16, Element, Format};
+pub use elementwise::{add, scale, soft_cap};
 pub use embed::embed;
 pub use error::Refusal;
+pub use gate::{Activation, gate_mul};
 pub use host::{HostBlocks, load_blocks, save_blocks};
 pub use isa::Isa;
-pub use linear::{PackedWeight, linear};
+pub use linear::{
+    Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Stored, linear, linear_quantized,
+};
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
-pub use probe::ReadProbe;
+pub use probe::{ReadProbe, multiply_codes};
 pub use rope::{RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, sample};
-pub use silu::silu_mul;
 
 /// What every op runs on: the instruction set, the threads, and memory that is used again from call to call.
 pub struct Cpu {
@@ -73,10 +77,12 @@ impl Cpu {
         self.pool.threads()
     }
 
-    /// What the bits of a result depend on besides its inputs: class, format, version of the arithmetic.
-    pub fn numerics_id(&self, format: Format) -> String {
+    /// What the bits of a result depend on besides its inputs: class, format, how weights are quantised, version of the
+    /// arithmetic.
+    pub fn numerics_id(&self, format: Format, scheme: Option<Scheme>) -> String {
         // Raised whenever any op's arithmetic changes: cached KV of another version is another model's.
-        const VERSION: u32 = 1;
-        format!("cpu-{}-{}-{VERSION}", self.isa.name(), format.name())
+        const VERSION: u32 = 2;
+        let scheme = scheme.map_or(String::new(), |scheme| format!("-{scheme}"));
+        format!("cpu-{}-{}{scheme}-{VERSION}", self.isa.name(), format.name())
     }
 }

@@ -1,21 +1,23 @@
 //! out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain, alone or after the residual has been added to.
 //!
+//! Gains are float32 whatever the rest is: some models' are 1 + w, which another format would round.
 //! The sum of squares is one float32 per lane and quarter, combined in one fixed tree; a thread has whole rows.
 
 use crate::element::Element;
+use crate::elementwise::Add;
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
 /// `out[t] = norm(x[t]) · gain`. `out`, `x`: `[tokens, width]`; `gain`: `[width]`.
-pub fn rms_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], x: &[E], gain: &[E], eps: f32) {
+pub fn rms_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], x: &[E], gain: &[f32], eps: f32) {
     assert_eq!(out.len(), x.len());
     let isa = cpu.isa;
     by_rows(cpu, out, gain.len(), |range, out| norm_rows(isa, out, &x[range], gain, eps));
 }
 
 /// `x[t] = norm(x[t]) · gain`, where the caller has one tensor for both.
-pub fn rms_norm_in_place<E: Element>(cpu: &mut Cpu, x: &mut [E], gain: &[E], eps: f32) {
+pub fn rms_norm_in_place<E: Element>(cpu: &mut Cpu, x: &mut [E], gain: &[f32], eps: f32) {
     let isa = cpu.isa;
     by_rows(cpu, x, gain.len(), |_, rows| {
         let mut row = vec![E::default(); gain.len()];
@@ -27,7 +29,7 @@ pub fn rms_norm_in_place<E: Element>(cpu: &mut Cpu, x: &mut [E], gain: &[E], eps
 }
 
 /// `residual[t] += x[t]`, rounded to its format; `out[t] = norm(residual[t]) · gain`.
-pub fn add_rms_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], residual: &mut [E], x: &[E], gain: &[E], eps: f32) {
+pub fn add_rms_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], residual: &mut [E], x: &[E], gain: &[f32], eps: f32) {
     assert!(out.len() == x.len() && residual.len() == x.len());
     let isa = cpu.isa;
     let residual = Shared::new(residual);
@@ -58,14 +60,14 @@ fn by_rows<E: Element>(
     });
 }
 
-fn norm_rows<E: Element>(isa: Isa, out: &mut [E], x: &[E], gain: &[E], eps: f32) {
+fn norm_rows<E: Element>(isa: Isa, out: &mut [E], x: &[E], gain: &[f32], eps: f32) {
     isa.run(Norm { out, x, gain, eps });
 }
 
 struct Norm<'a, E> {
     out: &'a mut [E],
     x: &'a [E],
-    gain: &'a [E],
+    gain: &'a [f32],
     eps: f32,
 }
 
@@ -82,11 +84,11 @@ impl<E: Element> Kernel for Norm<'_, E> {
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (xs, x_tail) = x.as_chunks::<LANES>();
             for ((out, x), gain) in outs.iter_mut().zip(xs).zip(gains) {
-                let value = simd.mul(simd.mul(E::load(simd, x), scale), E::load(simd, gain));
+                let value = simd.mul(simd.mul(E::load(simd, x), scale), simd.load(gain));
                 E::store(simd, value, out);
             }
             if !x_tail.is_empty() {
-                let (x, gain) = (E::load(simd, &padded(x_tail)), E::load(simd, &padded(gain_tail)));
+                let (x, gain) = (E::load(simd, &padded(x_tail)), simd.load(&padded(gain_tail)));
                 let mut last = [E::default(); LANES];
                 E::store(simd, simd.mul(simd.mul(x, scale), gain), &mut last);
                 out_tail.copy_from_slice(&last[..out_tail.len()]);
@@ -118,25 +120,9 @@ fn sum_of_squares<S: Simd, E: Element>(simd: S, x: &[E]) -> f32 {
     simd.sum(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])))
 }
 
-struct Add<'a, E> {
-    residual: &'a mut [E],
-    x: &'a [E],
-}
-
-impl<E: Element> Kernel for Add<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        for (residual, x) in self.residual.iter_mut().zip(self.x) {
-            *residual = E::from_f32(residual.to_f32() + x.to_f32());
-        }
-    }
-}
-
 /// The last, incomplete vector of a row, filled up with zeros.
 #[inline(always)]
-fn padded<E: Element>(tail: &[E]) -> Lanes<E> {
+fn padded<E: Copy + Default>(tail: &[E]) -> Lanes<E> {
     let mut lanes = [E::default(); LANES];
     lanes[..tail.len()].copy_from_slice(tail);
     lanes

@@ -1,4 +1,5 @@
-//! How fast these threads can read memory: the limit that decoding is measured against, taken in the same run.
+//! How fast these threads can read memory, and multiply integers: the limits that linear layers are measured against, taken in
+//! the same run.
 
 use crate::Cpu;
 use crate::memory::Buffer;
@@ -45,6 +46,43 @@ impl ReadProbe {
     }
 }
 
+/// Each thread multiplies codes of 8 bits that stay in registers, `rounds` times as many as a register tile holds. Returns the
+/// multiplications and additions of all threads, and a sum so that nothing is left out.
+pub fn multiply_codes(cpu: &mut Cpu, rounds: usize) -> (f64, f32) {
+    let (isa, parts) = (cpu.isa, cpu.threads());
+    let mut sums = vec![0.0; parts];
+    let shared = Shared::new(&mut sums);
+    cpu.pool.run(parts, |thread| {
+        let sum = isa.run(Multiply(rounds));
+        // SAFETY: each thread writes its own.
+        let own = unsafe { shared.piece(thread..thread + 1) };
+        own[0] = sum;
+    });
+    ((parts * rounds * TILE * LANES * 8) as f64, sums.iter().sum())
+}
+
+/// Independent sums, as in a tile of 6 rows and 4 vectors.
+const TILE: usize = 24;
+
+struct Multiply(usize);
+
+impl Kernel for Multiply {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let mut sums = [simd.splat_i32(0); TILE];
+        let codes = simd.splat_i32(0x0102_0301);
+        for round in 0..self.0 {
+            let x = simd.quad([round as i8, 1, -1, 2]);
+            for sum in &mut sums {
+                *sum = simd.dot_quads(*sum, codes, x);
+            }
+        }
+        sums.into_iter().map(|sum| simd.sum(simd.to_float(sum))).sum()
+    }
+}
+
 struct Read<'a>(&'a [Lanes<f32>]);
 
 impl Kernel for Read<'_> {
@@ -67,6 +105,17 @@ impl Kernel for Read<'_> {
 mod tests {
     use super::*;
     use crate::Isa;
+
+    #[test]
+    fn every_product_is_counted() {
+        for isa in Isa::available() {
+            let mut cpu = Cpu::new(isa, 2);
+            let (operations, sum) = multiply_codes(&mut cpu, 10);
+            assert_eq!(operations, f64::from(2 * 10 * 24 * 16 * 8));
+            // Of a round r: r + 3 - 2 + 2, in all lanes of all sums.
+            assert_eq!(sum, (2 * 24 * 16 * (0..10).map(|round| round + 3).sum::<i32>()) as f32);
+        }
+    }
 
     #[test]
     fn everything_is_read_once() {

@@ -114,9 +114,9 @@ impl WorkerEnd {
     }
 
     /// What ids may be from now on; plans outside are refused.
-    #[pyo3(signature = (*, blocks, host_blocks, block_size, vocab, positions))]
-    fn set_bounds(&self, blocks: u32, host_blocks: u32, block_size: u32, vocab: u32, positions: u32) {
-        self.lock().set_bounds(Bounds { blocks, host_blocks, block_size, vocab, positions });
+    #[pyo3(signature = (*, blocks, kinds, host_blocks, block_size, vocab, positions))]
+    fn set_bounds(&self, blocks: u32, kinds: u32, host_blocks: u32, block_size: u32, vocab: u32, positions: u32) {
+        self.lock().set_bounds(Bounds { blocks, kinds, host_blocks, block_size, vocab, positions });
     }
 
     /// The frame of the next plan, checked; None if none came in time or the router has gone (`detached`).

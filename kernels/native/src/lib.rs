@@ -6,16 +6,20 @@ use pyo3::prelude::*;
 
 mod frame;
 mod host;
+mod masks;
 mod ops;
 mod program;
 mod span;
 mod steps;
+mod weights;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
     host::register(module)?;
+    masks::register(module)?;
     ops::register(module)?;
+    weights::register(module)?;
     program::register(module)?;
     steps::register(module)
 }

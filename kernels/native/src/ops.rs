@@ -4,23 +4,27 @@
 //! tensor and holds it during the call; shapes and formats are checked before, in `pelton_kernels.ops`, so that all devices
 //! refuse alike. Checked here: that nothing written overlaps anything else, and what lies in the tensors (by `pelton_cpu`).
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
 use pelton_cpu::program::Weight;
-use pelton_cpu::{Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows};
+use pelton_cpu::{
+    Activation, Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows,
+    Sight,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::span::{Span, check_apart};
+use crate::weights::{PackedWeight, SchemeWords, scheme_of};
 
 /// One for the process: its threads are the cores, and two ops at once would only take them from each other.
 static CPU: LazyLock<Mutex<Cpu>> =
     LazyLock::new(|| Mutex::new(Cpu::new(Isa::best(), available_parallelism().map_or(1, usize::from))));
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PackedWeight>()?;
     module.add_class::<ReadProbe>()?;
+    module.add_function(wrap_pyfunction!(multiply_codes, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(available_isas, module)?)?;
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
@@ -28,10 +32,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(embed, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
-    module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(linear, module)?)?;
     module.add_function(wrap_pyfunction!(rope_kv_write, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(gelu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(add, module)?)?;
+    module.add_function(wrap_pyfunction!(scale, module)?)?;
+    module.add_function(wrap_pyfunction!(soft_cap, module)?)?;
     module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
     module.add_function(wrap_pyfunction!(copy_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)
@@ -103,11 +110,13 @@ fn force_isa(py: Python<'_>, name: Option<&str>) -> PyResult<()> {
     Ok(())
 }
 
-/// Class, format and version of the arithmetic.
+/// Class, format, scheme of quantised weights and version of the arithmetic.
 #[pyfunction]
-fn numerics_id(py: Python<'_>, dtype: &str) -> PyResult<String> {
+#[pyo3(signature = (dtype, scheme))]
+fn numerics_id(py: Python<'_>, dtype: &str, scheme: Option<SchemeWords<'_>>) -> PyResult<String> {
     let format = format_of(dtype)?;
-    Ok(py.detach(|| cpu().numerics_id(format)))
+    let scheme = scheme.map(scheme_of).transpose()?;
+    Ok(py.detach(|| cpu().numerics_id(format, scheme)))
 }
 
 /// Memory that benches have read, to know what this machine gives at that moment.
@@ -133,6 +142,12 @@ impl ReadProbe {
     }
 }
 
+/// Multiplies integers in registers with all threads: how many operations that were.
+#[pyfunction]
+fn multiply_codes(py: Python<'_>, rounds: usize) -> f64 {
+    py.detach(|| pelton_cpu::multiply_codes(&mut cpu(), rounds)).0
+}
+
 #[pyfunction]
 fn embed(py: Python<'_>, dtype: &str, out: Span, table: Span, ids: Span, width: usize) -> PyResult<()> {
     let format = format_of(dtype)?;
@@ -150,9 +165,9 @@ fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f3
     by_format!(format, E => {
         let size = size_of::<E>();
         let is_in_place = out == x;
-        check_apart(&[("out", out, size)], &[("gain", gain, size)])?;
+        check_apart(&[("out", out, size)], &[("gain", gain, 4)])?;
         // SAFETY: see the module's comment; `out` is apart from `gain` by the check above.
-        let (target, gain) = unsafe { (out.write::<E>(), gain.read::<E>()) };
+        let (target, gain) = unsafe { (out.write::<E>(), gain.read::<f32>()) };
         if is_in_place {
             py.detach(|| pelton_cpu::rms_norm_in_place(&mut cpu(), target, gain, eps));
             return Ok(());
@@ -171,42 +186,13 @@ fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span,
     let format = format_of(dtype)?;
     by_format!(format, E => {
         let size = size_of::<E>();
-        check_apart(&[("out", out, size), ("residual", residual, size)], &[("x", x, size), ("gain", gain, size)])?;
+        check_apart(&[("out", out, size), ("residual", residual, size)], &[("x", x, size), ("gain", gain, 4)])?;
         // SAFETY: see the module's comment; apart by the check above.
         let (out, residual, x, gain) =
-            unsafe { (out.write::<E>(), residual.write::<E>(), x.read::<E>(), gain.read::<E>()) };
+            unsafe { (out.write::<E>(), residual.write::<E>(), x.read::<E>(), gain.read::<f32>()) };
         py.detach(|| pelton_cpu::add_rms_norm(&mut cpu(), out, residual, x, gain, eps));
         Ok(())
     })
-}
-
-/// A weight matrix in the layout of the instruction set that was chosen when it was packed.
-#[pyclass(frozen, module = "pelton_kernels._native")]
-pub(crate) struct PackedWeight(pub(crate) Weight);
-
-#[pymethods]
-impl PackedWeight {
-    /// How much memory it takes.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.0.bytes()
-    }
-}
-
-/// Packs a row-major `[columns, depth]` matrix.
-#[pyfunction]
-fn pack(py: Python<'_>, dtype: &str, weight: Span, columns: usize, depth: usize) -> PyResult<PackedWeight> {
-    let format = format_of(dtype)?;
-    Ok(PackedWeight(py.detach(|| match format {
-        Format::Float32 => Weight::Float32(pack_as(weight, columns, depth)),
-        Format::BFloat16 => Weight::BFloat16(pack_as(weight, columns, depth)),
-    })))
-}
-
-fn pack_as<E: Element>(weight: Span, columns: usize, depth: usize) -> Arc<pelton_cpu::PackedWeight<E>> {
-    // SAFETY: see the module's comment; nothing that Python can see is written.
-    let weight = unsafe { weight.read::<E>() };
-    Arc::new(pelton_cpu::PackedWeight::pack(&mut cpu(), weight, columns, depth))
 }
 
 /// `out_dtype` is the weight's, or float32.
@@ -226,10 +212,45 @@ fn linear(
         (Weight::Float32(weight), Format::Float32) => linear_of::<f32, f32>(py, out, x, weight, bias),
         (Weight::BFloat16(weight), Format::Float32) => linear_of::<Bf16, f32>(py, out, x, weight, bias),
         (Weight::BFloat16(weight), Format::BFloat16) => linear_of::<Bf16, Bf16>(py, out, x, weight, bias),
-        (Weight::Float32(_), Format::BFloat16) => {
-            Err(PyValueError::new_err("`out` is bfloat16, the weight is float32; allowed: float32"))
+        (Weight::Quantized(Format::Float32, weight), Format::Float32) => {
+            quantized_of::<f32, f32>(py, out, x, weight, bias)
+        }
+        (Weight::Quantized(Format::BFloat16, weight), Format::Float32) => {
+            quantized_of::<Bf16, f32>(py, out, x, weight, bias)
+        }
+        (Weight::Quantized(Format::BFloat16, weight), Format::BFloat16) => {
+            quantized_of::<Bf16, Bf16>(py, out, x, weight, bias)
+        }
+        (Weight::Float32(_) | Weight::Quantized(Format::Float32, _), Format::BFloat16) => {
+            Err(PyValueError::new_err("`out` is bfloat16, the weight is for float32; allowed: float32"))
         }
     }
+}
+
+fn quantized_of<E: Element, O: Element>(
+    py: Python<'_>,
+    out: Span,
+    x: Span,
+    weight: &pelton_cpu::QuantizedWeight,
+    bias: Span,
+) -> PyResult<()> {
+    check_apart(&[("out", out, size_of::<O>())], &[("x", x, size_of::<E>()), ("bias", bias, size_of::<E>())])?;
+    // SAFETY: see the module's comment; apart by the check above.
+    let (out, x, bias) = unsafe { (out.write::<O>(), x.read::<E>(), bias.read::<E>()) };
+    py.detach(|| {
+        let mut cpu = cpu();
+        check_suits(weight.suits(cpu.isa()), cpu.isa())?;
+        pelton_cpu::linear_quantized(&mut cpu, out, x, weight, (!bias.is_empty()).then_some(bias));
+        Ok(())
+    })
+}
+
+fn check_suits(suits: bool, isa: Isa) -> PyResult<()> {
+    if suits {
+        return Ok(());
+    }
+    let isa = isa.name();
+    Err(PyValueError::new_err(format!("`weight` is packed for another instruction set; allowed: one packed for {isa}")))
 }
 
 fn linear_of<E: Element, O: Element>(
@@ -244,12 +265,7 @@ fn linear_of<E: Element, O: Element>(
     let (out, x, bias) = unsafe { (out.write::<O>(), x.read::<E>(), bias.read::<E>()) };
     py.detach(|| {
         let mut cpu = cpu();
-        if !weight.suits(cpu.isa()) {
-            let isa = cpu.isa().name();
-            return Err(PyValueError::new_err(format!(
-                "`weight` is packed for another instruction set; allowed: one packed for {isa}"
-            )));
-        }
+        check_suits(weight.suits(cpu.isa()), cpu.isa())?;
         pelton_cpu::linear(&mut cpu, out, x, weight, (!bias.is_empty()).then_some(bias));
         Ok(())
     })
@@ -308,17 +324,64 @@ fn rope_kv_write(
 
 #[pyfunction]
 fn silu_mul(py: Python<'_>, dtype: &str, out: Span, gate_up: Span, width: usize) -> PyResult<()> {
+    gate_mul(py, dtype, out, gate_up, width, Activation::Silu)
+}
+
+#[pyfunction]
+fn gelu_mul(py: Python<'_>, dtype: &str, out: Span, gate_up: Span, width: usize) -> PyResult<()> {
+    gate_mul(py, dtype, out, gate_up, width, Activation::Gelu)
+}
+
+fn gate_mul(
+    py: Python<'_>,
+    dtype: &str,
+    out: Span,
+    gate_up: Span,
+    width: usize,
+    activation: Activation,
+) -> PyResult<()> {
     let format = format_of(dtype)?;
     by_format!(format, E => {
         check_apart(&[("out", out, size_of::<E>())], &[("gate_up", gate_up, size_of::<E>())])?;
         // SAFETY: see the module's comment; apart by the check above.
         let (out, gate_up) = unsafe { (out.write::<E>(), gate_up.read::<E>()) };
-        py.detach(|| pelton_cpu::silu_mul(&mut cpu(), out, gate_up, width));
+        py.detach(|| pelton_cpu::gate_mul(&mut cpu(), out, gate_up, width, activation));
         Ok(())
     })
 }
 
 #[pyfunction]
+fn add(py: Python<'_>, dtype: &str, residual: Span, x: Span) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        check_apart(&[("residual", residual, size_of::<E>())], &[("x", x, size_of::<E>())])?;
+        // SAFETY: see the module's comment; apart by the check above.
+        let (residual, x) = unsafe { (residual.write::<E>(), x.read::<E>()) };
+        py.detach(|| pelton_cpu::add(&mut cpu(), residual, x));
+        Ok(())
+    })
+}
+
+#[pyfunction]
+fn scale(py: Python<'_>, dtype: &str, x: Span, factor: f32) -> PyResult<()> {
+    let format = format_of(dtype)?;
+    by_format!(format, E => {
+        // SAFETY: see the module's comment.
+        let x = unsafe { x.write::<E>() };
+        py.detach(|| pelton_cpu::scale(&mut cpu(), x, factor));
+        Ok(())
+    })
+}
+
+#[pyfunction]
+fn soft_cap(py: Python<'_>, x: Span, cap: f32) {
+    // SAFETY: see the module's comment.
+    let x = unsafe { x.write::<f32>() };
+    py.detach(|| pelton_cpu::soft_cap(&mut cpu(), x, cap));
+}
+
+#[pyfunction]
+#[pyo3(signature = (dtype, out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, window, soft_cap, sinks))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn paged_attention(
     py: Python<'_>,
@@ -333,11 +396,19 @@ fn paged_attention(
     row_starts: Span,
     heads: usize,
     scale: f32,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<Span>,
 ) -> PyResult<()> {
     let format = format_of(dtype)?;
     by_format!(format, E => {
         let size = size_of::<E>();
-        let tables = [("block_table", block_table, 4), ("row_offsets", row_offsets, 4), ("row_starts", row_starts, 4)];
+        let tables = [
+            ("block_table", block_table, 4),
+            ("row_offsets", row_offsets, 4),
+            ("row_starts", row_starts, 4),
+            ("sinks", sinks.unwrap_or(Span::new(0, 0)), 4),
+        ];
         check_apart(&[("out", out, size)], &[("q", q, size), ("k_cache", k_cache, size), ("v_cache", v_cache, size)])?;
         check_apart(&[("out", out, size)], &tables)?;
         // SAFETY: see the module's comment; apart by the checks above.
@@ -353,6 +424,7 @@ fn paged_attention(
                 row_starts: row_starts.read(),
                 heads,
                 scale,
+                sight: Sight { window, soft_cap, sinks: sinks.map(|sinks| sinks.read()) },
             }
         };
         py.detach(|| pelton_cpu::paged_attention(&mut cpu(), args)).map_err(refused)
@@ -389,7 +461,7 @@ fn copy_blocks(
 const ADMIT_WORDS: usize = pelton_frame::Admit::WORDS;
 
 #[pyfunction]
-#[pyo3(signature = (out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, vocabulary, params, slots, positions, counts, bias_ids, bias_values, suppressed))]
+#[pyo3(signature = (out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, vocabulary, params, slots, positions, counts, bias_ids, bias_values, suppressed, masks, mask_of))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn sample(
     py: Python<'_>,
@@ -407,6 +479,8 @@ fn sample(
     bias_ids: Span,
     bias_values: Span,
     suppressed: Span,
+    masks: Span,
+    mask_of: Span,
 ) -> PyResult<()> {
     let named = |name, span| (name, span, 4); // every tensor here has elements of 4 bytes
     check_apart(
@@ -426,6 +500,8 @@ fn sample(
             named("bias_ids", bias_ids),
             named("bias_values", bias_values),
             named("suppressed", suppressed),
+            named("masks", masks),
+            named("mask_of", mask_of),
         ],
     )?;
     // SAFETY: see the module's comment; apart by the check above. An `Admit` is 24 words, any of which may have any value.
@@ -447,6 +523,8 @@ fn sample(
             bias_ids: bias_ids.read(),
             bias_values: bias_values.read(),
             suppressed: suppressed.read(),
+            masks: masks.read(),
+            mask_of: mask_of.read(),
         };
         (out, input)
     };

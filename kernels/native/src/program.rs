@@ -4,14 +4,16 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pelton_cpu::Activation;
 use pelton_cpu::program::{
     self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentMut, Memory, Parts, Per, Size, StepRows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{CacheSizes, PackedWeight, cache_shape, cpu, format_of};
+use crate::ops::{CacheSizes, cache_shape, cpu, format_of};
 use crate::span::{Span, check_apart};
+use crate::weights::PackedWeight;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ProgramBuilder>()?;
@@ -34,6 +36,10 @@ struct CallBack {
 impl ProgramBuilder {
     fn lend(&self, span: Span) -> Lent {
         lend(span, self.parts.format.bytes())
+    }
+
+    fn gate_mul(&mut self, out: usize, gate_up: usize, width: usize, activation: Activation) {
+        self.parts.calls.push(Call::GateMul { out: BufferId(out), gate_up: BufferId(gate_up), width, activation });
     }
 }
 
@@ -102,12 +108,12 @@ impl ProgramBuilder {
     }
 
     fn rms_norm(&mut self, out: usize, x: usize, gain: Span, eps: f32) {
-        self.parts.calls.push(Call::RmsNorm { out: BufferId(out), x: BufferId(x), gain: self.lend(gain), eps });
+        self.parts.calls.push(Call::RmsNorm { out: BufferId(out), x: BufferId(x), gain: lend(gain, 4), eps });
     }
 
     fn add_rms_norm(&mut self, out: usize, residual: usize, x: usize, gain: Span, eps: f32) {
         let (out, residual, x) = (BufferId(out), BufferId(residual), BufferId(x));
-        self.parts.calls.push(Call::AddRmsNorm { out, residual, x, gain: self.lend(gain), eps });
+        self.parts.calls.push(Call::AddRmsNorm { out, residual, x, gain: lend(gain, 4), eps });
     }
 
     #[pyo3(signature = (out, x, weight, bias, out_dtype))]
@@ -127,7 +133,24 @@ impl ProgramBuilder {
     }
 
     fn silu_mul(&mut self, out: usize, gate_up: usize, width: usize) {
-        self.parts.calls.push(Call::SiluMul { out: BufferId(out), gate_up: BufferId(gate_up), width });
+        self.gate_mul(out, gate_up, width, Activation::Silu);
+    }
+
+    fn gelu_mul(&mut self, out: usize, gate_up: usize, width: usize) {
+        self.gate_mul(out, gate_up, width, Activation::Gelu);
+    }
+
+    fn add(&mut self, residual: usize, x: usize) {
+        self.parts.calls.push(Call::Add { residual: BufferId(residual), x: BufferId(x) });
+    }
+
+    fn scale(&mut self, x: usize, factor: f32, dtype: &str) -> PyResult<()> {
+        self.parts.calls.push(Call::Scale { x: BufferId(x), factor, format: format_of(dtype)? });
+        Ok(())
+    }
+
+    fn soft_cap(&mut self, x: usize, cap: f32) {
+        self.parts.calls.push(Call::SoftCap { x: BufferId(x), cap });
     }
 
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]
@@ -139,14 +162,31 @@ impl ProgramBuilder {
         angles: Span,
         rotated: usize,
         layer: usize,
+        kind: usize,
         heads: usize,
     ) {
         let (q, k, v) = (BufferId(q), BufferId(k), BufferId(v));
-        self.parts.calls.push(Call::RopeKvWrite { q, k, v, angles: lend(angles, 4), rotated, layer, heads });
+        self.parts.calls.push(Call::RopeKvWrite { q, k, v, angles: lend(angles, 4), rotated, layer, kind, heads });
     }
 
-    fn paged_attention(&mut self, out: usize, q: usize, layer: usize, heads: usize, scale: f32) {
-        self.parts.calls.push(Call::PagedAttention { out: BufferId(out), q: BufferId(q), layer, heads, scale });
+    #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]
+    #[pyo3(signature = (out, q, layer, kind, heads, scale, window, soft_cap, sinks))]
+    fn paged_attention(
+        &mut self,
+        out: usize,
+        q: usize,
+        layer: usize,
+        kind: usize,
+        heads: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+        sinks: Option<Span>,
+    ) {
+        let (out, q) = (BufferId(out), BufferId(q));
+        let sinks = sinks.map(|sinks| lend(sinks, 4));
+        let call = Call::PagedAttention { out, q, layer, kind, heads, scale, window, soft_cap, sinks };
+        self.parts.calls.push(call);
     }
 
     /// `function(tokens, draws, [address of ids, positions, drawn_at, then of each buffer read, then written])` is called, with the GIL.

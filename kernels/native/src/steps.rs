@@ -8,13 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use pelton_frame::{FrameError, HEARTBEAT_INTERVAL, Memory, PlanView, Region, STATUS_FAILED, STATUS_OK, Waited};
+use pelton_frame::{
+    FrameError, HEARTBEAT_INTERVAL, MASK_WAIT, MaskMemory, MaskState, Memory, PlanView, Region, STATUS_FAILED,
+    STATUS_OK, Waited,
+};
 use pelton_steps::{RowResults, Sizes};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::frame::WorkerEnd;
 use crate::host::HostMemory;
+use crate::masks;
 use crate::ops::cpu;
 use crate::program::Program;
 
@@ -26,6 +30,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyclass(frozen, module = "pelton_kernels._native")]
 struct Steps {
     program: Py<Program>,
+    masks: Option<MaskMemory>, // none: the router writes none, and masked rows are not drawn
     host: Mutex<Option<Py<HostMemory>>>, // held for the whole of a step, so that `close` waits for the running one
     steps: Mutex<pelton_steps::Steps>,
     done: AtomicU64,
@@ -38,19 +43,23 @@ struct Steps {
 #[pymethods]
 impl Steps {
     #[new]
-    #[pyo3(signature = (program, host, *, slots, positions, block_size, vocabulary, top_logprobs))]
+    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs))]
+    #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         program: Py<Program>,
         host: Option<Py<HostMemory>>,
+        masks: Option<Py<masks::MaskMemory>>,
         slots: usize,
+        kinds: usize,
         positions: usize,
         block_size: usize,
         vocabulary: usize,
         top_logprobs: usize,
     ) -> Self {
-        let sizes = Sizes { slots, positions, block_size, vocabulary, top_logprobs };
+        let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs };
         Self {
             program,
+            masks: masks.map(|masks| masks.get().0.clone()),
             host: Mutex::new(host),
             steps: Mutex::new(pelton_steps::Steps::new(sizes)),
             done: AtomicU64::new(0),
@@ -178,7 +187,11 @@ impl Steps {
         let program = self.program.get();
         let (mut steps, host) = (self.lock(), self.host_memory());
         let host = host.as_ref().map(|host| host.get().blocks_for_a_step());
-        let results = steps.run(&mut cpu(), &mut program.lock(), host, &mut program.answers(), plan);
+        let mut take = |step, slots: &[u32], words: &mut Vec<u32>, states: &mut Vec<MaskState>| {
+            let Some(masks) = &self.masks else { return };
+            masks.take(step, slots.iter().copied(), MASK_WAIT, words, states);
+        };
+        let results = steps.run(&mut cpu(), &mut program.lock(), host, &mut program.answers(), Some(&mut take), plan);
         write(results.map_err(|error| error.to_string())?);
         Ok(())
     }

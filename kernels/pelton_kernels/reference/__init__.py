@@ -6,24 +6,43 @@ Never here: anything for speed.
 """
 
 from pelton_kernels.reference.attention import copy_blocks, paged_attention, rope_kv_write
-from pelton_kernels.reference.dense import add_rms_norm, embed, linear, linear_f32, rms_norm, silu_mul
+from pelton_kernels.reference.dense import (
+    add,
+    add_rms_norm,
+    embed,
+    gelu_mul,
+    linear,
+    linear_codes_f32,
+    linear_f32,
+    rms_norm,
+    rounded,
+    scale,
+    silu_mul,
+    soft_cap,
+)
 from pelton_kernels.reference.host import load_blocks, save_blocks
 from pelton_kernels.reference.philox import philox4x32
 from pelton_kernels.reference.sampling import Sampled, sample
 
 __all__ = [
     "Sampled",
+    "add",
     "add_rms_norm",
     "copy_blocks",
     "embed",
+    "gelu_mul",
     "linear",
+    "linear_codes_f32",
     "linear_f32",
     "load_blocks",
     "paged_attention",
     "philox4x32",
     "rms_norm",
     "rope_kv_write",
+    "rounded",
     "sample",
     "save_blocks",
+    "scale",
     "silu_mul",
+    "soft_cap",
 ]

@@ -44,8 +44,15 @@ def paged_attention(
     row_offsets: Tensor,
     row_starts: Tensor,
     scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale · q·k) · v over each token's own position and all before, row by row.   q: [T, H, D]."""
+    """softmax(scale · q·k) · v over each token's own position and all before, row by row.   q: [T, H, D].
+
+    With a window only over the latest so many positions; soft cap: cap · tanh(s / cap); a sink is one more score in the
+    softmax, of a value of zero.
+    """
     out = torch.empty_like(q)
     group = q.shape[1] // k_cache.shape[1]
     offsets = row_offsets.tolist()
@@ -54,16 +61,25 @@ def paged_attention(
         count = tokens.stop - tokens.start
         if count == 0:
             continue
-        known = start + count
-        used = block_table[row, : -(-known // k_cache.shape[2])].long()
+        known, size = start + count, k_cache.shape[2]
+        first = 0 if window is None else max(0, start + 1 - window) // size * size  # of the first block that is seen
+        used = block_table[row, first // size : -(-known // size)].long()
         k, v = (
-            wide(cache[used]).transpose(0, 1).flatten(1, 2)[:, :known] for cache in (k_cache, v_cache)
-        )  # [KH, known, D]
+            wide(cache[used]).transpose(0, 1).flatten(1, 2)[:, : known - first] for cache in (k_cache, v_cache)
+        )  # [KH, known - first, D]
         k, v = (heads.repeat_interleave(group, dim=0) for heads in (k, v))
         scores = torch.einsum("thd,hkd->htk", wide(q[tokens]), k) * scale
-        position = torch.arange(start, known, device=q.device)
-        hidden = torch.arange(known, device=q.device) > position[:, None]
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=2)
+        if soft_cap is not None:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
+        position, key = (torch.arange(begin, known, device=q.device) for begin in (start, first))
+        hidden = key > position[:, None]
+        if window is not None:
+            hidden |= key <= position[:, None] - window
+            v = v.masked_fill(hidden.all(dim=0)[:, None], 0.0)  # else what nobody sees is 0 · NaN
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.to(scores.dtype)[:, None, None].expand(-1, count, 1)], dim=2)
+        weights = scores.softmax(dim=2)[:, :, : known - first]
         out[tokens] = torch.einsum("htk,hkd->thd", weights, v).to(q.dtype)
     return out
 

@@ -2,7 +2,8 @@
 
 1. Log-probabilities of the raw logits.
 2. Repetition penalty (tokens of prompt and output), frequency and presence penalties (tokens of the output).
-3. Biases; suppressed tokens become -inf while the position lies below the row's limit.
+3. Biases; tokens outside of the row's mask become -inf; so do suppressed tokens while the position lies below the row's limit,
+   unless the mask allows no other.
 4. Temperature 0: the greatest logit. Else scores s = (logit - greatest) / temperature.
 5. top-k, then top-p among what is left, then min-p. Better is the greater score, and of equals the lower id.
 6. The greatest s + g among what is left, with Gumbel noise g of (seed, position, token). Of equals the lowest id wins.
@@ -39,13 +40,27 @@ def sample(
     bias_ids: Tensor,
     bias_values: Tensor,
     suppressed: Tensor,
+    masks: Tensor,
+    mask_of: Tensor,
     top: int,
 ) -> Sampled:
     """Shapes as in `ops.sample`; `top` is the width of the likeliest tokens' lists."""
     slot = slots.long()
     words = params[slot]
     values = words.view(torch.float32)
-    adjusted = _adjust(logits, words, values, slot, positions, counts, bias_ids, bias_values, suppressed)
+    adjusted = _adjust(
+        logits,
+        words,
+        values,
+        slot,
+        positions,
+        counts,
+        bias_ids,
+        bias_values,
+        suppressed,
+        _allowed(logits, masks, mask_of),
+        mask_of >= 0,
+    )
     greatest = adjusted.amax(dim=1, keepdim=True)
     is_good = logits.isfinite().all(dim=1) & greatest.isfinite()[:, 0]
 
@@ -103,6 +118,8 @@ def _adjust(
     bias_ids: Tensor,
     bias_values: Tensor,
     suppressed: Tensor,
+    allowed: Tensor,
+    is_masked: Tensor,
 ) -> Tensor:
     adjusted = logits.clone()
     if counts is not None:
@@ -118,10 +135,20 @@ def _adjust(
         rows = (column < words[:, admit.BIAS_COUNT]).nonzero()[:, 0]
         adjusted[rows, bias_ids[slot[rows], column].long()] += bias_values[slot[rows], column]
     is_suppressing = positions < words[:, admit.SUPPRESS_UNTIL]
+    is_suppressed = torch.zeros_like(allowed)
     for column in range(suppressed.shape[1]):
         rows = (is_suppressing & (column < words[:, admit.SUPPRESS_COUNT])).nonzero()[:, 0]
-        adjusted[rows, suppressed[slot[rows], column].long()] = -torch.inf
-    return adjusted
+        is_suppressed[rows, suppressed[slot[rows], column].long()] = True
+    leaves_none = is_masked[:, None] & ~(allowed & ~is_suppressed).any(dim=1, keepdim=True)
+    return adjusted.masked_fill(~allowed | (is_suppressed & ~leaves_none), -torch.inf)
+
+
+def _allowed(logits: Tensor, masks: Tensor, mask_of: Tensor) -> Tensor:
+    """What each row's mask allows: bool [R, V]; all where it has none."""
+    bits = (masks[:, :, None] >> torch.arange(32, device=masks.device)) & 1
+    whole = torch.ones(1, logits.shape[1], dtype=torch.bool, device=logits.device)
+    table = torch.cat([whole, bits.flatten(1)[:, : logits.shape[1]].bool()])
+    return table[mask_of.long().clamp(min=-1) + 1]
 
 
 def _select(scores: Tensor, words: Tensor, values: Tensor) -> Tensor:

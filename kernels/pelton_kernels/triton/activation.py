@@ -1,4 +1,4 @@
-"""The gate of the MLP: SiLU of one half times the other."""
+"""The gate of the MLP: SiLU or GELU (in its tanh form) of one half times the other."""
 
 from __future__ import annotations
 
@@ -8,19 +8,34 @@ from torch import Tensor
 
 
 @triton.jit
-def _silu_mul(out, gate_up, width, BLOCK: tl.constexpr):
-    """out[t] = silu(gate[t]) · up[t], gate_up[t] = gate then up.   Grid: tokens × pieces of BLOCK columns; pure streaming."""
+def _gate_mul(out, gate_up, width, BLOCK: tl.constexpr, GELU: tl.constexpr):
+    """out[t] = act(gate[t]) · up[t], gate_up[t] = gate then up.   Grid: tokens × pieces of BLOCK columns; pure streaming.
+
+    Both are x / (1 + e^-s): s is x for SiLU, 2 √(2/π) (x + 0.044715 x³) for GELU.
+    """
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     token = tl.program_id(0).to(tl.int64)
     gate = tl.load(gate_up + token * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + token * 2 * width + width + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + token * width + column, gate / (1.0 + tl.exp(-gate)) * up, mask=inside)
+    power = gate
+    if GELU:
+        power = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)
+    tl.store(out + token * width + column, gate / (1.0 + tl.exp(-power)) * up, mask=inside)
 
 
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:
     """See `ops.silu_mul`."""
+    _launch(out, gate_up, is_gelu=False)
+
+
+def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """See `ops.gelu_mul`."""
+    _launch(out, gate_up, is_gelu=True)
+
+
+def _launch(out: Tensor, gate_up: Tensor, is_gelu: bool) -> None:
     tokens, width = out.shape
     block = min(triton.next_power_of_2(width), 1024)
     if tokens:
-        _silu_mul[(tokens, triton.cdiv(width, block))](out, gate_up, width, BLOCK=block, num_warps=4)
+        _gate_mul[(tokens, triton.cdiv(width, block))](out, gate_up, width, BLOCK=block, GELU=is_gelu, num_warps=4)

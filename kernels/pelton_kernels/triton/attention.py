@@ -12,13 +12,27 @@ PIECE = 64
 
 
 @triton.jit
+def _tanh(x):
+    """An odd polynomial near 0, where 1 - 2 / (e^2x + 1) would lose bits (after Cephes)."""
+    size = tl.abs(x)
+    square = x * x
+    near = ((((-5.7049887e-3 * square + 2.0639089e-2) * square - 5.3739716e-2) * square + 1.3331442e-1) * square
+            - 3.3333282e-1) * square * x + x  # fmt: skip
+    far = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
 def _paged_attention(
     out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale_log2,
-    rows, table_width, heads, kv_heads, dim, block_size,
+    rows, table_width, heads, kv_heads, dim, block_size, window, soft_cap, sinks,
     GROUP: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, PIECE: tl.constexpr, DIM: tl.constexpr,
-    IN_FLOAT32: tl.constexpr,
+    IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """out[t, h] = softmax(scale · q[t, h] · Kᵀ) V over the row's keys up to t's own position.
+
+    WINDOW: only the latest `window` of these; the loop begins at the piece of the first key that the tile's first token sees.
+    SOFT_CAP: a score s becomes cap · tanh(s / cap). SINKS: the sum of weights begins with the head's sink.
 
     Grid: tiles × kv heads. A tile is TILE query tokens of one row, with the GROUP query heads that share a kv head: LANES ≥
     TILE·GROUP lanes of one matrix, so that each key is loaded once for all of them.
@@ -58,11 +72,17 @@ def _paged_attention(
     position = start + token
     top = tl.full([LANES], float("-inf"), tl.float32)
     total = tl.zeros([LANES], tl.float32)
+    if SINKS:
+        top = tl.load(sinks + head, mask=inside, other=0.0) * 1.4426950408889634
+        total += 1.0
     sums = tl.zeros([LANES, DIM], tl.float32)
     last = start + tl.minimum(first + TILE, count)
-    for piece in range(0, last, PIECE):
+    least = 0
+    if WINDOW:
+        least = tl.maximum(start + first + 1 - window, 0)
+    for piece in range(least // PIECE * PIECE, last, PIECE):
         key_at = piece + tl.arange(0, PIECE)
-        known = key_at < last
+        known = (key_at < last) & (key_at >= least)
         block = tl.load(block_table + row.to(tl.int64) * table_width + key_at // block_size, mask=known, other=0).to(
             tl.int64
         )
@@ -73,12 +93,24 @@ def _paged_attention(
         if IN_FLOAT32:
             key = key.to(tl.float32)
             value = value.to(tl.float32)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale_log2
-        score = tl.where(key_at[None, :] <= position[:, None], score, float("-inf"))
-        # Key 0 is visible to every token, so from the first piece on `top` is finite.
+        score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if SOFT_CAP:
+            score = _tanh(score * (scale_log2 * 0.6931471805599453 / soft_cap)) * (soft_cap * 1.4426950408889634)
+        else:
+            score = score * scale_log2
+        seen = key_at[None, :] <= position[:, None]
+        if WINDOW:
+            seen = seen & (key_at[None, :] > position[:, None] - window)
+        score = tl.where(seen, score, float("-inf"))
+        # Without a window key 0 is visible to every token, so from the first piece on the maximum is finite.
         new_top = tl.maximum(top, tl.max(score, 1))
-        keep = tl.exp2(top - new_top)
-        weight = tl.exp2(score - new_top[:, None])
+        level = new_top
+        if (
+            WINDOW
+        ):  # what sees nothing so far stays at -inf, so that a token's bits do not depend on its tile's first piece
+            level = tl.where(new_top == float("-inf"), 0.0, new_top)
+        keep = tl.exp2(top - level)
+        weight = tl.exp2(score - level[:, None])
         total = total * keep + tl.sum(weight, 1)
         sums = sums * keep[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = new_top
@@ -88,6 +120,7 @@ def _paged_attention(
 def paged_attention(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor,
     block_table: Tensor, row_offsets: Tensor, row_starts: Tensor, scale: float,
+    window: int | None = None, soft_cap: float | None = None, sinks: Tensor | None = None,
 ) -> None:  # fmt: skip
     """See `ops.paged_attention`."""
     tokens, heads, dim = q.shape
@@ -101,7 +134,8 @@ def paged_attention(
     if tokens:
         _paged_attention[(tokens // tile + rows, kv_heads)](
             out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale * 1.4426950408889634,
-            rows, block_table.shape[1], heads, kv_heads, dim, block_size,
+            rows, block_table.shape[1], heads, kv_heads, dim, block_size, window or 0, soft_cap or 0.0, sinks,
             GROUP=group, TILE=tile, LANES=lanes, PIECE=PIECE, DIM=max(16, triton.next_power_of_2(dim)),
-            IN_FLOAT32=in_float32, num_warps=4,
+            IN_FLOAT32=in_float32, WINDOW=window is not None, SOFT_CAP=soft_cap is not None, SINKS=sinks is not None,
+            num_warps=4,
         )  # fmt: skip

@@ -1,27 +1,35 @@
 //! The persistent batch: block tables by slot, and a step's rows as the arrays that kernels read.
 //!
-//! A slot's life: an admit empties its table, appends fill it, rows of later steps read it, a drop or the next admit ends it.
+//! A slot's life: an admit empties its tables, appends fill them, rows of later steps read them, a drop or the next admit
+//! ends it. There is a table for each kind of layers. What is never put into one is a hole: what lies there is of an earlier
+//! request, and no kernel looks behind a window. So do blocks that a window has passed, which are another one's by then.
 //! A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last.
 
 use pelton_cpu::program::StepRows;
-use pelton_frame::{PlanView, ROW_SAMPLES};
+use pelton_frame::{Append, PlanView, ROW_SAMPLES};
 
 /// A plan that its blocks do not carry: the router's bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// More blocks than the longest context has.
-    #[error("slot {slot} is given more than the {most} blocks of the longest context")]
+    /// A place beyond the longest context, or a kind that the model has not.
+    #[error("slot {slot} is given a block at {at} of kind {kind}; the tables have {most} places")]
     Table {
         /// Which slot.
         slot: u32,
+        /// Of which kind.
+        kind: u32,
+        /// Where.
+        at: u32,
         /// Blocks of the longest context.
         most: usize,
     },
     /// Tokens without a place for their KV.
-    #[error("slot {slot} computes {tokens} tokens and has blocks for {room}")]
+    #[error("slot {slot} computes {tokens} tokens and has blocks of kind {kind} for {room}")]
     Blocks {
         /// Which slot.
         slot: u32,
+        /// Of which kind.
+        kind: usize,
         /// Tokens after this step.
         tokens: usize,
         /// Tokens that its blocks hold.
@@ -31,9 +39,10 @@ pub enum NoRoom {
 
 pub(crate) struct Batch {
     block_size: usize,
+    slots: usize,
     blocks_max: usize,
-    tables: Vec<i32>,   // [slots, blocks_max]
-    blocks: Vec<usize>, // how many of each table count
+    tables: Vec<i32>, // [kinds, slots, blocks_max]
+    ends: Vec<usize>, // [kinds, slots]: behind the last place that was filled
 }
 
 /// One step's rows. Kept from step to step, so that nothing is allocated once the largest step has been.
@@ -82,28 +91,32 @@ impl Arrays {
 }
 
 impl Batch {
-    pub(crate) fn new(slots: usize, blocks_max: usize, block_size: usize) -> Self {
-        Self { block_size, blocks_max, tables: vec![0; slots * blocks_max], blocks: vec![0; slots] }
+    pub(crate) fn new(kinds: usize, slots: usize, blocks_max: usize, block_size: usize) -> Self {
+        let tables = vec![0; kinds * slots * blocks_max];
+        Self { block_size, slots, blocks_max, tables, ends: vec![0; kinds * slots] }
     }
 
     /// Takes in drops, admits and appends, in this order.
     pub(crate) fn apply(&mut self, plan: &PlanView<'_>) -> Result<(), NoRoom> {
         for &slot in plan.drops {
-            self.blocks[slot as usize] = 0;
+            self.empty(slot);
         }
         for admit in plan.admits {
-            self.blocks[admit.slot as usize] = 0;
+            self.empty(admit.slot);
         }
-        for append in plan.appends {
-            let slot = append.slot as usize;
-            let at = self.blocks[slot];
-            if at == self.blocks_max {
-                return Err(NoRoom::Table { slot: append.slot, most: self.blocks_max });
+        for &Append { slot, kind, at, block } in plan.appends {
+            let table = kind as usize * self.slots + slot as usize;
+            if table >= self.ends.len() || at as usize >= self.blocks_max {
+                return Err(NoRoom::Table { slot, kind, at, most: self.blocks_max });
             }
-            self.tables[slot * self.blocks_max + at] = append.block as i32;
-            self.blocks[slot] += 1;
+            self.tables[table * self.blocks_max + at as usize] = block as i32;
+            self.ends[table] = self.ends[table].max(at as usize + 1);
         }
         Ok(())
+    }
+
+    fn empty(&mut self, slot: u32) {
+        self.ends[slot as usize..].iter_mut().step_by(self.slots).for_each(|end| *end = 0);
     }
 
     /// The arrays of a step; `latest` is what each slot drew last.
@@ -112,26 +125,32 @@ impl Batch {
         let mut longest = 0;
         for row in plan.rows {
             let tokens = (row.start + row.count) as usize;
-            let room = self.blocks[row.slot as usize] * self.block_size;
-            if tokens > room {
-                return Err(NoRoom::Blocks { slot: row.slot, tokens, room });
+            for (kind, ends) in self.ends.chunks_exact(self.slots).enumerate() {
+                let room = ends[row.slot as usize] * self.block_size;
+                if tokens > room {
+                    return Err(NoRoom::Blocks { slot: row.slot, kind, tokens, room });
+                }
             }
             longest = longest.max(tokens.div_ceil(self.block_size));
+        }
+        for tables in self.tables.chunks_exact(self.slots * self.blocks_max) {
+            for row in plan.rows {
+                let table = &tables[row.slot as usize * self.blocks_max..][..self.blocks_max];
+                into.kv_slots.extend((row.start as usize..(row.start + row.count) as usize).map(|position| {
+                    let block = table[position / self.block_size] as usize;
+                    (block * self.block_size + position % self.block_size) as i64
+                }));
+                into.block_table.extend_from_slice(&table[..longest]);
+            }
         }
         into.row_offsets.push(0);
         for (number, row) in plan.rows.iter().enumerate() {
             let slot = row.slot as usize;
-            let table = &self.tables[slot * self.blocks_max..][..self.blocks_max];
             let (start, end) = (row.start as usize, (row.start + row.count) as usize);
             let known = &plan.tokens[row.token_offset as usize..][..row.known as usize];
             into.ids.extend(known.iter().map(|&id| id as i32));
             into.ids.extend((row.known < row.count).then_some(latest[slot]));
             into.positions.extend(start as i32..end as i32);
-            into.kv_slots.extend((start..end).map(|position| {
-                let block = table[position / self.block_size] as usize;
-                (block * self.block_size + position % self.block_size) as i64
-            }));
-            into.block_table.extend_from_slice(&table[..longest]);
             into.row_offsets.push(into.ids.len() as i32);
             into.row_starts.push(start as i32);
             if row.flags & ROW_SAMPLES != 0 {
@@ -147,13 +166,16 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use pelton_frame::{Admit, Append, Row};
+    use pelton_frame::{Admit, Row};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn append((slot, block): (u32, u32)) -> Append {
-        Append { slot, block }
+    /// Blocks of one kind, each behind its slot's one before.
+    fn appends(list: &[(u32, u32)]) -> Vec<Append> {
+        let at = |index: usize| list[..index].iter().filter(|(slot, _)| *slot == list[index].0).count() as u32;
+        let append = |(index, &(slot, block)): (usize, &(u32, u32))| Append { slot, kind: 0, at: at(index), block };
+        list.iter().enumerate().map(append).collect()
     }
 
     fn row(slot: u32, start: u32, count: u32, known: u32, token_offset: u32, samples: bool) -> Row {
@@ -166,12 +188,12 @@ mod tests {
 
     #[test]
     fn rows_of_a_step_lie_as_the_kernels_want_them() {
-        let (mut batch, mut arrays) = (Batch::new(8, 4, 4), Arrays::default());
+        let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
         let mut latest = vec![0; 8];
         let tokens: Vec<u32> = (1..7).chain(20..29).collect();
         let plan = PlanView {
             admits: &admits(&[5, 2]),
-            appends: &[(5, 30), (2, 11), (5, 31), (2, 10), (5, 29)].map(append), // interleaved, several to one slot
+            appends: &appends(&[(5, 30), (2, 11), (5, 31), (2, 10), (5, 29)]), // interleaved, several to one slot
             rows: &[row(2, 0, 6, 6, 0, true), row(5, 0, 9, 9, 6, false)],
             tokens: &tokens,
             ..PlanView::default()
@@ -203,7 +225,7 @@ mod tests {
         let plan = PlanView {
             drops: &[2],
             admits: &admits(&[2]),
-            appends: &[append((2, 7))],
+            appends: &appends(&[(2, 7)]),
             rows: &[row(2, 0, 1, 1, 0, true)],
             tokens: &[9],
             ..PlanView::default()
@@ -215,10 +237,13 @@ mod tests {
 
     #[test]
     fn a_plan_that_its_blocks_do_not_carry_is_refused() {
-        let (mut batch, mut arrays) = (Batch::new(8, 4, 4), Arrays::default());
-        let appends: Vec<_> = (0..5).map(|block| append((0, block))).collect();
+        let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
+        let appends = appends(&[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]);
         let plan = PlanView { admits: &admits(&[0]), appends: &appends, ..PlanView::default() };
-        assert_eq!(batch.apply(&plan), Err(NoRoom::Table { slot: 0, most: 4 }));
+        assert_eq!(batch.apply(&plan), Err(NoRoom::Table { slot: 0, kind: 0, at: 4, most: 4 }));
+        let of_another = [Append { slot: 7, kind: 1, at: 0, block: 3 }];
+        let refused = batch.apply(&PlanView { appends: &of_another, ..PlanView::default() });
+        assert_eq!(refused, Err(NoRoom::Table { slot: 7, kind: 1, at: 0, most: 4 }));
 
         let rows = [row(0, 0, 5, 5, 0, true)];
         let plan = PlanView {
@@ -230,7 +255,36 @@ mod tests {
         };
         batch.apply(&plan).unwrap();
         let refused = batch.lay_out(&plan, &[0; 8], &mut arrays);
-        assert_eq!(refused, Err(NoRoom::Blocks { slot: 0, tokens: 5, room: 4 }));
+        assert_eq!(refused, Err(NoRoom::Blocks { slot: 0, kind: 0, tokens: 5, room: 4 }));
+    }
+
+    #[test]
+    fn each_kind_has_its_own_table_and_a_hole_is_no_lack_of_room() {
+        let (mut batch, mut arrays) = (Batch::new(2, 3, 4, 4), Arrays::default());
+        let append = |kind, at, block| Append { slot: 1, kind, at, block };
+        let plan = PlanView {
+            admits: &admits(&[1]),
+            // Kind 1 has a window: of a prefix of 8 tokens it has the second block alone.
+            appends: &[append(0, 0, 20), append(0, 1, 21), append(1, 1, 31), append(0, 2, 22), append(1, 2, 32)],
+            rows: &[row(1, 8, 3, 3, 0, true)],
+            tokens: &[1, 2, 3],
+            ..PlanView::default()
+        };
+        batch.apply(&plan).unwrap();
+        batch.lay_out(&plan, &[0; 3], &mut arrays).unwrap();
+        assert_eq!(arrays.kv_slots, [88, 89, 90, 128, 129, 130]);
+        assert_eq!(arrays.block_table, [20, 21, 22, 0, 31, 32]);
+
+        let behind = PlanView { rows: &[row(1, 11, 2, 2, 0, true)], tokens: &[4, 5], ..PlanView::default() };
+        let only_full = PlanView { appends: &[append(0, 3, 23)], ..behind };
+        batch.apply(&only_full).unwrap();
+        let refused = batch.lay_out(&only_full, &[0; 3], &mut arrays);
+        assert_eq!(refused, Err(NoRoom::Blocks { slot: 1, kind: 1, tokens: 13, room: 12 }));
+
+        // Emptied, all of them.
+        batch.apply(&PlanView { drops: &[1], ..PlanView::default() }).unwrap();
+        let refused = batch.lay_out(&behind, &[0; 3], &mut arrays);
+        assert_eq!(refused, Err(NoRoom::Blocks { slot: 1, kind: 0, tokens: 13, room: 0 }));
     }
 
     proptest! {
@@ -239,7 +293,7 @@ mod tests {
             starts in prop::collection::vec((0..30_u32, 1..20_u32), 1..6), block_size in 1..9_usize,
         ) {
             let blocks_max = 50_usize.div_ceil(block_size);
-            let (mut batch, mut arrays) = (Batch::new(6, blocks_max, block_size), Arrays::default());
+            let (mut batch, mut arrays) = (Batch::new(1, 6, blocks_max, block_size), Arrays::default());
             let rows: Vec<_> = starts
                 .iter()
                 .enumerate()
@@ -247,7 +301,7 @@ mod tests {
                 .collect();
             // Blocks of a slot lie apart and backwards.
             let appends: Vec<_> = (0..6 * blocks_max as u32)
-                .map(|at| append((at % 6, 1000 - at)))
+                .map(|number| Append { slot: number % 6, kind: 0, at: number / 6, block: 1000 - number })
                 .collect();
             let slots: Vec<_> = (0..6).collect();
             let plan = PlanView { admits: &admits(&slots), appends: &appends, rows: &rows, tokens: &[1; 20], ..PlanView::default() };

@@ -9,4 +9,4 @@ mod rules;
 mod step;
 
 pub use batch::NoRoom;
-pub use step::{RowResults, Sizes, StepError, Steps};
+pub use step::{RowResults, Sizes, StepError, Steps, TakeMasks};

@@ -4,7 +4,9 @@
 //! is admitted.
 
 use pelton_cpu::{Cpu, Refusal, SampleOut, SampleRows, sample};
-use pelton_frame::{ADMIT_PENALTIES, Admit, PlanView};
+use pelton_frame::{ADMIT_PENALTIES, Admit, MaskState, PlanView, RESULT_UNSAMPLED, ROW_MASKED};
+
+use crate::step::TakeMasks;
 
 /// Top bit of a count: the token stands in the prompt. The other bits: how often it stands in the output.
 const IN_PROMPT: u32 = 1 << 31;
@@ -19,6 +21,52 @@ pub(crate) struct Rules {
     latest: Vec<i32>,
 }
 
+/// In `RowMasks::of`: the row has none.
+const FREE: i32 = -1;
+/// In `RowMasks::of`: it should have one, and is not drawn.
+const MISSING: i32 = -2;
+
+/// The masks of a step. Kept from step to step.
+#[derive(Default)]
+pub(crate) struct RowMasks {
+    words: Vec<u32>, // those that are here, one after the other
+    of: Vec<i32>,    // by drawn row: which of them; empty: no row has one
+    slots: Vec<u32>,
+    states: Vec<MaskState>,
+}
+
+impl RowMasks {
+    /// Takes the masks of the rows that are drawn. Without `take` there are none: every masked row's is missing.
+    pub(crate) fn take(&mut self, plan: &PlanView<'_>, drawn_rows: &[usize], take: Option<TakeMasks<'_>>) {
+        self.of.clear();
+        self.words.clear();
+        self.states.clear();
+        let masked = |&row: &usize| plan.rows[row].flags & ROW_MASKED != 0;
+        self.slots.clear();
+        self.slots.extend(drawn_rows.iter().filter(|row| masked(row)).map(|&row| plan.rows[row].slot));
+        if self.slots.is_empty() {
+            return;
+        }
+        if let Some(take) = take {
+            take(plan.step, &self.slots, &mut self.words, &mut self.states);
+        }
+        let (mut states, mut here) = (self.states.iter(), 0..);
+        self.of.extend(drawn_rows.iter().map(|row| match masked(row).then(|| states.next()) {
+            None => FREE,
+            Some(Some(MaskState::Here)) => here.next().expect("counts up"),
+            Some(_) => MISSING,
+        }));
+    }
+}
+
+/// The rows that are drawn.
+pub(crate) struct DrawnRows<'a> {
+    pub(crate) slots: &'a [i32],
+    /// Where the drawn tokens will stand.
+    pub(crate) positions: &'a [i32],
+    pub(crate) masks: &'a RowMasks,
+}
+
 /// What rows drew, in the order in which they were asked for.
 #[derive(Default)]
 pub(crate) struct Drawn {
@@ -30,6 +78,13 @@ pub(crate) struct Drawn {
 }
 
 impl Drawn {
+    /// Takes back what a row drew.
+    fn forget(&mut self, row: usize, top: usize) {
+        (self.tokens[row], self.flags[row], self.chosen[row]) = (0, RESULT_UNSAMPLED as i32, 0.0);
+        self.top_ids[row * top..][..top].fill(0);
+        self.top_logprobs[row * top..][..top].fill(0.0);
+    }
+
     fn resize(&mut self, rows: usize, top: usize) {
         self.tokens.resize(rows, 0);
         self.flags.resize(rows, 0);
@@ -86,15 +141,16 @@ impl Rules {
     }
 
     /// Draws a token for each row of `logits`, and remembers it as its slot's latest. `top`: likeliest tokens reported per row.
+    /// A row whose mask is missing comes back without a token, and nothing of it is remembered.
     pub(crate) fn draw(
         &mut self,
         cpu: &mut Cpu,
         logits: &[f32],
-        slots: &[i32],
-        positions: &[i32],
+        rows: DrawnRows<'_>,
         top: usize,
         drawn: &mut Drawn,
     ) -> Result<(), Refusal> {
+        let DrawnRows { slots, positions, masks } = rows;
         drawn.resize(slots.len(), top);
         let out = SampleOut {
             tokens: &mut drawn.tokens,
@@ -113,10 +169,16 @@ impl Rules {
             bias_ids: &self.bias_ids.values,
             bias_values: &self.bias_values.values,
             suppressed: &self.suppressed.values,
+            masks: &masks.words,
+            mask_of: &masks.of,
         };
         sample(cpu, out, input)?;
-        for (&slot, &token) in slots.iter().zip(&drawn.tokens) {
-            let slot = slot as usize;
+        for (row, &slot) in slots.iter().enumerate() {
+            if masks.of.get(row) == Some(&MISSING) {
+                drawn.forget(row, top);
+                continue;
+            }
+            let (slot, token) = (slot as usize, drawn.tokens[row]);
             self.latest[slot] = token;
             if let Some(counts) = &mut self.counts
                 && self.params[slot].flags & ADMIT_PENALTIES != 0
@@ -161,7 +223,7 @@ impl<T: Copy + Default> Table<T> {
 #[cfg(test)]
 mod tests {
     use pelton_cpu::Isa;
-    use pelton_frame::Bias;
+    use pelton_frame::{Bias, Row};
 
     use super::*;
 
@@ -169,7 +231,8 @@ mod tests {
 
     fn draw(rules: &mut Rules, logits: &[f32], slots: &[i32]) -> Vec<i32> {
         let (mut cpu, mut drawn) = (Cpu::new(Isa::best(), 1), Drawn::default());
-        rules.draw(&mut cpu, logits, slots, &vec![9; slots.len()], 0, &mut drawn).unwrap();
+        let rows = DrawnRows { slots, positions: &vec![9; slots.len()], masks: &RowMasks::default() };
+        rules.draw(&mut cpu, logits, rows, 0, &mut drawn).unwrap();
         assert!(drawn.flags.iter().all(|&flags| flags == 0));
         drawn.tokens
     }
@@ -204,6 +267,34 @@ mod tests {
         // A slot that is admitted again forgets.
         rules.admit(&PlanView { admits: &[Admit { slot: 1, ..Admit::default() }], ..PlanView::default() });
         assert_eq!(draw(&mut rules, &logits, &[1]), [3]);
+    }
+
+    #[test]
+    fn a_masked_row_is_drawn_within_its_mask_and_one_whose_mask_is_missing_leaves_no_trace() {
+        let mut rules = Rules::new(4, VOCABULARY);
+        let counted = Admit { slot: 3, flags: ADMIT_PENALTIES, repetition: 1.0, frequency: 9.0, ..Admit::default() };
+        rules.admit(&PlanView { admits: &[counted], ..PlanView::default() });
+        let row = |slot, flags| Row { slot, count: 1, flags, ..Row::default() };
+        let rows = [row(0, 1), row(1, 3), row(2, 0), row(3, 3)];
+        let plan = PlanView { step: 5, rows: &rows, ..PlanView::default() };
+        let mut masks = RowMasks::default();
+        let mut take = |step, slots: &[u32], words: &mut Vec<u32>, states: &mut Vec<MaskState>| {
+            assert_eq!((step, slots), (5, &[1, 3][..]));
+            words.push(0b00110);
+            states.extend([MaskState::Here, MaskState::Missing]);
+        };
+        masks.take(&plan, &[0, 1, 3], Some(&mut take));
+        let (mut cpu, mut drawn) = (Cpu::new(Isa::best(), 1), Drawn::default());
+        let logits = [0.0, 1.0, 2.0, 3.0, 2.9].repeat(3);
+        let drawn_rows = DrawnRows { slots: &[0, 1, 3], positions: &[9; 3], masks: &masks };
+        rules.draw(&mut cpu, &logits, drawn_rows, 0, &mut drawn).unwrap();
+        assert_eq!((&drawn.tokens[..], &drawn.flags[..]), (&[3, 2, 0][..], &[0, 0, RESULT_UNSAMPLED as i32][..]));
+        assert_eq!(rules.latest(), [3, 2, 0, 0]);
+        masks.take(&plan, &[0, 1, 3], None);
+        let drawn_rows = DrawnRows { slots: &[0, 1, 3], positions: &[9; 3], masks: &masks };
+        rules.draw(&mut cpu, &logits, drawn_rows, 0, &mut drawn).unwrap();
+        assert_eq!(drawn.flags, [0, RESULT_UNSAMPLED as i32, RESULT_UNSAMPLED as i32]);
+        assert_eq!(draw(&mut rules, &logits[..5], &[3]), [3], "what was not drawn is not counted");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use pelton_cpu::program::{CallBacks, Program, Stop};
 use pelton_cpu::{Cpu, HostBlocks, Refusal};
-use pelton_frame::PlanView;
+use pelton_frame::{MaskState, PlanView};
 
 use crate::batch::{Arrays, Batch, NoRoom};
-use crate::rules::{Drawn, Rules};
+use crate::rules::{Drawn, DrawnRows, RowMasks, Rules};
 
 /// Why a step could not be computed. What it left behind is of no known state.
 #[derive(Debug, thiserror::Error)]
@@ -21,11 +21,17 @@ pub enum StepError {
     Stopped(#[from] Stop),
 }
 
+/// Fetches the masks of some slots for a step: the words of those that are here, one after the other, and a state for each
+/// slot. It may wait for them.
+pub type TakeMasks<'a> = &'a mut dyn FnMut(u64, &[u32], &mut Vec<u32>, &mut Vec<MaskState>);
+
 /// What the batch is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Requests at once.
     pub slots: usize,
+    /// Kinds of layers: a slot has a block table for each.
+    pub kinds: usize,
     /// Tokens of the longest request.
     pub positions: usize,
     /// Tokens of a block.
@@ -43,6 +49,7 @@ pub struct Steps {
     top_logprobs: usize,
     arrays: Arrays,
     drawn: Drawn,
+    masks: RowMasks,
     lists: [Vec<i32>; 3], // columns of the plan's moves
     results: RowResults,
 }
@@ -66,24 +73,26 @@ impl Steps {
     /// Empty slots.
     pub fn new(sizes: Sizes) -> Self {
         Self {
-            batch: Batch::new(sizes.slots, sizes.positions.div_ceil(sizes.block_size), sizes.block_size),
+            batch: Batch::new(sizes.kinds, sizes.slots, sizes.positions.div_ceil(sizes.block_size), sizes.block_size),
             rules: Rules::new(sizes.slots, sizes.vocabulary),
             top_logprobs: sizes.top_logprobs,
             arrays: Arrays::default(),
             drawn: Drawn::default(),
+            masks: RowMasks::default(),
             lists: Default::default(),
             results: RowResults::default(),
         }
     }
 
     /// Computes a checked plan. `host`: the router's memory of saved blocks, if it has handed one over; without it the bounds
-    /// of the check let no plan name any. After an error these slots mean nothing any more.
+    /// of the check let no plan name any. `masks` is asked when the logits are there. After an error these slots mean nothing any more.
     pub fn run(
         &mut self,
         cpu: &mut Cpu,
         program: &mut Program,
         host: Option<HostBlocks<'_>>,
         call_backs: &mut dyn CallBacks,
+        masks: Option<TakeMasks<'_>>,
         plan: &PlanView<'_>,
     ) -> Result<&RowResults, StepError> {
         self.batch.apply(plan)?;
@@ -101,7 +110,9 @@ impl Steps {
         if !self.arrays.drawn_rows.is_empty() {
             let Arrays { drawn_slots, drawn_positions, .. } = &self.arrays;
             let (top, logits) = (self.top_logprobs, program.logits());
-            self.rules.draw(cpu, logits, drawn_slots, drawn_positions, top, &mut self.drawn)?;
+            self.masks.take(plan, &self.arrays.drawn_rows, masks);
+            let rows = DrawnRows { slots: drawn_slots, positions: drawn_positions, masks: &self.masks };
+            self.rules.draw(cpu, logits, rows, top, &mut self.drawn)?;
             self.results.scatter(&self.arrays.drawn_rows, &self.drawn, top);
         }
         Ok(&self.results)

@@ -1,5 +1,5 @@
 //! One step's plan and its results as flat arrays in memory that two processes map, and the bells that wake them; and the
-//! host memory that workers save KV blocks to, which outlives them.
+//! host memory that workers save KV blocks to, which outlives them. Masks have a memory of their own ([`MaskMemory`]).
 //!
 //! Knows: the records, where they lie, how one side publishes and the other wakes, how what arrives is checked.
 //! Never here: requests, scheduling, models, sockets, gRPC. What a block or a slot means is the business of others.
@@ -29,6 +29,7 @@ mod host;
 mod inline;
 mod layout;
 mod map;
+mod masks;
 mod memory;
 mod plan;
 mod records;
@@ -43,11 +44,13 @@ pub use error::{FrameError, LayoutError, MemoryError};
 pub use host::{HOST_BLOCK_ALIGN, HostMemory};
 pub use inline::Inline;
 pub use layout::{Capacities, Layout, PREAMBLE_BYTES, Place, Region};
+pub use masks::{Carrier, MASK_WAIT, MaskMemory, MaskState, MaskWriter};
 pub use memory::{Memory, Pulse};
 pub use plan::{Bounds, PlanView};
 pub use records::{
     ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, Append, Bias, Copy, FRAME_VERSION, FrameHeader, Load, Preamble,
-    RECORDS_CHECKSUM, RESULT_NOT_FINITE, ROW_SAMPLES, ResultHeader, Row, STATUS_FAILED, STATUS_OK, Save,
+    RECORDS_CHECKSUM, RESULT_NOT_FINITE, RESULT_UNSAMPLED, ROW_MASKED, ROW_SAMPLES, ResultHeader, Row, STATUS_FAILED,
+    STATUS_OK, Save,
 };
 pub use router::{Results, RouterEnd};
 pub use worker::{HEARTBEAT_INTERVAL, Waited, WorkerEnd};

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, Load, ROW_SAMPLES, Region, Row, Save,
+    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, Load, ROW_MASKED, ROW_SAMPLES, Region, Row, Save,
     checksum::{Checksum, halves, whole},
 };
 
@@ -42,7 +42,7 @@ pub struct PlanView<'a> {
     pub suppressed: &'a [u32],
     /// Prompt and output of all admits with penalties.
     pub history: &'a [u32],
-    /// Blocks added to tables.
+    /// Blocks put into tables.
     pub appends: &'a [Append],
     /// Blocks copied to host memory, before anything of this step writes.
     pub saves: &'a [Save],
@@ -61,6 +61,8 @@ pub struct PlanView<'a> {
 pub struct Bounds {
     /// KV blocks of the worker.
     pub blocks: u32,
+    /// Kinds of layers, and so tables of a slot.
+    pub kinds: u32,
     /// Blocks of the host memory that the worker maps; 0: it maps none.
     pub host_blocks: u32,
     /// Tokens in a block.
@@ -73,8 +75,19 @@ pub struct Bounds {
 
 impl Bounds {
     /// No bound.
-    pub const ANY: Self =
-        Self { blocks: u32::MAX, host_blocks: u32::MAX, block_size: u32::MAX, vocab: u32::MAX, positions: u32::MAX };
+    pub const ANY: Self = Self {
+        blocks: u32::MAX,
+        kinds: u32::MAX,
+        host_blocks: u32::MAX,
+        block_size: u32::MAX,
+        vocab: u32::MAX,
+        positions: u32::MAX,
+    };
+
+    /// Places of a table: those of the longest context.
+    fn places(&self) -> u32 {
+        if self.positions == u32::MAX { u32::MAX } else { self.positions.div_ceil(self.block_size) }
+    }
 }
 
 impl<'a> PlanView<'a> {
@@ -134,6 +147,8 @@ impl<'a> PlanView<'a> {
         for (index, append) in self.appends.iter().enumerate() {
             (at.region, at.index) = (Region::Appends, index);
             at.within("slot", append.slot, &slots)?;
+            at.within("kind", append.kind, &below(bounds.kinds))?;
+            at.within("at", append.at, &below(bounds.places()))?;
             at.within("block", append.block, &below(bounds.blocks))?;
         }
         for (index, save) in self.saves.iter().enumerate() {
@@ -201,7 +216,10 @@ impl<'a> PlanView<'a> {
             at.within("known", row.known, &(row.count - 1..=row.count))?;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
-            at.within("flags", row.flags, &(0..=ROW_SAMPLES))?;
+            at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED))?;
+            if row.flags == ROW_MASKED {
+                return Err(at.error("flags", row.flags.into(), "a mask where a token is drawn".to_owned()));
+            }
             tokens += row.known; // at most `flat`, which is at most the capacity
             flat += row.count;
         }

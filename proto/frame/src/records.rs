@@ -11,7 +11,7 @@ use crate::checksum::Checksum;
 /// First word of a memory: "PLTN" in bytes.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"PLTN");
 /// Counts meanings that the layout alone does not show.
-pub const FRAME_VERSION: u32 = 1;
+pub const FRAME_VERSION: u32 = 2;
 
 /// `Admit::flags`: the request has penalties, and `history` counts.
 pub const ADMIT_PENALTIES: u32 = 1;
@@ -19,8 +19,12 @@ pub const ADMIT_PENALTIES: u32 = 1;
 pub const ADMIT_LOGPROBS: u32 = 1 << 1;
 /// `Row::flags`: a token is drawn after the row's last token.
 pub const ROW_SAMPLES: u32 = 1;
+/// `Row::flags`, with `ROW_SAMPLES`: it is drawn within its slot's mask of this step, or not at all.
+pub const ROW_MASKED: u32 = 1 << 1;
 /// Result flags: the row's logits were not finite.
 pub const RESULT_NOT_FINITE: u32 = 1;
+/// Result flags: nothing was drawn, since the row's mask did not come in time or said so.
+pub const RESULT_UNSAMPLED: u32 = 1 << 1;
 /// `ResultHeader::status`: the results count.
 pub const STATUS_OK: u32 = 0;
 /// `ResultHeader::status`: the worker could not compute the step.
@@ -187,10 +191,14 @@ record! {
 }
 
 record! {
-    /// A block added at the end of a slot's table.
-    Append = 2 words {
+    /// A block put into one of a slot's tables, of which it has one for each kind of layers. What is not put is a hole.
+    Append = 4 words {
         /// Whose table.
         slot: u32,
+        /// Of which kind of layers.
+        kind: u32,
+        /// Where: the block is for the tokens from `at` times the block size on.
+        at: u32,
         /// The block.
         block: u32,
     }

@@ -77,7 +77,7 @@ fn full() -> Plan {
         biases: vec![Bias { token: 5, value: -1.5 }, Bias { token: 6, value: 100.0 }],
         suppressed: vec![1, 2],
         history: vec![9, 8, 7],
-        appends: vec![Append { slot: 2, block: 11 }, Append { slot: 3, block: 12 }],
+        appends: vec![Append { slot: 2, kind: 0, at: 0, block: 11 }, Append { slot: 3, kind: 2, at: 5, block: 12 }],
         saves: vec![Save { block: 4, host_block: 63 }],
         loads: vec![Load { host_block: 7, block: 11 }, Load { host_block: 0, block: 31 }],
         copies: vec![Copy { from: 3, to: 11, tokens: 16, zero: 0 }],
@@ -87,7 +87,7 @@ fn full() -> Plan {
 }
 
 fn bounds() -> Bounds {
-    Bounds { blocks: 32, host_blocks: 64, block_size: 32, vocab: 1000, positions: 4096 }
+    Bounds { blocks: 32, kinds: 3, host_blocks: 64, block_size: 32, vocab: 1000, positions: 4096 }
 }
 
 fn ends() -> (RouterEnd, WorkerEnd) {
@@ -256,6 +256,8 @@ fn plans_that_point_outside_are_refused_by_field() {
     // What only the worker knows: its arena, its model.
     let cases: &[(Change, &str)] = &[
         (|p| p.appends[0].block = 32, "appends[0].block is 32; allowed: 0 to 31"),
+        (|p| p.appends[0].kind = 3, "appends[0].kind is 3; allowed: 0 to 2"),
+        (|p| p.appends[1].at = 128, "appends[1].at is 128; allowed: 0 to 127"),
         (|p| p.saves[0].block = 32, "saves[0].block is 32; allowed: 0 to 31"),
         (|p| p.saves[0].host_block = 64, "saves[0].host_block is 64; allowed: 0 to 63"),
         (|p| p.loads[1].host_block = 64, "loads[1].host_block is 64; allowed: 0 to 63"),
@@ -388,7 +390,7 @@ prop_compose! {
         drops in prop::collection::vec(0..8u32, 0..=8),
         tokens in prop::collection::vec(0..1000u32, 64),
         history in prop::collection::vec(0..1000u32, 0..=32),
-        appends in prop::collection::vec((0..8u32, 0..32u32), 0..=16),
+        appends in prop::collection::vec((0..8u32, 0..3u32, 0..128u32, 0..32u32), 0..=16),
         moved in prop::collection::vec((0..32u32, 0..64u32), 0..=8),
         admitted in 0..=8usize,
         temperature in any::<f32>(),
@@ -409,7 +411,7 @@ prop_compose! {
         };
         plan.admits = slots.iter().take(admitted).map(admit).collect();
         plan.history = history;
-        plan.appends = appends.into_iter().map(|(slot, block)| Append { slot, block }).collect();
+        plan.appends = appends.into_iter().map(|(slot, kind, at, block)| Append { slot, kind, at, block }).collect();
         let (saved, loaded) = moved.split_at(moved.len() / 2);
         plan.saves = saved.iter().map(|&(block, host_block)| Save { block, host_block }).collect();
         plan.loads = loaded.iter().map(|&(block, host_block)| Load { host_block, block }).collect();

@@ -1,4 +1,4 @@
-"""Attention over the KV arena: rotate, write this step's keys and values, look at all that came before."""
+"""Attention over the KV arena: rotate, write this step's keys and values, look at all that came before, or at a window."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ import torch
 from pelton_kernels import ops
 from torch import Tensor, nn
 
+from pelton.kv import Place
 from pelton.layers.rotary import Rotary
 from pelton.step import Step
 
 
 class CachedAttention(nn.Module):
-    """softmax(q · kᵀ / √dim) · v, causal, over the request's blocks. Without weights of its own."""
+    """softmax(scale · q · kᵀ) · v, causal, over the request's blocks. Without weights of its own."""
 
-    def __init__(self, layer: int, head_dim: int, rotary: Rotary) -> None:
+    def __init__(
+        self, place: Place, rotary: Rotary, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> None:
         super().__init__()
-        self.layer = layer
-        self.scale = head_dim**-0.5
+        self.place = place
         self.rotary = rotary
+        self.scale = scale
+        self.window = window
+        self.soft_cap = soft_cap
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:  # [tokens, heads, head_dim] each
-        keys, values = step.kv.layers[self.layer]
-        ops.rope_kv_write(q, k, v, self.rotary.cos_sin, step.positions, keys, values, step.kv_slots)
+        keys, values = step.kv.layers[self.place.at]
+        kv_slots, block_table = step.kv_slots[self.place.kind], step.block_table[self.place.kind]
+        ops.rope_kv_write(q, k, v, self.rotary.cos_sin, step.positions, keys, values, kv_slots)
         out = torch.empty_like(q)
-        ops.paged_attention(out, q, keys, values, step.block_table, step.row_offsets, step.row_starts, self.scale)
+        ops.paged_attention(
+            out, q, keys, values, block_table, step.row_offsets, step.row_starts, self.scale, self.window, self.soft_cap
+        )
         return out.flatten(1)  # [tokens, heads x head_dim]

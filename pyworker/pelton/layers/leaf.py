@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from pelton.layers.storage import FLOATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +16,9 @@ class Wanted:
     """One tensor that a leaf needs: the `kind` of the `part`th of its names in the checkpoint."""
 
     part: int
-    kind: Literal["weight", "bias"]
+    kind: str
     shape: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...] = FLOATS  # that it may be stored as
 
 
 class Leaf(nn.Module):
@@ -28,6 +31,10 @@ class Leaf(nn.Module):
     def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
         """Keeps copies of `tensors`, which are only lent, in `dtype` on `device`."""
         raise NotImplementedError
+
+    def held_bytes(self, dtype: torch.dtype) -> int:
+        """What it keeps takes."""
+        return sum(math.prod(want.shape) for want in self.wants()) * dtype.itemsize
 
 
 def stacked(tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:

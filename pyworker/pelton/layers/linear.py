@@ -10,29 +10,42 @@ from pelton_kernels.ops import PackedWeight
 from torch import Tensor
 
 from pelton.layers.leaf import Leaf, Wanted, stacked
+from pelton.layers.storage import Plain, Storage
 
 
 class Linear(Leaf):
-    """y = x · Wᵀ + b, with W of sum(heights) rows and `width` columns."""
+    """y = x · Wᵀ + b, with W of sum(heights) rows and `width` columns. `is_fused`: it stands as one in the checkpoint."""
 
     weight: PackedWeight
     bias: Tensor | None
 
-    def __init__(self, width: int, heights: Sequence[int], has_bias: bool) -> None:
+    def __init__(self, width: int, heights: Sequence[int], has_bias: bool, is_fused: bool = False) -> None:
         super().__init__()
         self.width = width
         self.heights = list(heights)
         self.has_bias = has_bias
+        self.stored = [sum(heights)] if is_fused else self.heights
+        self.storage: Storage = Plain()
 
     def wants(self) -> list[Wanted]:
-        weights = [Wanted(part, "weight", (height, self.width)) for part, height in enumerate(self.heights)]
-        biases = [Wanted(part, "bias", (height,)) for part, height in enumerate(self.heights)]
+        weights = [
+            Wanted(part, kept.kind, kept.shape, kept.dtypes)
+            for part, height in enumerate(self.stored)
+            for kept in self.storage.keeps(height, self.width)
+        ]
+        biases = [Wanted(part, "bias", (height,)) for part, height in enumerate(self.stored)]
         return weights + biases if self.has_bias else weights
 
     def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
-        parts = len(self.heights)
-        self.weight = ops.pack(stacked(tensors[:parts], dtype, device))  # the copy goes when this returns
-        self.bias = stacked(tensors[parts:], dtype, device) if self.has_bias else None
+        parts: list[dict[str, Tensor]] = [{} for _ in self.stored]
+        for want, tensor in zip(self.wants(), tensors, strict=True):
+            parts[want.part][want.kind] = tensor
+        self.weight = self.storage.pack(parts, dtype, device)
+        self.bias = stacked([part["bias"] for part in parts], dtype, device) if self.has_bias else None
+
+    def held_bytes(self, dtype: torch.dtype) -> int:
+        weights = sum(self.storage.bytes(height, self.width, dtype) for height in self.stored)
+        return weights + (sum(self.heights) * dtype.itemsize if self.has_bias else 0)
 
     def forward(self, x: Tensor) -> Tensor:  # [tokens, width] -> [tokens, sum(heights)]
         out = x.new_empty(x.shape[0], sum(self.heights))
@@ -41,12 +54,18 @@ class Linear(Leaf):
 
 
 class Head(Linear):
-    """The last product: logits, in float32 whatever the weights are."""
+    """The last product: logits, in float32 whatever the weights are; some models scale them, or cap them softly."""
 
-    def __init__(self, width: int, vocab: int) -> None:
+    def __init__(self, width: int, vocab: int, scale: float = 1.0, soft_cap: float | None = None) -> None:
         super().__init__(width, [vocab], has_bias=False)
+        self.scale = scale
+        self.soft_cap = soft_cap
 
     def forward(self, x: Tensor) -> Tensor:  # [rows, width] -> [rows, vocab] float32
         out = torch.empty(x.shape[0], self.heights[0], dtype=torch.float32, device=x.device)
         ops.linear_f32(out, x, self.weight)
+        if self.scale != 1.0:
+            ops.scale(out, self.scale)
+        if self.soft_cap is not None:
+            ops.soft_cap(out, self.soft_cap)
         return out

@@ -1,14 +1,15 @@
 """Rotary positions: what each kind of scaling makes of the frequencies, and the table of angles.
 
-The kinds are those of transformers' Llama and Qwen3 whose angles depend on the position alone. "dynamic" and "longrope"
-change the angles with the length of the request, so cached KV would differ from fresh KV: refused by name.
+The kinds are those of transformers whose angles depend on the position alone. "dynamic" changes the angles with the length
+of the request, so cached KV would differ from fresh KV: refused by name. "longrope" does so too, in one step: here the
+server's context decides, once, so a context within the first training's length has its exact angles.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,23 +29,37 @@ class Rope:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     truncate: bool = True
+    divisors: tuple[float, ...] = ()  # longrope: of each pair of columns, for contexts up to `original_positions`
+    long_divisors: tuple[float, ...] = ()  # and beyond
+    share: float = 1.0  # of a head's columns are turned; the others pass
+
+    def within(self, positions: int) -> Rope:
+        """As it is in a context of so many positions."""
+        is_long = self.kind == "longrope" and positions > self.original_positions
+        return replace(self, divisors=self.long_divisors) if is_long else self
+
+
+NONE = Rope(
+    "none", 1.0
+)  # for layers that know no positions: one pair of columns is turned by nothing, which keeps all bits
 
 
 class Rotary(nn.Module):
-    """Cosines, then sines, of each position's angles: `cos_sin` is [positions, head_dim] float32."""
+    """Cosines, then sines, of each position's angles: `cos_sin` is [positions, columns that are turned] float32."""
 
     cos_sin: Tensor
 
     def __init__(self, rope: Rope, head_dim: int, positions: int) -> None:
         super().__init__()
-        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope, head_dim)
+        turned = int(head_dim * rope.share)
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope.within(positions), turned)
         scale = rope.attention_factor
         self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
 
 
 def frequencies(rope: Rope, dim: int) -> Tensor:
     """Angle per position of each pair of columns: [dim / 2] float32."""
-    return KINDS[rope.kind](rope, _plain(rope, dim))
+    return torch.zeros(1) if rope == NONE else KINDS[rope.kind](rope, _plain(rope, dim))
 
 
 def _plain(rope: Rope, dim: int) -> Tensor:
@@ -88,9 +103,15 @@ def _yarn(rope: Rope, plain: Tensor) -> Tensor:
     return plain / rope.factor * stretched + plain * (1 - stretched)
 
 
+def _longrope(rope: Rope, plain: Tensor) -> Tensor:
+    """Each wave stretched by a number of its own, found by search. (arXiv:2402.13753)"""
+    return plain / torch.tensor(rope.divisors)
+
+
 KINDS: dict[str, Callable[[Rope, Tensor], Tensor]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }

@@ -37,6 +37,7 @@ class Budget:
     block_size: int
     max_model_len: int
     memory_limit_bytes: int
+    blocks_per_request: int  # of the longest context
 
 
 def plan(
@@ -52,8 +53,8 @@ def plan(
     activation_bytes = _activations(wish, config, kv, longest)
     fixed = held_bytes + weights_bytes + activation_bytes
     left = limit_bytes - fixed
-    one_request = _ceil(longest, kv.block_size) * kv.block_bytes
-    least = one_request if wish.max_model_len else kv.block_bytes
+    one_request = kv.blocks_for(longest) * kv.block_bytes
+    least = one_request if wish.max_model_len else kv.blocks_for(1) * kv.block_bytes
     if left < least and (wish.kv_bytes == 0 or left < wish.kv_bytes):
         raise LoadError(
             f"weights ({_about(weights_bytes)}), activations ({_about(activation_bytes)}), the worker itself "
@@ -68,15 +69,16 @@ def plan(
         )
     room = wish.kv_bytes or min(left, _enough(wish, kv, longest))
     blocks = min(room // kv.block_bytes, BLOCKS_MAX)
-    if blocks == 0:
+    if blocks < kv.blocks_for(1):
         raise LoadError(
             f"--kv-memory {_size(wish.kv_bytes)} holds no block of {kv.block_size} tokens: "
             f"set --kv-memory to at least {_size(least)}"
         )
-    if wish.max_model_len > blocks * kv.block_size:
+    most = _tokens_in(blocks, kv, longest)
+    if wish.max_model_len > most:
         raise LoadError(
             f"--max-model-len {wish.max_model_len} needs {_size(one_request)} of KV and {_about(room)} are there: "
-            f"set --max-model-len to at most {blocks * kv.block_size}, or --kv-memory to at least {_size(one_request)}"
+            f"set --max-model-len to at most {most}, or --kv-memory to at least {_size(one_request)}"
         )
     return Budget(
         weights_bytes=weights_bytes,
@@ -85,8 +87,9 @@ def plan(
         kv_bytes_per_block=kv.block_bytes,
         blocks=blocks,
         block_size=kv.block_size,
-        max_model_len=min(longest, blocks * kv.block_size),
+        max_model_len=most,
         memory_limit_bytes=limit_bytes,
+        blocks_per_request=kv.blocks_for(most),
     )
 
 
@@ -94,22 +97,31 @@ def _enough(wish: Wish, kv: KvShape, longest: int) -> int:
     """Bytes beyond which more KV is of little use."""
     plenty = max(CACHE_SHARE * wish.slots * USUAL_TOKENS, CACHE_SHARE * WHOLE_REQUESTS * longest, PLENTY_TOKENS)
     most = CACHE_SHARE * wish.slots * _ceil(longest, kv.block_size)
-    return min(most, _ceil(plenty, kv.block_size)) * kv.block_bytes
+    return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
 
 
 def _longest(wish: Wish, config: DecoderConfig, kv: KvShape, room: int) -> int:
     """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
 
-    def fits(blocks: int) -> bool:
-        longest = min(blocks * kv.block_size, config.positions)
-        of_kv = blocks * kv.block_bytes
+    def fits(places: int) -> bool:
+        longest = min(places * kv.block_size, config.positions)
+        of_kv = kv.blocks_for(longest) * kv.block_bytes
         within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
         return within and _activations(wish, config, kv, longest) + max(of_kv, wish.kv_bytes) <= room
 
     # What a context takes grows with it, so the first one that does not fit can be searched by halving.
     most = _ceil(min(config.positions, CONTEXT_MAX), kv.block_size)
-    blocks = bisect.bisect_left(range(1, most + 1), True, key=lambda count: not fits(count))
-    return min(max(1, blocks) * kv.block_size, config.positions)
+    places = bisect.bisect_left(range(1, most + 1), True, key=lambda count: not fits(count))
+    return min(max(1, places) * kv.block_size, config.positions)
+
+
+def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
+    """The longest request that so many blocks hold, at most `longest`."""
+    if kv.blocks_for(longest) <= blocks:
+        return longest
+    places = range(1, _ceil(longest, kv.block_size))
+    fitting = bisect.bisect_right(places, blocks, key=lambda count: kv.blocks_for(count * kv.block_size))
+    return fitting * kv.block_size
 
 
 def _activations(wish: Wish, config: DecoderConfig, kv: KvShape, longest: int) -> int:
@@ -117,7 +129,7 @@ def _activations(wish: Wish, config: DecoderConfig, kv: KvShape, longest: int) -
     heads = (config.heads + 2 * config.kv_heads) * config.head_dim
     per_token = 6 * config.width + 2 * heads + 2 * config.heads * config.head_dim + 3 * config.mlp_width
     step = wish.token_budget * (per_token * kv.dtype.itemsize + 16)  # ids, positions and KV slots
-    tables = 2 * wish.slots * _ceil(longest, kv.block_size) * 4
+    tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
     # Logits, their copy while they are sorted, and the counts that penalties need.
     drawing = wish.slots * config.vocab * (4 + 4 + 4)
     angles = longest * config.head_dim * 4

@@ -34,11 +34,7 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
         """Reads the config and all headers, no weights."""
-        if not folder.is_dir():
-            raise LoadError(
-                f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)"
-            )
-        config = read_json(folder / "config.json")
+        config = read_config(folder)
         return cls(folder, config, [SafetensorsFile.open(folder / name) for name in _file_names(folder)])
 
     @property
@@ -53,6 +49,13 @@ class Checkpoint:
     def forget(self, name: str) -> None:
         """Gives the pages of a tensor back to the machine."""
         self._homes[name].forget(name)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json."""
+    if not folder.is_dir():
+        raise LoadError(f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)")
+    return read_json(folder / "config.json")
 
 
 def fingerprint(folder: Path) -> str:

@@ -13,6 +13,7 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
         self._values = {name: value for name, value in values.items() if value is not None}
+        self._nulls = values.keys() - self._values.keys()
         self._where = where
 
     def __contains__(self, name: str) -> bool:
@@ -54,6 +55,44 @@ class Fields:
         if not isinstance(value, dict):
             raise self._unfit(name, value, "an object")
         return Fields(value, f"{self._where}{name}.")
+
+    def names(self) -> list[str]:
+        """Of all fields that are there."""
+        return list(self._values)
+
+    def count_or_null(self, name: str, default: int | None) -> int | None:
+        """A whole number from 1, or null, which is not the same as absent here: that is `default`."""
+        if name in self._nulls or (name not in self and default is None):
+            return None
+        return self.count(name, default)
+
+    def number_or_null(self, name: str, default: float | None) -> float | None:
+        """A number above 0, or null; `default` if absent."""
+        if name in self._nulls or (name not in self and default is None):
+            return None
+        return self.number(name, default)
+
+    def words(self, name: str, allowed: Sequence[str], count: int) -> list[str]:
+        """A list of so many of `allowed`."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or len(value) != count or any(item not in allowed for item in value):
+            raise self._unfit(name, value, f"{count} times {' or '.join(allowed)}")
+        return [str(item) for item in value]
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        value = self._get(name, None)
+        if not isinstance(value, list):
+            raise self._unfit(name, value, "a list of numbers above 0")
+        items = Fields({str(place): item for place, item in enumerate(value)}, f"{self._where}{name}.")
+        return tuple(items.number(str(place)) for place in range(len(value)))
+
+    def switches(self, name: str, count: int) -> list[bool]:
+        """The first `count` of a list of zeros and ones."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or len(value) < count or any(item not in (0, 1) for item in value):
+            raise self._unfit(name, value, f"{count} times 0 or 1")
+        return [item == 1 for item in value[:count]]
 
     def get(self, name: str) -> Any:
         """Whatever stands there, unchecked."""

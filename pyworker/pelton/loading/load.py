@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Generator
@@ -13,14 +14,17 @@ from pelton_kernels._native import Program
 
 from pelton import device as machine
 from pelton.kv import KvArena, KvShape
+from pelton.layers.linear import Linear
 from pelton.loading import budget, weights
 from pelton.loading.budget import Budget
-from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.checkpoint import Checkpoint, read_config
 from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
 from pelton.models import resolve
-from pelton.models.llama import Llama
+from pelton.models.decoder import Decoder
+from pelton.models.family import Family
 from pelton.program import record_model
+from pelton.quantization import quantization_of
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
@@ -42,7 +46,8 @@ class Progress:
 class Loaded:
     """A model, ready to run, and the memory for its KV."""
 
-    model: Llama
+    family: Family
+    model: Decoder
     kv: KvArena
     budget: Budget
     device: torch.device
@@ -61,9 +66,13 @@ class Loaded:
 def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
     yield Progress("reading the checkpoint", 0, 0)
+    # Before the files, which may have formats that only the name of a scheme explains.
+    quantization = quantization_of(read_config(wish.folder), wish.quantize, wish.quantize_skip)
     checkpoint = Checkpoint.open(wish.folder)
     family, config = resolve(checkpoint.config)
     device = machine.choose(wish.device)
+    if quantization.is_quantised and device.type != "cpu":
+        raise LoadError(f"{quantization.name} weights run on CPUs; set --device cpu, or give a checkpoint of bfloat16")
     weights.check_sizes(config, checkpoint)
     dtype_name = _dtype(wish.dtype, checkpoint)
     dtype = DTYPES[dtype_name]
@@ -72,10 +81,12 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     torch.set_num_threads(threads)
 
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
-    shape = KvShape(config.layers, config.kv_heads, config.head_dim, block_size, dtype)
-    bare = family(config, positions=1)  # without weights and angles: it only says what it wants
-    found = weights.holdings(bare)
-    weights.compare(found, bare, checkpoint)
+    config = config.within(wish.max_model_len)
+    division = config.division
+    shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype, division.kinds)
+    bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
+    found = weights.holdings(bare, family, quantization)
+    weights.compare(found, family, config, quantization, checkpoint)
     planned = budget.plan(
         wish, config, shape, weights.needed_bytes(found, dtype), *machine.memory(device, wish.memory_limit_bytes)
     )
@@ -89,8 +100,8 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     yield Progress("reading weights", 0, total, planned)
 
     with torch.inference_mode():
-        model = family(config, planned.max_model_len).to(device)
-        for done in weights.read(weights.holdings(model), checkpoint, dtype, device):
+        model = Decoder(config, planned.max_model_len).to(device)
+        for done in weights.read(weights.holdings(model, family, quantization), checkpoint, dtype, device):
             yield Progress("reading weights", done, total)
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
@@ -98,8 +109,19 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         program = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
         if program is None:
             _try_step(model, arena, device)
-    numerics = ops.numerics_id(device, dtype)
-    return Loaded(model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, program)
+    numerics = f"{_numerics_id(model, device, dtype)}{division.numerics}"
+    return Loaded(family, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, program)
+
+
+def load_whole(wish: Wish) -> Loaded:
+    """Loads without looking at progress."""
+    loading = load(wish)
+    while True:
+        try:
+            next(loading)
+        except StopIteration as end:
+            loaded: Loaded = end.value
+            return loaded
 
 
 def _dtype(wish: str, checkpoint: Checkpoint) -> str:
@@ -110,7 +132,8 @@ def _dtype(wish: str, checkpoint: Checkpoint) -> str:
         raise LoadError(f"--dtype {wish}; supported: auto, {', '.join(DTYPES)}")
     sizes: Counter[torch.dtype] = Counter()
     for stored in checkpoint.tensors.values():
-        sizes[stored.dtype] += stored.bytes
+        if stored.dtype.is_floating_point:  # integers are codes, which say nothing about activations
+            sizes[stored.dtype] += stored.bytes
     most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
     if most in DTYPES.values():
         return next(name for name, dtype in DTYPES.items() if dtype == most)
@@ -119,15 +142,26 @@ def _dtype(wish: str, checkpoint: Checkpoint) -> str:
     return "float32"
 
 
-def _try_step(model: Llama, arena: KvArena, device: torch.device) -> None:
+def _numerics_id(model: Decoder, device: torch.device, dtype: torch.dtype) -> str:
+    """That of the kernels; and where weights are quantised, which of them and how."""
+    schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
+    ids = sorted({ops.numerics_id(device, dtype, scheme) for scheme in schemes.values()})
+    if set(schemes.values()) == {None}:
+        return ids[0]
+    layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
+    return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
+
+
+def _try_step(model: Decoder, arena: KvArena, device: torch.device) -> None:
     """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
     for tokens in (1, arena.shape.block_size):
         places = torch.arange(tokens, device=device)
+        kinds = len(arena.shape.kinds)
         step = Step(
             ids=torch.zeros(tokens, dtype=torch.int32, device=device),
             positions=places.int(),
-            kv_slots=places,
-            block_table=torch.zeros(1, 1, dtype=torch.int32, device=device),
+            kv_slots=places.repeat(kinds, 1),
+            block_table=torch.zeros(kinds, 1, 1, dtype=torch.int32, device=device),
             row_offsets=torch.tensor([0, tokens], dtype=torch.int32, device=device),
             row_starts=torch.zeros(1, dtype=torch.int32, device=device),
             kv=arena,

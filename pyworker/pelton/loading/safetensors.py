@@ -24,8 +24,17 @@ from pelton.loading.error import LoadError
 
 HEADER_BYTES_MAX = 100_000_000  # the format's own bound
 
-# What weights may be stored in. The format has more, for quantized checkpoints.
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# What weights may be stored in; the integers are those of quantised ones. The format has more.
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
 
 
 @dataclass(frozen=True, slots=True)

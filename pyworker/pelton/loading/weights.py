@@ -6,7 +6,6 @@ its layer takes to pack it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from pelton.layers.leaf import Leaf, Wanted
+from pelton.layers.linear import Linear
 from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig
-from pelton.models.llama import Llama
+from pelton.models.decoder import Decoder
+from pelton.models.family import IGNORED, Family
+from pelton.quantization import Quantization
 
 NAMED_MAX = 8  # names in one message
 
@@ -30,10 +32,13 @@ class Holding:
     wanted: list[tuple[str, Wanted]]
 
 
-def holdings(model: Llama) -> list[Holding]:
-    """Every layer with weights, in the order in which the model runs."""
-    names = model.names | ({"head": model.names["embedding"]} if model.config.is_tied else {})
+def holdings(model: Decoder, family: Family, quantization: Quantization) -> list[Holding]:
+    """Every layer with weights, in the order in which the model runs, told how its weights are stored."""
+    names = family.names | ({"head": family.names["embedding"]} if model.config.is_tied else {})
     leaves = [(path, leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
+    for path, leaf in leaves:
+        if isinstance(leaf, Linear):
+            leaf.storage = quantization.storage(path, _parts(path, names))
     return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
 
 
@@ -59,21 +64,32 @@ def check_sizes(config: DecoderConfig, checkpoint: Checkpoint) -> None:
             )
 
 
-def compare(found: list[Holding], model: Llama, checkpoint: Checkpoint) -> None:
+def compare(
+    found: list[Holding], family: Family, config: DecoderConfig, quantization: Quantization, checkpoint: Checkpoint
+) -> None:
     """Refuses a checkpoint with missing, unexpected or misshaped tensors, and names them."""
     stored = checkpoint.tensors
-    wanted = {name: want.shape for holding in found for name, want in holding.wanted}
+    wanted = {name: want for holding in found for name, want in holding.wanted}
     # A tied head may be stored too: it is the embedding once more.
-    ignored = [*model.ignored, *([re.escape(f"{model.names['head'][0]}.weight")] if model.config.is_tied else [])]
+    ignored = [
+        *IGNORED,
+        *quantization.ignored,
+        *([re.escape(f"{family.names['head'][0]}.weight")] if config.is_tied else []),
+    ]
     troubles = {
         "missing": [name for name in wanted if name not in stored],
         "unexpected": [
             name for name in stored if name not in wanted and not any(re.fullmatch(rule, name) for rule in ignored)
         ],
         "of another shape": [
-            f"{name} {list(stored[name].shape)} instead of {list(shape)}"
-            for name, shape in wanted.items()
-            if name in stored and stored[name].shape != shape
+            f"{name} {list(stored[name].shape)} instead of {list(want.shape)}"
+            for name, want in wanted.items()
+            if name in stored and stored[name].shape != want.shape
+        ],
+        "of another format": [
+            f"{name} {_dtype(stored[name].dtype)} instead of {' or '.join(map(_dtype, want.dtypes))}"
+            for name, want in wanted.items()
+            if name in stored and stored[name].dtype not in want.dtypes
         ],
     }
     said = [f"{len(names)} {kind}: {_some(names)}" for kind, names in troubles.items() if names]
@@ -89,7 +105,7 @@ def stored_bytes(found: list[Holding], checkpoint: Checkpoint) -> int:
 
 def needed_bytes(found: list[Holding], dtype: torch.dtype) -> int:
     """Bytes that the layers hold afterwards. A tied table counts twice: as rows to look up, and packed as the head."""
-    return sum(math.prod(want.shape) for holding in found for _, want in holding.wanted) * dtype.itemsize
+    return sum(holding.leaf.held_bytes(dtype) for holding in found)
 
 
 def read(found: list[Holding], checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Iterator[int]:
@@ -104,10 +120,18 @@ def read(found: list[Holding], checkpoint: Checkpoint, dtype: torch.dtype, devic
         yield done
 
 
-def _named(path: str, leaf: Leaf, names: dict[str, list[str]]) -> list[tuple[str, Wanted]]:
+def _parts(path: str, names: dict[str, list[str]]) -> list[str]:
     number = next(iter(re.findall(r"\d+", path)), "")
-    parts = names[re.sub(r"\d+", "*", path)]
-    return [(f"{parts[want.part].replace('*', number)}.{want.kind}", want) for want in leaf.wants()]
+    return [name.replace("*", number) for name in names[re.sub(r"\d+", "*", path)]]
+
+
+def _named(path: str, leaf: Leaf, names: dict[str, list[str]]) -> list[tuple[str, Wanted]]:
+    parts = _parts(path, names)
+    return [(f"{parts[want.part]}.{want.kind}", want) for want in leaf.wants()]
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _some(names: list[str]) -> str:

@@ -20,3 +20,5 @@ class Wish:
     slots: int = 256
     token_budget: int = 2048
     device: str = "auto"
+    quantize: str = "auto"
+    quantize_skip: str = "head"  # layers that stay as they are, by the names of `Llama.names`, with wildcards

@@ -6,20 +6,28 @@ from typing import Any
 
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
+from pelton.models import gemma, llama
 from pelton.models.config import DecoderConfig
-from pelton.models.llama import Llama
-from pelton.models.qwen3 import Qwen3
+from pelton.models.family import FUSED, NORMS_AFTER, Family
 
-ARCHITECTURES: dict[str, type[Llama]] = {"LlamaForCausalLM": Llama, "Qwen3ForCausalLM": Qwen3}
+ARCHITECTURES: dict[str, Family] = {
+    "LlamaForCausalLM": Family("llama", llama.llama, {}),
+    "MistralForCausalLM": Family("mistral", llama.mistral, {}),
+    "Qwen2ForCausalLM": Family("qwen2", llama.qwen2, {}),
+    "Qwen3ForCausalLM": Family("qwen3", llama.qwen3, {}),
+    "Gemma2ForCausalLM": Family("gemma2", gemma.gemma2, NORMS_AFTER),
+    "Gemma3ForCausalLM": Family("gemma3", gemma.gemma3, NORMS_AFTER),
+    "SmolLM3ForCausalLM": Family("smollm3", llama.smollm3, {}),
+    "GraniteForCausalLM": Family("granite", llama.granite, {}),
+    "Olmo2ForCausalLM": Family("olmo2", llama.olmo2, NORMS_AFTER),
+    "Phi3ForCausalLM": Family("phi3", llama.phi3, FUSED),
+}
 
 
-def resolve(config: dict[str, Any]) -> tuple[type[Llama], DecoderConfig]:
+def resolve(config: dict[str, Any]) -> tuple[Family, DecoderConfig]:
     """The family of a config.json, and the config as that family reads it."""
     if config.get("auto_map"):  # B:A7: code from a repository is never run, whatever else the config says
         raise LoadError("the model brings Python code of its own (`auto_map` in config.json), and Pelton runs none")
-    if config.get("quantization_config"):
-        method = Fields(config).object("quantization_config").get("quant_method")
-        raise LoadError(f"the checkpoint is quantized ({method}); supported: bfloat16, float16 and float32 weights")
     named = config.get("architectures") or []
     if not isinstance(named, list):
         named = [named]

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from pelton.kv import Division, divide
+from pelton.layers.mlp import Activation
 from pelton.layers.rotary import KINDS, Rope
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
+LAYERS_MAX = 10_000  # far above any model: a config.json may claim any number
+ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Sizes and switches of a decoder with gated MLPs and grouped heads."""
+    """Sizes and switches of a decoder with gated MLPs and grouped heads. What is not said is as in Llama."""
 
     vocab: int
     width: int
@@ -22,45 +29,94 @@ class DecoderConfig:
     head_dim: int
     mlp_width: int
     norm_eps: float
-    rope: Rope
+    activation: Activation
     positions: int  # the longest context that the checkpoint promises
     is_tied: bool  # the embedding's table is the head's weight too
-    attention_bias: bool
-    mlp_bias: bool
+    ropes: tuple[Rope, ...]  # by layer
+    windows: tuple[int | None, ...]  # by layer: how many tokens one sees, itself included; None: all
+    attention_scale: float
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    is_fused: bool = False  # in the checkpoint: queries, keys and values; gate and up
+    query_norm: Literal["head", "all heads"] | None = None  # what of queries and keys is normed together
+    norms_before: bool = True  # of what attention and MLP read
+    norms_after: bool = False  # of what they add
+    gain_offset: float = 0.0  # a norm's gain is this and its weight
+    attention_cap: float | None = None  # soft, of scores
+    logit_cap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what attention and MLP add
+    logit_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise LoadError(
                 f"`num_attention_heads` {self.heads} is no multiple of `num_key_value_heads` {self.kv_heads}"
             )
-        if self.head_dim % 2:
-            raise LoadError(f"`head_dim` is {self.head_dim}; rotary positions need an even one")
+        for rope in self.ropes:
+            if int(self.head_dim * rope.share) % 2:
+                raise LoadError(f"`head_dim` is {self.head_dim}; rotary positions need an even one")
+            pairs = int(self.head_dim * rope.share) // 2
+            for name, divisors in (("short_factor", rope.divisors), ("long_factor", rope.long_divisors)):
+                if rope.kind == "longrope" and len(divisors) != pairs:
+                    raise LoadError(f"`{name}` in config.json has {len(divisors)} numbers; supported: {pairs}")
+
+    def within(self, positions: int) -> DecoderConfig:
+        """As it is in a context of at most so many tokens (0: the model's own): no window that is never passed."""
+        longest = positions or self.positions
+        windows = (None if window is None or window >= longest else window for window in self.windows)
+        return replace(self, windows=tuple(windows))
+
+    @property
+    def division(self) -> Division:
+        """The layers as kinds, for blocks of KV."""
+        return divide(self.windows)
 
 
-def read_decoder(fields: Fields, head_dim: int | None = None, mlp_bias: bool = False) -> DecoderConfig:
-    """Reads a config.json as Llama has it. `head_dim` is what its absence means: None is width over heads."""
-    fields.word("hidden_act", ["silu"], "silu")  # B:M3
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+def read_decoder(
+    fields: Fields,
+    head_dim: int | None = None,
+    norm_eps: float = 1e-6,
+    activation: tuple[str, str] = ("hidden_act", "silu"),
+    rope: Rope | None = None,
+) -> DecoderConfig:
+    """Reads a config.json as Llama has it, without its biases. `head_dim`, `norm_eps`, `activation`: what absence means, for
+    the first None being width over heads, for the last with the field's name. `rope`: if it is read already."""
+    act = fields.word(activation[0], list(ACTIVATIONS), activation[1])  # B:M3
+    width, heads, layers = (fields.count(name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    if layers > LAYERS_MAX:
+        raise LoadError(f"`num_hidden_layers` in config.json is {layers}; supported: up to {LAYERS_MAX}")
     positions = fields.count("max_position_embeddings", 2048)
-    rope = read_rope(fields, positions)
+    rope = rope or read_rope(fields, positions)
+    head_dim = fields.count("head_dim", head_dim or max(1, width // heads))
     return DecoderConfig(
         vocab=fields.count("vocab_size"),
         width=width,
-        layers=fields.count("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=fields.count("num_key_value_heads", heads),
-        head_dim=fields.count("head_dim", head_dim or max(1, width // heads)),
+        head_dim=head_dim,
         mlp_width=fields.count("intermediate_size"),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=rope,
+        norm_eps=fields.number("rms_norm_eps", norm_eps),
+        activation=ACTIVATIONS[act],
         positions=_longest(rope, positions),
         is_tied=fields.flag("tie_word_embeddings"),
-        attention_bias=fields.flag("attention_bias"),
-        mlp_bias=fields.flag("mlp_bias") if mlp_bias else False,
+        ropes=(rope,) * layers,
+        windows=(None,) * layers,
+        attention_scale=head_dim**-0.5,
     )
 
 
-def read_rope(fields: Fields, positions: int) -> Rope:
+def read_local(fields: Fields, usual: Sequence[bool]) -> list[bool]:
+    """Which layers see a window, as `layer_types` says; `usual` is what its absence means."""
+    if "layer_types" not in fields:
+        return list(usual)
+    allowed = ["full_attention", "sliding_attention"]
+    return [word == allowed[1] for word in fields.words("layer_types", allowed, len(usual))]
+
+
+def read_rope(fields: Fields, positions: int, theta: float = 10_000.0, may_be_partial: bool = False) -> Rope:
     """transformers 5 writes `rope_parameters`; before it stood `rope_theta` beside an optional `rope_scaling`.
 
     Where both stand the older one holds, unless it is empty: so transformers resolves them, and so the model was tried.
@@ -70,23 +126,27 @@ def read_rope(fields: Fields, positions: int) -> Rope:
     for layers in ("full_attention", "sliding_attention"):
         if layers in given:
             raise LoadError(f"`{name}` in config.json differs by layer (`{layers}`); supported: one for all layers")
-    kind = given.word("rope_type" if "rope_type" in given else "type", list(KINDS), "default")
-    if given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0)) != 1.0:
+    kind = given.word("rope_type" if "rope_type" in given else "type", [*KINDS, "su"], "default")
+    share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    if share > 1 or (share < 1 and not may_be_partial):
         raise LoadError("`partial_rotary_factor` in config.json is not 1; supported: 1")
-    theta = given.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    theta = given.number("rope_theta", fields.number("rope_theta", theta))
     if kind == "default":
-        return Rope(kind, theta)
+        return Rope(kind, theta, share=share)
     if kind == "linear":
-        return Rope(kind, theta, given.number("factor"))
+        return Rope(kind, theta, given.number("factor"), share=share)
     # A field beside the others comes before the one within, as transformers reads them.
     original = fields.count(
         "original_max_position_embeddings", given.count("original_max_position_embeddings", positions)
     )
+    if kind in ("longrope", "su"):
+        return _read_longrope(given, theta, original, given.number("factor", positions / original), share)
     if kind == "llama3":
         low, high = given.number("low_freq_factor"), given.number("high_freq_factor")
         if high <= low:
             raise LoadError(f"`{name}.high_freq_factor` {high} is not above `low_freq_factor` {low}")
-        return Rope(kind, theta, given.number("factor"), original, low_freq_factor=low, high_freq_factor=high)
+        factor = given.number("factor")
+        return Rope(kind, theta, factor, original, low_freq_factor=low, high_freq_factor=high, share=share)
     if theta == 1.0:
         raise LoadError(
             "`rope_theta` in config.json is 1, and all its waves are the same; supported with yarn: any other"
@@ -101,6 +161,21 @@ def read_rope(fields: Fields, positions: int) -> Rope:
         beta_slow=given.number("beta_slow", 1.0),
         attention_factor=_yarn_attention_factor(given, factor),
         truncate=given.flag("truncate", True),
+        share=share,
+    )
+
+
+def _read_longrope(given: Fields, theta: float, original: int, factor: float, share: float) -> Rope:
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return Rope(
+        "longrope",
+        theta,
+        factor,
+        original,
+        attention_factor=given.number("attention_factor", usual),
+        divisors=given.numbers("short_factor"),
+        long_divisors=given.numbers("long_factor"),
+        share=share,
     )
 
 

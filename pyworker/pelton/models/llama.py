@@ -1,105 +1,85 @@
-"""Llama (arXiv:2302.13971, 2307.09288, 2407.21783): pre-norm decoder, rotary positions, grouped heads, gated MLP."""
+"""Llama and its near kin: pre-norm decoders that differ by a switch or two."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
-
-from pelton.layers.attention import CachedAttention
-from pelton.layers.embedding import Embedding
-from pelton.layers.linear import Head, Linear
-from pelton.layers.mlp import GatedMlp
-from pelton.layers.norm import ResidualNorm
-from pelton.layers.rotary import Rotary
+from pelton.layers.rotary import NONE
 from pelton.loading.config import Fields
-from pelton.models.config import DecoderConfig, read_decoder
-from pelton.step import Step
+from pelton.models.config import DecoderConfig, read_decoder, read_local, read_rope
 
 
-class Attention(nn.Module):
-    """Causal self-attention with fewer heads for keys and values than for queries."""
-
-    def __init__(self, config: DecoderConfig, layer: int, rotary: Rotary) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        q_width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.qkv = Linear(config.width, [q_width, kv_width, kv_width], config.attention_bias)
-        self.core = CachedAttention(layer, config.head_dim, rotary)
-        self.out = Linear(q_width, [config.width], config.attention_bias)
-
-    def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]
-        q, k, v = self.heads(x)
-        out: Tensor = self.out(self.core(q, k, v, step))
-        return out
-
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: [tokens, heads, head_dim]."""
-        q, k, v = self.qkv(x).split(self.qkv.heights, dim=1)
-        return self._cut(q), self._cut(k), self._cut(v)
-
-    def _cut(self, part: Tensor) -> Tensor:
-        return part.contiguous().view(part.shape[0], -1, self.head_dim)
+def llama(fields: Fields) -> DecoderConfig:
+    """arXiv:2302.13971, 2307.09288, 2407.21783."""
+    bias = fields.flag("attention_bias")
+    return replace(read_decoder(fields), qkv_bias=bias, out_bias=bias, mlp_bias=fields.flag("mlp_bias"))
 
 
-class Block(nn.Module):
-    """One layer: attention, then MLP, each on the normed sum of all before it."""
-
-    def __init__(self, config: DecoderConfig, attention: Attention) -> None:
-        super().__init__()
-        self.attention_norm = ResidualNorm(config.width, config.norm_eps)
-        self.attention = attention
-        self.mlp_norm = ResidualNorm(config.width, config.norm_eps)
-        self.mlp = GatedMlp(config.width, config.mlp_width, config.mlp_bias)
-
-    def forward(self, x: Tensor, residual: Tensor, step: Step) -> tuple[Tensor, Tensor]:  # [tokens, width] both
-        x, residual = self.attention_norm(x, residual)  # residual += x; x = norm(residual)
-        x = self.attention(x, step)
-        x, residual = self.mlp_norm(x, residual)
-        return self.mlp(x), residual
+def mistral(fields: Fields) -> DecoderConfig:
+    """arXiv:2310.06825: a window in every layer, unless the config says null."""
+    config = read_decoder(fields)
+    return replace(config, windows=(fields.count_or_null("sliding_window", 4096),) * config.layers)
 
 
-class Llama(nn.Module):
-    """The whole decoder. `positions` bounds the table of rotary angles."""
+def qwen2(fields: Fields) -> DecoderConfig:
+    """arXiv:2407.10671, 2412.15115: biases where queries, keys and values are made. A window in the upper layers, if asked for."""
+    config = replace(read_decoder(fields), qkv_bias=True)
+    return replace(config, windows=_qwen_windows(fields, config.layers))
 
-    family: ClassVar = "llama"
-    attention: ClassVar = Attention
-    # Which of the checkpoint's tensors a layer holds; `*` is the block's number. Several stand one above the other.
-    names: ClassVar[dict[str, list[str]]] = {
-        "embedding": ["model.embed_tokens"],
-        "blocks.*.attention_norm": ["model.layers.*.input_layernorm"],
-        "blocks.*.attention.qkv": [f"model.layers.*.self_attn.{part}_proj" for part in "qkv"],
-        "blocks.*.attention.out": ["model.layers.*.self_attn.o_proj"],
-        "blocks.*.mlp_norm": ["model.layers.*.post_attention_layernorm"],
-        "blocks.*.mlp.gate_up": [f"model.layers.*.mlp.{part}_proj" for part in ("gate", "up")],
-        "blocks.*.mlp.down": ["model.layers.*.mlp.down_proj"],
-        "norm": ["model.norm"],
-        "head": ["lm_head"],
-    }
-    # Old checkpoints carry frequencies, which follow from the config.
-    ignored: ClassVar[list[str]] = [r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"]
 
-    def __init__(self, config: DecoderConfig, positions: int) -> None:
-        super().__init__()
-        rotary = Rotary(config.rope, config.head_dim, positions)
-        self.config = config
-        self.embedding = Embedding(config.vocab, config.width)
-        self.blocks = nn.ModuleList(
-            Block(config, self.attention(config, layer, rotary)) for layer in range(config.layers)
-        )
-        self.norm = ResidualNorm(config.width, config.norm_eps)
-        self.head = Head(config.width, config.vocab)
+def qwen3(fields: Fields) -> DecoderConfig:
+    """arXiv:2505.09388: queries and keys are normed head by head before they are rotated, so biases are rare."""
+    bias = fields.flag("attention_bias")
+    config = replace(read_decoder(fields, head_dim=128), qkv_bias=bias, out_bias=bias, query_norm="head")
+    return replace(config, windows=_qwen_windows(fields, config.layers))
 
-    @staticmethod
-    def read_config(fields: Fields) -> DecoderConfig:
-        """The family's config.json."""
-        return read_decoder(fields, mlp_bias=True)
 
-    def forward(self, step: Step) -> Tensor:  # [tokens, width]: what the head reads
-        x: Tensor = self.embedding(step.ids)
-        residual = torch.zeros_like(x)
-        for block in self.blocks:
-            x, residual = block(x, residual, step)
-        x, _ = self.norm(x, residual)
-        return x
+def _qwen_windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
+    window = fields.count_or_null("sliding_window", 4096) if fields.flag("use_sliding_window") else None
+    first = fields.count("max_window_layers", 28, least=0)
+    is_local = read_local(fields, [layer >= first for layer in range(layers)])
+    return tuple(window if local else None for local in is_local)
+
+
+def smollm3(fields: Fields) -> DecoderConfig:
+    """huggingface.co/blog/smollm3: some layers know no positions (arXiv:2501.18795); these may have a window."""
+    config = llama(fields)
+    if "no_rope_layers" in fields:
+        rotates = fields.switches("no_rope_layers", config.layers)  # 1 is with
+    else:
+        interval = fields.count("no_rope_layer_interval", 4)
+        rotates = [(layer + 1) % interval != 0 for layer in range(config.layers)]
+    window = fields.count_or_null("sliding_window", None) if fields.flag("use_sliding_window") else None
+    return replace(
+        config,
+        is_tied=fields.flag("tie_word_embeddings", default=True),
+        ropes=tuple(rope if has else NONE for rope, has in zip(config.ropes, rotates, strict=True)),
+        windows=tuple(window if local else None for local in read_local(fields, [not has for has in rotates])),
+    )
+
+
+def granite(fields: Fields) -> DecoderConfig:
+    """huggingface.co/ibm-granite: four numbers that keep all sizes of the model at one learning rate (arXiv:2203.03466)."""
+    return replace(
+        llama(fields),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        residual_scale=fields.number("residual_multiplier", 1.0),
+        attention_scale=fields.number("attention_multiplier", 1.0),
+        logit_scale=1.0 / fields.number("logits_scaling", 1.0),
+    )
+
+
+def olmo2(fields: Fields) -> DecoderConfig:
+    """arXiv:2501.00656: norms after attention and MLP instead of before them, and over all queries and all keys of a token."""
+    bias = fields.flag("attention_bias")
+    config = read_decoder(fields, norm_eps=1e-5)
+    return replace(config, qkv_bias=bias, out_bias=bias, query_norm="all heads", norms_before=False, norms_after=True)
+
+
+def phi3(fields: Fields) -> DecoderConfig:
+    """arXiv:2404.14219, 2412.08905: products stand fused in the checkpoint. A share of each head may be rotated alone."""
+    positions = fields.count("max_position_embeddings", 4096)
+    rope = read_rope(fields, positions, may_be_partial=True)
+    config = read_decoder(fields, norm_eps=1e-5, rope=rope)
+    windows = (fields.count_or_null("sliding_window", None),) * config.layers
+    return replace(config, is_fused=True, windows=windows)

@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -36,7 +37,7 @@ class HandshakeResponse(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., records_checksum: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., device_name: _Optional[str] = ..., worker_version: _Optional[str] = ..., memory_socket: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device")
+    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +48,8 @@ class LoadRequest(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZE_SKIP_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     max_model_len: int
@@ -57,7 +60,9 @@ class LoadRequest(_message.Message):
     slots: int
     token_budget: int
     device: str
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
+    quantize: str
+    quantize_skip: str
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("stage", "done", "total", "budget", "report")
@@ -74,7 +79,7 @@ class LoadProgress(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., report: _Optional[_Union[ModelReport, _Mapping]] = ...) -> None: ...
 
 class Budget(_message.Message):
-    __slots__ = ("weights_bytes", "activation_bytes", "kv_bytes", "kv_bytes_per_block", "blocks", "block_size", "max_model_len", "memory_limit_bytes")
+    __slots__ = ("weights_bytes", "activation_bytes", "kv_bytes", "kv_bytes_per_block", "blocks", "block_size", "max_model_len", "memory_limit_bytes", "blocks_per_request")
     WEIGHTS_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +88,7 @@ class Budget(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
     weights_bytes: int
     activation_bytes: int
     kv_bytes: int
@@ -91,10 +97,11 @@ class Budget(_message.Message):
     block_size: int
     max_model_len: int
     memory_limit_bytes: int
-    def __init__(self, weights_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., kv_bytes_per_block: _Optional[int] = ..., blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
+    blocks_per_request: int
+    def __init__(self, weights_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., kv_bytes_per_block: _Optional[int] = ..., blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., blocks_per_request: _Optional[int] = ...) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant")
+    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant", "kinds")
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +111,7 @@ class ModelReport(_message.Message):
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     INVARIANT_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     family: str
     dtype: str
     vocab_size: int
@@ -113,15 +121,36 @@ class ModelReport(_message.Message):
     budget: Budget
     numerics_id: str
     invariant: bool
-    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ...) -> None: ...
+    kinds: _containers.RepeatedCompositeFieldContainer[Kind]
+    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ..., kinds: _Optional[_Iterable[_Union[Kind, _Mapping]]] = ...) -> None: ...
+
+class Kind(_message.Message):
+    __slots__ = ("full", "window")
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    full: Full
+    window: Window
+    def __init__(self, full: _Optional[_Union[Full, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
+
+class Full(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    def __init__(self, tokens: _Optional[int] = ...) -> None: ...
 
 class StepsRequest(_message.Message):
-    __slots__ = ("attach", "frame")
+    __slots__ = ("attach", "frame", "mask")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     frame: bytes
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., frame: _Optional[bytes] = ...) -> None: ...
+    mask: bytes
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., frame: _Optional[bytes] = ..., mask: _Optional[bytes] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("nonce", "capacities")

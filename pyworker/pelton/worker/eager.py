@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 
-from pelton_kernels._native import HostMemory, WorkerEnd
+from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
 from pelton.frames import Counts, FrameViews
 from pelton.host import HostBlocks
@@ -22,9 +22,16 @@ OK, FAILED = 0, 1
 class EagerSteps:
     """See `Steps`."""
 
-    def __init__(self, loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        slots: int,
+        top_logprobs: int,
+        host: HostMemory | None = None,
+        masks: MaskMemory | None = None,
+    ) -> None:
         host_blocks = None if host is None else HostBlocks(host, loaded.device)
-        self._runner = Runner(loaded, slots, top_logprobs, host_blocks)
+        self._runner = Runner(loaded, slots, top_logprobs, host_blocks, masks)
         self._is_draining = threading.Event()
         self._has_failed = False
         self._step_began: float | None = None
@@ -66,7 +73,7 @@ class EagerSteps:
             return FAILED
         counts = Counts(*end.header(frame))
         try:
-            self._runner.run(views.cut(frame, counts))
+            self._runner.run(views.cut(frame, counts), counts.step)
         except Exception:
             self._has_failed = True
             failed(counts.step, counts.epoch, traceback.format_exc())

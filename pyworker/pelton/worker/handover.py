@@ -2,7 +2,7 @@
 
 gRPC carries no descriptors, so this is a socket of its own:
 
-    router -> worker   nonce (16 bytes), with two descriptors: memory, bell; and a third if there is host memory
+    router -> worker   nonce (16 bytes), with three descriptors: memory, bell, masks; and a fourth if there is host memory
     worker -> router   1: mapped, steps run   |   0, length (u32, little-endian), why not
     ...                the connection stays open and silent; its end detaches the router, however it went
 
@@ -22,7 +22,7 @@ import struct
 import threading
 from pathlib import Path
 
-from pelton_kernels._native import HostMemory, WorkerEnd
+from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
 from pelton.worker.session import NONCE_BYTES, BusyError, ClaimError, Session
 from pelton.worker.steps import StepLoop
@@ -74,21 +74,22 @@ class MemorySocket:
         if uid != os.geteuid():
             raise ClaimError(f"user {uid} may not hand over memory to user {os.geteuid()}")
         # No deadline: a router connects before it loads, so that it can unlink the socket files, and sends afterwards.
-        nonce, fds, flags, _ = socket.recv_fds(connection, NONCE_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
+        nonce, fds, flags, _ = socket.recv_fds(connection, NONCE_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
         if not nonce:
             return None
         try:
-            if len(nonce) != NONCE_BYTES or len(fds) not in {2, 3} or flags & socket.MSG_CTRUNC:
+            if len(nonce) != NONCE_BYTES or len(fds) not in {3, 4} or flags & socket.MSG_CTRUNC:
                 raise ClaimError(
-                    f"{len(nonce)} bytes and {len(fds)} descriptors came; expected {NONCE_BYTES}, and 2 or 3"
+                    f"{len(nonce)} bytes and {len(fds)} descriptors came; expected {NONCE_BYTES}, and 3 or 4"
                 )
             end = WorkerEnd.from_fds(*fds[:2])
-            host = HostMemory.from_fd(fds[2]) if len(fds) == 3 else None
+            masks = MaskMemory.from_fd(fds[2])
+            host = HostMemory.from_fd(fds[3]) if len(fds) == 4 else None
         finally:
             for fd in fds:
                 os.close(fd)
         # A loop that cannot go on hangs up, so that the router hears of it at once. It only wakes `_serve`, which closes
         # the connection when the memory is let go.
         return self._session.attach(
-            nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RD), host=host
+            nonce, end, published=None, failed=lambda: connection.shutdown(socket.SHUT_RD), host=host, masks=masks
         )

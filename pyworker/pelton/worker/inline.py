@@ -23,18 +23,23 @@ def serve(session: Session, attach: Attach, requests: Iterator[StepsRequest]) ->
     """Answers a stream whose first message was `attach`, until it ends."""
     capacities = {field.name: getattr(attach.capacities, field.name) for field in attach.capacities.DESCRIPTOR.fields}
     end = WorkerEnd.inline(capacities, session.epoch)
+    masks = session.local_masks(capacities["slots"])
     results: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     loop = session.attach(
         attach.nonce,
         end,
         published=lambda frame: results.put(end.result_bytes(frame)),
         failed=lambda: results.put(None),
+        masks=masks,
     )
 
     def take_plans() -> None:
         try:
             for request in requests:
-                end.accept_plan(request.frame)
+                if request.WhichOneof("kind") == "mask":
+                    masks.accept(request.mask)
+                else:
+                    end.accept_plan(request.frame)
         except grpc.RpcError:
             pass  # how grpcio says that the router has gone
         except RuntimeError as error:

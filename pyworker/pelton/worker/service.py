@@ -142,14 +142,19 @@ def _progress(said: Any) -> pb.LoadProgress:
 def _report(loaded: Any) -> pb.LoadProgress:
     budget = pb.Budget(**dataclasses.asdict(loaded.budget))
     report = pb.ModelReport(
-        family=loaded.model.family,
+        family=loaded.family.name,
         dtype=loaded.dtype,
         vocab_size=loaded.model.config.vocab,
         max_model_len=loaded.budget.max_model_len,
         block_size=loaded.kv.shape.block_size,
         blocks=loaded.kv.blocks,
+        kinds=[_kind(kind) for kind in loaded.kv.shape.kinds],
         budget=budget,
         numerics_id=loaded.numerics_id,
         invariant=loaded.is_invariant,
     )
     return pb.LoadProgress(stage="ready", done=1, total=1, budget=budget, report=report)
+
+
+def _kind(kind: Any) -> pb.Kind:
+    return pb.Kind(full=pb.Full()) if kind.window is None else pb.Kind(window=pb.Window(tokens=kind.window))

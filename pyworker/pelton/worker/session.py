@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pelton_kernels._native import HostMemory, WorkerEnd
+from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
 from pelton.worker.steps import StepLoop, steps_for
 
@@ -99,6 +99,7 @@ class Session:
         published: Callable[[int], None] | None,
         failed: Callable[[], None],
         host: HostMemory | None = None,
+        masks: MaskMemory | None = None,
     ) -> StepLoop:
         """Starts to run the frames of `end`. See `StepLoop` for the two calls."""
         with self._lock:
@@ -121,15 +122,29 @@ class Session:
                     f"host memory for blocks of {host.block_bytes} bytes; "
                     f"the model's blocks have {loaded.kv.shape.block_bytes}"
                 )
+            vocab = loaded.model.config.vocab
+            if masks is not None and (masks.slots != slots[2] or masks.tokens != vocab or masks.epoch != self.epoch):
+                raise ClaimError(
+                    f"masks of {masks.slots} slots and {masks.tokens} tokens in epoch {masks.epoch}; "
+                    f"frames and model have {slots[2]} and {vocab} in epoch {self.epoch}"
+                )
             end.set_bounds(
                 blocks=loaded.kv.blocks,
+                kinds=len(loaded.kv.shape.kinds),
                 host_blocks=0 if host is None else host.blocks,
                 block_size=loaded.kv.shape.block_size,
-                vocab=loaded.model.config.vocab,
+                vocab=vocab,
                 positions=loaded.budget.max_model_len,
             )
-            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1], host), published, failed)
+            self._loop = StepLoop(end, steps_for(loaded, slots[2], top_logprobs[1], host, masks), published, failed)
             return self._loop
+
+    def local_masks(self, slots: int) -> MaskMemory:
+        """For a router that shares no memory: its masks come inline."""
+        with self._lock:
+            if self._loaded is None:
+                raise ClaimError("no model is loaded")
+            return MaskMemory.local(slots, self._loaded[2].model.config.vocab, self.epoch)
 
     def detach(self, loop: StepLoop) -> None:
         """Ends a loop; the worker is free for the next router."""

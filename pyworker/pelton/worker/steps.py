@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pelton_kernels import _native
-from pelton_kernels._native import HostMemory, WorkerEnd
+from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
 if TYPE_CHECKING:
     from pelton.loading.load import Loaded
@@ -44,16 +44,21 @@ class Steps(Protocol):
         """Lets go of the router's memory. No frame is run any more."""
 
 
-def steps_for(loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None) -> Steps:
-    """Fresh slots for a router; `host` is its memory of saved blocks, if it hands one over."""
+def steps_for(
+    loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None, masks: MaskMemory | None = None
+) -> Steps:
+    """Fresh slots for a router; `host` is its memory of saved blocks, if it hands one over, and `masks` that of its masks:
+    without it, rows that have one are not drawn."""
     if loaded.program is None:
         from pelton.worker.eager import EagerSteps
 
-        return EagerSteps(loaded, slots, top_logprobs, host)
+        return EagerSteps(loaded, slots, top_logprobs, host, masks)
     return _native.Steps(
         loaded.program,
         host,
+        masks,
         slots=slots,
+        kinds=len(loaded.kv.shape.kinds),
         positions=loaded.budget.max_model_len,
         block_size=loaded.kv.shape.block_size,
         vocabulary=loaded.model.config.vocab,

@@ -175,11 +175,12 @@ impl Core {
         let group = self.groups.get_mut(&id).expect("plan() looked");
         let (prices, epoch) = (group.cost.prices(), group.epoch.as_mut().expect("plan() looked"));
         let request = self.requests.get_mut(key);
-        hit.partial = hit.partial.filter(|partial| next.takes_copies(partial.sources.len()));
+        let waits_for_loads = !next.takes_loads(&hit);
+        // Who waits takes the blocks of its first row when that comes: how long it may be then nobody knows now.
+        hit.partial = hit.partial.filter(|partial| !waits_for_loads && next.takes_copies(partial.sources.len()));
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
         let count = next.row_max(known - cached, cached, 0);
-        let waits_for_loads = !next.takes_loads(&hit);
         if count == 0 && !waits_for_loads {
             return false;
         }
@@ -204,7 +205,9 @@ impl Core {
         let loads = take_for_loads(&loads, blocks, &mut table);
         blocks.take_full(known, &mut table);
         let count = blocks.row_max(&table, cached, count.max(1));
-        blocks.take_for_row(&mut table, cached, cached + count);
+        if !waits_for_loads {
+            blocks.take_for_row(&mut table, cached, cached + count);
+        }
         for (kind, &from) in partial.iter().flat_map(|partial| partial.sources.iter().enumerate()) {
             let to = table.get(kind, places).expect("the row writes behind the copied tokens");
             next.copy(Copy { from, to, tokens: partial.as_ref().map_or(0, |partial| partial.tokens) });
@@ -233,7 +236,8 @@ impl Core {
         epoch.transfers.load(slot, loads);
         plan_loads(epoch, next);
         let running = epoch.running_mut(slot);
-        if running.loading == 0 {
+        assert_eq!(running.loading > 0, waits_for_loads, "the step takes loads in their order");
+        if !waits_for_loads {
             next.row(slot, running, request, count);
         }
         epoch.move_frontier(slot, self.requests.get_mut(key));
@@ -255,6 +259,7 @@ impl Core {
             self.totals.prompt_tokens += u64::from(request.prompt_len);
             self.totals.cached_tokens += u64::from(cached);
             self.totals.evicted_tokens += u64::from(missed.evicted);
+            self.totals.too_short_tokens += u64::from(missed.too_short);
             self.totals.host_hits += u64::from(below.host);
             self.totals.disk_hits += u64::from(below.disk);
             self.events.push(Event::Admitted { request: request.place.id, cached });

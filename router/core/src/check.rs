@@ -72,7 +72,7 @@ fn check_tokens(slot: SlotId, running: &Running, config: &CoreConfig) {
     assert!(running.shared <= running.table.held(), "{slot:?}: full kinds keep what they found");
     assert!(running.indexed * block_size <= running.committed as usize, "{slot:?}: the index sees committed tokens");
     let told = if running.last_row == StepId(0) { 0 } else { (running.planned as usize).div_ceil(block_size) };
-    assert_eq!(running.appended, told, "{slot:?}: what is filled was told");
+    assert!(running.appended >= told, "{slot:?}: what is filled was told");
 }
 
 /// Whatever a step in flight or the next one reads is there.
@@ -99,11 +99,12 @@ fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requ
         let request = requests.get(key);
         assert_eq!(request.home, Home::Slot(id, slot));
         assert!(running.planned <= request.known() + running.draws);
-        let draws = rows.iter().filter(|(_, row)| row.samples).count();
+        let draws = rows.iter().filter(|(_, row)| row.samples && !row.is_void).count();
         assert_eq!(running.draws as usize, draws, "{slot:?}: draws in flight");
     }
     if let Some(&(step, row)) = rows.last() {
-        assert_eq!((step, row.end), (running.last_row, running.planned));
+        assert_eq!(step, running.last_row);
+        assert!(row.end == running.planned || row.is_void, "{slot:?}: planned as far as its last row that counts");
     }
     let named = epoch.in_flight.iter().filter(|sent| sent.named.contains(&slot)).map(|sent| sent.step);
     match named.chain(rows.last().map(|&(step, _)| step)).max() {

@@ -29,7 +29,7 @@ pub enum CommitError {
         /// Rows of the results.
         got: usize,
     },
-    /// A token for each row that samples, none for the others.
+    /// A token for each row that samples, none for the others. A masked row's may be missing.
     #[error("row {row} samples: {samples}; a token came: {}", !samples)]
     WrongRow {
         /// Which row.
@@ -66,9 +66,17 @@ impl Core {
         let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
-        if let Owner::Serves(key) | Owner::Yields(key) = running.owner {
-            let before = std::mem::replace(&mut running.committed, row.end);
+        if let Owner::Serves(key) | Owner::Yields(key) = running.owner
+            && !row.is_void
+        {
+            let is_unsampled = row.masked && result.is_none();
+            let end = row.end - u32::from(is_unsampled); // a row that is taken back is computed again from its last token on
+            let before = std::mem::replace(&mut running.committed, end);
             running.draws -= u32::from(row.samples);
+            if is_unsampled {
+                epoch.take_back(row);
+                totals.unsampled += 1;
+            }
             let now = requests.looks.now;
             let request = requests.get_mut(key);
             request.account.step(took_us);
@@ -103,7 +111,11 @@ fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), Com
     if results.rows.len() != rows.len() {
         return Err(CommitError::WrongRowCount { expected: rows.len(), got: results.rows.len() });
     }
-    match rows.iter().zip(&results.rows).position(|(row, result)| row.samples != result.is_some()) {
+    let is_wrong = |(row, result): (&SentRow, &Option<RowResult>)| {
+        let may_be_missing = row.masked && result.is_none();
+        row.samples != result.is_some() && !may_be_missing
+    };
+    match rows.iter().zip(&results.rows).position(is_wrong) {
         Some(row) => Err(CommitError::WrongRow { row, samples: rows[row].samples }),
         None => Ok(()),
     }

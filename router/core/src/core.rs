@@ -57,6 +57,27 @@ pub struct CoreConfig {
 }
 
 impl CoreConfig {
+    /// For a model of full attention only: all that a step may hold, no tiers, no pins, no bounds of the queue and the cache.
+    pub fn new(limits: Limits, block_size: u32, max_model_len: u32, hash_key: [u64; 2]) -> Self {
+        Self {
+            block_size,
+            kinds: vec![Kind::Full],
+            max_model_len,
+            limits,
+            max_running: limits.slots,
+            max_waiting: usize::MAX,
+            token_budget: limits.tokens,
+            itl_target_us: None,
+            hash_key,
+            host_blocks: 0,
+            disk_places: 0,
+            prefix_caching: true,
+            pin_share: 0,
+            tenant_cache_share: 100,
+            tells_cache_changes: false,
+        }
+    }
+
     /// Whether blocks are kept in the host's memory: there are some, and steps may hold the copies.
     pub(crate) fn has_host_tier(&self) -> bool {
         self.host_blocks > 0 && self.limits.saves > 0 && self.limits.loads > 0
@@ -102,6 +123,8 @@ pub struct Counts {
     pub loads: u64,
     /// Tokens committed.
     pub generated_tokens: u64,
+    /// Rows whose mask did not come in time: each was computed a second time.
+    pub unsampled: u64,
     /// Times a request lost its blocks to another one.
     pub preemptions: u64,
     /// Tokens whose KV was lost by that, as far as nobody else held it.
@@ -120,6 +143,8 @@ pub struct Counts {
     pub replayed: u64,
     /// Prompt tokens that were computed again because the prefix cache had given them up.
     pub evicted_tokens: u64,
+    /// Those that no cache would have held.
+    pub too_short_tokens: u64,
     /// How long those that have ended waited, and what for.
     pub waited: Waited,
 }
@@ -173,6 +198,7 @@ impl Core {
         assert!(before.is_none(), "{group:?} is added once");
         self.pin_anew(group);
         self.tell_of_tiers(group);
+        self.prefetch_first();
         self.note_outage();
     }
 
@@ -189,6 +215,7 @@ impl Core {
         if waiting >= self.config.max_waiting {
             return Err(Refusal::QueueFull { waiting, limit: self.config.max_waiting });
         }
+        assert!(!new.masked || self.kinds.states() == 0, "a state cannot be taken back by a token");
         check_bounds(&new, &self.config)?;
         let request = LiveRequest::new(new, self.config.max_model_len);
         self.check_fits(&request)?;

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::Blocks;
 use crate::cost::Work;
 use crate::hit::Hit;
+use crate::keys::Key;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
-use crate::prefix::Key;
 use crate::table::Table;
 use crate::tiers::Transfers;
 use crate::{BlockId, CoreConfig, HostBlockId, SlotId, StepId};
@@ -85,6 +85,8 @@ pub(crate) struct SentRow {
     pub(crate) slot: SlotId,
     pub(crate) end: u32, // so many tokens have KV after it
     pub(crate) samples: bool,
+    pub(crate) masked: bool,  // its token may be missing
+    pub(crate) is_void: bool, // the row before it drew no token, so this one computes with a wrong one: nothing of it counts
 }
 
 /// See the top of the file.
@@ -152,9 +154,12 @@ impl Epoch {
         }
     }
 
-    /// Tokens that are still to be computed here or are being computed.
+    /// Tokens that are still to be computed here or are being computed. What was found is not computed, wherever it was.
     pub(crate) fn load(&self, requests: &Requests) -> u64 {
-        let tokens = |running: &Running, key| u64::from(requests.get(key).known() + running.draws - running.committed);
+        let tokens = |running: &Running, key| {
+            let found = self.blocks.tokens_in_places(running.found as usize);
+            u64::from(requests.get(key).known() + running.draws - running.committed.max(found))
+        };
         self.order.iter().map(|&(_, slot)| tokens(self.running(slot), self.served(slot))).sum()
     }
 
@@ -242,6 +247,18 @@ impl Epoch {
             self.blocks.index_prompt_end(request, &running.table, running.indexed);
         }
         self.move_frontier(slot, request);
+    }
+
+    /// A row has come back without its token. The KV of its last token counts no more, and no row after it: the slot goes on
+    /// as if its row had ended there, and the next one computes that token again, to draw behind it. What such rows have
+    /// written lies behind all that counts, where nobody reads before it is written again.
+    pub(crate) fn take_back(&mut self, row: SentRow) {
+        assert!(self.blocks.kinds().states() == 0, "a state cannot be taken back by a token");
+        for sent in &mut self.in_flight {
+            sent.rows.iter_mut().filter(|later| later.slot == row.slot).for_each(|later| later.is_void = true);
+        }
+        let running = self.running_mut(row.slot);
+        (running.planned, running.draws) = (row.end - 1, 0);
     }
 
     /// Gives back what no row of this slot reads any more, now that more than `before` tokens are committed.

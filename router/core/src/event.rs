@@ -1,8 +1,10 @@
 //! What the core tells the engine: after `plan`, after `commit`, after `worker_back`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Explanation, Refusal, RequestId, TokenId};
+use crate::{CacheScope, Explanation, Refusal, RequestId, TokenId};
 
 /// Something that happened to a request. Events of one request come in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,8 +62,11 @@ pub enum CacheChange {
         parent: Option<u64>,
         /// Its tokens.
         tokens: Box<[TokenId]>,
-        /// The salt of the requests that can find it. C:K3.
-        salt: u64,
+        /// Blocks before it.
+        before: u32,
+        /// Of the requests that can find it; none: its KV depends on tokens alone. C:K3.
+        #[serde(with = "crate::scope::shared")]
+        scope: Option<Arc<CacheScope>>,
         /// Where.
         medium: Medium,
     },

@@ -113,14 +113,17 @@ impl Waited {
     }
 }
 
-/// Why prompt tokens were not found in the prefix cache, at the first admission. What neither of these explains was never
-/// there, as far as is remembered.
+/// Why prompt tokens were not found in the prefix cache, at the first admission. What none of these explains is new: it was
+/// never there, as far as is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Missed {
     /// The prefix cache is off.
     pub is_off: bool,
     /// Tokens right behind the hit that were there and were given up since.
     pub evicted: u32,
+    /// Tokens that no cache would have held: the last one, which is computed to draw the next, and, where blocks are found
+    /// whole or not at all, those of the last block.
+    pub too_short: u32,
     /// Nothing was found, and the first block is there under another salt.
     pub has_other_salt: bool,
 }
@@ -256,6 +259,11 @@ impl Explanation {
             preempted_others: Preempted::default(),
             slowed_others_us: 0,
         }
+    }
+
+    /// Prompt tokens that nobody had computed before, as far as is remembered.
+    pub fn new_tokens(&self) -> u32 {
+        self.prompt.saturating_sub(self.cached + self.missed.evicted + self.missed.too_short)
     }
 }
 

@@ -5,8 +5,9 @@
 //!
 //! Never here: requests, who holds what is found.
 
+use crate::keys::Key;
 use crate::kinds::{KINDS_MAX, Kinds};
-use crate::prefix::{Key, PrefixIndex};
+use crate::prefix::PrefixIndex;
 use crate::table::Table;
 use crate::tiers::Found;
 use crate::{BlockId, HostBlockId};
@@ -168,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::prefix::{KeyChain, KeyMaker};
+    use crate::keys::{KeyChain, KeyMaker};
     use crate::{Kind, StateMode, TokenId};
 
     const BLOCK_SIZE: u32 = 3;
@@ -212,14 +213,14 @@ mod tests {
             let mut index = PrefixIndex::new(512, BLOCK_SIZE as usize);
             let mut entered = Vec::new();
             for text in &texts {
-                let mut chain = KeyChain::new(0);
+                let mut chain = KeyChain::new(None);
                 for at in 0..text.len() / BLOCK_SIZE as usize {
                     let filling = &text[at * BLOCK_SIZE as usize..][..BLOCK_SIZE as usize];
                     let (parent, key) = (chain.key(&maker, text, at), chain.key(&maker, text, at + 1));
                     for kind in 0..list.len() {
                         let block = BlockId(u32::try_from(entered.len()).expect("few"));
                         let beyond = (at + 1) * BLOCK_SIZE as usize;
-                        if index.insert_full(block, kind, parent, key, filling) {
+                        if index.insert_full(block, kind, parent, key, filling, filling.len()) {
                             entered.push((block, kind, text[..beyond].to_vec()));
                         }
                     }
@@ -239,7 +240,7 @@ mod tests {
                 .find(|&places| is_served(&list, &there, &asked, places))
                 .expect("nothing is needed before the first token");
 
-            let mut chain = KeyChain::new(0);
+            let mut chain = KeyChain::new(None);
             let mut looks = BTreeSet::new();
             let hit = longest(&kinds, BLOCK_SIZE, places_max, |kind, at| {
                 assert!(looks.insert((kind, at)), "one look for each block");

@@ -45,6 +45,11 @@ pub enum StateMode {
     Align,
 }
 
+/// The most blocks that a request of so many tokens holds, if it computes them in the smallest steps.
+pub fn blocks_at(kinds: &[Kind], block_size: u32, tokens: u32) -> u32 {
+    Kinds::new(kinds, block_size).blocks_at(tokens)
+}
+
 /// The kinds of a model, with what is asked of them all the time.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Kinds {

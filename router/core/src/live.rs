@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::explanation::{Account, Looks};
+use crate::keys::KeyChain;
 use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth};
-use crate::prefix::KeyChain;
 use crate::queue::{Queue, Ticket};
 use crate::request::{NewRequest, Sampling, StopRule};
 use crate::shares::{Party, Shares};
@@ -50,6 +50,7 @@ pub(crate) struct LiveRequest {
     pub(crate) known_max: u32, // with so many tokens it ends, if nothing ends it before
     pub(crate) sampling: Sampling,
     pub(crate) stop: StopRule,
+    pub(crate) masked: bool, // its tokens are drawn within masks
     pub(crate) keys: KeyChain,
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
@@ -74,7 +75,8 @@ impl LiveRequest {
             known_max: max_model_len.min(prompt_len.saturating_add(new.stop.max_tokens)),
             sampling: new.sampling,
             stop: new.stop,
-            keys: KeyChain::new(new.cache_salt),
+            masked: new.masked,
+            keys: KeyChain::new(new.scope.shared()),
             party: new.party,
             deadline: new.deadline,
             was_admitted: false,
@@ -325,6 +327,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CacheScope;
 
     fn request(prompt: usize, stop: StopRule) -> LiveRequest {
         let new = NewRequest {
@@ -333,7 +336,8 @@ mod tests {
             generated: Vec::new(),
             sampling: Sampling::greedy(),
             stop,
-            cache_salt: 0,
+            masked: false,
+            scope: CacheScope::default(),
             priority: 0,
             arrival: Micros(0),
             party: Party::default(),

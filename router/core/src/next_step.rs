@@ -233,10 +233,11 @@ impl NextStep {
         let tokens = &request.tokens[start as usize..end.min(known) as usize];
         self.plan.tokens.extend_from_slice(tokens);
         let known = u32::try_from(tokens.len()).expect("at most `count`");
-        self.plan.rows.push(Row { slot, start, count, known, samples });
-        self.rows.push(SentRow { slot, end, samples });
+        let masked = samples && request.masked;
+        self.plan.rows.push(Row { slot, start, count, known, samples, masked });
+        self.rows.push(SentRow { slot, end, samples, masked, is_void: false });
 
-        running.appended = places;
+        running.appended = running.appended.max(places); // a row that was taken back may have reached further
         running.planned = end;
         running.draws += u32::from(samples);
         (running.last_row, running.last_step) = (self.step, self.step);

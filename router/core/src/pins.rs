@@ -14,9 +14,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
-use crate::prefix::{Key, KeyChain, KeyMaker};
+use crate::keys::{Key, KeyChain, KeyMaker};
 use crate::quota::share;
-use crate::{GroupId, Micros, Party, PinId, TokenId};
+use crate::{CacheScope, GroupId, Micros, Party, PinId, TokenId};
 
 /// A prefix that is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +26,8 @@ pub struct NewPin {
     /// The prefix. What is left of it behind its last full block is not kept.
     #[serde(with = "crate::snapshot::shared")]
     pub tokens: Arc<[TokenId]>,
-    /// The salt of the requests that are to find it.
-    pub cache_salt: u64,
+    /// Of the requests that are to find it.
+    pub scope: CacheScope,
     /// Who asks for it.
     pub party: Party,
     /// When it ends by itself.
@@ -235,7 +235,7 @@ impl Core {
         }
         let end = u32::try_from(places * block_size as usize).unwrap_or(u32::MAX);
         let (maker, mut chain) =
-            (KeyMaker::new(self.config.hash_key, block_size as usize), KeyChain::new(new.cache_salt));
+            (KeyMaker::new(self.config.hash_key, block_size as usize), KeyChain::new(new.scope.clone().shared()));
         let mut blocks = Vec::new();
         for kind in 0..kinds.count() {
             for at in kinds.first_needed(kind, end)..places {

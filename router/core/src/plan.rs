@@ -155,6 +155,8 @@ pub struct Row {
     pub known: u32,
     /// Whether a token is drawn after the row's last token.
     pub samples: bool,
+    /// Whether it is drawn within a mask: then it may come back without a token. Never if the row does not sample.
+    pub masked: bool,
 }
 
 /// Results of one step, in the order of its rows.
@@ -164,7 +166,7 @@ pub struct StepResults {
     pub step: StepId,
     /// How long the worker computed, in microseconds; 0 if nobody measured it.
     pub took_us: u32,
-    /// One entry per row; `None` where the row does not sample.
+    /// One entry per row; `None` where the row does not sample, or where its mask did not come in time.
     pub rows: Vec<Option<RowResult>>,
 }
 

@@ -1,167 +1,15 @@
-//! Which block holds the KV of which tokens: an index over chains of hashes, for full blocks and for tails.
+//! Which block holds the KV of which tokens: an index over chains of keys, for full blocks and for tails.
 //!
-//! A full block's key is a keyed hash over its parent's key and its tokens; a chain begins at a root that the request's
-//! salt makes. Equal keys mean equal tokens from the first one on, and clients, who do not know the hash key, cannot
-//! make two texts collide. A *tail* is a block that is filled in part: it has no key and is found under its parent only.
-//! Each kind of layers has blocks of its own, so its number is part of all that is looked up.
+//! A *tail* is a block that is filled in part: it has no key and is found under its parent's only. Each kind of layers has
+//! blocks of its own, so its number is part of all that is looked up.
 //! Never here: who holds a block, when it is given up, requests. The caller inserts only what the worker has computed.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use siphasher::sip128::{Hasher128, SipHasher24};
-
-use crate::{BlockId, BlockKey, TokenId};
-
-/// Names a chain of full blocks. 128 bits, so that 2^40 blocks collide by accident with a probability of 2^-49.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Key(u128);
-
-impl Key {
-    /// A short name for those outside. Keys are made with a secret, so it tells nobody anything else.
-    pub(crate) fn name(self) -> u64 {
-        u64::try_from(self.0 >> 64).expect("the upper half")
-    }
-
-    /// The same chain for a kind of layers. It has the same name.
-    pub(crate) fn of_kind(self, kind: usize) -> Self {
-        Self(self.0 ^ kind as u128)
-    }
-
-    /// All of it, for what is kept outside.
-    pub(crate) fn bytes(self) -> BlockKey {
-        BlockKey(self.0.to_le_bytes())
-    }
-
-    /// The other way round. A claim: whoever reads keys from outside compares them with the tokens'.
-    pub(crate) fn claimed(BlockKey(bytes): BlockKey) -> Self {
-        Self(u128::from_le_bytes(bytes))
-    }
-
-    /// A number below `places`, which is not 0. It tells nothing of the name.
-    pub(crate) fn place(self, places: usize) -> usize {
-        let low = u64::try_from(self.0 & u128::from(u64::MAX)).expect("masked to 64 bits");
-        usize::try_from(low % places as u64).expect("below a usize")
-    }
-}
-
-/// Makes keys: SipHash-2-4-128 under the process's secret.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(from = "Secret", into = "Secret")]
-pub(crate) struct KeyMaker {
-    secret: Secret,
-    keyed: SipHasher24,
-    block_size: usize,
-}
-
-/// What a maker of keys is made of.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Secret {
-    hash_key: [u64; 2],
-    block_size: usize,
-}
-
-impl From<Secret> for KeyMaker {
-    fn from(secret: Secret) -> Self {
-        Self::new(secret.hash_key, secret.block_size)
-    }
-}
-
-impl From<KeyMaker> for Secret {
-    fn from(maker: KeyMaker) -> Self {
-        maker.secret
-    }
-}
-
-impl KeyMaker {
-    pub(crate) fn new(hash_key: [u64; 2], block_size: usize) -> Self {
-        let secret = Secret { hash_key, block_size };
-        Self { secret, keyed: SipHasher24::new_with_keys(hash_key[0], hash_key[1]), block_size }
-    }
-
-    /// The key of the empty chain under a salt. 8 bytes are hashed, for a child at least 20: the two never meet.
-    pub(crate) fn root(&self, salt: u64) -> Key {
-        let mut hasher = self.keyed;
-        hasher.write(&salt.to_le_bytes());
-        Key(hasher.finish128().into())
-    }
-
-    /// A name for these tokens under any salt. 4 bytes and the tokens': it meets no root and no child.
-    pub(crate) fn unsalted(&self, tokens: &[TokenId]) -> u64 {
-        let mut hasher = self.keyed;
-        hasher.write(b"bare");
-        for token in tokens {
-            hasher.write(&token.to_le_bytes());
-        }
-        hasher.finish128().h1
-    }
-
-    /// The key of a block of these tokens behind `parent`. Of fewer tokens than a block: a name for them that no block has.
-    pub(crate) fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
-        let mut hasher = self.keyed;
-        hasher.write(&parent.0.to_le_bytes());
-        for token in tokens {
-            hasher.write(&token.to_le_bytes());
-        }
-        Key(hasher.finish128().into())
-    }
-}
-
-/// The keys of one request's full blocks, made when first asked for and kept: each block is hashed once. C:K5.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct KeyChain {
-    salt: u64,
-    keys: Vec<Key>, // the root's, then one per full block
-}
-
-impl KeyChain {
-    pub(crate) fn new(salt: u64) -> Self {
-        Self { salt, keys: Vec::new() }
-    }
-
-    pub(crate) fn salt(&self) -> u64 {
-        self.salt
-    }
-
-    /// The key of the chain of the first `blocks` blocks of `tokens`.
-    pub(crate) fn key(&mut self, maker: &KeyMaker, tokens: &[TokenId], blocks: usize) -> Key {
-        while self.keys.len() <= blocks {
-            let key = match self.keys.last() {
-                None => maker.root(self.salt),
-                Some(&parent) => {
-                    let filling = &tokens[(self.keys.len() - 1) * maker.block_size..][..maker.block_size];
-                    maker.child(parent, filling)
-                }
-            };
-            self.keys.push(key);
-        }
-        self.keys[blocks]
-    }
-}
-
-/// Keys are hashes already, and secret ones: their low half is the map's hash.
-#[derive(Debug, Default)]
-pub(crate) struct LowHalf(u64);
-
-impl Hasher for LowHalf {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a key hashes itself by write_u128 alone");
-    }
-
-    fn write_u128(&mut self, key: u128) {
-        self.0 = u64::try_from(key & u128::from(u64::MAX)).expect("masked to 64 bits");
-    }
-}
-
-/// A map by keys.
-pub(crate) type ByKey<V> = HashMap<Key, V, BuildHasherDefault<LowHalf>>;
+use crate::keys::{ByKey, Key};
+use crate::{BlockId, TokenId};
 
 /// How many children of a parent are looked at for a partial hit, the newest first. Bounds the cost of a popular prefix
 /// with a thousand continuations; a hit that is missed costs part of one block.
@@ -190,6 +38,7 @@ struct Filling {
     key: Option<Key>, // a tail has none
     parent: Key,
     filled: u32,
+    plain: u32, // of those, how many come before the first that only holds a place
     kind: u32,
     newer: Option<BlockId>, // siblings under `parent`
     older: Option<BlockId>,
@@ -232,12 +81,12 @@ impl PrefixIndex {
     }
 
     /// The child of `parent` that has most tokens in common with the start of `tokens`, and how many; at least one.
-    /// Of several the newest.
+    /// Of several the newest. Only tokens count that are what they seem, in the child and, as the caller knows, in `tokens`.
     pub(crate) fn longest_child(&self, kind: usize, parent: Key, tokens: &[TokenId]) -> Option<(BlockId, usize)> {
         let mut longest: Option<(BlockId, usize)> = None;
         let newest = self.newest_child.get(&parent.of_kind(kind)).copied();
         for child in std::iter::successors(newest, |&child| self.entry(child).older).take(CHILDREN_SEARCHED) {
-            let common = self.filling(child).iter().zip(tokens).take_while(|(ours, theirs)| ours == theirs).count();
+            let common = self.plain(child).iter().zip(tokens).take_while(|(ours, theirs)| ours == theirs).count();
             if common > longest.map_or(0, |(_, tokens)| tokens) {
                 longest = Some((child, common));
             }
@@ -245,7 +94,7 @@ impl PrefixIndex {
         longest
     }
 
-    /// Enters a full block, and says whether it is findable now: where another block has the key already, that one stays.
+    /// Enters a full block, whose first `plain` tokens are what they seem, and says whether it is findable now: where another block has the key already, that one stays.
     pub(crate) fn insert_full(
         &mut self,
         block: BlockId,
@@ -253,19 +102,20 @@ impl PrefixIndex {
         parent: Key,
         key: Key,
         tokens: &[TokenId],
+        plain: usize,
     ) -> bool {
         assert_eq!(tokens.len(), self.block_size, "a full block");
         let Entry::Vacant(vacant) = self.full.entry(key.of_kind(kind)) else { return false };
         vacant.insert(block);
-        self.insert(block, kind, parent, Some(key), tokens);
+        self.insert(block, kind, parent, Some(key), tokens, plain);
         true
     }
 
-    /// Enters a block that is filled in part, unless a sibling has these tokens already.
+    /// Enters a block that is filled in part with tokens that are what they seem, unless a sibling has these already.
     pub(crate) fn insert_tail(&mut self, block: BlockId, kind: usize, parent: Key, tokens: &[TokenId]) {
         assert!((1..self.block_size).contains(&tokens.len()), "a tail");
         if self.longest_child(kind, parent, tokens).is_none_or(|(_, common)| common < tokens.len()) {
-            self.insert(block, kind, parent, None, tokens);
+            self.insert(block, kind, parent, None, tokens, tokens.len());
         }
     }
 
@@ -287,7 +137,7 @@ impl PrefixIndex {
         entry.key.map(|key| Forgotten { key: key.of_kind(kind), kind })
     }
 
-    fn insert(&mut self, block: BlockId, kind: usize, parent: Key, key: Option<Key>, tokens: &[TokenId]) {
+    fn insert(&mut self, block: BlockId, kind: usize, parent: Key, key: Option<Key>, tokens: &[TokenId], plain: usize) {
         assert!(!self.contains(block), "{block:?} is entered once");
         let (parent, key) = (parent.of_kind(kind), key.map(|key| key.of_kind(kind)));
         let count = |len: usize| u32::try_from(len).expect("few kinds, few tokens in a block");
@@ -295,13 +145,25 @@ impl PrefixIndex {
         if let Some(older) = older {
             self.entry_mut(older).newer = Some(block);
         }
-        self.entries[block.index()] =
-            Some(Filling { key, parent, filled: count(tokens.len()), kind: count(kind), newer: None, older });
+        self.entries[block.index()] = Some(Filling {
+            key,
+            parent,
+            filled: count(tokens.len()),
+            plain: count(plain),
+            kind: count(kind),
+            newer: None,
+            older,
+        });
         self.tokens[block.index() * self.block_size..][..tokens.len()].copy_from_slice(tokens);
     }
 
     fn filling(&self, block: BlockId) -> &[TokenId] {
         &self.tokens[block.index() * self.block_size..][..self.entry(block).filled as usize]
+    }
+
+    /// The tokens at its start that are what they seem.
+    fn plain(&self, block: BlockId) -> &[TokenId] {
+        &self.filling(block)[..self.entry(block).plain as usize]
     }
 
     fn entry(&self, block: BlockId) -> &Filling {
@@ -352,6 +214,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::CacheScope;
+    use crate::keys::{KeyChain, KeyMaker};
 
     const BLOCK_SIZE: usize = 4;
 
@@ -361,13 +225,13 @@ mod tests {
 
     /// Enters all of a text into the blocks from `first` on, the tail too.
     fn enter(index: &mut PrefixIndex, first: u32, salt: u64, text: &[TokenId]) {
-        let (maker, mut chain) = (maker(), KeyChain::new(salt));
+        let (maker, mut chain) = (maker(), KeyChain::new(CacheScope::salted(salt).shared()));
         for (at, filling) in text.chunks(BLOCK_SIZE).enumerate() {
             let block = BlockId(first + u32::try_from(at).expect("short texts"));
             let parent = chain.key(&maker, text, at);
             if filling.len() == BLOCK_SIZE {
                 let key = chain.key(&maker, text, at + 1);
-                index.insert_full(block, 0, parent, key, filling);
+                index.insert_full(block, 0, parent, key, filling, filling.len());
             } else {
                 index.insert_tail(block, 0, parent, filling);
             }
@@ -376,7 +240,7 @@ mod tests {
 
     /// How many tokens of a text are found.
     fn found(index: &PrefixIndex, salt: u64, text: &[TokenId]) -> usize {
-        let (maker, mut chain) = (maker(), KeyChain::new(salt));
+        let (maker, mut chain) = (maker(), KeyChain::new(CacheScope::salted(salt).shared()));
         let full = (1..=text.len() / BLOCK_SIZE)
             .take_while(|&blocks| index.find(0, chain.key(&maker, text, blocks)).is_some())
             .count();
@@ -407,13 +271,6 @@ mod tests {
         let mut index = PrefixIndex::new(8, BLOCK_SIZE);
         enter(&mut index, 0, 7, &[1, 2, 3, 4, 5]);
         assert_eq!(found(&index, 8, &[1, 2, 3, 4, 5]), 0);
-    }
-
-    #[test]
-    fn another_hash_key_gives_other_keys() {
-        let root = |hash_key| KeyMaker::new(hash_key, BLOCK_SIZE).root(0);
-        assert_ne!(root([1, 2]), root([1, 3]));
-        assert_ne!(root([1, 2]), root([2, 2]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Micros, Party, RequestId, TokenId};
+use crate::{CacheScope, Micros, Party, RequestId, TokenId};
 
 /// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,8 +80,10 @@ pub struct NewRequest {
     pub sampling: Sampling,
     /// When it ends.
     pub stop: StopRule,
-    /// Requests with different salts share no blocks.
-    pub cache_salt: u64,
+    /// Whether every token is drawn within a mask that depends on the tokens before it, and that somebody else writes.
+    pub masked: bool,
+    /// With whom it may share blocks.
+    pub scope: CacheScope,
     /// Smaller first.
     pub priority: i32,
     /// When it came in.

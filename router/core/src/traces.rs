@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::prefix::Key;
+use crate::keys::Key;
 
 /// As many keys are remembered as the worker has blocks, up to this: 64k × 8 bytes = 512 KiB.
 const KEYS_MAX: usize = 1 << 16;

@@ -3,13 +3,14 @@
 mod small;
 
 use pelton_core::{
-    Core, CoreConfig, Event, Kind, Micros, NewPin, NewRequest, Party, PinId, PinRefusal, RequestId, StateMode, TokenId,
+    CacheScope, Core, CoreConfig, Event, Kind, Micros, NewPin, NewRequest, Party, PinId, PinRefusal, RequestId,
+    StateMode, TokenId,
 };
 use small::{GROUP, STOP, config, core, request, step};
 
 fn pin(id: u64, tokens: impl IntoIterator<Item = TokenId>) -> NewPin {
     let tokens = tokens.into_iter().collect();
-    NewPin { id: PinId(id), tokens, cache_salt: 0, party: Party::default(), until: Micros(1_000) }
+    NewPin { id: PinId(id), tokens, scope: CacheScope::default(), party: Party::default(), until: Micros(1_000) }
 }
 
 /// Runs a request of one drawn token to its end; says how much of its prompt was found.

@@ -21,7 +21,7 @@ fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
 }
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
-    Row { slot: SlotId(slot), start, count, known, samples }
+    Row { slot: SlotId(slot), start, count, known, samples, masked: false }
 }
 
 fn admitted(plan: &Plan) -> Vec<u64> {

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    BlockId, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation, GroupId, Kind, Limits,
-    Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults, StopRule, TokenId, Wait,
+    BlockId, CacheScope, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation, GroupId,
+    Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults, StopRule, TokenId,
+    Wait,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -56,7 +57,8 @@ fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
         generated: Vec::new(),
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
-        cache_salt: 0,
+        masked: false,
+        scope: CacheScope::default(),
         priority: 0,
         arrival: Micros(0),
         party: Party::default(),

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pelton_core::{Explanation, FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs};
+use pelton_core::{
+    CacheScope, Explanation, FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
+};
+use pelton_grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
 use crate::inbox::{Command, Inbox};
@@ -16,8 +19,12 @@ pub struct Submission {
     pub sampling: Sampling,
     /// When it ends.
     pub stop: StopRule,
-    /// Requests with different salts share no blocks.
-    pub cache_salt: u64,
+    /// What its tokens are drawn within; `None`: anything.
+    pub grammar: Option<Grammar>,
+    /// With whom it may share blocks.
+    pub scope: CacheScope,
+    /// How long its prompt is to stay in the prefix cache, if there is room.
+    pub keep: Option<Duration>,
     /// Smaller first.
     pub priority: i32,
     /// Who is charged for it.
@@ -102,6 +109,9 @@ pub enum Failure {
         /// The time that it had.
         after: Duration,
     },
+    /// What the request constrains its answer by is too costly in the midst of it. 400.
+    #[error("{0}")]
+    Grammar(String),
     /// Our fault or the worker's, after all that could be tried. 500.
     #[error("{0}")]
     Internal(String),

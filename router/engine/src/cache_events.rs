@@ -9,7 +9,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use pelton_core::CacheChange;
+use pelton_core::{CacheChange, CacheScope, SpanKind};
 use pelton_kv_events::{
     Batch, BindError, Endpoint, ExtraKey, KvEvent, Medium, Published, Publisher, PublisherOptions, Stored,
 };
@@ -74,27 +74,27 @@ impl CacheEvents {
 /// Adds a change; blocks that continue each other become one event.
 fn push(events: &mut Vec<KvEvent>, change: CacheChange, block_size: u32) {
     match (change, events.last_mut()) {
-        (CacheChange::Stored { block, parent, tokens, salt, medium }, last) => {
+        (CacheChange::Stored { block, parent, tokens, before, scope, medium }, last) => {
             let medium = published(medium);
-            let extra = if salt == 0 { Vec::new() } else { vec![ExtraKey::Text(format!("{salt:016x}"))] };
-            // As upstream, the salt stands with the first block of a prompt only: the others follow from it.
-            let extra = if parent.is_none() { extra } else { Vec::new() };
+            let lora = scope.as_deref().and_then(adapter);
+            let extra = scope.map_or_else(Vec::new, |scope| extra_keys(&scope, before, block_size));
             match last {
                 Some(KvEvent::Stored(run))
                     if run.medium == medium && parent.is_some() && run.hashes.last() == parent.as_ref() =>
                 {
-                    run.hashes.push(block);
-                    run.tokens.extend_from_slice(&tokens);
-                    if !run.extra_keys.is_empty() {
+                    if !(extra.is_empty() && run.extra_keys.is_empty()) {
+                        run.extra_keys.resize(run.hashes.len(), Vec::new());
                         run.extra_keys.push(extra);
                     }
+                    run.hashes.push(block);
+                    run.tokens.extend_from_slice(&tokens);
                 }
                 _ => events.push(KvEvent::Stored(Stored {
                     hashes: vec![block],
                     parent,
                     tokens: tokens.into(),
                     block_size,
-                    lora: None,
+                    lora,
                     medium,
                     extra_keys: if extra.is_empty() { Vec::new() } else { vec![extra] },
                 })),
@@ -109,6 +109,28 @@ fn push(events: &mut Vec<KvEvent>, change: CacheChange, block_size: u32) {
             events.push(KvEvent::Removed { hashes: vec![block], medium: published(medium) });
         }
     }
+}
+
+/// What a block's KV depends on besides its tokens, in upstream's order. The salt stands with the first block of a prompt
+/// only: the others follow from it.
+fn extra_keys(scope: &CacheScope, before: u32, block_size: u32) -> Vec<ExtraKey> {
+    let hex = |digest: [u8; 16]| format!("{:032x}", u128::from_be_bytes(digest));
+    let here = || scope.within(before * block_size..(before + 1) * block_size);
+    let media = here().filter(|(_, span)| span.kind == SpanKind::Media);
+    let embeddings = here().filter(|(_, span)| span.kind == SpanKind::Embeddings);
+    let salt = (scope.salt != 0 && before == 0).then(|| ExtraKey::Text(format!("{:016x}", scope.salt)));
+    adapter(scope)
+        .map(ExtraKey::Text)
+        .into_iter()
+        .chain(media.map(|(offset, span)| ExtraKey::Media { identifier: hex(span.digest), offset }))
+        .chain(salt)
+        .chain(embeddings.map(|(_, span)| ExtraKey::Digest(span.digest.to_vec())))
+        .collect()
+}
+
+/// The name by which readers know an adapter.
+fn adapter(scope: &CacheScope) -> Option<String> {
+    (scope.adapter != 0).then(|| format!("{:016x}", scope.adapter))
 }
 
 fn published(medium: pelton_core::Medium) -> Medium {
@@ -135,10 +157,17 @@ fn nth(endpoint: &Endpoint, index: u16) -> Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use pelton_core::Span;
+
     use super::*;
 
     fn stored(block: u64, parent: Option<u64>, salt: u64) -> CacheChange {
-        CacheChange::Stored { block, parent, tokens: [1, 2].into(), salt, medium: pelton_core::Medium::Device }
+        with_scope(block, parent, u32::from(parent.is_some()), CacheScope::salted(salt))
+    }
+
+    fn with_scope(block: u64, parent: Option<u64>, before: u32, scope: CacheScope) -> CacheChange {
+        let medium = pelton_core::Medium::Device;
+        CacheChange::Stored { block, parent, tokens: [1, 2].into(), before, scope: Some(scope.into()), medium }
     }
 
     #[test]
@@ -177,6 +206,44 @@ mod tests {
                 run(&[2], Some(1), vec![]),
             ]
         );
+    }
+
+    #[test]
+    fn what_tokens_stand_for_is_told_with_each_block_that_it_reaches() {
+        let span = |start, tokens, digest, kind| Span { start, tokens, digest: [digest; 16], kind };
+        let spans = vec![span(3, 2, 0xab, SpanKind::Media), span(5, 1, 9, SpanKind::Embeddings)];
+        let mut scope = CacheScope::salted(7).with_spans(spans).expect("apart");
+        scope.adapter = 3;
+        let mut events = Vec::new();
+        for before in 0..4 {
+            let block = u64::from(before) + 1;
+            push(&mut events, with_scope(block, block.checked_sub(1).filter(|&p| p > 0), before, scope.clone()), 2);
+        }
+        let [KvEvent::Stored(run)] = &events[..] else { panic!("one run of blocks: {events:?}") };
+        let text = |text: &str| ExtraKey::Text(text.to_owned());
+        let adapter = || text("0000000000000003");
+        let image = |offset| ExtraKey::Media { identifier: "ab".repeat(16), offset };
+        assert_eq!(run.lora.as_deref(), Some("0000000000000003"));
+        assert_eq!(
+            run.extra_keys,
+            [
+                vec![adapter(), text("0000000000000007")],
+                vec![adapter(), image(1)],
+                vec![adapter(), image(-1), ExtraKey::Digest(vec![9; 16])],
+                vec![adapter()],
+            ]
+        );
+    }
+
+    #[test]
+    fn keys_that_come_late_in_a_run_leave_empty_lists_before_them() {
+        let span = Span { start: 2, tokens: 1, digest: [1; 16], kind: SpanKind::Embeddings };
+        let scope = CacheScope::default().with_spans(vec![span]).expect("one");
+        let mut events = Vec::new();
+        push(&mut events, with_scope(1, None, 0, scope.clone()), 2);
+        push(&mut events, with_scope(2, Some(1), 1, scope), 2);
+        let [KvEvent::Stored(run)] = &events[..] else { panic!("one run of blocks: {events:?}") };
+        assert_eq!(run.extra_keys, [vec![], vec![ExtraKey::Digest(vec![1; 16])]]);
     }
 
     #[test]

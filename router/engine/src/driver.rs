@@ -13,7 +13,9 @@
 mod begin;
 mod bugs;
 mod counts;
+mod keeping;
 mod losses;
+mod requests;
 mod tiers;
 
 pub use tiers::TierOptions;
@@ -25,14 +27,16 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{Counts, Event, GroupId, Micros, Refusal, RequestId};
+use pelton_core::{Counts, Event, GroupId, Micros, RequestId};
 use pelton_frame::{Bell, Capacities};
 use pelton_kv_store::Folder;
 use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
-use begin::new_core;
+pub(crate) use begin::kinds;
+use begin::{new_core, unfit};
+use keeping::Keeping;
 use tiers::{Arrival, Tiers};
 
 use crate::{
@@ -42,6 +46,7 @@ use crate::{
     group::{Group, Polled},
     inbox::Command,
     journal::Journal,
+    masks::Masks,
     step::{self, Garbage},
     suspects::Suspects,
 };
@@ -64,8 +69,10 @@ pub(crate) struct Driver {
     core: Option<RecordedCore>,
     recorder: Option<Recorder>,
     tiers: Tiers,
+    keeping: Keeping,
     hash_key: [u64; 2],
     journal: Journal,
+    masks: Masks,
     suspects: Suspects,
     drained: Option<oneshot::Sender<()>>,
     stats: Stats,
@@ -137,6 +144,7 @@ impl Driver {
             None => fresh_key()?,
         };
         let tiers = Tiers::start(&config, folder, &bell)?;
+        let masks = Masks::new(Arc::clone(&bell));
         let mut groups = Vec::new();
         for (index, spec) in config.workers.iter().enumerate() {
             let mut options = LinkOptions::new(spec.clone(), config.load.clone(), capacities, Arc::clone(&bell));
@@ -160,8 +168,10 @@ impl Driver {
             core: None,
             recorder,
             tiers,
+            keeping: Keeping::default(),
             hash_key: [half(low), half(high)],
             journal: Journal::default(),
+            masks,
             suspects: Suspects::default(),
             drained: None,
             stats: Stats::default(),
@@ -198,6 +208,7 @@ impl Driver {
             }
         }
         self.tick();
+        is_busy |= self.end_stuck();
         self.tell_cache_changes();
         is_busy |= self.release();
         for index in 0..self.groups.len() {
@@ -220,9 +231,9 @@ impl Driver {
             LinkEvent::Budget(budget) => {
                 self.shared.status.send_modify(|status| status.budget = Some(budget));
             }
-            LinkEvent::Attached { epoch, port, report, host } => {
+            LinkEvent::Attached { epoch, port, report, host, masks } => {
                 tracing::debug!(group = index, epoch, "worker attached");
-                if let Err(reason) = self.arrive(Arrival { index, port, report, host }) {
+                if let Err(reason) = self.arrive(Arrival { index, port, masks, report, host }) {
                     return Some(Phase::Failed { reason });
                 }
             }
@@ -238,23 +249,20 @@ impl Driver {
     }
 
     fn attach(&mut self, arrival: Arrival) -> Result<(), String> {
-        let Arrival { index, port, report, host } = arrival;
+        let Arrival { index, port, masks, report, host } = arrival;
         let known = self.shared.status.borrow().model.clone();
         if let Some(known) = &known
             && (known.numerics_id != report.numerics_id
                 || known.max_model_len != report.max_model_len
-                || known.block_size != report.block_size)
+                || known.block_size != report.block_size
+                || known.kinds != report.kinds)
         {
             return Err(format!(
                 "worker {index} serves another model or computes otherwise than the first one: {report:?} against {known:?}"
             ));
         }
-        if report.max_model_len > step::CONTEXT_MAX {
-            return Err(format!(
-                "a context of {} tokens is more than a frame holds; allowed: --max-model-len {} at most",
-                report.max_model_len,
-                step::CONTEXT_MAX
-            ));
+        if let Some(why) = unfit(&report, &self.capacities) {
+            return Err(why);
         }
         let (id, blocks) = (self.groups[index].id, report.blocks);
         if self.core.is_none() {
@@ -266,7 +274,7 @@ impl Driver {
             }
         }
         let reaches_host = self.tiers.is_reached(host.as_ref());
-        self.groups[index].attach(port, report.block_size, blocks, reaches_host);
+        self.groups[index].attach(port, masks, report.block_size, blocks, reaches_host);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
         let core = self.core.as_mut().expect("made above");
         if is_back {
@@ -309,6 +317,7 @@ impl Driver {
                     }
                     self.stats.steps += 1;
                     self.tell_events();
+                    self.ask_for_masks(index);
                 }
                 Polled::Garbage(garbage) => return self.distrust(index, &garbage),
             }
@@ -344,7 +353,7 @@ impl Driver {
     fn on_command(&mut self, command: Command) -> Option<Phase> {
         match command {
             Command::Submit(request, submission, place, outputs) => {
-                self.journal.insert(request, submission, place, outputs, self.now());
+                self.journal.insert(request, *submission, place, outputs, self.now());
                 self.submit(request);
                 if self.suspects.is_inquiring() && self.journal.contains(request) {
                     self.core.as_mut().expect("it was submitted to it").hold(request);
@@ -372,36 +381,6 @@ impl Driver {
             Command::PlantBug => panic!("a test has planted this"),
         }
         None
-    }
-
-    /// Hands a request of the journal to the schedule, with the tokens that its client has.
-    fn submit(&mut self, request: RequestId) {
-        let new = self.journal.as_new(request).expect("only live requests are submitted");
-        let core = self.core.as_mut().expect("the handle takes requests only once the model is known");
-        if let Err(refusal) = core.submit(new) {
-            self.refuse(request, refusal);
-        }
-    }
-
-    /// The schedule cannot hold a request that the handle let pass: a worker that came back has less memory.
-    fn refuse(&mut self, request: RequestId, refusal: Refusal) {
-        let block_size = self.groups.first().map_or(0, |group| group.block_size);
-        let failure = match refusal {
-            Refusal::NeverFits { needed, blocks } => Failure::NeverFits { needed, blocks, block_size },
-            other => Failure::Internal(other.to_string()),
-        };
-        self.fail(request, failure);
-    }
-
-    /// Ends a request with an error. The schedule has it no more.
-    fn fail(&mut self, request: RequestId, failure: Failure) {
-        self.journal.failed(request, failure);
-        self.suspects.left(request);
-    }
-
-    fn expire(&mut self, request: RequestId) {
-        self.journal.expired(request);
-        self.suspects.left(request);
     }
 
     /// Ends the requests whose time is over. The core knows them.
@@ -439,11 +418,33 @@ impl Driver {
             if let Err(error) = self.groups[index].submit(&plan) {
                 return self.distrust(index, &Garbage::Frame(error));
             }
+            self.ask_for_masks(index);
         }
         if has_planned {
             self.tell_events();
         }
         has_planned
+    }
+
+    /// Of those that are due: behind what is committed. Nobody waits for a row whose request has left.
+    fn ask_for_masks(&mut self, index: usize) {
+        let Self { groups, journal, masks, .. } = self;
+        groups[index].masks_due(|request, place| {
+            match request.and_then(|request| Some((request, journal.tracked(request)?))) {
+                Some((request, (tracked, drawn))) => masks.ask(request, tracked, drawn, place),
+                None => place.0.pass_over(place.1, place.2),
+            }
+        });
+    }
+
+    /// Ends requests whose grammars cannot go on.
+    fn end_stuck(&mut self) -> bool {
+        let stuck: Vec<_> = self.masks.stuck().filter(|(request, _)| self.journal.contains(*request)).collect();
+        for (request, why) in &stuck {
+            self.core.as_mut().expect("who has a mask has run").abort(*request);
+            self.fail(*request, Failure::Grammar(why.to_string()));
+        }
+        !stuck.is_empty()
     }
 
     fn tell_drained(&mut self) {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pelton_core::RequestId;
+use pelton_core::{RequestId, blocks_at};
 use pelton_frame::Bell;
 use pelton_kv_store::Folder;
 use pelton_link::{LoadOptions, WorkerSpec};
@@ -40,6 +40,10 @@ pub struct EngineConfig {
     pub queue: QueueLimits,
     /// Whether blocks of finished requests are found again by their tokens.
     pub prefix_caching: bool,
+    /// How many percent of a worker's blocks prompts may take that clients want to be kept.
+    pub pin_share: u32,
+    /// How many percent of a worker's blocks a tenant's requests may leave in the prefix cache; 100: no bound.
+    pub tenant_cache_share: u32,
     /// What is kept of blocks that leave the devices.
     pub tiers: TierOptions,
     /// Where readers hear what the prefix caches hold. None: nobody is told.
@@ -129,7 +133,7 @@ impl Engine {
     fn send(&self, submission: Submission, place: Place) -> Answer {
         let request = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
         let (outputs, receiver) = mpsc::unbounded_channel();
-        self.inbox.send(Command::Submit(request, submission, place, outputs));
+        self.inbox.send(Command::Submit(request, Box::new(submission), place, outputs));
         Answer::new(request, receiver, self.inbox.clone())
     }
 
@@ -147,8 +151,9 @@ impl Engine {
         assert!(!submission.prompt.is_empty(), "the server checks prompts");
         let tokens = submission.prompt.len() + submission.stop.max_tokens as usize;
         // The last token's KV is never written: nothing is computed after it.
-        let needed =
-            tokens.min(model.max_model_len as usize).saturating_sub(1).div_ceil(model.block_size as usize).max(1);
+        let computed = tokens.min(model.max_model_len as usize).saturating_sub(1).max(1);
+        let computed = u32::try_from(computed).expect("no more than the context");
+        let needed = blocks_at(&driver::kinds(model), model.block_size, computed) as usize;
         let blocks = model.blocks as usize;
         if needed > blocks {
             return Err(Failure::NeverFits { needed, blocks, block_size: model.block_size });

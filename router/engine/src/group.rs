@@ -4,17 +4,18 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
 use pelton_core::{GroupId, Plan, RequestId, StepResults};
-use pelton_frame::RouterEnd;
+use pelton_frame::{MaskWriter, RouterEnd};
 use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::{
     Deadlines,
-    step::{self, Flattened, Garbage, InFlight, InFlightRow},
+    step::{self, Flattened, Garbage, InFlight, InFlightRow, RowMask},
 };
 
 /// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
@@ -26,6 +27,8 @@ pub(crate) struct Group {
     pub(crate) events: Receiver<LinkEvent>,
     /// `None` while the worker starts, loads or is replaced.
     port: Option<RouterEnd>,
+    /// Where its masks go; as long as `port` is.
+    masks: Option<Arc<MaskWriter>>,
     in_flight: VecDeque<InFlight>,
     /// Who holds each slot, and the log-probabilities it asked for.
     slots: Vec<Option<(RequestId, Option<u32>)>>,
@@ -41,7 +44,7 @@ pub(crate) struct Group {
     condemned: Option<String>,
     /// Tokens in a block; 0 before the first worker.
     pub(crate) block_size: u32,
-    /// Of the latest worker.
+    /// Of the latest worker; 0: none has come, or none will come any more.
     pub(crate) blocks: u32,
 }
 
@@ -79,6 +82,7 @@ impl Group {
             link,
             events,
             port: None,
+            masks: None,
             in_flight: VecDeque::new(),
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
@@ -92,10 +96,17 @@ impl Group {
         }
     }
 
-    pub(crate) fn attach(&mut self, port: RouterEnd, block_size: u32, blocks: u32, reaches_host: bool) {
+    pub(crate) fn attach(
+        &mut self,
+        port: RouterEnd,
+        masks: Arc<MaskWriter>,
+        block_size: u32,
+        blocks: u32,
+        reaches_host: bool,
+    ) {
         assert!(self.in_flight.is_empty(), "a new worker has no step in flight");
         (self.block_size, self.blocks, self.reaches_host) = (block_size, blocks, reaches_host);
-        self.port = Some(port);
+        (self.port, self.masks) = (Some(port), Some(masks));
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -114,7 +125,7 @@ impl Group {
 
     /// Gives the worker up: no step more, and no result of it counts. `detach` follows when it is gone.
     pub(crate) fn condemn(&mut self, reason: &str) {
-        self.port = None;
+        (self.port, self.masks) = (None, None);
         self.condemned = Some(reason.to_owned());
     }
 
@@ -125,7 +136,7 @@ impl Group {
 
     /// Forgets the worker. Returns the requests that were in its unread steps.
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
-        (self.port, self.condemned, self.reaches_host) = (None, None, false);
+        (self.port, self.masks, self.condemned, self.reaches_host) = (None, None, None, false);
         self.slowest_token = Duration::ZERO;
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
@@ -154,7 +165,13 @@ impl Group {
             .map(|row| {
                 let (request, logprobs) =
                     self.slots[row.slot.index()].expect("the core plans rows for admitted slots only");
-                InFlightRow { request, samples: row.samples, logprobs, start: row.start, count: row.count }
+                let mask = match row.masked {
+                    false => RowMask::Settled,
+                    true if row.known == row.count => RowMask::Due,
+                    true => RowMask::Later,
+                };
+                let (slot, samples, start, count) = (row.slot.0, row.samples, row.start, row.count);
+                InFlightRow { request, slot, samples, mask, logprobs, start, count }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");
@@ -166,6 +183,23 @@ impl Group {
             submitted: Instant::now(),
         });
         Ok(())
+    }
+
+    /// Every row whose mask can be asked for now, or that is to be passed over (`None`), each once: request, and where to.
+    pub(crate) fn masks_due(&mut self, mut due: impl FnMut(Option<RequestId>, (&Arc<MaskWriter>, u64, u32))) {
+        let Some(masks) = &self.masks else { return };
+        for (at, step) in self.in_flight.iter_mut().enumerate() {
+            for row in &mut step.rows {
+                let request = match row.mask {
+                    RowMask::Settled => continue,
+                    RowMask::Later if at > 0 => continue,
+                    RowMask::Due | RowMask::Later => Some(row.request),
+                    RowMask::Void => None,
+                };
+                row.mask = RowMask::Settled;
+                due(request, (masks, step.step.0, row.slot));
+            }
+        }
     }
 
     /// Looks for the results of the oldest step in flight.
@@ -181,6 +215,7 @@ impl Group {
         match step::read(step, &results, vocab_size) {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
+                self.void_rows_behind(&step, &results);
                 // A step that only moves blocks compiles nothing, and says nothing of what a token takes.
                 if step.tokens > 0 {
                     if self.slowest_token.is_zero() {
@@ -191,6 +226,15 @@ impl Group {
                 Polled::Step { results, not_finite, rows: step.rows.len(), took }
             }
             Err(garbage) => Polled::Garbage(garbage),
+        }
+    }
+
+    /// Rows that count on a token that was not drawn count for nothing.
+    fn void_rows_behind(&mut self, step: &InFlight, results: &StepResults) {
+        let unsampled = |(row, result): &(&InFlightRow, &Option<_>)| row.samples && result.is_none();
+        for (row, _) in step.rows.iter().zip(&results.rows).filter(unsampled) {
+            let later = self.in_flight.iter_mut().flat_map(|later| &mut later.rows);
+            later.filter(|later| later.slot == row.slot).for_each(|later| later.mask = RowMask::Void);
         }
     }
 

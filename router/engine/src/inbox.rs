@@ -12,7 +12,7 @@ use crate::{Output, Submission, queue::Place};
 /// What the engine thread is told.
 pub(crate) enum Command {
     /// A new request, its place in the queue, and where its outputs go.
-    Submit(RequestId, Submission, Place, UnboundedSender<Output>),
+    Submit(RequestId, Box<Submission>, Place, UnboundedSender<Output>),
     /// The client has left.
     Abort(RequestId),
     /// What the request went through is to be told, before it is finished from outside.

@@ -4,13 +4,14 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use pelton_core::{Explanation, FinishReason, Micros, NewRequest, RequestId, TokenId, TokenLogprobs};
+use pelton_core::{Explanation, FinishReason, Micros, NewPin, NewRequest, PinId, RequestId, TokenId, TokenLogprobs};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Failure, Output, Submission, Usage, queue::Place};
+use crate::{Failure, Output, Submission, Usage, masks::Tracked, queue::Place};
 
 /// Ordered by id, which is the order of arrival: a restart submits them in it.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(crate) struct Entry {
     /// Until the first admission.
     place: Option<Place>,
     outputs: UnboundedSender<Output>,
+    /// Where it stands in its grammar, if it has one.
+    tracked: Option<Arc<Tracked>>,
     /// Every token that was sent.
     generated: Vec<TokenId>,
     /// Prompt tokens found in the prefix cache at the first admission; `None` before it.
@@ -41,7 +44,8 @@ impl Journal {
         arrival: Micros,
     ) {
         let place = Some(place);
-        let entry = Entry { submission, arrival, place, outputs, generated: Vec::new(), cached: None };
+        let tracked = submission.grammar.clone().map(Tracked::new);
+        let entry = Entry { submission, arrival, place, outputs, tracked, generated: Vec::new(), cached: None };
         let before = self.entries.insert(request, entry);
         assert!(before.is_none(), "request ids are never used twice");
     }
@@ -68,6 +72,11 @@ impl Journal {
         self.entries.get(&request).map(|entry| entry.as_new(request))
     }
 
+    /// Its prompt, if that is to be kept for some time from now on.
+    pub(crate) fn as_pin(&self, request: RequestId, now: Micros) -> Option<NewPin> {
+        self.entries.get(&request)?.as_pin(now)
+    }
+
     /// The request has entered a batch. The prompt's tokens, if this is the first time: a new core does not know of an
     /// earlier one.
     pub(crate) fn admitted(&mut self, request: RequestId, cached: u32, now: Instant) -> Option<u32> {
@@ -81,7 +90,16 @@ impl Journal {
     pub(crate) fn token(&mut self, request: RequestId, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) {
         let Some(entry) = self.entries.get_mut(&request) else { return };
         entry.generated.push(token);
+        if let Some(tracked) = &entry.tracked {
+            tracked.push(token);
+        }
         entry.send(Output::Token { token, logprobs });
+    }
+
+    /// A live request's grammar, and how many tokens were drawn.
+    pub(crate) fn tracked(&self, request: RequestId) -> Option<(Arc<Tracked>, usize)> {
+        let entry = self.entries.get(&request)?;
+        Some((Arc::clone(entry.tracked.as_ref()?), entry.generated.len()))
     }
 
     pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason, explanation: Box<Explanation>) {
@@ -130,12 +148,25 @@ impl Entry {
             generated: self.generated.clone(),
             sampling: self.submission.sampling.clone(),
             stop: self.submission.stop.clone(),
-            cache_salt: self.submission.cache_salt,
+            masked: self.submission.grammar.is_some(),
+            scope: self.submission.scope.clone(),
             priority: self.submission.priority,
             arrival: self.arrival,
             party: self.submission.party,
             deadline: self.submission.timeout.map(|timeout| self.deadline_after(timeout)),
         }
+    }
+
+    fn as_pin(&self, now: Micros) -> Option<NewPin> {
+        let keep = self.submission.keep?;
+        let until = now.0.saturating_add(u64::try_from(keep.as_micros()).unwrap_or(u64::MAX));
+        Some(NewPin {
+            id: PinId(0), // whoever keeps it has a name for it
+            tokens: self.submission.prompt.clone(),
+            scope: self.submission.scope.clone(),
+            party: self.submission.party,
+            until: Micros(until),
+        })
     }
 
     fn deadline_after(&self, timeout: Duration) -> Micros {
@@ -159,7 +190,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use pelton_core::{Party, Sampling, StopRule};
+    use pelton_core::{CacheScope, Party, Sampling, StopRule};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
@@ -171,7 +202,9 @@ mod tests {
             prompt: vec![1, 2].into(),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 9, min_tokens: 0, stop_ids: Vec::new().into() },
-            cache_salt: 0,
+            grammar: None,
+            scope: CacheScope::default(),
+            keep: None,
             priority: 0,
             party: Party::default(),
             timeout: None,

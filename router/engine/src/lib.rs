@@ -12,6 +12,7 @@ mod engine;
 mod group;
 mod inbox;
 mod journal;
+mod masks;
 mod pace;
 mod queue;
 mod status;
@@ -24,10 +25,12 @@ pub use disk::DiskOptions;
 pub use driver::TierOptions;
 pub use engine::{Deadlines, Engine, EngineConfig};
 pub use pelton_core::{
-    Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait, Waited,
+    CacheScope, Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,
+    Waited,
 };
+pub use pelton_grammar::Grammar;
 pub use pelton_kv_events::Endpoint;
-pub use pelton_link::{Budget, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
+pub use pelton_link::{Budget, LayerKind, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
 pub use pelton_record::RecordOptions;
 pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};

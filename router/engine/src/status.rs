@@ -93,6 +93,16 @@ pub struct Stats {
     pub disk_faults: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Rows that were computed a second time, because their masks did not come in time.
+    pub unsampled: u64,
+    /// Prompts that are kept because a client wants it.
+    pub kept_prompts: u64,
+    /// Blocks of these, in each worker.
+    pub kept_blocks: u64,
+    /// Wishes to keep a prompt that could not be fulfilled.
+    pub keeps_refused: u64,
+    /// Blocks of kept prompts that were given up all the same.
+    pub kept_blocks_given_up: u64,
     /// Requests preempted.
     pub preemptions: u64,
     /// Tokens whose KV was lost by that.
@@ -117,6 +127,10 @@ pub struct Stats {
     pub condemned: u64,
     /// Prompt tokens that were computed again because the prefix cache had given them up.
     pub evicted_tokens: u64,
+    /// Prompt tokens that nobody had computed before, as far as is remembered.
+    pub new_tokens: u64,
+    /// Those that no cache would have held: the last of each prompt, or of its blocks.
+    pub too_short_tokens: u64,
     /// How long requests that have ended waited, and what for.
     pub waited: Waited,
     /// Assertions that fired on the engine thread.

@@ -84,8 +84,12 @@ impl Flattened {
             let record = self.admit(admit);
             self.admits.push(record);
         }
-        self.appends
-            .extend(plan.appends.iter().map(|append| frame::Append { slot: append.slot.0, block: append.block.0 }));
+        self.appends.extend(plan.appends.iter().map(|append| frame::Append {
+            slot: append.slot.0,
+            kind: append.kind,
+            at: append.at,
+            block: append.block.0,
+        }));
         self.saves.extend(plan.saves.iter().map(|save| frame::Save { block: save.from.0, host_block: save.to.0 }));
         self.loads.extend(plan.loads.iter().map(|load| frame::Load { host_block: load.from.0, block: load.to.0 }));
         self.copies.extend(plan.copies.iter().map(|copy| frame::Copy {
@@ -102,7 +106,7 @@ impl Flattened {
                 count: row.count,
                 known: row.known,
                 token_offset,
-                flags: u32::from(row.samples) * frame::ROW_SAMPLES,
+                flags: u32::from(row.samples) * frame::ROW_SAMPLES + u32::from(row.masked) * frame::ROW_MASKED,
                 row_offset,
                 zero: 0,
             });
@@ -198,10 +202,25 @@ pub(crate) struct InFlight {
 #[derive(Clone, Copy)]
 pub(crate) struct InFlightRow {
     pub(crate) request: pelton_core::RequestId,
+    pub(crate) slot: u32,
     pub(crate) samples: bool,
+    pub(crate) mask: RowMask,
     pub(crate) logprobs: Option<u32>,
     pub(crate) start: u32,
     pub(crate) count: u32,
+}
+
+/// What became of a row's mask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowMask {
+    /// It has none, or it was asked for.
+    Settled,
+    /// It can be asked for now: all tokens before the draw were known when the step was planned.
+    Due,
+    /// It can be asked for when the step before has come back.
+    Later,
+    /// The row before it drew nothing: this one counts for nothing.
+    Void,
 }
 
 impl InFlight {
@@ -258,6 +277,10 @@ pub(crate) fn read(
             rows.push(None);
             continue;
         }
+        if results.flags[index] & frame::RESULT_UNSAMPLED != 0 {
+            rows.push(None); // if it has no mask, the core does not believe it
+            continue;
+        }
         let token = results.sampled[index];
         if token >= vocab_size {
             return Err(Garbage::Token { step: results.step, token, vocab_size });
@@ -303,9 +326,9 @@ mod tests {
             saves: vec![Save { from: BlockId(5), to: HostBlockId(6) }],
             loads: vec![Load { from: HostBlockId(7), to: BlockId(8) }],
             rows: vec![
-                Row { slot: SlotId(2), start: 0, count: 3, known: 3, samples: false },
-                Row { slot: SlotId(4), start: 9, count: 1, known: 0, samples: true },
-                Row { slot: SlotId(5), start: 1, count: 2, known: 2, samples: true },
+                Row { slot: SlotId(2), start: 0, count: 3, known: 3, samples: false, masked: false },
+                Row { slot: SlotId(4), start: 9, count: 1, known: 0, samples: true, masked: true },
+                Row { slot: SlotId(5), start: 1, count: 2, known: 2, samples: true, masked: false },
             ],
             tokens: vec![10, 11, 12, 20, 21],
             ..Plan::default()
@@ -324,7 +347,7 @@ mod tests {
         assert_eq!(view.biases.len(), 3);
         assert_eq!(view.suppressed, [1, 1, 2]);
         let rows: Vec<_> = view.rows.iter().map(|r| (r.token_offset, r.row_offset, r.flags)).collect();
-        assert_eq!(rows, [(0, 0, 0), (3, 3, frame::ROW_SAMPLES), (3, 4, frame::ROW_SAMPLES)]);
+        assert_eq!(rows, [(0, 0, 0), (3, 3, frame::ROW_SAMPLES | frame::ROW_MASKED), (3, 4, frame::ROW_SAMPLES)]);
         assert_eq!(view.saves, [frame::Save { block: 5, host_block: 6 }]);
         assert_eq!(view.loads, [frame::Load { host_block: 7, block: 8 }]);
     }
@@ -353,7 +376,9 @@ mod tests {
     fn in_flight(rows: &[(u64, bool, Option<u32>)]) -> InFlight {
         let row = |&(id, samples, logprobs): &(u64, bool, Option<u32>)| InFlightRow {
             request: RequestId(id),
+            slot: 0,
             samples,
+            mask: RowMask::Settled,
             logprobs,
             start: 0,
             count: 1,
@@ -378,6 +403,19 @@ mod tests {
         assert_eq!(read.rows[1], Some(RowResult { token: 5, logprobs: None }));
         let logprobs = read.rows[2].clone().and_then(|row| row.logprobs).expect("asked for");
         assert_eq!(*logprobs, TokenLogprobs { chosen: -0.5, top: vec![(6, -0.5)] });
+    }
+
+    #[test]
+    fn a_row_that_was_not_drawn_has_no_result() {
+        let results = frame::Results {
+            step: 3,
+            sampled: vec![999],
+            flags: vec![frame::RESULT_UNSAMPLED],
+            chosen: vec![0.0],
+            ..frame::Results::default()
+        };
+        let (read, not_finite) = read(&in_flight(&[(1, true, None)]), &results, 100).expect("valid");
+        assert_eq!((&read.rows[..], &not_finite[..]), (&[None][..], &[][..]));
     }
 
     #[test]

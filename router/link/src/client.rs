@@ -217,6 +217,8 @@ pub(crate) async fn load(
         slots: options.slots,
         token_budget: options.token_budget,
         device: options.device.clone(),
+        quantize: options.quantize.clone(),
+        quantize_skip: options.quantize_skip.clone(),
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pelton_frame::{HostMemory, RouterEnd};
+use pelton_frame::{HostMemory, MaskWriter, RouterEnd};
 use pelton_rpc::v1;
 
 /// One thing that happened to a worker. The bell is rung after each.
@@ -29,6 +29,8 @@ pub enum LinkEvent {
         report: ModelReport,
         /// The host memory that it maps, if any.
         host: Option<Arc<HostMemory>>,
+        /// Where masks go.
+        masks: Arc<MaskWriter>,
     },
     /// The worker is gone: a child is dead and reaped, and one that others started touches host memory no more. Another is
     /// being started.
@@ -64,6 +66,17 @@ pub struct Budget {
     pub max_model_len: u32,
     /// The most the worker may take.
     pub memory_limit_bytes: u64,
+    /// Blocks that one request of the longest context holds.
+    pub blocks_per_request: u32,
+}
+
+/// What some of a model's layers keep of the past, in blocks of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerKind {
+    /// All of it.
+    Full,
+    /// So many tokens, the latest included.
+    Window(u32),
 }
 
 /// What is loaded, as the worker reported it.
@@ -85,6 +98,8 @@ pub struct ModelReport {
     pub block_size: u32,
     /// KV blocks.
     pub blocks: u32,
+    /// A slot has a table of blocks for each.
+    pub kinds: Vec<LayerKind>,
     /// Names the arithmetic.
     pub numerics_id: String,
     /// Whether tokens are the same in every batch.
@@ -104,6 +119,7 @@ impl From<v1::Budget> for Budget {
             block_size: budget.block_size,
             max_model_len: budget.max_model_len,
             memory_limit_bytes: budget.memory_limit_bytes,
+            blocks_per_request: budget.blocks_per_request,
         }
     }
 }
@@ -120,6 +136,10 @@ impl ModelReport {
         if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return Err(format!("the worker's model report has no `{name}`"));
         }
+        let kinds = report.kinds.iter().map(kind).collect::<Option<Vec<_>>>();
+        let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
+            return Err(format!("the worker's model report has no usable `kinds`: {:?}", report.kinds));
+        };
         Ok(Self {
             family: report.family,
             dtype: report.dtype,
@@ -129,9 +149,17 @@ impl ModelReport {
             max_model_len: report.max_model_len,
             block_size: report.block_size,
             blocks: report.blocks,
+            kinds,
             numerics_id: report.numerics_id,
             invariant: report.invariant,
             budget: report.budget.unwrap_or_default().into(),
         })
+    }
+}
+
+fn kind(kind: &v1::Kind) -> Option<LayerKind> {
+    match kind.sees.as_ref()? {
+        v1::kind::Sees::Full(_) => Some(LayerKind::Full),
+        v1::kind::Sees::Window(window) => (window.tokens > 0).then_some(LayerKind::Window(window.tokens)),
     }
 }

@@ -1,7 +1,7 @@
 //! The hand-over of memory: gRPC carries no descriptors, so they go over a second socket by SCM_RIGHTS.
 //!
-//! The router sends the handshake's nonce (16 bytes) with two descriptors, memory and bell, or three: then the last one is
-//! host memory. The worker checks our uid and the nonce, maps all, and answers 1; or 0, a length (u32, little-endian) and the reason. Both keep the socket open
+//! The router sends the handshake's nonce (16 bytes) with three descriptors, memory, bell and masks, or four: then the last one
+//! is host memory. The worker checks our uid and the nonce, maps all, and answers 1; or 0, a length (u32, little-endian) and the reason. Both keep the socket open
 //! for as long as they use the memory: its end tells each that the other has gone.
 
 use std::{
@@ -45,8 +45,8 @@ pub(crate) async fn hand_over(
 }
 
 fn send(socket: &UnixStream, nonce: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(files)), "the space was counted for three");
+    assert!(control.push(SendAncillaryMessage::ScmRights(files)), "the space was counted for four");
     Ok(sendmsg(socket, &[IoSlice::new(nonce)], &mut control, SendFlags::NOSIGNAL)?)
 }

@@ -95,6 +95,7 @@ mod tests {
             max_model_len: 64,
             block_size: 4,
             blocks: 8,
+            kinds: vec![crate::LayerKind::Full],
             numerics_id: numerics_id.to_owned(),
             invariant: true,
             budget: Budget { kv_bytes_per_block, ..Budget::default() },

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use pelton_frame::{Bell, Capacities, Inline, Layout, Memory};
+use pelton_frame::{Bell, Capacities, Carrier, Inline, Layout, Memory};
 use pelton_rpc::v1::{self, StepsRequest, StepsResponse, steps_request, steps_response};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,7 +24,7 @@ impl Steps {
     /// Opens the stream and agrees on the layout.
     pub(crate) async fn open(client: &mut Client, nonce: &[u8; 16], layout: &Layout) -> Result<Self, Trouble> {
         let capacities = layout.capacities();
-        let (outgoing, requests) = channel(capacities.frames as usize);
+        let (outgoing, requests) = channel(capacities.frames as usize * (1 + capacities.slots as usize));
         let attach = v1::Attach { nonce: nonce.to_vec(), capacities: Some(wire(capacities)) };
         let attach = StepsRequest { kind: Some(steps_request::Kind::Attach(attach)) };
         outgoing.send(attach).await.expect("the receiver is held below");
@@ -39,6 +39,16 @@ impl Steps {
             _ => return Err(Trouble::Contract("the worker's stream does not begin with a layout".to_owned())),
         }
         Ok(Self { outgoing, incoming })
+    }
+
+    /// Takes masks to the worker. One for which the stream has no room is left behind: its row is drawn a step later.
+    pub(crate) fn mask_carrier(&self) -> Carrier {
+        let outgoing = self.outgoing.downgrade(); // whoever writes masks does not keep the stream open
+        Box::new(move |mask| {
+            if let Some(outgoing) = outgoing.upgrade() {
+                drop(outgoing.try_send(StepsRequest { kind: Some(steps_request::Kind::Mask(mask)) }));
+            }
+        })
     }
 
     /// Carries until the stream ends or the memory is detached; returns why. Dropping it ends the stream.

@@ -33,7 +33,7 @@ mod supervisor;
 mod watch;
 
 pub use error::LinkError;
-pub use event::{Budget, LinkEvent, ModelReport};
+pub use event::{Budget, LayerKind, LinkEvent, ModelReport};
 pub use handle::{LinkHandle, start};
 pub use host::HostShare;
 pub use options::{Deadlines, LinkOptions, LoadOptions, Tls, Token, WorkerSpec};

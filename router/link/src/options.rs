@@ -84,6 +84,10 @@ pub struct LoadOptions {
     pub token_budget: u32,
     /// "auto", "cpu" or "cuda".
     pub device: String,
+    /// "auto", "int8", "int8-a16", "int4" or "int4-a16".
+    pub quantize: String,
+    /// Layers that are not rounded.
+    pub quantize_skip: String,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

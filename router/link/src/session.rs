@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_frame::{Bell, HostMemory, Layout, Memory};
+use pelton_frame::{Bell, HostMemory, Layout, MaskMemory, MaskWriter, Memory};
 use pelton_rpc::v1::{DrainRequest, HealthRequest, ShutdownRequest};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -30,6 +30,7 @@ use crate::{
 pub(crate) struct Session {
     pub(crate) memory: Memory,
     pub(crate) host: Option<Arc<HostMemory>>,
+    pub(crate) masks: Arc<MaskWriter>,
     client: Client,
     carriage: Carriage,
 }
@@ -97,14 +98,17 @@ impl Session {
             }
             None => None,
         };
+        let masks = MaskMemory::create(layout.capacities().slots, report.vocab_size, epoch)?;
         let mut files = vec![memory.fd().expect("created as a file"), options.bell.fd()];
+        files.push(masks.fd().expect("created as a file"));
         files.extend(host.as_ref().map(|host| host.fd()));
         let handed = hand_over(&mut socket, &nonce, &files);
         // A card pins its host memory first, at some gigabytes a second.
         let gigabytes = host.as_ref().map_or(0, |host| (u64::from(host.blocks()) * host.stride() as u64) >> 30);
         within("attach", deadlines.attach + Duration::from_secs(gigabytes), handed).await?;
         let carriage = Carriage::Shared { socket, process };
-        Ok((Self { memory, host, client, carriage }, report))
+        let masks = Arc::new(MaskWriter::shared(masks));
+        Ok((Self { memory, host, masks, client, carriage }, report))
     }
 
     /// The same with a worker elsewhere.
@@ -124,8 +128,10 @@ impl Session {
         let steps = within("attach", deadlines.attach, Steps::open(&mut client, &nonce, layout)).await?;
         let memory = Memory::local(layout, epoch)?;
         let bell: Arc<Bell> = Arc::clone(&options.bell);
+        let masks = MaskWriter::inline(layout.capacities().slots, report.vocab_size, steps.mask_carrier());
+        let masks = Arc::new(masks);
         let task = tokio::spawn(steps.carry(memory.clone(), bell));
-        Ok((Self { memory, host: None, client, carriage: Carriage::Inline(task) }, report))
+        Ok((Self { memory, host: None, masks, client, carriage: Carriage::Inline(task) }, report))
     }
 
     /// Waits until the connection itself shows that the worker has gone, or can go on no more.

@@ -39,7 +39,7 @@ impl Kills {
 /// How large the KV arena of the next worker is to be, after one with this budget was too large. None: one request of the
 /// longest context needs all of it.
 pub(crate) fn smaller_kv(budget: &Budget) -> Option<u64> {
-    let longest = u64::from(budget.max_model_len.div_ceil(budget.block_size)) * budget.kv_bytes_per_block;
+    let longest = u64::from(budget.blocks_per_request) * budget.kv_bytes_per_block;
     let smaller = (budget.kv_bytes / 4 * QUARTERS_LEFT).max(longest);
     (smaller < budget.kv_bytes).then_some(smaller)
 }
@@ -126,8 +126,9 @@ mod tests {
             kv_bytes_per_block: 100,
             blocks: 0,
             block_size: 32,
-            max_model_len: 65, // three blocks
+            max_model_len: 65,
             memory_limit_bytes: 0,
+            blocks_per_request: 3,
         };
         assert_eq!(smaller_kv(&budget(1_600)), Some(1_200));
         assert_eq!(smaller_kv(&budget(380)), Some(300));

@@ -230,7 +230,7 @@ async fn serve(
         Ok((opened, report)) => {
             let port = RouterEnd::new(opened.memory.clone());
             attached_at.set(Some(Instant::now()));
-            tell(LinkEvent::Attached { epoch, port, report, host: opened.host.clone() });
+            tell(LinkEvent::Attached { epoch, port, report, host: opened.host.clone(), masks: opened.masks.clone() });
             session.insert(opened)
         }
         Err(trouble) if trouble.is_final() => return trouble,

@@ -16,7 +16,7 @@ mod tokenizer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
-pub use formats::{AnswerParser, Format, FormatError, Ids, Piece, Reading, Tools};
+pub use formats::{AnswerParser, CallForm, CallShape, Format, FormatError, Ids, Piece, Reading, Tools};
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError};

@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
         loads: 4,
         top_logprobs: 3,
     };
-    let bounds = Bounds { blocks: 32, block_size: 16, vocab: 1000, positions: 512, host_blocks: 12 };
+    let bounds = Bounds { blocks: 32, kinds: 2, block_size: 16, vocab: 1000, positions: 512, host_blocks: 12 };
     let layout = Layout::new(capacities).expect("small capacities");
     let memory = Memory::local(&layout, 1).expect("memory");
     let (mut inline, mut worker) = (Inline::new(memory.clone()), WorkerEnd::new(memory, None));
@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(row.start.checked_add(row.count).is_some_and(|end| end <= 512));
             assert!((row.token_offset as usize).checked_add(row.known as usize).is_some_and(|end| end <= plan.tokens.len()));
         }
-        assert!(plan.appends.iter().all(|append| append.slot < 8 && append.block < 32));
+        assert!(plan.appends.iter().all(|append| append.slot < 8 && append.kind < 2 && append.at < 32 && append.block < 32));
         assert!(plan.copies.iter().all(|copy| copy.from < 32 && copy.to < 32 && copy.tokens <= 16));
         assert!(plan.saves.iter().all(|save| save.block < 32 && save.host_block < 12));
         assert!(plan.loads.iter().all(|load| load.block < 32 && load.host_block < 12));

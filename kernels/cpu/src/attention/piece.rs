@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::Run;
+use super::{Run, Sight};
 use crate::cache::CacheShape;
 use crate::element::Element;
-use crate::math::exp;
+use crate::math::{exp, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::Shared;
 
@@ -25,6 +25,7 @@ pub(super) struct Walk<'a, E> {
     pub(super) max_blocks: usize,
     pub(super) heads: usize,
     pub(super) scale: f32,
+    pub(super) sight: Sight<'a>,
     pub(super) runs: &'a [Run],
     pub(super) tasks: Range<usize>,
 }
@@ -91,11 +92,15 @@ impl<E: Element> Walk<'_, E> {
             let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
             self.load_queries(&mut state, run, head);
             let known = run.position + run.tokens.len();
-            for first in (0..known).step_by(PIECE) {
+            let begin = self.sight.first(run.position) / PIECE * PIECE;
+            for first in (begin..known).step_by(PIECE) {
                 let places = &mut places[..(PIECE + AHEAD).min(known - first)];
                 self.find(places, run, head, first);
                 let (keys, next) = places.split_at(PIECE.min(places.len()));
                 self.score::<S, C>(simd, &mut state, keys, next);
+                if let Some(cap) = self.sight.soft_cap {
+                    soften(simd, &mut state.scores, keys.len(), cap);
+                }
                 self.weigh::<S, C>(simd, &mut state, run, keys, first);
             }
             self.write(simd, &state, run, head);
@@ -118,13 +123,25 @@ impl<E: Element> Walk<'_, E> {
                 state.q.extend(tail);
             }
         }
+        if let Some(sinks) = self.sight.sinks {
+            // As if a key of this score and no value had come first.
+            let own = &sinks[head * group..(head + 1) * group];
+            for (query, max) in state.max.iter_mut().enumerate() {
+                *max = own[query % group];
+            }
+            state.weight.fill(1.0);
+        }
     }
 
-    /// Where in the caches the keys from absolute position `first` on lie.
+    /// Where in the caches the keys from absolute position `first` on lie. For those that the run's first query does not
+    /// see, and no other does, the first one that it sees: their blocks may be gone, and their scores are not used.
     fn find(&self, places: &mut [usize], run: &Run, head: usize, first: usize) {
         let table = &self.block_table[run.row * self.max_blocks..][..self.max_blocks];
         let size = self.cache.block_size;
-        let (mut block, mut token) = (first / size, first % size);
+        let hidden = self.sight.first(run.position).saturating_sub(first);
+        let (mut block, mut token) = ((first + hidden) / size, (first + hidden) % size);
+        let (behind, places) = places.split_at_mut(hidden);
+        behind.fill(self.cache.at(table[block] as usize, head, token));
         for place in places {
             *place = self.cache.at(table[block] as usize, head, token);
             token += 1;
@@ -238,7 +255,11 @@ impl<E: Element> Walk<'_, E> {
     fn weigh<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, run: &Run, places: &[usize], first: usize) {
         let queries = state.max.len();
         let group = self.group();
-        let visible = |query: usize| (run.position + query / group + 1).saturating_sub(first).min(places.len());
+        let seen = |query: usize| {
+            let position = run.position + query / group;
+            let to = (position + 1).saturating_sub(first).min(places.len());
+            self.sight.first(position).saturating_sub(first).min(to)..to
+        };
         let mut query = 0;
         while query < queries {
             let some = match queries - query {
@@ -246,22 +267,31 @@ impl<E: Element> Walk<'_, E> {
                 2 | 3 => 2,
                 _ => 4,
             };
-            let shared = visible(query); // the least of them: later queries see as much or more
             let mut weights = [(0.0, 0.0); 4];
             for (at, weight) in weights[..some].iter_mut().enumerate() {
-                *weight = exponentials(simd, &mut state.scores[query + at], visible(query + at));
+                *weight = exponentials(simd, &mut state.scores[query + at], seen(query + at));
+            }
+            // What all of them see: later queries begin and end no earlier. Each sums up its keys in their order.
+            let shared_end = seen(query).end;
+            let shared = seen(query + some - 1).start.min(shared_end)..shared_end;
+            for at in 0..some {
+                let before = seen(query + at).start..shared.start;
+                if !before.is_empty() {
+                    self.values::<S, 1, C>(simd, state, query + at, &places[..before.end], before.start);
+                }
             }
             match some {
-                1 => self.values::<S, 1, C>(simd, state, query, &places[..shared], 0),
-                2 => self.values::<S, 2, C>(simd, state, query, &places[..shared], 0),
-                _ => self.values::<S, 4, C>(simd, state, query, &places[..shared], 0),
+                1 => self.values::<S, 1, C>(simd, state, query, &places[..shared.end], shared.start),
+                2 => self.values::<S, 2, C>(simd, state, query, &places[..shared.end], shared.start),
+                _ => self.values::<S, 4, C>(simd, state, query, &places[..shared.end], shared.start),
             }
             for (at, &(max, weight)) in weights[..some].iter().enumerate() {
-                let seen = visible(query + at);
-                if seen > shared {
-                    self.values::<S, 1, C>(simd, state, query + at, &places[..seen], shared);
+                let own = seen(query + at);
+                let rest = own.start.max(shared.end)..own.end;
+                if !rest.is_empty() {
+                    self.values::<S, 1, C>(simd, state, query + at, &places[..rest.end], rest.start);
                 }
-                if seen > 0 {
+                if !own.is_empty() {
                     self.merge(simd, state, query + at, max, weight);
                 }
             }
@@ -381,12 +411,30 @@ impl<E: Element> Walk<'_, E> {
     }
 }
 
-/// Replaces the first `visible` scores by exp(s - max); returns max and the sum of these. The rest of the last vector becomes 0.
+/// Replaces scores by cap · tanh(s / cap), for all queries.
 #[inline(always)]
-fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], visible: usize) -> (f32, f32) {
-    let end = visible.next_multiple_of(LANES);
-    scores[visible..end].fill(f32::NEG_INFINITY);
-    let (vectors, _) = scores[..end].as_chunks_mut::<LANES>();
+fn soften<S: Simd>(simd: S, scores: &mut [[f32; PIECE]], keys: usize, cap: f32) {
+    let (cap, share) = (simd.splat(cap), simd.splat(1.0 / cap));
+    for scores in scores {
+        let (vectors, _) = scores[..keys.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
+        for vector in vectors {
+            let softened = simd.mul(cap, tanh(simd, simd.mul(simd.load(vector), share)));
+            simd.store(softened, vector);
+        }
+    }
+}
+
+/// Replaces the scores of the keys that are seen by exp(s - max); returns max and the sum of these. The rest of their
+/// vectors becomes 0.
+#[inline(always)]
+fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>) -> (f32, f32) {
+    if seen.is_empty() {
+        return (f32::NEG_INFINITY, 0.0);
+    }
+    let (begin, end) = (seen.start / LANES * LANES, seen.end.next_multiple_of(LANES));
+    scores[begin..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..end].fill(f32::NEG_INFINITY);
+    let (vectors, _) = scores[begin..end].as_chunks_mut::<LANES>();
     let mut max = simd.splat(f32::NEG_INFINITY);
     for vector in vectors.iter() {
         max = simd.max(max, simd.load(vector));

@@ -22,6 +22,9 @@ struct Request<E> {
     v: Vec<E>,
     table: Vec<i32>,
     caches: [Vec<E>; 2],
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<Vec<f32>>,
 }
 
 impl<E: Element> Request<E> {
@@ -39,24 +42,47 @@ impl<E: Element> Request<E> {
                 cache_elements[to..to + dim].copy_from_slice(head);
             }
         }
-        Self { cache, heads, known, q: values(1, known * heads * dim), k, v, table, caches }
+        Self {
+            cache,
+            heads,
+            known,
+            q: values(1, known * heads * dim),
+            k,
+            v,
+            table,
+            caches,
+            window: None,
+            soft_cap: None,
+            sinks: None,
+        }
+    }
+
+    /// The same with a window, a soft cap or sinks. A block that the window of token `from` has passed is no block any more.
+    fn with(mut self, window: Option<usize>, soft_cap: Option<f32>, has_sinks: bool) -> Self {
+        (self.window, self.soft_cap) = (window, soft_cap);
+        self.sinks = has_sinks.then(|| values::<f32>(4, self.heads));
+        self
     }
 
     /// The outputs of the tokens `from..to`, given to the kernel as one row.
     fn chunk(&self, cpu: &mut Cpu, from: usize, to: usize) -> Vec<E> {
         let size = self.heads * self.cache.dim;
         let mut out = vec![E::from_f32(f32::NAN); (to - from) * size];
+        let gone = self.window.map_or(0, |window| (from + 1).saturating_sub(window)) / self.cache.block_size;
+        let mut table = self.table.clone();
+        table[..gone].fill(-1); // must never be looked at
         let args = Attention {
             out: &mut out,
             q: &self.q[from * size..to * size],
             k_cache: &self.caches[0],
             v_cache: &self.caches[1],
             cache: self.cache,
-            block_table: &self.table,
+            block_table: &table,
             row_offsets: &[0, (to - from) as i32],
             row_starts: &[from as i32],
             heads: self.heads,
             scale: 0.3,
+            sight: Sight { window: self.window, soft_cap: self.soft_cap, sinks: self.sinks.as_deref() },
         };
         paged_attention(cpu, args).expect("arguments are in range");
         out
@@ -66,26 +92,40 @@ impl<E: Element> Request<E> {
         let (dim, kv_heads) = (self.cache.dim, self.cache.heads);
         let kv_head = head / (self.heads / kv_heads);
         let q = &self.q[(token * self.heads + head) * dim..][..dim];
-        let scores: Vec<f64> = (0..=token)
+        let first = self.window.map_or(0, |window| (token + 1).saturating_sub(window));
+        let scores: Vec<f64> = (first..=token)
             .map(|key| {
                 let k = &self.k[(key * kv_heads + kv_head) * dim..][..dim];
-                0.3_f32 as f64 * q.iter().zip(k).map(|(q, k)| f64::from(q.to_f32() * k.to_f32())).sum::<f64>()
+                let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(q.to_f32() * k.to_f32())).sum();
+                let score = f64::from(0.3_f32) * dot;
+                self.soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
             })
             .collect();
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+        let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
         let value = |key: usize, at: usize| f64::from(self.v[(key * kv_heads + kv_head) * dim + at].to_f32());
-        (0..dim).map(|at| weights.iter().enumerate().map(|(key, w)| w / total * value(key, at)).sum()).collect()
+        (0..dim).map(|at| weights.iter().zip(first..).map(|(w, key)| w / total * value(key, at)).sum()).collect()
     }
 }
 
 fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
     for isa in Isa::available() {
-        for (known, heads, kv_heads, dim, block_size) in
-            [(1, 1, 1, 1, 1), (5, 4, 2, 8, 3), (300, 6, 2, 20, 16), (530, 7, 1, 64, 32), (40, 3, 3, 80, 7)]
-        {
-            let request = Request::<E>::new(known, heads, kv_heads, dim, block_size);
+        for ((known, heads, kv_heads, dim, block_size), (window, soft_cap, has_sinks)) in [
+            ((1, 1, 1, 1, 1), (None, None, false)),
+            ((5, 4, 2, 8, 3), (None, None, false)),
+            ((300, 6, 2, 20, 16), (None, None, false)),
+            ((530, 7, 1, 64, 32), (None, None, false)),
+            ((40, 3, 3, 80, 7), (None, None, false)),
+            ((1, 2, 1, 4, 1), (Some(1), Some(2.0), true)),
+            ((40, 4, 2, 8, 3), (Some(1), None, false)),
+            ((300, 6, 2, 20, 16), (Some(5), None, true)),
+            ((530, 7, 1, 64, 32), (Some(256), Some(3.0), false)),
+            ((700, 2, 2, 24, 8), (Some(300), None, true)),
+            ((300, 4, 1, 16, 16), (None, Some(1.5), true)),
+        ] {
+            let request = Request::<E>::new(known, heads, kv_heads, dim, block_size).with(window, soft_cap, has_sinks);
             let whole = request.chunk(&mut Cpu::new(isa, 1), 0, known);
             for token in [0, known / 2, known - 1] {
                 for head in 0..heads {
@@ -132,7 +172,7 @@ fn shares_give_every_task_to_one_thread() {
             }))
             .collect();
         let runs = runs(&offsets, &vec![7; lengths.len()], 8);
-        let shares = Shares::new(&runs, heads);
+        let shares = Shares::new(&runs, &Sight::default(), heads);
         for parts in 1..6 {
             let tasks: Vec<usize> = (0..parts).flat_map(|part| shares.tasks(parts, part)).collect();
             assert_eq!(tasks, (0..runs.len() * heads).collect::<Vec<_>>(), "{lengths:?} on {parts} threads");
@@ -157,6 +197,7 @@ fn what_lies_outside_is_refused_by_name() {
             row_starts: starts,
             heads: 1,
             scale: 1.0,
+            sight: Sight::default(),
         };
         paged_attention(&mut cpu, args).expect_err("out of range").argument
     };

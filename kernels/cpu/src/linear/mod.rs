@@ -11,6 +11,8 @@
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
 
 mod pack;
+mod quantized;
+mod source;
 mod tile;
 
 use std::marker::PhantomData;
@@ -22,6 +24,8 @@ use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
 pub use pack::PackedWeight;
+pub use quantized::{Activations as QuantizedActivations, Bits, Codes, QuantizedWeight, Scheme, linear_quantized};
+pub use source::{Matrix, Stored};
 use tile::{Activations, Columns};
 
 /// Rows whose sums wait in memory while one piece of K is walked: 96 × 64 × 4 = 24 KiB.

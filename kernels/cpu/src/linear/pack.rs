@@ -9,6 +9,7 @@
 
 use std::marker::PhantomData;
 
+use super::source::Matrix;
 use crate::element::Element;
 use crate::memory::Buffer;
 use crate::simd::{Kernel, LANES, Simd};
@@ -25,16 +26,17 @@ pub struct PackedWeight<E> {
 }
 
 impl<E: Element> PackedWeight<E> {
-    /// Packs `weight`, `[columns, depth]` and row-major as checkpoints have it, for the instruction set of `cpu`.
-    pub fn pack(cpu: &mut Cpu, weight: &[E], columns: usize, depth: usize) -> Self {
-        assert!(columns > 0 && depth > 0 && weight.len() == columns * depth);
+    /// Packs a matrix for the instruction set of `cpu`, with all its threads; values of another format are rounded to `E`.
+    pub fn pack(cpu: &mut Cpu, weight: &Matrix<'_>) -> Self {
+        let (columns, depth) = (weight.rows(), weight.depth());
+        assert!(columns > 0);
         let units = depth.div_ceil(E::PACK);
         let panel_vectors = cpu.isa.run(Width);
         let panel_columns = panel_vectors * LANES;
         let panels = columns.div_ceil(panel_columns);
         let mut data = Buffer::zeroed(panels * units * panel_columns * size_of::<E::Unit>());
 
-        let parts = cpu.parts(panels, weight.len());
+        let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
@@ -43,7 +45,7 @@ impl<E: Element> PackedWeight<E> {
                 let to = unsafe { target.piece(panel * size..(panel + 1) * size) };
                 let first = panel * panel_columns;
                 let last = columns.min(first + panel_columns);
-                pack_panel::<E>(to, &weight[first * depth..last * depth], depth, panel_columns);
+                pack_panel::<E>(to, &weight.read(first..last), depth, panel_columns);
             }
         });
         Self { columns, depth, panel_vectors, data, element: PhantomData }
@@ -87,7 +89,7 @@ impl<E: Element> PackedWeight<E> {
 }
 
 /// How wide a class wants its panels.
-struct Width;
+pub(super) struct Width;
 
 impl Kernel for Width {
     type Output = usize;

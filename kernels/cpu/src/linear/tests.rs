@@ -18,7 +18,7 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(isa: Isa, threads: usize, tok
     let mut cpu = Cpu::new(isa, threads);
     cpu.grain = 1; // so that small cases are shared too
     let (x, weight, bias) = (values::<E>(1, tokens * k), values::<E>(2, n * k), values::<E>(3, n));
-    let packed = PackedWeight::pack(&mut cpu, &weight, n, k);
+    let packed = PackedWeight::<E>::pack(&mut cpu, &Matrix::of(&weight, k));
     let mut out = vec![f32::NAN; tokens * n];
     linear(&mut cpu, &mut out, &x, &packed, Some(&bias));
     for (token, out) in out.chunks_exact(n).enumerate() {

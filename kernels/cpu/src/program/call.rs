@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::lent::Lent;
 use crate::element::{Bf16, Format};
-use crate::linear::PackedWeight;
+use crate::gate::Activation;
+use crate::linear::{PackedWeight, QuantizedWeight, Scheme};
 
 /// What a size grows with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,13 +53,15 @@ impl Size {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// A packed weight of either format, shared with whoever packed it.
+/// A packed weight, shared with whoever packed it.
 #[derive(Clone)]
 pub enum Weight {
     /// float32.
     Float32(Arc<PackedWeight<f32>>),
     /// bfloat16.
     BFloat16(Arc<PackedWeight<Bf16>>),
+    /// 4 or 8 bits, for activations of this format.
+    Quantized(Format, Arc<QuantizedWeight>),
 }
 
 impl Weight {
@@ -67,6 +70,7 @@ impl Weight {
         match self {
             Self::Float32(weight) => (weight.columns(), weight.depth()),
             Self::BFloat16(weight) => (weight.columns(), weight.depth()),
+            Self::Quantized(_, weight) => (weight.columns(), weight.depth()),
         }
     }
 
@@ -75,11 +79,29 @@ impl Weight {
         match self {
             Self::Float32(weight) => weight.bytes(),
             Self::BFloat16(weight) => weight.bytes(),
+            Self::Quantized(_, weight) => weight.bytes(),
+        }
+    }
+
+    /// Of the activations that it multiplies.
+    pub fn format(&self) -> Format {
+        match self {
+            Self::Float32(_) => Format::Float32,
+            Self::BFloat16(_) => Format::BFloat16,
+            Self::Quantized(format, _) => *format,
+        }
+    }
+
+    /// How it is quantised.
+    pub fn scheme(&self) -> Option<Scheme> {
+        match self {
+            Self::Float32(_) | Self::BFloat16(_) => None,
+            Self::Quantized(_, weight) => Some(weight.scheme()),
         }
     }
 }
 
-/// One kernel and its arguments. Formats are the program's, but for the result of `Linear`.
+/// One kernel and its arguments. Formats are the program's, but for the result of `Linear` and for gains, which are float32.
 #[derive(Clone)]
 #[allow(missing_docs, reason = "the arguments are those of the kernels of the same names")]
 pub enum Call {
@@ -128,12 +150,29 @@ pub enum Call {
         bias: Option<Lent>,
         out_format: Format,
     },
-    SiluMul {
+    GateMul {
         out: BufferId,
         gate_up: BufferId,
         width: usize,
+        activation: Activation,
     },
-    /// `layer` is the number of a pair of caches.
+    /// residual += x
+    Add {
+        residual: BufferId,
+        x: BufferId,
+    },
+    /// x *= factor; of the program's format or, of logits, float32.
+    Scale {
+        x: BufferId,
+        factor: f32,
+        format: Format,
+    },
+    /// Of logits.
+    SoftCap {
+        x: BufferId,
+        cap: f32,
+    },
+    /// `layer` is the number of a pair of caches, `kind` that of the layers' kind: whose KV slots.
     RopeKvWrite {
         q: BufferId,
         k: BufferId,
@@ -141,14 +180,20 @@ pub enum Call {
         angles: Lent,
         rotated: usize,
         layer: usize,
+        kind: usize,
         heads: usize,
     },
+    /// As above: whose block table.
     PagedAttention {
         out: BufferId,
         q: BufferId,
         layer: usize,
+        kind: usize,
         heads: usize,
         scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+        sinks: Option<Lent>,
     },
     /// Something that has no kernel: whoever runs the program does it.
     CallBack {
@@ -163,18 +208,24 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
-            Self::Embed { width, .. } | Self::Pick { width, .. } | Self::SiluMul { width, .. } => write!(f, " {width}"),
+            Self::Embed { width, .. } | Self::Pick { width, .. } | Self::GateMul { width, .. } => write!(f, " {width}"),
             Self::Columns { from, width, stride, .. } => write!(f, " {from}..{} of {stride}", from + width),
             Self::RmsNorm { gain, .. } | Self::AddRmsNorm { gain, .. } => write!(f, " {} B of gain", gain.bytes()),
             Self::Linear { weight, bias, .. } => {
                 let (columns, depth) = weight.shape();
-                write!(f, " {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
+                let scheme = weight.scheme().map_or(String::new(), |scheme| format!(" {scheme}"));
+                write!(f, "{scheme} {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
             }
             Self::RopeKvWrite { layer, rotated, heads, .. } => {
                 write!(f, " layer {layer}, {heads} heads, {rotated} turned")
             }
-            Self::PagedAttention { layer, heads, .. } => write!(f, " layer {layer}, {heads} heads"),
-            Self::Clear { .. } | Self::CallBack { .. } => Ok(()),
+            Self::PagedAttention { layer, heads, window, .. } => {
+                write!(f, " layer {layer}, {heads} heads")?;
+                window.map_or(Ok(()), |window| write!(f, ", window {window}"))
+            }
+            Self::Scale { factor, .. } => write!(f, " {factor}"),
+            Self::SoftCap { cap, .. } => write!(f, " {cap}"),
+            Self::Clear { .. } | Self::Add { .. } | Self::CallBack { .. } => Ok(()),
         }
     }
 }
@@ -190,7 +241,11 @@ impl Call {
             Self::RmsNorm { .. } => "rms_norm",
             Self::AddRmsNorm { .. } => "add_rms_norm",
             Self::Linear { .. } => "linear",
-            Self::SiluMul { .. } => "silu_mul",
+            Self::GateMul { activation: Activation::Silu, .. } => "silu_mul",
+            Self::GateMul { activation: Activation::Gelu, .. } => "gelu_mul",
+            Self::Add { .. } => "add",
+            Self::Scale { .. } => "scale",
+            Self::SoftCap { .. } => "soft_cap",
             Self::RopeKvWrite { .. } => "rope_kv_write",
             Self::PagedAttention { .. } => "paged_attention",
             Self::CallBack { name, .. } => name,
@@ -205,9 +260,11 @@ impl Call {
             | Self::Columns { x, .. }
             | Self::RmsNorm { x, .. }
             | Self::Linear { x, .. }
-            | Self::SiluMul { gate_up: x, .. }
+            | Self::GateMul { gate_up: x, .. }
+            | Self::Scale { x, .. }
+            | Self::SoftCap { x, .. }
             | Self::PagedAttention { q: x, .. } => vec![*x],
-            Self::AddRmsNorm { residual, x, .. } => vec![*residual, *x],
+            Self::AddRmsNorm { residual, x, .. } | Self::Add { residual, x } => vec![*residual, *x],
             Self::RopeKvWrite { q, k, v, .. } => vec![*q, *k, *v],
             Self::CallBack { reads, .. } => reads.clone(),
         }
@@ -222,7 +279,10 @@ impl Call {
             | Self::Columns { out, .. }
             | Self::RmsNorm { out, .. }
             | Self::Linear { out, .. }
-            | Self::SiluMul { out, .. }
+            | Self::GateMul { out, .. }
+            | Self::Scale { x: out, .. }
+            | Self::SoftCap { x: out, .. }
+            | Self::Add { residual: out, .. }
             | Self::PagedAttention { out, .. } => vec![*out],
             Self::AddRmsNorm { out, residual, .. } => vec![*out, *residual],
             Self::RopeKvWrite { q, k, .. } => vec![*q, *k],
@@ -234,11 +294,13 @@ impl Call {
     pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
         let named = match self {
             Self::Embed { out, .. } | Self::Clear { out } => vec![out],
+            Self::Scale { x, .. } | Self::SoftCap { x, .. } => vec![x],
+            Self::Add { residual, x } => vec![residual, x],
             Self::Pick { out, x, .. }
             | Self::Columns { out, x, .. }
             | Self::RmsNorm { out, x, .. }
             | Self::Linear { out, x, .. }
-            | Self::SiluMul { out, gate_up: x, .. }
+            | Self::GateMul { out, gate_up: x, .. }
             | Self::PagedAttention { out, q: x, .. } => vec![out, x],
             Self::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
             Self::RopeKvWrite { q, k, v, .. } => vec![q, k, v],

@@ -32,9 +32,9 @@ impl Program {
                 Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
             }
             Call::RopeKvWrite { k, v, .. } => Cost { bytes: buffers + buffer(k) + buffer(v), flops: 0.0 },
-            Call::PagedAttention { layer, heads, .. } => {
+            Call::PagedAttention { layer, heads, window, .. } => {
                 let shape = self.parts.layers[*layer].shape;
-                let (keys, pairs) = seen(rows);
+                let (keys, pairs) = seen(rows, window.unwrap_or(usize::MAX) as f64);
                 let dim = shape.dim as f64;
                 Cost {
                     bytes: buffers + 2.0 * keys * shape.heads as f64 * dim * element,
@@ -44,19 +44,29 @@ impl Program {
             Call::Clear { .. }
             | Call::RmsNorm { .. }
             | Call::AddRmsNorm { .. }
-            | Call::SiluMul { .. }
+            | Call::GateMul { .. }
+            | Call::Add { .. }
+            | Call::Scale { .. }
+            | Call::SoftCap { .. }
             | Call::CallBack { .. } => Cost { bytes: buffers, flops: 0.0 },
         }
     }
 }
 
 /// Keys that are read at least once, and pairs of a query and a key that it sees.
-fn seen(rows: &StepRows<'_>) -> (f64, f64) {
+fn seen(rows: &StepRows<'_>, window: f64) -> (f64, f64) {
     let mut sums = (0.0, 0.0);
+    // All pairs of the first `tokens` queries of a request.
+    let pairs = |tokens: f64| {
+        let growing = tokens.min(window);
+        growing * (growing + 1.0) / 2.0 + (tokens - growing) * growing
+    };
     for (pair, &start) in rows.row_offsets.windows(2).zip(rows.row_starts) {
         let (count, start) = (f64::from(pair[1] - pair[0]), f64::from(start));
-        sums.0 += start + count;
-        sums.1 += count * start + count * (count + 1.0) / 2.0;
+        if count > 0.0 {
+            sums.0 += (start + count).min(window - 1.0 + count);
+            sums.1 += pairs(start + count) - pairs(start);
+        }
     }
     sums
 }

@@ -57,17 +57,20 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
 fn named_twice(call: &Call) -> Option<BufferId> {
     let ids = match call {
         Call::Pick { out, x, .. } | Call::Columns { out, x, .. } | Call::Linear { out, x, .. } => vec![out, x],
-        Call::SiluMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
+        Call::GateMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
+        Call::Add { residual: out, x } => vec![out, x],
         Call::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
         Call::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
-        Call::Embed { .. } | Call::Clear { .. } | Call::RmsNorm { .. } | Call::CallBack { .. } => vec![],
+        Call::Embed { .. }
+        | Call::Clear { .. }
+        | Call::RmsNorm { .. }
+        | Call::Scale { .. }
+        | Call::SoftCap { .. }
+        | Call::CallBack { .. } => vec![],
     };
     (1..ids.len()).find(|&at| ids[..at].contains(&ids[at])).map(|at| *ids[at])
 }
 
 fn fits(format: Format, weight: &Weight, out: Format) -> bool {
-    match weight {
-        Weight::Float32(_) => format == Format::Float32 && out == Format::Float32,
-        Weight::BFloat16(_) => format == Format::BFloat16,
-    }
+    format == weight.format() && (out == format || out == Format::Float32)
 }

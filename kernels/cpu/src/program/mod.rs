@@ -49,9 +49,9 @@ pub struct StepRows<'a> {
     pub ids: &'a [i32],
     /// `[tokens]`.
     pub positions: &'a [i32],
-    /// `[tokens]`.
+    /// `[kinds, tokens]`: each kind of layers has blocks of its own.
     pub kv_slots: &'a [i64],
-    /// `[rows, max blocks]`.
+    /// `[kinds, rows, max blocks]`.
     pub block_table: &'a [i32],
     /// `[rows + 1]`.
     pub row_offsets: &'a [i32],
@@ -65,6 +65,14 @@ impl StepRows<'_> {
     /// How many tokens and draws.
     pub fn counts(&self) -> Counts {
         Counts { tokens: self.ids.len(), draws: self.drawn_at.len() }
+    }
+
+    /// KV slots and block table of one kind of layers. There is a token at least.
+    fn of_kind(&self, kind: usize) -> (&[i64], &[i32]) {
+        let tokens = self.ids.len();
+        let kinds = self.kv_slots.len() / tokens;
+        let cells = self.block_table.len() / kinds;
+        (&self.kv_slots[kind * tokens..][..tokens], &self.block_table[kind * cells..][..cells])
     }
 }
 

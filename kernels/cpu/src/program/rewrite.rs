@@ -70,7 +70,10 @@ fn is_by_token(call: &Call) -> bool {
         | Call::RmsNorm { .. }
         | Call::AddRmsNorm { .. }
         | Call::Linear { .. }
-        | Call::SiluMul { .. } => true,
+        | Call::GateMul { .. }
+        | Call::Add { .. }
+        | Call::Scale { .. }
+        | Call::SoftCap { .. } => true,
         Call::Embed { .. } // by token, but it reads the step's ids, not a buffer's rows
         | Call::Pick { .. }
         | Call::Clear { .. }

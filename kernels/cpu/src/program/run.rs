@@ -7,14 +7,15 @@ use std::time::Instant;
 use super::call::{BufferId, Call, Counts, Size, Weight};
 use super::places::Places;
 use super::{Layer, Program, StepRows};
-use crate::attention::{Attention, paged_attention};
+use crate::attention::{Attention, Sight, paged_attention};
 use crate::element::{Bf16, Element, Format};
+use crate::elementwise::{add, scale, soft_cap};
 use crate::embed::embed;
 use crate::error::Refusal;
-use crate::linear::linear;
+use crate::gate::gate_mul;
+use crate::linear::{QuantizedWeight, linear, linear_quantized};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use crate::rope::{RopeKvWrite, rope_kv_write};
-use crate::silu::silu_mul;
 use crate::split::{Shared, part};
 use crate::{Cpu, PackedWeight};
 
@@ -177,13 +178,37 @@ impl Walk<'_> {
                     (Weight::BFloat16(weight), Format::Float32) => {
                         product::<Bf16, f32>(self.cpu, out, x, weight, bias.as_ref());
                     }
+                    (Weight::Quantized(_, weight), Format::Float32) => {
+                        quantized_product::<E, f32>(self.cpu, out, x, weight, bias.as_ref());
+                    }
+                    (Weight::Quantized(_, weight), Format::BFloat16) => {
+                        quantized_product::<E, Bf16>(self.cpu, out, x, weight, bias.as_ref());
+                    }
                 }
             }
-            Call::SiluMul { out, gate_up, width } => {
+            Call::GateMul { out, gate_up, width, activation } => {
                 let (cpu, [out, gate_up]) = self.apart::<E, 2>([*out, *gate_up]);
-                silu_mul(cpu, out, gate_up, *width);
+                gate_mul(cpu, out, gate_up, *width, *activation);
             }
-            Call::RopeKvWrite { q, k, v, angles, rotated, layer, heads } => {
+            Call::Add { residual, x } => {
+                let (cpu, [residual, x]) = self.apart::<E, 2>([*residual, *x]);
+                add(cpu, residual, x);
+            }
+            Call::Scale { x, factor, format } => match format {
+                Format::Float32 => {
+                    let (cpu, [x]) = self.apart::<f32, 1>([*x]);
+                    scale(cpu, x, *factor);
+                }
+                Format::BFloat16 => {
+                    let (cpu, [x]) = self.apart::<Bf16, 1>([*x]);
+                    scale(cpu, x, *factor);
+                }
+            },
+            Call::SoftCap { x, cap } => {
+                let (cpu, [x]) = self.apart::<f32, 1>([*x]);
+                soft_cap(cpu, x, *cap);
+            }
+            Call::RopeKvWrite { q, k, v, angles, rotated, layer, kind, heads } => {
                 let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
                 let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
                 let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
@@ -197,12 +222,12 @@ impl Walk<'_> {
                     k_cache: k_cache.as_mut_slice(),
                     v_cache: v_cache.as_mut_slice(),
                     cache: *shape,
-                    kv_slots: rows.kv_slots,
+                    kv_slots: rows.of_kind(*kind).0,
                     heads: *heads,
                 };
                 rope_kv_write(self.cpu, args)?;
             }
-            Call::PagedAttention { out, q, layer, heads, scale } => {
+            Call::PagedAttention { out, q, layer, kind, heads, scale, window, soft_cap, sinks } => {
                 let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
                 let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
                 let Layer { k, v, shape } = &self.layers[*layer];
@@ -212,11 +237,16 @@ impl Walk<'_> {
                     k_cache: k.as_slice(),
                     v_cache: v.as_slice(),
                     cache: *shape,
-                    block_table: rows.block_table,
+                    block_table: rows.of_kind(*kind).1,
                     row_offsets: rows.row_offsets,
                     row_starts: rows.row_starts,
                     heads: *heads,
                     scale: *scale,
+                    sight: Sight {
+                        window: *window,
+                        soft_cap: *soft_cap,
+                        sinks: sinks.as_ref().map(super::Lent::as_slice),
+                    },
                 };
                 paged_attention(self.cpu, args)?;
             }
@@ -242,6 +272,17 @@ fn product<E: Element, O: Element>(
 ) {
     let (out, x) = (bytemuck::cast_slice_mut::<u8, O>(out), bytemuck::cast_slice::<u8, E>(x));
     linear(cpu, out, x, weight, bias.map(|bias| bias.as_slice()));
+}
+
+fn quantized_product<E: Element, O: Element>(
+    cpu: &mut Cpu,
+    out: &mut [u8],
+    x: &[u8],
+    weight: &QuantizedWeight,
+    bias: Option<&super::Lent>,
+) {
+    let (out, x) = (bytemuck::cast_slice_mut::<u8, O>(out), bytemuck::cast_slice::<u8, E>(x));
+    linear_quantized(cpu, out, x, weight, bias.map(|bias| bias.as_slice()));
 }
 
 /// out[t] = x[t][from..from + width]: the copy that cuts queries, keys and values out of one product.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{Isa, PackedWeight};
+use crate::{Isa, Matrix, PackedWeight};
 
 fn per_token(each: usize) -> Size {
     Size { each: 4 * each, per: Per::Token }
@@ -23,7 +23,7 @@ const VOCABULARY: usize = 7;
 
 /// logits = head(norm(table[ids]))
 fn parts(cpu: &mut Cpu) -> Parts {
-    let weight = PackedWeight::pack(cpu, &numbers(VOCABULARY * WIDTH), VOCABULARY, WIDTH);
+    let weight = PackedWeight::pack(cpu, &Matrix::of(&numbers(VOCABULARY * WIDTH), WIDTH));
     let [x, normed, picked, logits] = [0, 1, 2, 3].map(BufferId);
     Parts {
         format: Format::Float32,
@@ -58,7 +58,7 @@ fn rows<'a>(ids: &'a [i32], drawn_at: &'a [i32]) -> StepRows<'a> {
 fn a_program_gives_what_its_kernels_give_one_by_one_for_any_mix_of_rows() {
     let mut cpu = Cpu::new(Isa::best(), 2);
     let mut program = Program::new(parts(&mut cpu)).unwrap();
-    let weight = PackedWeight::pack(&mut cpu, &numbers(VOCABULARY * WIDTH), VOCABULARY, WIDTH);
+    let weight = PackedWeight::pack(&mut cpu, &Matrix::of(&numbers(VOCABULARY * WIDTH), WIDTH));
     for (ids, drawn_at) in
         [(vec![3], vec![0]), (vec![1, 2, 0, 6], vec![3, 1]), (vec![5, 5], vec![]), (vec![4; 300], vec![299, 0])]
     {
@@ -99,7 +99,17 @@ fn calls_that_are_no_program_are_refused_by_name() {
     );
     assert!(refused(|parts| parts.calls[0] = Call::Clear { out: BufferId(9) }).contains("names buffer 9; there are 4"));
     assert!(refused(|parts| parts.format = Format::BFloat16).contains("mixes formats"));
-    let attention = Call::PagedAttention { out: BufferId(1), q: BufferId(0), layer: 0, heads: 1, scale: 1.0 };
+    let attention = Call::PagedAttention {
+        out: BufferId(1),
+        q: BufferId(0),
+        layer: 0,
+        kind: 0,
+        heads: 1,
+        scale: 1.0,
+        window: None,
+        soft_cap: None,
+        sinks: None,
+    };
     let mut unlayered = parts(&mut cpu);
     unlayered.calls[1] = attention;
     assert!(Program::new(unlayered).err().expect("refused").to_string().contains("names layer 0; there are 0"));
@@ -165,7 +175,7 @@ fn times_are_noted_when_they_are_wanted() {
 /// A residual stream beside the norm: what a decoder's last layer looks like after its attention.
 fn deeper(cpu: &mut Cpu) -> Parts {
     let mut parts = parts(cpu);
-    let square = Weight::Float32(Arc::new(PackedWeight::pack(cpu, &numbers(WIDTH * WIDTH), WIDTH, WIDTH)));
+    let square = Weight::Float32(Arc::new(PackedWeight::pack(cpu, &Matrix::of(&numbers(WIDTH * WIDTH), WIDTH))));
     let [x, picked, residual, inner, normed] = [0, 2, 4, 5, 6].map(BufferId);
     parts.buffers.extend([per_token(WIDTH); 3]);
     let head = parts.calls.pop().expect("the head");

@@ -1,7 +1,7 @@
 //! From logits to tokens, each row as if it were alone.
 //!
 //! 1. Raw log-probabilities, if asked for ([`logprobs`]).
-//! 2. Penalties, biases, suppressed ids, on a copy of the row ([`adjust`]).
+//! 2. Penalties, biases, masks, suppressed ids, on a copy of the row ([`adjust`]).
 //! 3. Temperature 0: the greatest logit, the lowest id winning a tie. Else scores s = (logit - greatest) / temperature,
 //!    so that no temperature overflows; top-k, top-p, min-p leave some of them ([`select`]).
 //! 4. The token with the greatest s + g, g being Gumbel noise that is a function of seed, position and token ([`draw`]):
@@ -42,6 +42,10 @@ pub struct SampleRows<'a> {
     pub bias_values: &'a [f32],
     /// `[slots, suppressed width]`.
     pub suppressed: &'a [i32],
+    /// `[masks, vocabulary / 32 rounded up]`: a bit per token, lowest first. What is beyond the vocabulary means nothing.
+    pub masks: &'a [u32],
+    /// `[rows]`: which mask a row is drawn within; below 0: none. Empty: no row has one.
+    pub mask_of: &'a [i32],
 }
 
 /// What [`sample`] writes.
@@ -95,6 +99,16 @@ pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Resul
 
 fn check(input: &SampleRows<'_>, top: usize) -> Result<(), Refusal> {
     let slots = input.params.len();
+    let width = input.vocabulary.div_ceil(32);
+    let masks = input.masks.len() / width;
+    if !input.mask_of.is_empty() && input.mask_of.len() != input.slots.len() {
+        let got = format!("has {} entries", input.mask_of.len());
+        return Err(Refusal { argument: "mask_of", got, allowed: format!("{}, one per row", input.slots.len()) });
+    }
+    if let Some(&past) = input.mask_of.iter().find(|&&mask| mask >= 0 && mask as usize >= masks) {
+        let got = format!("names mask {past}");
+        return Err(Refusal { argument: "mask_of", got, allowed: format!("masks below {masks}, or less than 0") });
+    }
     check_indices("slots", input.slots, slots)?;
     for &slot in input.slots {
         let params = &input.params[slot as usize];

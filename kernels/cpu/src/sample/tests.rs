@@ -35,6 +35,8 @@ fn draw(cpu: &mut Cpu, params: Admit, logits: &[f32], position: i32) -> (i32, i3
         bias_ids: &[],
         bias_values: &[],
         suppressed: &[],
+        masks: &[],
+        mask_of: &[],
     };
     sample(cpu, out, input).expect("arguments are in range");
     (token[0], flag[0])
@@ -246,6 +248,8 @@ impl Batch {
             bias_ids: &self.bias_ids,
             bias_values: &self.bias_values,
             suppressed: &self.suppressed,
+            masks: &[],
+            mask_of: &[],
         };
         sample(cpu, out, input).expect("arguments are in range");
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
@@ -303,6 +307,8 @@ fn suppressed_tokens_are_never_drawn_before_their_position() {
             bias_ids: &[],
             bias_values: &[],
             suppressed: &[1],
+            masks: &[],
+            mask_of: &[],
         };
         sample(&mut cpu, out, input).expect("arguments are in range");
         tokens.push(token[0]);
@@ -329,6 +335,8 @@ fn what_lies_outside_is_refused_by_name() {
             bias_ids: &batch.bias_ids,
             bias_values: &batch.bias_values,
             suppressed: &batch.suppressed,
+            masks: &[],
+            mask_of: &[],
         };
         sample(&mut Cpu::new(Isa::best(), 1), out, input).expect_err("out of range").argument
     };
@@ -337,4 +345,91 @@ fn what_lies_outside_is_refused_by_name() {
     assert_eq!(refused(&|batch| batch.counts.clear()), "counts");
     assert_eq!(refused(&|batch| batch.params[1].bias_count = 3), "bias_ids");
     assert_eq!(refused(&|batch| batch.suppressed[3] = 100), "suppressed");
+}
+
+/// One greedy or drawn row within a mask.
+fn draw_within(params: Admit, logits: &[f32], mask: &[u32], suppressed: &[i32]) -> (i32, i32) {
+    let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
+    let out = SampleOut {
+        tokens: &mut token,
+        flags: &mut flag,
+        chosen: &mut chosen,
+        top_ids: &mut [],
+        top_logprobs: &mut [],
+    };
+    let params = Admit { suppress_count: suppressed.len() as u32, suppress_until: 100, ..params };
+    let input = SampleRows {
+        logits,
+        vocabulary: logits.len(),
+        params: &[params],
+        slots: &[0],
+        positions: &[9],
+        counts: None,
+        bias_ids: &[],
+        bias_values: &[],
+        suppressed,
+        masks: mask,
+        mask_of: &[0],
+    };
+    sample(&mut Cpu::new(Isa::best(), 1), out, input).expect("arguments are in range");
+    (token[0], flag[0])
+}
+
+proptest! {
+    #[test]
+    fn a_row_is_drawn_as_if_there_were_no_other_tokens_than_its_masks(
+        seed: u32, count in 1_usize..200, bits in prop::collection::vec(any::<u32>(), 7), is_greedy: bool, top_k in 0_u32..4,
+    ) {
+        let allowed = |id: usize| bits[id / 32] >> (id % 32) & 1 == 1;
+        prop_assume!((0..count).any(allowed));
+        let logits = logits(seed, count, 8.0);
+        let temperature = if is_greedy { 0.0 } else { 1.0 };
+        let params = Admit { temperature, top_k, ..plain(seed) };
+        let (token, flag) = draw_within(params, &logits, &bits[..count.div_ceil(32)], &[]);
+        prop_assert_eq!(flag, 0);
+        prop_assert!(allowed(token as usize));
+        // The same as with every other token far below, where no noise lifts it.
+        let low: Vec<f32> = (0..count).map(|id| if allowed(id) { logits[id] } else { -1e9 }).collect();
+        if top_k == 0 || (0..count).filter(|&id| allowed(id)).count() >= top_k as usize {
+            prop_assert_eq!(draw(&mut Cpu::new(Isa::best(), 1), params, &low, 9).0, token);
+        }
+    }
+}
+
+#[test]
+fn suppressed_tokens_are_drawn_only_where_the_mask_leaves_no_other() {
+    let logits = [5.0, 4.0, 3.0, 2.0];
+    let greedy = Admit { temperature: 0.0, ..plain(1) };
+    assert_eq!(draw_within(greedy, &logits, &[0b0011], &[0]), (1, 0));
+    assert_eq!(draw_within(greedy, &logits, &[0b0001], &[0]), (0, 0));
+    assert_eq!(draw_within(greedy, &logits, &[0b1111_0011], &[0, 1, 1]), (0, 0), "bits past the vocabulary are none");
+    assert_eq!(draw_within(greedy, &logits, &[0], &[]), (0, RESULT_NOT_FINITE as i32));
+}
+
+#[test]
+fn a_mask_that_is_not_there_is_refused() {
+    let (mut token, mut flag, mut chosen) = ([-7; 2], [-7; 2], [f32::NAN; 2]);
+    for (masks, mask_of) in [(&[1][..], &[0, 1][..]), (&[1], &[0]), (&[], &[0, -1])] {
+        let out = SampleOut {
+            tokens: &mut token,
+            flags: &mut flag,
+            chosen: &mut chosen,
+            top_ids: &mut [],
+            top_logprobs: &mut [],
+        };
+        let input = SampleRows {
+            logits: &[1.0, 2.0, 3.0, 4.0],
+            vocabulary: 2,
+            params: &[plain(1)],
+            slots: &[0, 0],
+            positions: &[9, 9],
+            counts: None,
+            bias_ids: &[],
+            bias_values: &[],
+            suppressed: &[],
+            masks,
+            mask_of,
+        };
+        assert_eq!(sample(&mut Cpu::new(Isa::best(), 1), out, input).unwrap_err().argument, "mask_of");
+    }
 }

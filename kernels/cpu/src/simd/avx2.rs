@@ -12,6 +12,10 @@ pub(crate) struct Avx2(());
 #[derive(Clone, Copy)]
 pub(crate) struct Two(__m256, __m256);
 
+/// Lanes 0 to 7, and 8 to 15.
+#[derive(Clone, Copy)]
+pub(crate) struct TwoInts(__m256i, __m256i);
+
 impl Avx2 {
     /// # Safety
     /// The processor has AVX2 and FMA.
@@ -31,7 +35,10 @@ macro_rules! vouched {
 
 impl Simd for Avx2 {
     type V = Two;
+    type I = TwoInts;
     type Pair = [f32; 2];
+    /// The first and third as 16-bit numbers, then the second and fourth.
+    type Quad = [u32; 2];
     const ROWS: usize = 6;
     const WIDTH: usize = 1;
 
@@ -197,9 +204,84 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_i32(self, value: i32) -> TwoInts {
+        vouched!(TwoInts(_mm256_set1_epi32(value), _mm256_set1_epi32(value)))
+    }
+
+    #[inline(always)]
+    fn load_words(self, from: &Lanes<u32>) -> TwoInts {
+        vouched!(TwoInts(_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(8).cast())))
+    }
+
+    #[inline(always)]
+    fn mul_i32(self, a: TwoInts, b: TwoInts) -> TwoInts {
+        vouched!(TwoInts(_mm256_mullo_epi32(a.0, b.0), _mm256_mullo_epi32(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn to_float(self, a: TwoInts) -> Two {
+        vouched!(Two(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1)))
+    }
+
+    #[inline(always)]
+    fn low_nibbles(self, a: TwoInts) -> TwoInts {
+        vouched!({
+            let nibbles = _mm256_set1_epi8(0x0f);
+            TwoInts(_mm256_and_si256(a.0, nibbles), _mm256_and_si256(a.1, nibbles))
+        })
+    }
+
+    #[inline(always)]
+    fn high_nibbles(self, a: TwoInts) -> TwoInts {
+        vouched!(self.low_nibbles(TwoInts(_mm256_srli_epi32::<4>(a.0), _mm256_srli_epi32::<4>(a.1))))
+    }
+
+    #[inline(always)]
+    fn byte(self, a: TwoInts, shift: u32) -> Two {
+        vouched!(Two(bits(a.0, shift, 0xff), bits(a.1, shift, 0xff)))
+    }
+
+    #[inline(always)]
+    fn nibble(self, a: TwoInts, shift: u32) -> Two {
+        vouched!(Two(bits(a.0, shift, 0xf), bits(a.1, shift, 0xf)))
+    }
+
+    #[inline(always)]
+    fn quad(self, values: [i8; 4]) -> [u32; 2] {
+        super::sixteen_bits(values)
+    }
+
+    /// By products of 16 bits: those of 8 bits (`maddubs`) would saturate, since 2 · 255 · 127 is more than 32,767.
+    #[inline(always)]
+    fn dot_quads(self, sum: TwoInts, codes: TwoInts, x: [u32; 2]) -> TwoInts {
+        vouched!({
+            let (first, second) = (_mm256_set1_epi32(x[0] as i32), _mm256_set1_epi32(x[1] as i32));
+            let of = |sum, codes| {
+                let even = _mm256_and_si256(codes, _mm256_set1_epi32(0x00ff_00ff));
+                let odd = _mm256_srli_epi16::<8>(codes);
+                let products = _mm256_add_epi32(_mm256_madd_epi16(even, first), _mm256_madd_epi16(odd, second));
+                _mm256_add_epi32(sum, products)
+            };
+            TwoInts(of(sum.0, codes.0), of(sum.1, codes.1))
+        })
+    }
+
+    #[inline(always)]
     fn prefetch(self, at: *const u8) {
         vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
     }
+}
+
+/// The bits of a mask, counted from `shift`, as floats.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn bits(words: __m256i, shift: u32, mask: i32) -> __m256 {
+    vouched!({
+        let shifted = _mm256_srl_epi32(words, _mm_cvtsi32_si128(shift as i32));
+        _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(mask)))
+    })
 }
 
 /// The first and the second of 16 pairs of bfloat16.

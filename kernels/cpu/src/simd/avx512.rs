@@ -1,4 +1,5 @@
-//! AVX-512 (F, BW, DQ, VL): one register per vector; and the class that has AVX512-BF16 too, which differs in `dot_pairs` only.
+//! AVX-512 (F, BW, DQ, VL): one register per vector; and the class that has BF16 and VNNI too, which differs in
+//! `dot_pairs` and in how `dot_quads` is done.
 
 use std::arch::x86_64::*;
 
@@ -22,7 +23,7 @@ impl Avx512 {
 
 impl Avx512Bf16 {
     /// # Safety
-    /// The processor has AVX512 F, BW, DQ, VL and BF16.
+    /// The processor has AVX512 F, BW, DQ, VL, VNNI and BF16.
     #[inline(always)]
     pub(super) unsafe fn new() -> Self {
         Self(())
@@ -41,6 +42,7 @@ macro_rules! vouched {
 macro_rules! lanes {
     () => {
         type V = __m512;
+        type I = __m512i;
         const ROWS: usize = 6;
         const WIDTH: usize = 4;
 
@@ -191,6 +193,56 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn splat_i32(self, value: i32) -> __m512i {
+            vouched!(_mm512_set1_epi32(value))
+        }
+
+        #[inline(always)]
+        fn load_words(self, from: &Lanes<u32>) -> __m512i {
+            vouched!(_mm512_loadu_si512(from.as_ptr().cast()))
+        }
+
+        #[inline(always)]
+        fn mul_i32(self, a: __m512i, b: __m512i) -> __m512i {
+            vouched!(_mm512_mullo_epi32(a, b))
+        }
+
+        #[inline(always)]
+        fn to_float(self, a: __m512i) -> __m512 {
+            vouched!(_mm512_cvtepi32_ps(a))
+        }
+
+        #[inline(always)]
+        fn low_nibbles(self, a: __m512i) -> __m512i {
+            vouched!(_mm512_and_si512(a, _mm512_set1_epi8(0x0f)))
+        }
+
+        #[inline(always)]
+        fn high_nibbles(self, a: __m512i) -> __m512i {
+            vouched!(_mm512_and_si512(_mm512_srli_epi32::<4>(a), _mm512_set1_epi8(0x0f)))
+        }
+
+        #[inline(always)]
+        fn byte(self, a: __m512i, shift: u32) -> __m512 {
+            vouched!({
+                let shifted = _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32));
+                _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(0xff)))
+            })
+        }
+
+        /// Looked up in a register, which takes the place of the mask and the conversion: only four bits of an index count.
+        #[inline(always)]
+        fn nibble(self, a: __m512i, shift: u32) -> __m512 {
+            vouched!({
+                let shifted = _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32));
+                let numbers = _mm512_setr_ps(
+                    0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+                );
+                _mm512_permutexvar_ps(shifted, numbers)
+            })
+        }
+
+        #[inline(always)]
         fn prefetch(self, at: *const u8) {
             vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
         }
@@ -201,6 +253,24 @@ impl Simd for Avx512 {
     lanes!();
 
     type Pair = [f32; 2];
+    type Quad = [u32; 2];
+
+    #[inline(always)]
+    fn quad(self, values: [i8; 4]) -> [u32; 2] {
+        super::sixteen_bits(values)
+    }
+
+    /// As AVX2 does it.
+    #[inline(always)]
+    fn dot_quads(self, sum: __m512i, codes: __m512i, x: [u32; 2]) -> __m512i {
+        vouched!({
+            let even = _mm512_and_si512(codes, _mm512_set1_epi32(0x00ff_00ff));
+            let odd = _mm512_srli_epi16::<8>(codes);
+            let even = _mm512_madd_epi16(even, _mm512_set1_epi32(x[0] as i32));
+            let odd = _mm512_madd_epi16(odd, _mm512_set1_epi32(x[1] as i32));
+            _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
+        })
+    }
 
     #[inline(always)]
     fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
@@ -242,6 +312,17 @@ impl Simd for Avx512Bf16 {
     lanes!();
 
     type Pair = u32;
+    type Quad = u32;
+
+    #[inline(always)]
+    fn quad(self, values: [i8; 4]) -> u32 {
+        u32::from_le_bytes(values.map(|value| value as u8))
+    }
+
+    #[inline(always)]
+    fn dot_quads(self, sum: __m512i, codes: __m512i, x: u32) -> __m512i {
+        vouched!(_mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x as i32)))
+    }
 
     #[inline(always)]
     fn pair(self, first: Bf16, second: Bf16) -> u32 {

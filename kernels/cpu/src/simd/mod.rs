@@ -3,7 +3,7 @@
 //! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
 //! Everything is `inline(always)`, so that a kernel's whole body ends up inside the one function that has the class's
 //! features switched on. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
-//! `dot_pairs` and `dot_blocks` the only ones that differ further (`avx512bf16` sums each pair in hardware).
+//! `dot_pairs` and `dot_blocks` the only ones that differ further (`avx512bf16` sums each pair in hardware). Integers are exact.
 
 use bytemuck::Pod;
 
@@ -28,8 +28,12 @@ pub(crate) type Lanes<T> = [T; LANES];
 pub trait Simd: Copy {
     /// 16 float32 lanes.
     type V: Copy;
+    /// 16 int32 lanes.
+    type I: Copy;
     /// Two neighbouring bfloat16 activations, in the form that `dot_pairs` takes.
     type Pair: Pod + Send + Sync;
+    /// Four neighbouring activations of 8 bits, in the form that `dot_quads` takes.
+    type Quad: Pod + Send + Sync;
     /// How many rows the linear kernel keeps in registers.
     const ROWS: usize;
     /// How many vectors wide a register tile is, and so a packed weight's panel: 4 where there are 32 registers of full
@@ -90,11 +94,41 @@ pub trait Simd: Copy {
     /// `sum + a · b` over neighbouring pairs: lane i takes elements 2i and 2i + 1, rounded as `dot_pairs` does.
     fn dot_blocks(self, sum: Self::V, a: &[Bf16; 32], b: &[Bf16; 32]) -> Self::V;
 
+    /// The same integer in all lanes.
+    fn splat_i32(self, value: i32) -> Self::I;
+    /// From memory, bit for bit.
+    fn load_words(self, from: &Lanes<u32>) -> Self::I;
+    /// a · b; what does not fit into 32 bits is cut off.
+    fn mul_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// To nearest even.
+    fn to_float(self, a: Self::I) -> Self::V;
+    /// The lower four bits of each byte.
+    fn low_nibbles(self, a: Self::I) -> Self::I;
+    /// The upper four bits of each byte.
+    fn high_nibbles(self, a: Self::I) -> Self::I;
+    /// The unsigned byte that begins at bit `shift` of each lane; exact. Shifts are constants once loops are unrolled.
+    fn byte(self, a: Self::I, shift: u32) -> Self::V;
+    /// The unsigned four bits that begin there; exact.
+    fn nibble(self, a: Self::I, shift: u32) -> Self::V;
+    /// Four neighbouring activations.
+    fn quad(self, values: [i8; 4]) -> Self::Quad;
+    /// `sum + Σ code · x` over the four unsigned bytes of each lane. Exact in every class: nothing saturates on the way.
+    fn dot_quads(self, sum: Self::I, codes: Self::I, x: Self::Quad) -> Self::I;
+
     /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
     ///
     /// Not into the first level: that has few places for outstanding misses, and scattered blocks then come at half the rate
     /// (Zen 4, one core, 8 KiB blocks: 9 GB/s against 18; a linear stream comes at 30 either way).
     fn prefetch(self, at: *const u8);
+}
+
+/// Four activations as two words of two 16-bit numbers: the first and third, then the second and fourth, as the even and
+/// the odd bytes of codes meet them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn sixteen_bits(values: [i8; 4]) -> [u32; 2] {
+    let [a, b, c, d] = values.map(|value| u32::from(i16::from(value) as u16));
+    [a | c << 16, b | d << 16]
 }
 
 /// A kernel: its arguments, and a body that is compiled once per class.
@@ -130,7 +164,7 @@ pub(crate) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 pub(crate) unsafe fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: as in `run_avx2`.
     kernel.run(unsafe { avx512::Avx512Bf16::new() })

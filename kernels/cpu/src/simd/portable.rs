@@ -30,7 +30,9 @@ fn fold(a: Lanes<f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
 
 impl Simd for Portable {
     type V = Lanes<f32>;
+    type I = Lanes<i32>;
     type Pair = [f32; 2];
+    type Quad = [i8; 4];
     const ROWS: usize = 3;
     const WIDTH: usize = 1;
 
@@ -153,6 +155,59 @@ impl Simd for Portable {
     fn dot_blocks(self, sum: Lanes<f32>, a: &[Bf16; 32], b: &[Bf16; 32]) -> Lanes<f32> {
         let sum = each(|lane| a[2 * lane].to_f32() * b[2 * lane].to_f32() + sum[lane]);
         each(|lane| a[2 * lane + 1].to_f32() * b[2 * lane + 1].to_f32() + sum[lane])
+    }
+
+    #[inline(always)]
+    fn splat_i32(self, value: i32) -> Lanes<i32> {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load_words(self, from: &Lanes<u32>) -> Lanes<i32> {
+        from.map(|word| word as i32)
+    }
+
+    #[inline(always)]
+    fn mul_i32(self, a: Lanes<i32>, b: Lanes<i32>) -> Lanes<i32> {
+        std::array::from_fn(|lane| a[lane].wrapping_mul(b[lane]))
+    }
+
+    #[inline(always)]
+    fn to_float(self, a: Lanes<i32>) -> Lanes<f32> {
+        each(|lane| a[lane] as f32)
+    }
+
+    #[inline(always)]
+    fn low_nibbles(self, a: Lanes<i32>) -> Lanes<i32> {
+        a.map(|word| word & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
+    fn high_nibbles(self, a: Lanes<i32>) -> Lanes<i32> {
+        a.map(|word| (word >> 4) & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
+    fn byte(self, a: Lanes<i32>, shift: u32) -> Lanes<f32> {
+        each(|lane| ((a[lane] >> shift) & 0xff) as f32)
+    }
+
+    #[inline(always)]
+    fn nibble(self, a: Lanes<i32>, shift: u32) -> Lanes<f32> {
+        each(|lane| ((a[lane] >> shift) & 0xf) as f32)
+    }
+
+    #[inline(always)]
+    fn quad(self, values: [i8; 4]) -> [i8; 4] {
+        values
+    }
+
+    #[inline(always)]
+    fn dot_quads(self, sum: Lanes<i32>, codes: Lanes<i32>, x: [i8; 4]) -> Lanes<i32> {
+        std::array::from_fn(|lane| {
+            let products = codes[lane].to_le_bytes().into_iter().zip(x).map(|(code, x)| i32::from(code) * i32::from(x));
+            sum[lane] + products.sum::<i32>()
+        })
     }
 
     #[inline(always)]

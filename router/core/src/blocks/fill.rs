@@ -1,8 +1,8 @@
 //! What becomes findable, and is to be saved: the full blocks of a table, and the block that its end has begun to fill.
 
 use super::Blocks;
+use crate::keys::Key;
 use crate::live::LiveRequest;
-use crate::prefix::Key;
 use crate::table::Table;
 use crate::tiers::Label;
 use crate::{BlockId, Medium, TokenId};
@@ -12,7 +12,7 @@ impl Blocks {
     pub(crate) fn label(&self, request: &mut LiveRequest, kind: usize, before: usize) -> Label {
         let parent = request.keys.key(&self.keys, &request.tokens, before);
         let key = request.keys.key(&self.keys, &request.tokens, before + 1);
-        Label::new(&self.kinds, kind, parent, key, request.keys.salt(), before)
+        Label::new(&self.kinds, kind, parent, key, request.keys.scope().cloned(), before)
     }
 
     /// The tokens of a block, if it still holds what it is said to hold.
@@ -46,6 +46,7 @@ impl Blocks {
             let parent = request.keys.key(&self.keys, &request.tokens, at);
             let key = request.keys.key(&self.keys, &request.tokens, at + 1);
             let filling = &request.tokens[at * block_size..][..block_size];
+            let plain = request.keys.plain(at * block_size, (at + 1) * block_size);
             if at == 0 {
                 self.traces.stored(self.keys.unsalted(filling), request.keys.salt());
             }
@@ -57,13 +58,13 @@ impl Blocks {
                     continue; // a hit behind blocks that were brought back
                 }
                 index.forget(block); // it may have been findable as the end of a prompt
-                if index.insert_full(block, kind, parent, key, filling) {
-                    let label = Label::new(&self.kinds, kind, parent, key, request.keys.salt(), at);
-                    if let Some(filled) = &mut self.filled {
-                        filled.push((block, label));
-                    }
+                if index.insert_full(block, kind, parent, key, filling, plain) {
+                    let label = Label::new(&self.kinds, kind, parent, key, request.keys.scope().cloned(), at);
                     if let Some(changes) = &mut self.changes {
                         changes.extend(label.stored(filling, Medium::Device));
+                    }
+                    if let Some(filled) = &mut self.filled {
+                        filled.push((block, label));
                     }
                 }
             }
@@ -80,12 +81,13 @@ impl Blocks {
         }
     }
 
-    /// Makes the last block findable that committed tokens have begun to fill. For a request that leaves: what is
+    /// Makes the last block findable that committed tokens have begun to fill, up to the first that only holds a place. For a request that leaves: what is
     /// written behind those tokens does not matter, but the block must belong to no other table.
     pub(crate) fn index_tail(&mut self, request: &mut LiveRequest, table: &Table, committed: u32) {
         let Some(index) = self.index.as_mut().filter(|_| self.kinds.can_be_copied()) else { return };
         let full = (committed / self.block_size) as usize;
-        let filling = &request.tokens[full * self.block_size as usize..committed as usize];
+        let start = full * self.block_size as usize;
+        let filling = &request.tokens[start..][..request.keys.plain(start, committed as usize)];
         if !filling.is_empty() {
             let parent = request.keys.key(&self.keys, &request.tokens, full);
             for kind in 0..self.kinds.count() {

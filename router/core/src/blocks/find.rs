@@ -2,8 +2,8 @@
 
 use super::Blocks;
 use crate::hit::{self, Hit, Partial};
+use crate::keys::Key;
 use crate::live::LiveRequest;
-use crate::prefix::Key;
 use crate::tiers::Found;
 use crate::{BlockId, HostBlockId, Missed};
 
@@ -16,7 +16,8 @@ impl Blocks {
     /// The start of what follows a request's first `full` places.
     pub(crate) fn find_start(&self, request: &mut LiveRequest, full: usize) -> Option<Partial> {
         let parent = request.keys.key(&self.keys, &request.tokens, full);
-        let rest = &request.tokens[full * self.block_size as usize..request.tokens.len() - 1];
+        let start = full * self.block_size as usize;
+        let rest = &request.tokens[start..][..request.keys.plain(start, request.tokens.len() - 1)];
         hit::partial(&self.kinds, self.index.as_ref()?, parent, rest)
     }
 
@@ -71,7 +72,10 @@ impl Blocks {
         let has_other_salt = hit.places == 0
             && usable.len() >= block_size
             && self.traces.has_other_salt(self.keys.unsalted(&usable[..block_size]), request.keys.salt());
-        Missed { is_off: false, evicted, has_other_salt }
+        let last = if self.kinds.can_be_copied() { usable.len() } else { usable.len() / block_size * block_size };
+        let beyond = request.prompt_len - u32::try_from(last).expect("part of a prompt");
+        let too_short = beyond.min(request.prompt_len.saturating_sub(self.tokens_in(hit) + evicted));
+        Missed { is_off: false, evicted, too_short, has_other_salt }
     }
 
     /// The name of what follows a request's first `blocks` blocks: the next full block of its tokens, or what is left of
@@ -83,8 +87,7 @@ impl Blocks {
         if rest.len() >= block_size {
             return Some(request.keys.key(&self.keys, &request.tokens, blocks + 1));
         }
-        let parent = request.keys.key(&self.keys, &request.tokens, blocks);
         let is_worth_it = self.kinds.can_be_copied() && rest.len() >= block_size.div_ceil(2);
-        is_worth_it.then(|| self.keys.child(parent, rest))
+        is_worth_it.then(|| request.keys.rest(&self.keys, &request.tokens, blocks))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::live::LiveRequest;
-use crate::{Kind, Limits, Micros, NewRequest, Party, RequestId, Sampling, StopRule, TokenId};
+use crate::{CacheScope, Kind, Limits, Micros, NewRequest, Party, RequestId, Sampling, StopRule, TokenId};
 
 const BLOCK_SIZE: u32 = 32;
 
@@ -50,7 +50,8 @@ fn request(id: u32, tokens: u32) -> LiveRequest {
         generated: Vec::new(),
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() },
-        cache_salt: 0,
+        masked: false,
+        scope: CacheScope::default(),
         priority: 0,
         arrival: Micros(0),
         party: Party::default(),

@@ -12,10 +12,11 @@ mod memory;
 use serde::{Deserialize, Serialize};
 
 use crate::hit::Hit;
+use crate::keys::KeyMaker;
 use crate::kinds::Kinds;
 use crate::pins::Named;
 use crate::pool::BlockPool;
-use crate::prefix::{KeyMaker, PrefixIndex};
+use crate::prefix::PrefixIndex;
 use crate::quota::Quota;
 use crate::table::Table;
 use crate::tiers::Label;

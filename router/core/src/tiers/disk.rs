@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::shelf::{At, Reserved, Shelf};
 use super::{Label, Tiers, key_of};
 use crate::core::Core;
-use crate::prefix::Key;
-use crate::{BlockKey, DiskEntry, DiskFault, DiskOrder, DiskPlace, HostBlockId, Medium, Micros, RequestId, TokenId};
+use crate::keys::Key;
+use crate::{
+    BlockKey, CacheScope, DiskEntry, DiskFault, DiskOrder, DiskPlace, HostBlockId, Medium, Micros, RequestId, TokenId,
+};
 
 /// So many writes are under way at most: each holds a block of the host's memory.
 const WRITES_MAX: usize = 16;
@@ -165,7 +167,7 @@ impl Core {
 
 impl Tiers {
     fn order_writes(&mut self, orders: &mut Vec<DiskOrder>) {
-        let Self { host, disk, told, .. } = self;
+        let Self { block_size, host, disk, told, .. } = self;
         let mut writes = disk.writes();
         while writes < WRITES_MAX
             && let Some((from, key)) = disk.wanted.pop_front()
@@ -178,7 +180,8 @@ impl Tiers {
                 continue;
             }
             let (label, tokens) = (host.label(from.0), host.tokens(from.0));
-            let (at, given_up) = match disk.shelf.offer(label, tokens, 0) {
+            let Some(salt) = label.salt_alone(*block_size) else { continue };
+            let (at, given_up) = match disk.shelf.offer(label.clone(), tokens, 0) {
                 Reserved::At(at, given_up) => (at, given_up),
                 Reserved::Dearer => continue,
                 Reserved::NoneIdle => {
@@ -196,7 +199,7 @@ impl Tiers {
                 key: key.bytes(),
                 parent: label.parent().map(Key::bytes),
                 tokens: tokens.into(),
-                salt: label.salt,
+                salt,
             });
             disk.under_way.insert(place, UnderWay::Write { from });
             host.hold(from.0);
@@ -267,8 +270,9 @@ impl Tiers {
         let entry = |entry: DiskEntry| {
             let DiskEntry { place, key, parent, tokens, salt, .. } = entry;
             let (before, key) = (depths[&key], Key::claimed(key));
-            let parent = parent.map_or_else(|| self.keys.root(salt), Key::claimed);
-            (place.0, Label { key, parent, salt, before, is_told: true }, tokens)
+            let scope = CacheScope::salted(salt).shared();
+            let parent = parent.map_or_else(|| self.keys.root(scope.as_deref()), Key::claimed);
+            (place.0, Label { key, parent, scope, before, is_told: true }, tokens)
         };
         let restored: Vec<(At, Label, Box<[TokenId]>)> = entries.into_iter().map(entry).collect();
         for (_, label, tokens) in &restored {

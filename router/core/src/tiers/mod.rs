@@ -32,9 +32,9 @@ use crate::core::Counts;
 use crate::cost::Prices;
 use crate::epoch::Epoch;
 use crate::hit::Hit;
+use crate::keys::KeyMaker;
 use crate::kinds::Kinds;
-use crate::prefix::KeyMaker;
-use crate::{BlockKey, CoreConfig, GroupId, HostBlockId, Medium, Micros, TokenId};
+use crate::{BlockKey, CacheScope, CoreConfig, GroupId, HostBlockId, Medium, Micros, TokenId};
 use disk::Disk;
 use shelf::{Reserved, Shelf};
 use told::Told;
@@ -98,13 +98,13 @@ impl Tiers {
         again.saturating_sub(prices.copying(1))
     }
 
-    fn save(&mut self, label: Label, tokens: &[TokenId], prices: Prices) -> Saving {
-        let cost = self.cost(&label, prices);
+    fn save(&mut self, label: &Label, tokens: &[TokenId], prices: Prices) -> Saving {
+        let cost = self.cost(label, prices);
         if self.host.expects(label.key) {
             self.host.touch(label.key, cost);
             return Saving::Needless;
         }
-        match self.host.offer(label, tokens, cost) {
+        match self.host.offer(label.clone(), tokens, cost) {
             Reserved::At(at, given_up) => {
                 self.gave_up(given_up);
                 self.from_disk[at as usize] = false;
@@ -178,7 +178,7 @@ impl Tiers {
 }
 
 /// The key that a block must have.
-fn key_of(keys: &KeyMaker, parent: Option<BlockKey>, tokens: &[TokenId], salt: u64) -> crate::prefix::Key {
-    let parent = parent.map_or_else(|| keys.root(salt), crate::prefix::Key::claimed);
+fn key_of(keys: &KeyMaker, parent: Option<BlockKey>, tokens: &[TokenId], salt: u64) -> crate::keys::Key {
+    let parent = parent.map_or_else(|| keys.root(Some(&CacheScope::salted(salt))), crate::keys::Key::claimed);
     keys.child(parent, tokens)
 }

@@ -34,6 +34,17 @@ impl Core {
         }
     }
 
+    /// The same for those that a worker that has come back will serve first: what they knew is lost with the one before, or
+    /// they came when nobody knew what there was.
+    pub(crate) fn prefetch_first(&mut self) {
+        if self.tiers.disk.capacity() == 0 {
+            return;
+        }
+        let first = self.config.max_running as usize;
+        let keys: Vec<RequestKey> = self.requests.waiting().take(first).map(|ticket| ticket.key).collect();
+        keys.into_iter().for_each(|key| self.prefetch(key));
+    }
+
     /// Those go on that have waited for the disk for long enough.
     pub(crate) fn end_waits_for_disk(&mut self) {
         while let Some(request) = self.tiers.disk.take_overdue(self.requests.looks.now) {

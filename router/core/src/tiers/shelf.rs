@@ -14,20 +14,23 @@
 //! Invariant: held + idle + blank = capacity. Never here: what a place is, and how blocks get there. O(log n) each.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::keys::{ByKey, Key};
 use crate::kinds::Kinds;
-use crate::prefix::{ByKey, Key};
-use crate::{CacheChange, Medium, TokenId};
+use crate::{CacheChange, CacheScope, Medium, TokenId};
 
 /// What a full block holds, but for its tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Label {
     pub(crate) key: Key,
     /// The key of the block before it, or the root's.
     pub(crate) parent: Key,
-    pub(crate) salt: u64,
+    /// Of the requests that can find it.
+    #[serde(with = "crate::scope::shared")]
+    pub(crate) scope: Option<Arc<CacheScope>>,
     /// Blocks before it in its chain.
     pub(crate) before: u32,
     /// Whether those outside hear of it: of the kinds of a model one speaks for all.
@@ -36,9 +39,23 @@ pub(crate) struct Label {
 
 impl Label {
     /// Of a kind's block, by the keys of its chain.
-    pub(crate) fn new(kinds: &Kinds, kind: usize, parent: Key, key: Key, salt: u64, before: usize) -> Self {
+    pub(crate) fn new(
+        kinds: &Kinds,
+        kind: usize,
+        parent: Key,
+        key: Key,
+        scope: Option<Arc<CacheScope>>,
+        before: usize,
+    ) -> Self {
         let before = u32::try_from(before).expect("blocks are counted by u32");
-        Self { key: key.of_kind(kind), parent: parent.of_kind(kind), salt, before, is_told: kind == kinds.leading() }
+        Self { key: key.of_kind(kind), parent: parent.of_kind(kind), scope, before, is_told: kind == kinds.leading() }
+    }
+
+    /// The salt, if its key is made of that and of tokens alone, from the first block of its chain on.
+    pub(crate) fn salt_alone(&self, block_size: u32) -> Option<u64> {
+        let Some(scope) = &self.scope else { return Some(0) };
+        let is_alone = scope.adapter == 0 && scope.within(0..(self.before + 1) * block_size).next().is_none();
+        is_alone.then_some(scope.salt)
     }
 
     /// The block before it, if it is not the first.
@@ -49,7 +66,14 @@ impl Label {
     /// That it can be found there, if anybody is to hear of it.
     pub(crate) fn stored(&self, tokens: &[TokenId], medium: Medium) -> Option<CacheChange> {
         let (block, parent) = (self.key.name(), self.parent().map(Key::name));
-        self.is_told.then(|| CacheChange::Stored { block, parent, tokens: tokens.into(), salt: self.salt, medium })
+        self.is_told.then(|| CacheChange::Stored {
+            block,
+            parent,
+            tokens: tokens.into(),
+            before: self.before,
+            scope: self.scope.clone(),
+            medium,
+        })
     }
 
     /// That it cannot be found there any more, if anybody is to hear of it.
@@ -62,7 +86,7 @@ impl Label {
 pub(crate) type At = u32;
 
 /// What came of asking for a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reserved {
     /// The block may come here; this one was given up for it.
     At(At, Option<Label>),
@@ -147,8 +171,8 @@ impl Shelf {
         self.by_key.contains_key(&key)
     }
 
-    pub(crate) fn label(&self, at: At) -> Label {
-        self.entry(at).label
+    pub(crate) fn label(&self, at: At) -> &Label {
+        &self.entry(at).label
     }
 
     pub(crate) fn tokens(&self, at: At) -> &[TokenId] {
@@ -172,7 +196,8 @@ impl Shelf {
     pub(crate) fn restore(&mut self, blocks: Vec<(At, Label, Box<[TokenId]>)>) {
         for (at, label, tokens) in &blocks {
             self.uses += 1;
-            let entry = Entry { label: *label, state: State::Here, holders: 0, worth: self.floor, used: self.uses };
+            let entry =
+                Entry { label: label.clone(), state: State::Here, holders: 0, worth: self.floor, used: self.uses };
             assert!(self.entries[*at as usize].replace(entry).is_none(), "place {at} was blank");
             assert!(self.by_key.insert(label.key, *at).is_none(), "a block stands here once");
             *self.children.entry(label.parent).or_default() += 1;
@@ -217,7 +242,7 @@ impl Shelf {
             }
             (true, Some((worth, _, at))) => {
                 self.floor = self.floor.max(worth);
-                let given_up = self.label(at);
+                let given_up = self.label(at).clone();
                 self.forget(at);
                 Some(given_up)
             }

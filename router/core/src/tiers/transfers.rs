@@ -124,7 +124,7 @@ fn plan_saves(tiers: &mut Tiers, epoch: &mut Epoch, prices: Prices, next: &mut N
         && let Some((from, label)) = transfers.wanted.pop_front()
     {
         let Some(tokens) = blocks.tokens_of(from, label.key) else { continue }; // given up before its turn
-        match tiers.save(label, tokens, prices) {
+        match tiers.save(&label, tokens, prices) {
             Saving::To(to) => next.save(Save { from, to }),
             Saving::Needless => {}
             Saving::Later => {

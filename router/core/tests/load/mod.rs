@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Core, CoreConfig, Counts, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
-    Sampling, StepResults, StopRule, TokenId,
+    CacheScope, Core, CoreConfig, Counts, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId,
+    RowResult, Sampling, StepResults, StopRule, TokenId,
 };
 
 const STOP: TokenId = 1;
@@ -187,7 +187,8 @@ impl Load {
             generated: Vec::new(),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 8_192, min_tokens: 0, stop_ids: [STOP].into() },
-            cache_salt: 0,
+            masked: false,
+            scope: CacheScope::default(),
             priority: asked.priority,
             arrival: Micros(self.now),
             party: asked.party,

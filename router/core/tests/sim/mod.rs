@@ -5,7 +5,9 @@
 //! come garbled. After every action the core checks its invariants, and every token that it tells is compared with the
 //! one that the request draws alone.
 
+mod acts;
 mod disk;
+mod hearing;
 mod kinds;
 mod model;
 mod random;
@@ -71,6 +73,7 @@ struct Faults {
     garbage: bool,
     shrinks: bool,
     clears: bool,
+    misses: bool,
     disk: bool,
     /// It says nothing for long.
     disk_hangs: bool,
@@ -116,6 +119,7 @@ seen! {
     unknown_tokens,
     chunks,
     cached_tokens,
+    cached_behind_spans,
     copies,
     copies_of_two_kinds,
     windows,
@@ -154,6 +158,7 @@ seen! {
     disk_erasures,
     disk_blocks_restored,
     clears,
+    unsampled,
 }
 
 impl World {
@@ -170,6 +175,18 @@ impl World {
             core.restore_disk(disk.entries(&mut random, true));
             seen.disk_blocks_restored += core.counts().disk_blocks as u64;
         }
+        let mut often = || !random.once_in(4);
+        let faults = Faults {
+            aborts: often(),
+            finishes: often(),
+            kills: often(),
+            garbage: often(),
+            shrinks: often(),
+            clears: often(),
+            misses: often(),
+            disk: often(),
+            disk_hangs: !often(),
+        };
         let longest = config.max_model_len.div_ceil(config.block_size);
         let mut sites = BTreeMap::new();
         for group in (0..random.within(1..=3)).map(|id| GroupId(id as u16)) {
@@ -182,23 +199,12 @@ impl World {
                     blocks,
                     reaches_host,
                     copy_us,
-                    worker: Some(Worker::new(blocks, &config, copy_us)),
+                    worker: Some(Worker::new(blocks, &config, copy_us, faults.misses)),
                     findable: BTreeSet::new(),
                 },
             );
         }
         let host = tiers::host_memory(&config);
-        let mut often = || !random.once_in(4);
-        let faults = Faults {
-            aborts: often(),
-            finishes: often(),
-            kills: often(),
-            garbage: often(),
-            shrinks: often(),
-            clears: often(),
-            disk: often(),
-            disk_hangs: !often(),
-        };
         Self { random, now: Micros(0), config, core, sites, host, disk, tales: BTreeMap::new(), texts, faults, seen }
     }
 
@@ -270,6 +276,7 @@ impl World {
         self.seen.loads += counts.loads;
         self.seen.host_hits += counts.host_hits;
         self.seen.disk_hits += counts.disk_hits;
+        self.seen.unsampled += counts.unsampled;
         self.seen.preemptions += counts.preemptions;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
@@ -289,333 +296,6 @@ impl World {
 
     fn finished(&self) -> impl Iterator<Item = (RequestId, &Tale)> {
         self.tales.iter().filter(|(_, tale)| tale.has_finished).map(|(&id, tale)| (id, tale))
-    }
-
-    fn submit(&mut self) {
-        let id = RequestId(self.tales.len() as u64 + self.seen.refused_at_once);
-        let earlier: Vec<&Tale> = self.tales.values().filter(|tale| tale.has_finished).collect();
-        let earlier = self.random.pick(&earlier).map(|tale| [&tale.new.prompt[..], &tale.alone].concat());
-        let mut new = requests::request(&mut self.random, id, self.now, &self.texts, earlier, &self.config);
-        let (alone, reason) = model::alone(&new, &self.config.kinds, self.config.max_model_len);
-        if self.random.once_in(10) {
-            let before = self.random.within(0..=alone.len() as u32 - 1);
-            new.generated = alone[..before as usize].to_vec(); // from an earlier life of the engine
-        }
-        let queue_was_full = self.core.counts().waiting >= self.config.max_waiting;
-        match self.core.submit(new.clone()) {
-            Ok(()) => {
-                self.seen.requests += 1;
-                let told = new.generated.clone();
-                let tale = Tale {
-                    new,
-                    alone,
-                    reason,
-                    told,
-                    was_admitted: false,
-                    is_held: false,
-                    has_ended: false,
-                    has_finished: false,
-                };
-                self.tales.insert(id, tale);
-            }
-            Err(refusal) => {
-                self.seen.refused_at_once += 1;
-                match refusal {
-                    Refusal::QueueFull { .. } => assert!(queue_was_full),
-                    refusal => self.check_never_fits(&new, &refusal),
-                }
-            }
-        }
-    }
-
-    fn check_never_fits(&self, new: &NewRequest, refusal: &Refusal) {
-        let tokens = (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1;
-        let needed = kinds::blocks_needed(&self.config, tokens);
-        let blocks = self.sites.values().map(|site| site.blocks as usize).max().expect("a world has groups");
-        assert!(needed > blocks);
-        assert_eq!(*refusal, Refusal::NeverFits { needed, blocks });
-    }
-
-    fn abort(&mut self) {
-        if let Some(id) = self.any_live() {
-            let running = self.core.counts().running;
-            self.core.abort(id);
-            self.seen.aborted_while_running += (running - self.core.counts().running) as u64;
-            self.tale(id).has_ended = true;
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Some(id) = self.any_live() {
-            self.core.finish(id);
-            self.seen.finished_from_outside += 1;
-            self.tale(id).has_ended = true;
-        }
-    }
-
-    /// Of those that wait, that is: the others run on.
-    fn hold(&mut self) {
-        if let Some(id) = self.any_live() {
-            let held = self.core.counts().held;
-            self.core.hold(id);
-            let is_new = self.core.counts().held > held;
-            self.seen.held += u64::from(is_new);
-            self.tale(id).is_held |= is_new;
-        }
-    }
-
-    fn release(&mut self) {
-        if let Some(id) = self.any_live() {
-            self.release_one(id);
-        }
-    }
-
-    fn release_one(&mut self, id: RequestId) {
-        self.core.release(id);
-        self.seen.released += u64::from(std::mem::take(&mut self.tale(id).is_held));
-    }
-
-    /// Keeps the start of a text for a while, or no longer.
-    fn pin(&mut self) {
-        let id = PinId(u64::from(self.random.within(0..=5)));
-        if self.random.once_in(4) {
-            return self.core.unpin(id);
-        }
-        let new = requests::pin(&mut self.random, id, self.now, &self.texts);
-        let before = self.core.counts();
-        match self.core.pin(new.clone()) {
-            Ok(()) => {
-                let smallest = self.sites.values().map(|site| site.blocks).min().expect("a world has groups");
-                let bound = smallest as usize * self.config.pin_share as usize / 100;
-                let pinned = self.core.counts().blocks_pinned;
-                assert!(pinned <= bound.max(before.blocks_pinned), "{pinned} blocks are pinned, of {bound}");
-                self.seen.pins += 1;
-            }
-            Err(refusal) => {
-                assert_eq!(self.core.counts(), before);
-                match refusal {
-                    PinRefusal::TooShort { .. } => {
-                        assert!(new.tokens.len() < self.config.block_size as usize);
-                    }
-                    PinRefusal::TooMany { needed, left } => assert!(needed > left),
-                    PinRefusal::NoCache => {
-                        let none = Kind::State { mode: StateMode::None };
-                        assert!(!self.config.prefix_caching || self.config.kinds.contains(&none));
-                    }
-                    PinRefusal::TooLate { ago } => panic!("{new:?} would end {ago} us ago"),
-                }
-                self.seen.pins_refused += 1;
-            }
-        }
-    }
-
-    fn kill(&mut self) {
-        let group = self.any_group();
-        self.seen.kills += 1;
-        self.seen.kills_in_flight += u64::from(self.core.in_flight(group) > 0);
-        self.lose(group);
-    }
-
-    fn lose(&mut self, group: GroupId) {
-        let site = self.site(group);
-        site.findable.clear();
-        if let Some(worker) = site.worker.take() {
-            worker.die(&mut self.host);
-        }
-        self.core.worker_lost(group);
-    }
-
-    /// A group without a worker never gets one again. One group stays.
-    fn retire(&mut self) {
-        let group = self.any_group();
-        if self.sites.len() > 1 && self.site(group).worker.is_none() {
-            self.core.remove_group(group);
-            self.sites.remove(&group);
-            self.seen.retired_groups += 1;
-        }
-    }
-
-    fn revive(&mut self) {
-        let group = self.any_group();
-        self.revive_group(group);
-    }
-
-    fn revive_group(&mut self, group: GroupId) {
-        if self.site(group).worker.is_some() {
-            return;
-        }
-        let shrinks = self.faults.shrinks && self.random.once_in(3);
-        let config = self.config.clone();
-        let reaches_host = !self.random.once_in(5);
-        let site = self.site(group);
-        site.blocks -= u32::from(shrinks) * (site.blocks / 4);
-        let blocks = site.blocks;
-        site.reaches_host = reaches_host;
-        site.worker = Some(Worker::new(blocks, &config, site.copy_us));
-        self.core.worker_back(group, blocks, reaches_host);
-    }
-
-    /// Results come that cannot be right: the core says so and changes nothing, and the worker is replaced.
-    fn garble(&mut self) {
-        let group = self.any_group();
-        let kind = self.random.within(0..=3);
-        let Some(worker) = &mut self.site(group).worker else { return };
-        let Some(mut results) = worker.results.pop_front() else { return };
-        match kind {
-            0 => results.step = results.step.next(),
-            1 => results.rows.push(None),
-            2 | 3 if results.rows.is_empty() => results.rows.push(None),
-            2 => drop(results.rows.pop()),
-            _ => results.rows[0] = if results.rows[0].is_some() { None } else { Some(requests::row_result()) },
-        }
-        let before = self.core.counts();
-        self.core.commit(group, results).expect_err("garbled results are refused");
-        assert_eq!(self.core.counts(), before);
-        assert_eq!(self.core.events().count(), 0);
-        self.seen.garbage += 1;
-        self.lose(group);
-    }
-
-    fn plan(&mut self) {
-        let group = self.any_group();
-        self.plan_group(group);
-    }
-
-    fn plan_group(&mut self, group: GroupId) -> bool {
-        let was_in_flight = self.core.in_flight(group);
-        let Some(plan) = self.core.plan(group, self.now) else { return false };
-        let tokens: u32 = plan.rows.iter().map(|row| row.count).sum();
-        assert!(tokens <= self.config.token_budget);
-        let seen = &mut self.seen;
-        seen.steps_ahead += u64::from(was_in_flight == 1);
-        seen.copies += plan.copies.len() as u64;
-        kinds::note(seen, &self.config.kinds, &plan);
-        seen.saves_alone += u64::from(plan.rows.is_empty() && plan.loads.is_empty());
-        seen.loads_spread += u64::from(plan.rows.is_empty() && !plan.loads.is_empty());
-        for row in &plan.rows {
-            seen.unknown_tokens += u64::from(row.known < row.count);
-            seen.chunks += u64::from(!row.samples);
-        }
-        for admit in &plan.admits {
-            seen.histories += u64::from(!admit.history.is_empty());
-            seen.histories_with_output += u64::from(admit.history.len() > admit.prompt_len as usize);
-            seen.suppressed += u64::from(!admit.suppressed.is_empty());
-        }
-        let site = self.site(group);
-        assert!(site.reaches_host || (plan.saves.is_empty() && plan.loads.is_empty()), "it reaches no host's memory");
-        let worker = site.worker.as_mut().expect("plans are made for workers that live");
-        worker.receive(plan);
-        true
-    }
-
-    fn work(&mut self) {
-        let group = self.any_group();
-        self.work_group(group);
-    }
-
-    fn work_group(&mut self, group: GroupId) {
-        let Self { sites, random, host, .. } = self;
-        if let Some(worker) = &mut sites.get_mut(&group).expect("a group of this world").worker {
-            worker.work(random, host);
-        }
-    }
-
-    fn commit(&mut self) {
-        let group = self.any_group();
-        self.commit_group(group);
-    }
-
-    fn commit_group(&mut self, group: GroupId) {
-        let results = self.site(group).worker.as_mut().and_then(|worker| worker.results.pop_front());
-        if let Some(results) = results {
-            self.core.commit(group, results).expect("a worker that lives answers rightly");
-        }
-    }
-
-    /// Takes in what the core tells, and believes none of it.
-    fn hear(&mut self) {
-        self.hear_of_cache();
-        let events: Vec<Event> = self.core.events().collect();
-        for event in events {
-            match event {
-                Event::Admitted { request, cached } => {
-                    let tale = self.tale(request);
-                    assert!(!std::mem::replace(&mut tale.was_admitted, true), "{request:?} is admitted once");
-                    assert!(cached as usize <= tale.new.prompt.len());
-                }
-                Event::Token { request, token, logprobs } => {
-                    let tale = self.tale(request);
-                    assert!(tale.was_admitted && !tale.has_ended, "{request:?}: a token in the midst of its life");
-                    assert!(!tale.is_held, "{request:?} was kept back");
-                    assert_eq!(
-                        Some(&token),
-                        tale.alone.get(tale.told.len()),
-                        "{request:?}: token {} as when alone",
-                        tale.told.len()
-                    );
-                    assert_eq!(
-                        logprobs.as_deref(),
-                        tale.new.sampling.logprobs.map(|_| worker::logprobs(token)).as_ref()
-                    );
-                    tale.told.push(token);
-                }
-                Event::Finished { request, reason, explanation } => {
-                    check_explanation(&explanation, self.now);
-                    self.seen.waits_for_disk += u64::from(explanation.waited.micros(Wait::Disk) > 0);
-                    let tale = self.tale(request);
-                    assert!(!tale.has_ended);
-                    assert_eq!(
-                        (reason, tale.told.len()),
-                        (tale.reason, tale.alone.len()),
-                        "{request:?} ends where it ends alone"
-                    );
-                    (tale.has_ended, tale.has_finished) = (true, true);
-                    match reason {
-                        FinishReason::Length => self.seen.finished_by_length += 1,
-                        FinishReason::StopToken(_) => self.seen.finished_by_stop += 1,
-                    }
-                }
-                Event::Expired { request, explanation } => {
-                    let now = self.now;
-                    check_explanation(&explanation, now);
-                    let tale = self.tale(request);
-                    assert!(!tale.has_ended && tale.new.deadline.is_some_and(|deadline| deadline <= now));
-                    tale.has_ended = true;
-                    let was_held = tale.is_held;
-                    self.seen.expired += 1;
-                    self.seen.expired_while_held += u64::from(was_held);
-                }
-                Event::Refused { request, refusal } => {
-                    self.check_never_fits(&self.tales[&request].new, &refusal);
-                    self.tale(request).has_ended = true;
-                    self.seen.refused_later += 1;
-                }
-            }
-        }
-    }
-
-    /// Keeps an index from what is told, as a router of several servers does.
-    fn hear_of_cache(&mut self) {
-        for (&group, site) in &mut self.sites {
-            for change in self.core.cache_changes(group) {
-                match change {
-                    CacheChange::Stored { block, tokens, medium, .. } => {
-                        assert_eq!(tokens.len(), self.config.block_size as usize);
-                        assert!(site.findable.insert((medium, block)), "a block is stored once");
-                        self.seen.blocks_stored += 1;
-                    }
-                    CacheChange::Removed { block, medium } => {
-                        assert!(site.findable.remove(&(medium, block)), "what is removed was stored");
-                        let seen = &mut self.seen;
-                        *match medium {
-                            Medium::Device => &mut seen.blocks_removed,
-                            Medium::Host => &mut seen.host_blocks_removed,
-                            Medium::Disk => &mut seen.disk_blocks_removed,
-                        } += 1;
-                    }
-                }
-            }
-        }
     }
 
     fn any_live(&mut self) -> Option<RequestId> {
@@ -639,24 +319,6 @@ impl World {
     fn tale(&mut self, request: RequestId) -> &mut Tale {
         self.tales.get_mut(&request).expect("events tell of requests that were taken")
     }
-}
-
-/// Every moment in the queue is explained, and no other.
-fn check_explanation(explanation: &Explanation, now: Micros) {
-    let Explanation { arrival, admitted, until, waited, .. } = explanation;
-    assert!(*until <= now);
-    match admitted {
-        Some(admitted) if explanation.preempted.times + explanation.replayed == 0 => {
-            assert_eq!(waited.total(), admitted.0 - arrival.0, "{explanation:?}");
-        }
-        Some(admitted) => {
-            let (least, most) = (admitted.0 - arrival.0, until.0 - arrival.0);
-            assert!((least..=most).contains(&waited.total()), "{explanation:?}");
-        }
-        None => assert_eq!(waited.total(), until.0 - arrival.0, "{explanation:?}"),
-    }
-    assert!(explanation.cached_host + explanation.cached_disk <= explanation.cached, "{explanation:?}");
-    assert!(explanation.cached + explanation.missed.evicted <= explanation.prompt, "{explanation:?}");
 }
 
 fn config(random: &mut Random) -> CoreConfig {

@@ -7,7 +7,7 @@
 //! that a window still needed, a state that was continued from another one, a wrong start or a wrong history gives
 //! another token.
 
-use pelton_core::{FinishReason, Kind, NewRequest, Sampling, TokenId};
+use pelton_core::{CacheScope, FinishReason, Kind, NewRequest, Sampling, TokenId};
 
 /// How many tokens there are: few, so that stop tokens are drawn and texts meet again.
 pub(crate) const VOCAB_SIZE: u32 = 12;
@@ -23,15 +23,24 @@ pub(crate) fn mix(one: u64, other: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What a kind keeps of `token` at a position, if `kept` reads what it kept of those before.
-pub(crate) fn kept(kind: Kind, position: u32, token: TokenId, kept: impl Fn(u32) -> u64) -> u64 {
+/// What a kind keeps of what stands at a position, if `kept` reads what it kept of those before.
+pub(crate) fn kept(kind: Kind, position: u32, meaning: u64, kept: impl Fn(u32) -> u64) -> u64 {
     let before = match kind {
         _ if position == 0 => EMPTY,
         Kind::Full | Kind::State { .. } => kept(position - 1),
         Kind::Window { tokens: 1 } => u64::from(position),
         Kind::Window { .. } => mix(kept(first_seen(kind, position)), kept(position - 1)),
     };
-    mix(before, u64::from(token))
+    mix(before, meaning)
+}
+
+/// What an adapter sees at a position: the token, or a part of what it holds the place of.
+pub(crate) fn meaning(scope: &CacheScope, position: u32, token: TokenId) -> u64 {
+    let meaning = match scope.within(position..position + 1).next() {
+        None => u64::from(token),
+        Some((offset, span)) => mix(u64::from(span.digest[0]) + 1_000, offset.unsigned_abs()),
+    };
+    mix(meaning, scope.adapter)
 }
 
 /// The first position that the token at a position sees.
@@ -100,7 +109,8 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> (Ve
     let remember = |memory: &mut Vec<Vec<u64>>, token: TokenId| {
         for (&kind, memory) in kinds.iter().zip(memory) {
             let position = memory.len() as u32;
-            memory.push(kept(kind, position, token, |position| memory[position as usize]));
+            let meaning = meaning(&new.scope, position, token);
+            memory.push(kept(kind, position, meaning, |position| memory[position as usize]));
         }
     };
     text.iter().for_each(|&token| remember(&mut memory, token));

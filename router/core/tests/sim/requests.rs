@@ -1,7 +1,8 @@
 //! What clients of a world ask for.
 
 use pelton_core::{
-    CoreConfig, Micros, NewPin, NewRequest, Party, PinId, RequestId, RowResult, Sampling, StopRule, TokenId,
+    CacheScope, CoreConfig, Kind, Micros, NewPin, NewRequest, Party, PinId, RequestId, RowResult, Sampling, Span,
+    SpanKind, StopRule, TokenId,
 };
 
 use super::model::VOCAB_SIZE;
@@ -17,20 +18,28 @@ pub(crate) fn request(
     id: RequestId,
     now: Micros,
     texts: &[Vec<TokenId>],
-    earlier: Option<Vec<TokenId>>,
+    earlier: Option<(Vec<TokenId>, CacheScope)>,
     config: &CoreConfig,
 ) -> NewRequest {
     let longest = config.max_model_len - 1; // one token must be drawn
-    let mut prompt = match earlier.filter(|_| random.once_in(3)) {
+    let (mut prompt, mut scope) = match earlier.filter(|_| random.once_in(3)) {
         Some(earlier) => earlier,
         None => {
             let common = random.pick(texts).expect("a world has texts");
-            common[..random.within(0..=longest.min(common.len() as u32)) as usize].to_vec()
+            let prompt = common[..random.within(0..=longest.min(common.len() as u32)) as usize].to_vec();
+            (prompt, CacheScope::salted(u64::from(random.once_in(8))))
         }
     };
     let rest = random.within(1..=12);
     prompt.extend(text(random, rest));
     prompt.truncate(random.within(1..=longest).max(longest / 2) as usize);
+    if random.once_in(8) {
+        scope.adapter = 1;
+    }
+    if random.once_in(4) {
+        scope = scope.with_spans(spans(random, &mut prompt)).expect("one after the other");
+    }
+    scope = within(scope, prompt.len() as u32);
 
     let bias_max = config.limits.biases.min(2);
     let stop_ids = text(random, 2);
@@ -51,12 +60,34 @@ pub(crate) fn request(
             min_tokens: if random.once_in(2) { 0 } else { random.within(1..=20) },
             stop_ids: stop_ids[..random.within(0..=2) as usize].into(),
         },
-        cache_salt: u64::from(random.once_in(8)),
+        // A state cannot be taken back by a token, as a row is whose mask does not come in time.
+        masked: !config.kinds.iter().any(|kind| matches!(kind, Kind::State { .. })) && random.once_in(3),
+        scope,
         priority: if random.once_in(4) { random.within(0..=2) as i32 - 1 } else { 0 },
         arrival: now,
         party: Party { tenant: u64::from(random.within(0..=1)), user: u64::from(random.within(0..=2)) },
         deadline: random.once_in(12).then(|| Micros(now.0 + u64::from(random.within(1..=8_000)))),
     }
+}
+
+/// Some places of a prompt, held by tokens that look like any others.
+fn spans(random: &mut Random, prompt: &mut [TokenId]) -> Vec<Span> {
+    let mut spans = Vec::new();
+    let mut start = random.within(0..=4);
+    while start < prompt.len() as u32 && spans.len() < 3 {
+        let tokens = random.within(1..=6).min(prompt.len() as u32 - start);
+        prompt[start as usize..][..tokens as usize].fill(0);
+        spans.push(Span { start, tokens, digest: [random.within(0..=1) as u8; 16], kind: SpanKind::Media });
+        start += tokens + random.within(0..=8);
+    }
+    spans
+}
+
+/// Of a scope what concerns so many tokens: none of a span's parts stands for a part of an answer.
+fn within(scope: CacheScope, tokens: u32) -> CacheScope {
+    let whole = |span: &&Span| span.start + span.tokens <= tokens;
+    let spans = scope.spans().iter().filter(whole).copied().collect();
+    scope.with_spans(spans).expect("they were apart")
 }
 
 /// A wish to keep the start of a common text for a while.
@@ -65,7 +96,7 @@ pub(crate) fn pin(random: &mut Random, id: PinId, now: Micros, texts: &[Vec<Toke
     NewPin {
         id,
         tokens: text[..random.within(0..=text.len() as u32) as usize].into(),
-        cache_salt: u64::from(random.once_in(8)),
+        scope: CacheScope::salted(u64::from(random.once_in(8))),
         party: Party { tenant: u64::from(random.within(0..=1)), user: 0 },
         until: Micros(now.0 + u64::from(random.within(1..=20_000))),
     }

@@ -1,10 +1,10 @@
 //! A virtual worker: does what a plan says to a KV store, and believes nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Admit, BlockId, CoreConfig, Kind, Limits, Plan, Row, RowResult, SlotId, StateMove, StepId, StepResults, TokenId,
-    TokenLogprobs,
+    Admit, BlockId, CacheScope, CoreConfig, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove, StepId,
+    StepResults, TokenId, TokenLogprobs,
 };
 
 use super::model::{self, Draw};
@@ -19,7 +19,9 @@ pub(crate) struct Worker {
     copy_us: u32,
     slots: Vec<Option<Slot>>,
     plans: VecDeque<Plan>,
+    scopes: BTreeMap<RequestId, CacheScope>, // of all that were ever admitted here
     last_step: StepId,
+    masks_miss: bool, // now and then, none comes in time
     /// Results that nobody has read yet.
     pub(crate) results: VecDeque<StepResults>,
 }
@@ -33,10 +35,11 @@ struct Slot {
     states: Vec<Option<BlockId>>,      // by kind
     tally: u64,
     drawn: Option<TokenId>, // by the latest sampling row
+    is_stale: bool,         // that row drew nothing: who counts on its token computes nonsense
 }
 
 impl Worker {
-    pub(crate) fn new(blocks: u32, config: &CoreConfig, copy_us: u32) -> Self {
+    pub(crate) fn new(blocks: u32, config: &CoreConfig, copy_us: u32, masks_miss: bool) -> Self {
         let CoreConfig { limits, block_size, kinds, .. } = config.clone();
         Self {
             limits,
@@ -46,13 +49,16 @@ impl Worker {
             copy_us,
             slots: (0..limits.slots).map(|_| None).collect(),
             plans: VecDeque::new(),
+            scopes: BTreeMap::new(),
             last_step: StepId(0),
+            masks_miss,
             results: VecDeque::new(),
         }
     }
 
     /// A step enters the frames.
-    pub(crate) fn receive(&mut self, plan: Plan) {
+    pub(crate) fn receive(&mut self, plan: Plan, scope: impl Fn(RequestId) -> CacheScope) {
+        self.scopes.extend(plan.admits.iter().map(|admit| (admit.request, scope(admit.request))));
         self.check_limits(&plan);
         assert_eq!(plan.step, self.last_step.next(), "steps come without gaps");
         self.last_step = plan.step;
@@ -103,7 +109,9 @@ impl Worker {
         random.shuffle(&mut rows);
         for (at, row, tokens) in rows {
             let moves: Vec<StateMove> = plan.states.iter().copied().filter(|told| told.slot == row.slot).collect();
-            results[at] = self.compute(row, tokens, &moves);
+            assert!(row.samples || !row.masked, "a mask is for a row that draws");
+            let misses = row.masked && self.masks_miss && random.once_in(4);
+            results[at] = self.compute(row, tokens, &moves, misses);
         }
         self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), rows: results });
     }
@@ -133,28 +141,38 @@ impl Worker {
         let place = &mut self.slots[admit.slot.index()];
         assert!(place.is_none(), "{:?} is admitted to while in use", admit.slot);
         let (tables, states) = (vec![Vec::new(); self.kinds.len()], vec![None; self.kinds.len()]);
-        *place = Some(Slot { admit, tables, states, tally, drawn: None });
+        *place = Some(Slot { admit, tables, states, tally, drawn: None, is_stale: false });
     }
 
-    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove]) -> Option<RowResult> {
+    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Option<RowResult> {
         assert!(row.count >= 1 && row.count - row.known <= 1);
         let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
-        let unknown = (row.known < row.count).then(|| slot.drawn.expect("an unknown token was drawn before"));
+        let is_nonsense = slot.is_stale && row.known < row.count;
+        // A first row whose mask has missed leaves nothing behind: any token will do.
+        let latest = slot.drawn.or(slot.is_stale.then_some(0));
+        let unknown = (row.known < row.count).then(|| latest.expect("an unknown token was drawn before"));
         let tokens: Vec<TokenId> = tokens.iter().copied().chain(unknown).collect();
+        let scope = &self.scopes[&slot.admit.request];
+        let meaning = |(position, token)| model::meaning(scope, position, token);
+        let meanings: Vec<u64> = (row.start..).zip(tokens).map(meaning).collect();
         for (number, kind) in self.kinds.clone().into_iter().enumerate() {
             if let Kind::State { .. } = kind {
                 let moves = moves.iter().filter(|told| told.kind as usize == number);
-                self.compute_state(row, number, &tokens, moves);
+                self.compute_state(row, number, &meanings, moves);
                 continue;
             }
-            for (position, &token) in (row.start..).zip(&tokens) {
-                let kept = model::kept(kind, position, token, |position| self.read(row.slot, number, position));
+            for (position, &meaning) in (row.start..).zip(&meanings) {
+                let kept = model::kept(kind, position, meaning, |position| self.read(row.slot, number, position));
                 let (block, offset) = self.place(row.slot, number, position);
                 self.kept[block][offset] = Some(kept);
             }
         }
         if !row.samples {
             return None;
+        }
+        if misses || is_nonsense {
+            self.slot(row.slot).is_stale = true;
+            return (!misses).then_some(RowResult { token: 0, logprobs: None }); // nobody may look at it
         }
         let end = row.start + row.count;
         let context = model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
@@ -169,7 +187,7 @@ impl Worker {
             suppress_until: slot.admit.suppress_until,
         }
         .token();
-        slot.drawn = Some(token);
+        (slot.drawn, slot.is_stale) = (Some(token), false);
         if slot.admit.sampling.has_penalties() {
             slot.tally = slot.tally.wrapping_add(model::tally(token));
         }
@@ -182,7 +200,7 @@ impl Worker {
         &mut self,
         row: Row,
         kind: usize,
-        tokens: &[TokenId],
+        meanings: &[u64],
         moves: impl Iterator<Item = &'a StateMove>,
     ) {
         let end = row.start + row.count;
@@ -201,7 +219,7 @@ impl Worker {
                 Some(from) => self.kept[from.index()][0].expect("a state that somebody has written"),
             };
             for at in position..until {
-                state = model::kept(self.kinds[kind], at, tokens[(at - row.start) as usize], |_| state);
+                state = model::kept(self.kinds[kind], at, meanings[(at - row.start) as usize], |_| state);
             }
             self.kept[to.index()].fill(None);
             self.kept[to.index()][0] = Some(state);

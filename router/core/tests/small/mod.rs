@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling,
-    StepResults, StopRule, TokenId,
+    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
+    Sampling, StepResults, StopRule, TokenId,
 };
 
 pub(crate) const GROUP: GroupId = GroupId(0);
@@ -56,7 +56,8 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
         generated: Vec::new(),
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
-        cache_salt: 0,
+        masked: false,
+        scope: CacheScope::default(),
         priority: 0,
         arrival: Micros(id),
         party: Party::default(),

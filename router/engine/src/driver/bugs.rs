@@ -48,6 +48,7 @@ impl Driver {
         self.cache_events.iter_mut().for_each(CacheEvents::lost);
         self.suspects = Suspects::default();
         self.core = None;
+        self.keeping.begin_anew();
         self.counts_seen = Counts::default();
         let Some(report) = self.shared.status.borrow().model.clone() else { return };
         let below = self.tiers.start_again(&report);

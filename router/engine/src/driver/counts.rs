@@ -19,17 +19,27 @@ impl Driver {
             self.stats.host_blocks_findable = counts.host_blocks_findable as u64;
             self.stats.disk_blocks = counts.disk_blocks as u64;
             self.stats.disk_places = counts.disk_places as u64;
+            self.stats.kept_prompts = counts.pins as u64;
+            self.stats.kept_blocks = counts.blocks_pinned as u64;
             let seen = std::mem::replace(&mut self.counts_seen, counts);
             self.stats.preemptions += counts.preemptions - seen.preemptions;
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
+            self.stats.unsampled += counts.unsampled - seen.unsampled;
             self.stats.expired += counts.expired - seen.expired;
             self.stats.host_hit_tokens += counts.host_hits - seen.host_hits;
             self.stats.disk_hit_tokens += counts.disk_hits - seen.disk_hits;
-            self.stats.evicted_tokens += counts.evicted_tokens - seen.evicted_tokens;
+            let evicted = counts.evicted_tokens - seen.evicted_tokens;
+            let too_short = counts.too_short_tokens - seen.too_short_tokens;
+            let cached = counts.cached_tokens - seen.cached_tokens;
+            self.stats.evicted_tokens += evicted;
+            self.stats.too_short_tokens += too_short;
+            self.stats.new_tokens += counts.prompt_tokens - seen.prompt_tokens - cached - evicted - too_short;
             self.stats.waited.add(&counts.waited.since(&seen.waited));
+            self.stats.kept_blocks_given_up += counts.pinned_given_up - seen.pinned_given_up;
             self.stats.saves += counts.saves - seen.saves;
             self.stats.loads += counts.loads - seen.loads;
         }
+        self.stats.keeps_refused = self.keeping.refused;
         self.stats.suspects = self.suspects.count() as u64;
         self.stats.withheld = self.suspects.withheld() as u64;
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;

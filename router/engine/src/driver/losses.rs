@@ -72,14 +72,16 @@ impl Driver {
     /// started the server wants to know.
     pub(super) fn gave_up(&mut self, index: usize, reason: String) -> Option<Phase> {
         self.lose(index, &reason);
-        let id = self.groups[index].id;
-        let Some(core) = self.core.as_mut() else { return Some(Phase::Failed { reason }) };
-        if !core.has_group(id) || core.groups().all(|other| other == id) {
+        let had_served = std::mem::take(&mut self.groups[index].blocks) > 0;
+        let others_serve = self.groups.iter().any(|group| group.blocks > 0); // now, or as soon as they are back
+        if !had_served || !others_serve {
             return Some(Phase::Failed { reason });
         }
         tracing::error!(group = index, "this worker is given up, and the others go on without it: {reason}");
-        core.remove_group(id);
-        self.groups[index].blocks = 0;
+        let (id, core) = (self.groups[index].id, self.core.as_mut().expect("a worker has served"));
+        if core.has_group(id) {
+            core.remove_group(id); // a core that was made since then does not know it
+        }
         self.tell_blocks();
         self.tell_events(); // of those that fit no more
         None

@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use pelton_core::DiskEntry;
-use pelton_frame::{Bell, HostMemory, RouterEnd};
+use pelton_frame::{Bell, HostMemory, MaskWriter, RouterEnd};
 use pelton_kv_store::Folder;
 use pelton_link::HostShare;
 
@@ -33,6 +33,7 @@ pub struct TierOptions {
 pub(super) struct Arrival {
     pub(super) index: usize,
     pub(super) port: RouterEnd,
+    pub(super) masks: Arc<MaskWriter>,
     pub(super) report: ModelReport,
     pub(super) host: Option<Arc<HostMemory>>,
 }

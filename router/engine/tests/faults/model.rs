@@ -66,7 +66,10 @@ impl Model {
             self.slots[admit[0] as usize] = Slot::default();
         }
         for append in records(Region::Appends, header.appends, Append::WORDS) {
-            self.slots[append[0] as usize].table.push(append[1]);
+            let [slot, kind, at, block]: [u32; 4] = from_fn(|field| append[field]);
+            let table = &mut self.slots[slot as usize].table;
+            assert_eq!((kind, at as usize), (0, table.len()), "full attention has no holes");
+            table.push(block);
         }
         for save in records(Region::Saves, header.saves, Save::WORDS) {
             let tokens = self.kv[save[0] as usize];

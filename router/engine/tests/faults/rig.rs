@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use pelton_engine::{
-    Answer, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output, Party, Phase,
-    QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage, WorkerSpec,
+    Answer, CacheScope, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output,
+    Party, Phase, QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage, WorkerSpec,
 };
 use pelton_link_testing::this_binary;
 
@@ -158,6 +158,8 @@ impl Rig {
             slots: 16,
             token_budget: 64,
             device: "cpu".to_owned(),
+            quantize: "auto".to_owned(),
+            quantize_skip: "head".to_owned(),
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),
@@ -168,6 +170,8 @@ impl Rig {
             itl_target: None,
             tiers,
             prefix_caching: true,
+            pin_share: 25,
+            tenant_cache_share: 100,
             cache_events: None,
             record: None,
             deadlines: deadlines(),
@@ -192,7 +196,9 @@ impl Rig {
             prompt: case.prompt.clone().into(),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: case.max_tokens, min_tokens: 0, stop_ids: [].into() },
-            cache_salt: 0,
+            grammar: None,
+            scope: CacheScope::default(),
+            keep: None,
             priority: 0,
             party: Party::default(),
             timeout: None,

@@ -6,7 +6,7 @@ use pelton_frame::{
     Bell, Bounds, FrameHeader, Memory, RESULT_NOT_FINITE, Region, ResultHeader, STATUS_FAILED, STATUS_OK, Waited,
 };
 use pelton_link_testing::{Answers, Door, Script, Steps, serve};
-use pelton_rpc::v1::{Budget, LoadProgress, LoadRequest, ModelReport};
+use pelton_rpc::v1::{Budget, Full, Kind, LoadProgress, LoadRequest, ModelReport, kind};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
@@ -82,6 +82,7 @@ impl Script for Play {
             max_model_len: 256,
             block_size: BLOCK,
             blocks: self.blocks_in(epoch),
+            kinds: vec![Kind { sees: Some(kind::Sees::Full(Full {})) }],
             budget: Some(Budget { kv_bytes_per_block: BLOCK_BYTES as u64, ..Budget::default() }),
             numerics_id: "plain tokens".to_owned(),
             invariant: true,
@@ -95,7 +96,7 @@ impl Script for Play {
         let host_blocks = host.as_ref().map_or(0, |host| host.blocks());
         let memory = end.memory().clone();
         let (blocks, slots) = (self.blocks_in(memory.epoch()), memory.layout().capacities().slots);
-        end.set_bounds(Bounds { blocks, host_blocks, block_size: BLOCK, vocab: VOCAB, positions: 256 });
+        end.set_bounds(Bounds { blocks, kinds: 1, host_blocks, block_size: BLOCK, vocab: VOCAB, positions: 256 });
         let mut model = Model::new(blocks, slots);
         loop {
             let frame = match end.wait(LONG).unwrap() {

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use pelton_frame::{Bell, HostMemory, Memory, WorkerEnd};
+use pelton_frame::{Bell, HostMemory, MaskMemory, Memory, WorkerEnd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::{Script, Steps, service::Claim};
@@ -42,7 +42,7 @@ fn take_memory(
     believes_the_nonce: bool,
 ) -> Result<(Memory, [Bell; 2], Option<HostMemory>), String> {
     let mut nonce = [0; 16];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut nonce)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
     let rights = control.drain().filter_map(|message| match message {
@@ -50,7 +50,8 @@ fn take_memory(
         _ => None,
     });
     let mut files: Vec<OwnedFd> = rights.flatten().collect();
-    let host = (files.len() == 3).then(|| HostMemory::from_fd(files.remove(2)).map_err(|error| error.to_string()));
+    let host = (files.len() == 4).then(|| HostMemory::from_fd(files.remove(3)).map_err(|error| error.to_string()));
+    let masks = files.pop().filter(|_| files.len() == 2).ok_or_else(|| "the router has gone".to_owned())?;
     let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| "the router has gone".to_owned())?;
     let claim = claim.lock().unwrap();
     if received.bytes != 16 || nonce[..] != claim.nonce[..] || !believes_the_nonce {
@@ -58,6 +59,8 @@ fn take_memory(
     }
     let memory = Memory::from_fd(memory).map_err(|error| error.to_string())?;
     assert_eq!(memory.epoch(), claim.epoch);
+    let masks = MaskMemory::from_fd(masks).map_err(|error| error.to_string())?;
+    assert_eq!((masks.epoch(), masks.slots()), (claim.epoch, memory.layout().capacities().slots));
     let ours = bell.try_clone().unwrap();
     let bells = [bell, ours].map(|file| Bell::from_fd(file).unwrap());
     Ok((memory, bells, host.transpose()?))

@@ -86,7 +86,7 @@ fn a_killed_worker_is_noticed_by_its_stream_and_attached_again() {
     let mut next = loop {
         match rig.next() {
             pelton_link::LinkEvent::Lost { reason, .. } => assert!(reason.contains("cannot connect"), "{reason}"),
-            pelton_link::LinkEvent::Attached { epoch, port, report, host } => {
+            pelton_link::LinkEvent::Attached { epoch, port, report, host, .. } => {
                 assert!(host.is_none(), "a worker elsewhere reaches no host memory");
                 break rig.of(epoch, port, report);
             }

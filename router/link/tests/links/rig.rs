@@ -47,6 +47,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         slots: 8,
         token_budget: 64,
         device: "cpu".to_owned(),
+        quantize: "auto".to_owned(),
+        quantize_skip: "head".to_owned(),
     };
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }
@@ -110,7 +112,7 @@ impl Rig {
 
     pub(crate) fn attached(&self) -> Attached {
         match self.next() {
-            LinkEvent::Attached { epoch, port, report, host } => Attached { host, ..self.of(epoch, port, report) },
+            LinkEvent::Attached { epoch, port, report, host, .. } => Attached { host, ..self.of(epoch, port, report) },
             LinkEvent::Lost { reason, .. } | LinkEvent::GaveUp { reason } => panic!("not attached: {reason}"),
             _ => unreachable!("skipped by `next`"),
         }

@@ -4,7 +4,7 @@ use std::{env, thread, time::Duration};
 
 use pelton_frame::{Bounds, FrameHeader, HostMemory, Load, Memory, Region, Row, STATUS_OK, Save, Waited};
 use pelton_link_testing::{Answers, Door, Script, Steps, serve};
-use pelton_rpc::v1::{Budget, HandshakeResponse, LoadProgress, LoadRequest, ModelReport};
+use pelton_rpc::v1::{Budget, Full, HandshakeResponse, Kind, LoadProgress, LoadRequest, ModelReport, kind};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::StreamExt;
 use tonic::Status;
@@ -76,6 +76,7 @@ impl Script for Fake {
             max_model_len: 4096,
             block_size: 32,
             blocks: BLOCKS,
+            kinds: vec![Kind { sees: Some(kind::Sees::Full(Full {})) }],
             budget: Some(budget),
             numerics_id: "fake".to_owned(),
             invariant: true,
@@ -95,7 +96,7 @@ impl Script for Fake {
     fn take_steps(&self, steps: Steps<'_>) {
         let Steps { mut end, mut published, host, .. } = steps;
         let host_blocks = host.as_ref().map_or(0, |host| host.blocks());
-        end.set_bounds(Bounds { blocks: BLOCKS, host_blocks, block_size: 32, vocab: 1000, positions: 4096 });
+        end.set_bounds(Bounds { blocks: BLOCKS, kinds: 1, host_blocks, block_size: 32, vocab: 1000, positions: 4096 });
         loop {
             let frame = match end.wait(LONG).unwrap() {
                 Waited::Step(frame) => frame,

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, ToolReading, Whole, now},
+    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, ToolUse, Whole, now},
 };
 
 /// A chat request, its types checked.
@@ -85,7 +85,7 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
 }
 
 /// A chat in a protocol that has an object for it, at `path`.
-pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Option<ToolReading>), ApiError> {
+pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Option<ToolUse>), ApiError> {
     check_nesting(raw.get().as_bytes())?;
     let mut fields = Fields::of_value(path.to_owned(), raw)?;
     let read = read_input(&mut fields)?;
@@ -94,7 +94,7 @@ pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Opt
 }
 
 /// Everything that the template is told. Shared with `/tokenize`.
-pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<ToolReading>), ApiError> {
+pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<ToolUse>), ApiError> {
     let messages = read_messages(fields)?;
     let (tools, reading) = read_tools(fields)?.unzip();
     let documents = fields.objects("documents")?.map(|_| fields.need("documents", "a list of objects")).transpose()?;

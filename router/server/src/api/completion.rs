@@ -343,6 +343,8 @@ mod tests {
             (r#""seed": 9223372036854775808"#, "seed"),
             (r#""stop_token_ids": [-1]"#, "stop_token_ids"),
             (r#""n": -1"#, "n"),
+            (r#""prompt_cache_retention": "1h""#, "prompt_cache_retention"),
+            (r#""prompt_cache_retention": 24"#, "prompt_cache_retention"),
             (r#""logprobs": true"#, "logprobs"),
             (r#""echo": true, "logprobs": 1"#, "logprobs"),
             (r#""best_of": 2"#, "best_of"),
@@ -353,7 +355,7 @@ mod tests {
             (r#""model": """#, "model"),
             (r#""model": 5"#, "model"),
             (r#""user": 5"#, "user"),
-            (r#""response_format": {"type": "json_object"}"#, "response_format.type"),
+            (r#""response_format": {"type": "yaml"}"#, "response_format.type"),
         ] {
             assert_eq!(refused(&format!("{{\"prompt\": \"a\", {fields}}}")), expected, "{fields}");
         }

@@ -112,7 +112,9 @@ pub(crate) fn json(told: &Explanation) -> Value {
         },
         "not_cached": {
             "prefix_caching_off": told.missed.is_off,
+            "new_tokens": told.new_tokens(),
             "evicted_tokens": told.missed.evicted,
+            "too_short_tokens": told.missed.too_short,
             "known_under_another_salt": told.missed.has_other_salt,
         },
         "completion_tokens": told.drawn,
@@ -250,5 +252,7 @@ request 7, at 1.500000 s: finished
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert_eq!(json(&told)["preempted_others"]["tokens"], 400);
+        told.missed.too_short = 1;
+        assert_eq!(json(&told)["not_cached"]["new_tokens"], 40 - 16 - 1);
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completion;
+mod constrained;
 pub(crate) mod explained;
 mod fields;
 mod logprobs;

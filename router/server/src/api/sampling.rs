@@ -1,9 +1,17 @@
 //! The fields that chats and completions share.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, quoted};
-use crate::{error::ApiError, generate::Options};
+use super::{
+    constrained::read_constrained,
+    fields::{Fields, quoted},
+};
+use crate::{
+    error::ApiError,
+    generate::{KEEP_MAX, Options, PROMPT_CACHE_RETENTION},
+};
 
 /// What a stream shows beside its chunks of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,10 +44,21 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
+        constrained: read_constrained(fields)?,
         priority: fields.read("priority", "an integer of 32 bits")?,
         user: fields.text("user")?,
         cache_salt: fields.text("cache_salt")?,
+        keep: read_retention(fields)?,
     })
+}
+
+/// `in_memory` asks for what happens anyway.
+fn read_retention(fields: &mut Fields<'_>) -> Result<Option<Duration>, ApiError> {
+    match fields.text(PROMPT_CACHE_RETENTION)?.as_deref() {
+        None | Some("in_memory" | "in-memory") => Ok(None),
+        Some("24h") => Ok(Some(KEEP_MAX)),
+        Some(other) => Err(ApiError::invalid(fields.at(PROMPT_CACHE_RETENTION), quoted(other), "`in_memory` or `24h`")),
+    }
 }
 
 /// `stream` and `stream_options`; `None`: the answer is wanted whole.

@@ -4,22 +4,25 @@ use std::collections::HashSet;
 
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, quoted, shown};
-use crate::{error::ApiError, generate::ToolReading};
+use super::fields::{Fields, quoted};
+use crate::{
+    error::ApiError,
+    generate::{Demand, ToolReading, ToolUse},
+};
 
 /// Characters of a function's name at most, as for OpenAI.
 const NAME_MAX: usize = 64;
 
 /// The tools that the template is told of, and how calls of them are read. Both or none.
-pub(crate) type Tools = Option<(Vec<Value>, ToolReading)>;
+pub(crate) type Tools = Option<(Vec<Value>, ToolUse)>;
 
 /// `None`: no tools are offered to the model.
 pub(crate) fn read_tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
     let tools = read_list(fields)?;
     let is_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let is_offered = read_choice(fields, tools.is_some())?;
+    let demand = read_choice(fields, tools.as_deref())?;
     let reading = if is_parallel { ToolReading::Parallel } else { ToolReading::Single };
-    Ok(tools.filter(|_| is_offered).map(|tools| (tools, reading)))
+    Ok(tools.and_then(|tools| Some((tools, ToolUse { reading, demand: demand? }))))
 }
 
 fn read_list(fields: &mut Fields<'_>) -> Result<Option<Vec<Value>>, ApiError> {
@@ -68,42 +71,51 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     }
     function.text("description")?;
     function.object("parameters")?;
-    if function.flag("strict")? == Some(true) {
-        return Err(ApiError::NotServed {
-            param: function.at("strict"),
-            what: "constraining arguments to their schema".into(),
-        });
-    }
+    function.flag("strict")?;
     function.finish()?;
     tool.finish()?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     serde_json::from_str(raw.get()).map_err(unreadable)
 }
 
-/// Whether the tools are offered to the model at all.
-fn read_choice(fields: &mut Fields<'_>, has_tools: bool) -> Result<bool, ApiError> {
-    let allowed = "\"auto\" or \"none\"";
-    let Some(choice) = fields.raw("tool_choice") else { return Ok(has_tools) };
-    let is_offered = match choice.get() {
-        "\"none\"" => return Ok(false),
-        "\"auto\"" => true,
-        "\"required\"" => {
-            return Err(ApiError::NotServed {
-                param: fields.at("tool_choice"),
-                what: "demanding a call (\"required\")".into(),
-            });
-        }
-        named if named.starts_with('{') => {
-            let what = format!("demanding a call of one function ({})", shown(choice)).into();
-            return Err(ApiError::NotServed { param: fields.at("tool_choice"), what });
-        }
+/// What has to be called; `None`: the tools are not offered to the model at all.
+fn read_choice(fields: &mut Fields<'_>, tools: Option<&[Value]>) -> Result<Option<Demand>, ApiError> {
+    let allowed = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": NAME}}";
+    let Some(choice) = fields.raw("tool_choice") else { return Ok(tools.map(|_| Demand::Nothing)) };
+    let demand = match choice.get() {
+        "\"none\"" => return Ok(None),
+        "\"auto\"" => Demand::Nothing,
+        "\"required\"" => Demand::Any,
+        named if named.starts_with('{') => Demand::Named(read_named(fields)?),
         _ => return Err(fields.wrong("tool_choice", choice, allowed)),
     };
-    if !has_tools {
+    let Some(tools) = tools else {
         let reason = "is only allowed together with `tools`".to_owned();
         return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });
+    };
+    if let Demand::Named(name) = &demand
+        && !tools.iter().any(|tool| tool["function"]["name"] == name.as_str())
+    {
+        let param = fields.at("tool_choice.function.name");
+        return Err(ApiError::invalid(param, quoted(name), "the name of one of `tools`"));
     }
-    Ok(is_offered)
+    Ok(Some(demand))
+}
+
+fn read_named(fields: &mut Fields<'_>) -> Result<String, ApiError> {
+    let Some(mut choice) = fields.object("tool_choice")? else { unreachable!("it begins with a brace") };
+    let kind: String = choice.need("type", "\"function\"")?;
+    if kind != "function" {
+        let what = format!("a choice of type {}", quoted(&kind)).into();
+        return Err(ApiError::NotServed { param: choice.at("type"), what });
+    }
+    let Some(mut function) = choice.object("function")? else {
+        return Err(ApiError::Missing { param: choice.at("function"), allowed: "an object with a `name`" });
+    };
+    let name = function.need("name", "a text")?;
+    function.finish()?;
+    choice.finish()?;
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -115,7 +127,7 @@ mod tests {
     fn check(body: &str, expected: Result<Option<ToolReading>, &str>) {
         let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
         let read =
-            read_tools(&mut fields).map(|tools| tools.map(|(_, reading)| reading)).map_err(|error| match error {
+            read_tools(&mut fields).map(|tools| tools.map(|(_, used)| used.reading)).map_err(|error| match error {
                 ApiError::Invalid { param, .. }
                 | ApiError::Missing { param, .. }
                 | ApiError::NotServed { param, .. }
@@ -140,18 +152,34 @@ mod tests {
         check(r#"{"tools": []}"#, Err("tools"));
         check(&format!(r#"{{"tools": [{TOOL}, {TOOL}]}}"#), Err("tools[1].function.name"));
         check(r#"{"tool_choice": "auto"}"#, Err("tool_choice"));
-        check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "required"}}"#), Err("tool_choice"));
+        check(r#"{"tool_choice": "required"}"#, Err("tool_choice"));
+        let named = |name: &str| {
+            format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "function", "function": {{"name": "{name}"}}}}}}"#)
+        };
+        check(&named("g"), Err("tool_choice.function.name"));
         check(
-            &format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "function", "function": {{"name": "f"}}}}}}"#),
-            Err("tool_choice"),
+            &format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "allowed_tools"}}}}"#),
+            Err("tool_choice.type"),
         );
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "always"}}"#), Err("tool_choice"));
         check(r#"{"tools": [{"type": "web_search"}]}"#, Err("tools[0].type"));
         check(r#"{"tools": [{"type": "function"}]}"#, Err("tools[0].function"));
         check(r#"{"tools": [{"type": "function", "function": {"name": "f g"}}]}"#, Err("tools[0].function.name"));
-        check(
-            r#"{"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]}"#,
-            Err("tools[0].function.strict"),
-        );
+    }
+
+    #[test]
+    fn a_call_can_be_demanded() {
+        let demand = |choice: &str| {
+            let body = format!(r#"{{"tools": [{TOOL}], "tool_choice": {choice}}}"#);
+            let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+            let read = read_tools(&mut fields).expect("right").map(|(_, used)| used.demand);
+            fields.finish().expect("everything was known");
+            read
+        };
+        assert_eq!(demand("\"auto\""), Some(Demand::Nothing));
+        assert_eq!(demand("\"required\""), Some(Demand::Any));
+        let named = r#"{"type": "function", "function": {"name": "f"}}"#;
+        assert_eq!(demand(named), Some(Demand::Named("f".into())));
+        assert_eq!(demand("\"none\""), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::fields::{Fields, shown};
+use super::fields::Fields;
 use crate::error::ApiError;
 
 /// A parameter, the JSON values of it that ask for nothing (`null` always does), and what any other value asks for.
@@ -23,16 +23,11 @@ const BOTH: &[Unserved] = &[
     ("repetition_detection", &[], "ending on repetitions"),
     ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
     ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
-    ("structured_outputs", &[], "constraining the answer by a grammar"),
     ("thinking_token_budget", &["-1"], "a bound on thinking"),
     ("truncate_prompt_tokens", &[], "cutting long prompts"),
     ("truncation_side", &[], "cutting long prompts"),
     ("use_beam_search", &["false"], "beam search"),
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
-    ("guided_choice", &[], "constraining the answer by a grammar"),
-    ("guided_grammar", &[], "constraining the answer by a grammar"),
-    ("guided_json", &[], "constraining the answer by a grammar"),
-    ("guided_regex", &[], "constraining the answer by a grammar"),
 ];
 
 /// In completions.
@@ -60,8 +55,7 @@ const CHAT: &[Unserved] = &[
 ];
 
 /// Texts that OpenAI's protocol has for the client's own books. They change no answer.
-const TEXTS_WITHOUT_EFFECT: &[&str] =
-    &["prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "session_id"];
+const TEXTS_WITHOUT_EFFECT: &[&str] = &["prompt_cache_key", "safety_identifier", "service_tier", "session_id"];
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -86,22 +80,7 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
         fields.text(name)?;
     }
     fields.read::<HashMap<String, String>>("metadata", "an object from texts to texts")?;
-    refuse_response_format(fields)
-}
-
-fn refuse_response_format(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    let Some(mut format) = fields.object("response_format")? else { return Ok(()) };
-    let Some(kind) = format.raw("type") else {
-        return Err(ApiError::Missing { param: format.at("type"), allowed: "\"text\"" });
-    };
-    match kind.get() {
-        "\"text\"" => format.finish(),
-        "\"json_object\"" | "\"json_schema\"" | "\"structural_tag\"" => Err(ApiError::NotServed {
-            param: format.at("type"),
-            what: format!("constraining the answer ({})", shown(kind)).into(),
-        }),
-        _ => Err(format.wrong("type", kind, "\"text\"")),
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -129,18 +108,11 @@ mod tests {
         check(r#"{"store": true}"#, Some("store"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"prompt_logprobs": 0}"#, Some("prompt_logprobs"));
-        check(r#"{"response_format": {"type": "json_schema", "json_schema": {}}}"#, Some("response_format.type"));
-        check(r#"{"response_format": {"type": "yaml"}}"#, Some("response_format.type"));
-        check(r#"{"response_format": {}}"#, Some("response_format.type"));
-        check(r#"{"structured_outputs": {"regex": "a"}}"#, Some("structured_outputs"));
     }
 
     #[test]
     fn what_changes_nothing_passes() {
-        check(
-            r#"{"audio": null, "store": false, "modalities": [ "text" ], "response_format": {"type": "text"}}"#,
-            None,
-        );
+        check(r#"{"audio": null, "store": false, "modalities": [ "text" ]}"#, None);
         check(r#"{"metadata": null, "service_tier": null, "prompt_cache_key": null}"#, None);
         check(r#"{"metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
     }

@@ -1,20 +1,20 @@
 //! `pelton inspect program MODEL`: becomes `python -m pelton.inspect FOLDER ...`, which loads the model and prints.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use super::python::{Module, refuse_what_would_be_ignored};
 use super::serve::find_model;
 use super::{Line, Trouble, resolve, tree};
-use crate::config::{Count, Hub, Origin, Settings as _, Surroundings, Values, server_settings, settings};
+use crate::config::{Count, Settings as _, Surroundings, server_settings, settings};
 
 const USAGE: &str = "\
 pelton inspect program [MODEL] [FLAGS]: the calls that a step of the model is made of on a CPU, with buffers, bytes, operations, and how long
-each took against what the machine allows. Takes --model, --dtype, --threads and --python of `pelton serve`.
+each took against what the machine allows. Takes --model, --dtype, --quantize, --quantize-skip, --threads and --python of `pelton serve`.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 5] = ["config", "model", "dtype", "threads", "python"];
+const USED: [&str; 7] = ["config", "model", "dtype", "quantize", "quantize_skip", "threads", "python"];
 
 settings! {
     /// Inspect
@@ -36,34 +36,21 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let Line::Run(values) = resolve(USAGE, args, Some("model"), &settings, around)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    refuse_what_would_be_ignored(&values)?;
+    refuse_what_would_be_ignored(&values, &USED, "pelton inspect program")?;
     let (options, config) = (Options::take(&values), tree(&values)?);
     let folder = find_model(&config, around, &|_, _, _| ())?;
     let threads = config.worker.threads.said().map_or(0, |Count(threads)| threads); // 0: the worker chooses
-    let mut command = Command::new(&config.worker.python);
-    command.args(["-m", "pelton.inspect"]).arg(folder).args([
+    let mut module = Module::new(&config, "pelton.inspect");
+    module.line().arg(folder).args(options.all.then_some("--all")).args([
         format!("--rows={}", options.rows.0),
         format!("--tokens={}", options.tokens.0),
         format!("--context={}", options.context.0),
         format!("--threads={threads}"),
         format!("--dtype={}", config.model.dtype.word()),
+        format!("--quantize={}", config.model.quantize.word()),
+        format!("--quantize-skip={}", config.model.quantize_skip),
     ]);
-    let error = command.args(options.all.then_some("--all")).exec();
-    Err(Trouble::Failed(format!(
-        "cannot run `{} -m pelton.inspect`: {error}; set --python to a Python that has the package `pelton`",
-        config.worker.python.display()
-    )))
-}
-
-fn refuse_what_would_be_ignored(values: &Values) -> Result<(), Trouble> {
-    let is_ignored = |field| !USED.contains(&field) && !Hub::ALL.iter().any(|setting| setting.field == field);
-    let flags: Vec<String> = server_settings()
-        .iter()
-        .filter(|setting| is_ignored(setting.field) && matches!(values.given(setting.field).origin, Origin::Flag(_)))
-        .map(|setting| format!("`{}`", setting.flag()))
-        .collect();
-    let reason = "has no meaning for `pelton inspect program`: nothing is served; leave it out";
-    if flags.is_empty() { Ok(()) } else { Err(Trouble::Usage(format!("{} {reason}", flags.join(", ")))) }
+    Err(module.exec())
 }
 
 #[cfg(test)]

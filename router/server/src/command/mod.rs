@@ -8,6 +8,7 @@ mod chat;
 mod config_explain;
 mod doctor;
 mod inspect;
+mod python;
 mod replay;
 pub(crate) mod serve;
 mod worker;
@@ -31,6 +32,7 @@ Pelton serves large language models.
   pelton replay FILE              run a recording (--record) again, and explain each request
   pelton cache list|purge FOLDER  what is kept in a folder of --kv-disk; empties it
   pelton bench serve              measure a running server
+  pelton bench quality [MODEL]    what quantised weights (--quantize) change about a model's predictions
   pelton worker --listen ADDRESS  a worker by itself, for a router to be pointed at
 
 `pelton COMMAND --help` shows its flags. MODEL is a folder in Hugging Face layout, or ORG/NAME from the hub.
@@ -100,6 +102,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["cache", "list", ..] => cache::list(rest(3), &around),
         ["cache", "purge", ..] => cache::purge(rest(3), &around),
         ["bench", "serve", ..] => bench::run(rest(3), &around),
+        ["bench", "quality", ..] => bench::quality::run(rest(3), &around),
         ["worker", ..] => worker::run(rest(2), &around),
         ["config", ..] => {
             Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
@@ -107,9 +110,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["inspect", ..] => Err(Trouble::Usage(
             "`pelton inspect` is `pelton inspect program`; see `pelton inspect program --help`".into(),
         )),
-        ["bench", ..] => {
-            Err(Trouble::Usage("`pelton bench` is `pelton bench serve`; see `pelton bench serve --help`".into()))
-        }
+        ["bench", ..] => Err(Trouble::Usage("`pelton bench` is `pelton bench serve` or `pelton bench quality`".into())),
         ["cache", ..] => {
             Err(Trouble::Usage("`pelton cache` is `pelton cache list FOLDER` or `pelton cache purge FOLDER`".into()))
         }

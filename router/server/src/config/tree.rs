@@ -8,7 +8,7 @@ use pelton_engine::Endpoint;
 use super::setting::settings;
 use super::units::{Bytes, Count, Tokens};
 use super::value::Auto;
-use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Secret, Url, WorkerAddress};
+use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Quantize, Secret, Url, WorkerAddress};
 
 settings! {
     /// General
@@ -30,6 +30,14 @@ settings! {
         /// What weights and activations are computed in; `auto` is what the weights are stored in, and float32 for float16
         /// weights, which no kernel computes in and float32 holds exactly.
         dtype: Dtype = "auto";
+        /// Weights of 4 or 8 bits, on CPUs. `auto` is as the checkpoint has them (GPTQ, AWQ, compressed-tensors, or not quantised);
+        /// `int8` and `int4` round bfloat16, float16 or float32 weights to nearest while they are loaded (a scale for each column, or for
+        /// each 64 weights) and multiply them with activations of 8 bits; with `-a16` activations stay as they are, which is closer and,
+        /// for long prompts, slower. For a quantised checkpoint it says which activations: `int4` or `int4-a16` for one of 4 bits.
+        quantize: Quantize = "auto";
+        /// Layers that `quantize` leaves as they are, as wildcards with commas between: `head`, `blocks.0.*`, `*.mlp.down`,
+        /// `*.attention.qkv`; `none`: the head is rounded, too. Embeddings and norms never are.
+        quantize_skip: String = "head";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
         /// How the model writes reasoning and tool calls: `auto` is what its chat template and its vocabulary say; `none` leaves
@@ -101,6 +109,12 @@ settings! {
         itl_target: Option<Duration>;
         /// Whether blocks of a finished request serve later ones that begin alike.
         prefix_caching: bool = "true";
+        /// How many percent of a worker's KV blocks prompts may take whose clients want them to be kept (`prompt_cache_retention`);
+        /// 0: no prompt is kept. A kept block costs others their place in the cache and never their turn.
+        kv_keep_share: Count<0, 100> = "25";
+        /// How many percent of a worker's KV blocks the requests of one API key may leave in the prefix cache, and of what may be
+        /// kept what it may have kept; 100: no bound.
+        kv_tenant_share: Count<1, 100> = "100";
         /// Where routers of several servers hear what the prefix cache holds, in vLLM's format: tcp://127.0.0.1:5557 or ipc:///PATH;
         /// further workers take the ports behind it. The tokens of prompts leave the server there. Not set: nobody is told.
         kv_events: Option<Endpoint>;

@@ -90,6 +90,22 @@ words! {
 }
 
 words! {
+    /// How weights are held.
+    Quantize {
+        /// As the checkpoint has them.
+        Auto = "auto",
+        /// 8 bits, times activations of 8 bits.
+        Int8 = "int8",
+        /// 8 bits, times activations as they are.
+        Int8A16 = "int8-a16",
+        /// 4 bits, times activations of 8 bits.
+        Int4 = "int4",
+        /// 4 bits, times activations as they are.
+        Int4A16 = "int4-a16",
+    }
+}
+
+words! {
     /// The least important message that is still logged.
     LogLevel {
         /// What failed.

@@ -31,9 +31,8 @@ pub(crate) struct Start<'a> {
 /// The whole text.
 pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
     let budget = &model.budget;
-    let tokens = u64::from(model.blocks) * u64::from(model.block_size);
-    let blocks_each = model.max_model_len.div_ceil(model.block_size).max(1);
-    let longest = u64::from((model.blocks / blocks_each).min(start.max_running));
+    let tokens = u64::from(model.blocks) * u64::from(model.block_size) / model.kinds.len().max(1) as u64;
+    let longest = u64::from((model.blocks / budget.blocks_per_request.max(1)).min(start.max_running));
     let kernels = if model.numerics_id.contains("portable") {
         "  (portable kernels: this processor has no AVX2; correct, and slow)"
     } else {
@@ -96,7 +95,7 @@ fn reads(format: Option<&Format>) -> (&str, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use pelton_link::Budget;
+    use pelton_link::{Budget, LayerKind};
 
     use super::*;
     use crate::generate::testing::tokenizer;
@@ -108,6 +107,7 @@ mod tests {
             activation_bytes: 100 << 20,
             kv_bytes: 1 << 30,
             memory_limit_bytes: 4 << 30,
+            blocks_per_request: 128,
             ..Budget::default()
         };
         let model = ModelReport {
@@ -119,6 +119,7 @@ mod tests {
             max_model_len: 4096,
             block_size: 32,
             blocks: 1000,
+            kinds: vec![LayerKind::Full],
             numerics_id: "cpu-portable-bf16".into(),
             invariant: true,
             budget,

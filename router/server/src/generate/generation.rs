@@ -12,6 +12,7 @@ use std::{
 
 use pelton_engine::{Answer, Failure, Output, Submission, Usage};
 use pelton_text::{Format, Reading, Tools};
+use serde_json::Value;
 
 use super::{
     ChatStart, PreparedPrompt, Prompt, Request, Terms,
@@ -60,13 +61,15 @@ impl Serving {
             return Err(ApiError::Conflict { param: "tools".to_owned(), reason: reason.to_owned() });
         }
         let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
-        let tools = request.tools.map(|_| Arc::new(offered(&request.prompts)));
+        let offered = offered(&request.prompts);
+        let tools = request.tools.as_ref().map(|_| Arc::new(Tools::new(&offered)));
         let tokenized = self.tokenize(std::mem::take(&mut request.prompts), request.echo);
         let prompts = self.in_time(&terms, tokenized).await?;
         let n = request.options.n;
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
-            let submission = self.submission(&request, &terms, prompt, is_chat, &facts)?;
+            let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
+            let submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
             all_rules.push(Arc::new(self.rules(&request, prompt, tools.clone(), &submission, &facts)));
             for index in 0..n {
                 let mut submission = submission.clone();
@@ -134,7 +137,7 @@ impl Serving {
             max_tokens: submission.stop.max_tokens,
             min_tokens: options.min_tokens,
             skip_special: options.skip_special,
-            tools: request.tools,
+            tools: request.tools.as_ref().map(|tools| tools.reading),
             form: prompt.chat.and_then(form),
             prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
         }
@@ -142,12 +145,12 @@ impl Serving {
 }
 
 /// The tools of a request's chats.
-fn offered(prompts: &[Prompt]) -> Tools {
+fn offered(prompts: &[Prompt]) -> Vec<Value> {
     let of_chat = |prompt: &Prompt| match prompt {
         Prompt::Chat { input, .. } => input.tools.clone(),
         Prompt::Text { .. } | Prompt::Ids(_) => None,
     };
-    Tools::new(&prompts.iter().filter_map(of_chat).flatten().collect::<Vec<_>>())
+    prompts.iter().filter_map(of_chat).flatten().collect()
 }
 
 impl Generation {

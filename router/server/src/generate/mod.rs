@@ -4,6 +4,7 @@
 //! [`Generation`], a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
 //! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
 
+mod constrain;
 mod feed;
 mod follow;
 mod generation;
@@ -16,10 +17,11 @@ mod terms;
 pub(crate) mod testing;
 mod whole;
 
+pub use constrain::{Constrained, Demand, ToolUse};
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;
 pub use options::Options;
-pub(crate) use options::check_defaults;
+pub(crate) use options::{KEEP_MAX, PROMPT_CACHE_RETENTION, check_defaults};
 pub use prepare::{ChatStart, PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use terms::Terms;
@@ -43,7 +45,7 @@ pub struct Request {
     /// Whether the prompt will be shown before the answer; then an answer may have no tokens at all.
     pub echo: bool,
     /// How tool calls are read out of the answer; `None`: they are text.
-    pub tools: Option<ToolReading>,
+    pub tools: Option<ToolUse>,
 }
 
 /// How tool calls are read.

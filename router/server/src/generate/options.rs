@@ -3,12 +3,12 @@
 //! Every door (HTTP, gRPC, Python) fills the same [`Options`]; ranges, vocabulary and defaults are checked here, once.
 //! Defaults: the request's value, else the model's `generation_config.json`, else OpenAI's.
 
-use std::{fmt::Display, ops::RangeInclusive, sync::Arc};
+use std::{fmt::Display, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use pelton_engine::{Sampling, TokenId};
 use pelton_text::GenerationDefaults;
 
-use super::serving::ApiLimits;
+use super::{constrain::Constrained, serving::ApiLimits};
 use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
@@ -17,6 +17,10 @@ const LOGIT_BIAS_MAX: usize = 1024;
 const STOP_TOKEN_IDS_MAX: usize = 128;
 /// Characters of `cache_salt` at most.
 const CACHE_SALT_MAX: usize = 128;
+/// How the wish to keep a prompt is called.
+pub(crate) const PROMPT_CACHE_RETENTION: &str = "prompt_cache_retention";
+/// The longest that a prompt is kept.
+pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of one stop string at most: so much text is held back while it might begin.
 const STOP_STRING_BYTES_MAX: usize = 1024;
 /// Temperatures between 0 and this are raised to it: below, the division overflows before the result differs from greedy.
@@ -63,12 +67,16 @@ pub struct Options {
     pub skip_special: bool,
     /// How many likeliest tokens to tell beside the chosen one.
     pub logprobs: Option<u32>,
+    /// What the text has to fit.
+    pub constrained: Option<Constrained>,
     /// Smaller first; `None`: as the request's terms say.
     pub priority: Option<i32>,
     /// Who of the tenant's users asks: each gets a share of what the tenant gets.
     pub user: Option<String>,
     /// Requests with different salts share no cached blocks.
     pub cache_salt: Option<String>,
+    /// How long the prompt is to stay in the prefix cache; `None`: as long as it happens to.
+    pub keep: Option<Duration>,
 }
 
 impl Default for Options {
@@ -92,9 +100,11 @@ impl Default for Options {
             include_stop: false,
             skip_special: true,
             logprobs: None,
+            constrained: None,
             priority: None,
             user: None,
             cache_salt: None,
+            keep: None,
         }
     }
 }
@@ -153,8 +163,9 @@ impl Options {
         Ok(())
     }
 
-    /// Checks what ends an answer, and returns the tokens that do.
-    pub(crate) fn stop_ids(&self, facts: &ModelFacts<'_>) -> Result<Arc<[TokenId]>, ApiError> {
+    /// Checks what ends an answer, and returns the tokens that do. With a grammar the model's own always do: nothing else
+    /// says that a text is complete.
+    pub(crate) fn stop_ids(&self, has_grammar: bool, facts: &ModelFacts<'_>) -> Result<Arc<[TokenId]>, ApiError> {
         let max = facts.limits.max_stop_strings;
         within("stop", self.stop.len(), " texts", 0..=max, || format!("a text, or a list of at most {max} texts"))?;
         for text in &self.stop {
@@ -170,7 +181,7 @@ impl Options {
             in_vocabulary("stop_token_ids", token, facts)?;
         }
         let mut ids = self.stop_token_ids.clone();
-        if !self.ignore_eos {
+        if !self.ignore_eos || has_grammar {
             ids.extend_from_slice(facts.eos_ids);
         }
         ids.sort_unstable();
@@ -186,6 +197,14 @@ impl Options {
             within("cache_salt", salt.chars().count(), " characters", 1..=CACHE_SALT_MAX, || {
                 format!("1 to {CACHE_SALT_MAX} characters")
             })?;
+        }
+        if let Some(keep) = self.keep {
+            if !facts.limits.keeps_prompts {
+                let what = "keeping prompts: this server's prefix cache is off, or `kv-keep-share` is 0";
+                return Err(ApiError::NotServed { param: PROMPT_CACHE_RETENTION.to_owned(), what: what.into() });
+            }
+            let (seconds, most) = (keep.as_secs(), KEEP_MAX.as_secs());
+            within(PROMPT_CACHE_RETENTION, seconds, " seconds", 0..=most, || format!("at most {most} seconds"))?;
         }
         Ok(())
     }
@@ -290,7 +309,7 @@ mod tests {
         let all = options
             .sampling(&facts, 0)
             .map(drop)
-            .and_then(|()| options.stop_ids(&facts).map(drop))
+            .and_then(|()| options.stop_ids(false, &facts).map(drop))
             .and_then(|()| options.check_rest(&facts))
             .and_then(|()| options.max_tokens(10, false, false, &facts).map(drop));
         match all {
@@ -327,6 +346,8 @@ mod tests {
         check(|o| o.n = 0, Some("n"));
         check(|o| o.n = 129, Some("n"));
         check(|o| o.cache_salt = Some(String::new()), Some("cache_salt"));
+        check(|o| o.keep = Some(KEEP_MAX), None);
+        check(|o| o.keep = Some(KEEP_MAX + Duration::from_secs(1)), Some(PROMPT_CACHE_RETENTION));
         check(|o| o.stop = vec![String::new()], Some("stop"));
         check(|o| o.stop = vec!["x".into(); 5], Some("stop"));
         check(|o| o.max_tokens = Some(0), Some("max_tokens"));
@@ -395,9 +416,10 @@ mod tests {
     fn the_models_end_tokens_count_unless_ignored() {
         let defaults = GenerationDefaults::default();
         let mut options = Options { stop_token_ids: vec![9, 2], ..Options::default() };
-        assert_eq!(*options.stop_ids(&facts(&defaults)).expect("valid"), [2, 3, 9]);
+        assert_eq!(*options.stop_ids(false, &facts(&defaults)).expect("valid"), [2, 3, 9]);
         options.ignore_eos = true;
-        assert_eq!(*options.stop_ids(&facts(&defaults)).expect("valid"), [2, 9]);
+        assert_eq!(*options.stop_ids(false, &facts(&defaults)).expect("valid"), [2, 9]);
+        assert_eq!(*options.stop_ids(true, &facts(&defaults)).expect("valid"), [2, 3, 9]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use pelton_engine::{Party, StopRule, Submission, TokenId};
+use pelton_engine::{CacheScope, Grammar, Party, StopRule, Submission, TokenId};
 use pelton_text::{ChatInput, LocalTime, TemplateError};
 use serde_json::Value;
 
@@ -187,6 +187,7 @@ impl Serving {
         terms: &Terms,
         prompt: &PreparedPrompt,
         is_chat: bool,
+        grammar: Option<Grammar>,
         facts: &ModelFacts<'_>,
     ) -> Result<Submission, ApiError> {
         let options = &request.options;
@@ -205,9 +206,11 @@ impl Serving {
             stop: StopRule {
                 max_tokens: options.max_tokens(prompt.ids.len(), is_chat, request.echo, facts)?,
                 min_tokens: options.min_tokens,
-                stop_ids: options.stop_ids(facts)?,
+                stop_ids: options.stop_ids(grammar.is_some(), facts)?,
             },
-            cache_salt: self.cache_salt(options.cache_salt.as_deref()),
+            grammar,
+            scope: CacheScope::salted(self.cache_salt(options.cache_salt.as_deref())),
+            keep: options.keep,
             priority: options.priority.unwrap_or(terms.priority),
             party: Party { tenant: terms.tenant, user: self.user(options.user.as_deref()) },
             timeout: terms.left(),

@@ -7,10 +7,11 @@ use std::{
 };
 
 use pelton_engine::{Engine, Failure, ModelReport, Phase, Status};
+use pelton_grammar::Compiler;
 use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, PoolError, Tokenizer};
 use tokio::sync::watch;
 
-use super::options::ModelFacts;
+use super::{constrain, options::ModelFacts};
 use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
@@ -57,6 +58,8 @@ pub struct ApiLimits {
     pub keep_alive: Duration,
     /// Clients that are connected at the same time.
     pub max_connections: usize,
+    /// Whether prompts may be kept in the prefix cache for longer.
+    pub keeps_prompts: bool,
 }
 
 impl ApiLimits {
@@ -71,6 +74,7 @@ impl ApiLimits {
         stall_timeout: Duration::from_secs(30),
         keep_alive: Duration::from_secs(15),
         max_connections: 4096,
+        keeps_prompts: true,
     };
 }
 
@@ -96,6 +100,8 @@ pub struct Serving {
     pub(crate) created: u64,
     /// How the model writes reasoning and tool calls.
     pub(crate) format: Option<Format>,
+    /// What answers are constrained to.
+    pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
     /// Turns clients' texts into numbers that clients cannot predict.
@@ -110,7 +116,9 @@ impl Serving {
         let context = checkpoint.max_model_len.unwrap_or(1 << 20);
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
         let longest_token_bytes = (0..tokenizer.vocab_size()).map(token_bytes).max().unwrap_or(0).max(1);
+        let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
         Arc::new(Self {
+            grammars,
             status: engine.status(),
             metrics: Arc::new(Metrics::new(&served_names[0], context)),
             started: Instant::now(),
@@ -191,10 +199,22 @@ impl Serving {
         bytes: usize,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.pool.run_sized(bytes, work).await.unwrap_or_else(|error| match error {
-            PoolError::Full { .. } => Err(ApiError::TextQueueFull),
-            PoolError::Panicked(log) => Err(ApiError::Internal { log }),
-        })
+        self.pool.run_sized(bytes, work).await.unwrap_or_else(|error| Err(pool_error(error)))
+    }
+
+    /// Runs work that takes long, whatever it is about, where it delays nobody else.
+    pub(crate) async fn on_pool<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.pool.run(work).await.unwrap_or_else(|error| Err(pool_error(error)))
+    }
+}
+
+fn pool_error(error: PoolError) -> ApiError {
+    match error {
+        PoolError::Full { .. } => ApiError::TextQueueFull,
+        PoolError::Panicked(log) => ApiError::Internal { log },
     }
 }
 

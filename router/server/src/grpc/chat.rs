@@ -10,10 +10,10 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::{api::chat_of_json, error::ApiError, generate::ToolReading};
+use crate::{api::chat_of_json, error::ApiError, generate::ToolUse};
 
 /// What the template is told, and how calls are read.
-pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolReading>), ApiError> {
+pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiError> {
     let given = |name: &str, text: &str| match text {
         "" => Ok(Value::Null),
         text => serde_json::from_str(text)
@@ -102,7 +102,7 @@ mod tests {
                 json!({ "role": "tool", "content": "5", "tool_call_id": "1" }),
             ]
         );
-        assert_eq!(reading, Some(ToolReading::Single));
+        assert_eq!(reading.map(|used| used.reading), Some(crate::generate::ToolReading::Single));
         assert_eq!(input.kwargs["enable_thinking"], false);
         assert!(input.add_generation_prompt && !input.continue_final_message);
         let continued =

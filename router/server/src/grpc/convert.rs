@@ -1,6 +1,9 @@
 //! Messages of `pelton.v1` to requests, and deltas to messages.
 
+use std::time::Duration;
+
 use pelton_engine::TokenId;
+use pelton_grammar::Constraint;
 use pelton_rpc::v1::{self, generate_request::Input as GenerateInput, tokenize_request::Input as TokenizeInput};
 use pelton_text::Tokenizer;
 use tonic::Status;
@@ -9,8 +12,8 @@ use super::chat;
 use crate::{
     error::ApiError,
     generate::{
-        CallPiece, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause, ToolReading,
-        Writer,
+        CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause,
+        ToolUse, Writer,
     },
 };
 
@@ -32,10 +35,11 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
     if message.echo && prompt.is_chat() {
         return Err(ApiError::NotServed { param: "echo".to_owned(), what: "repeating a chat".into() });
     }
-    let mut options = message.sampling.map(self::options).unwrap_or_default();
+    let mut options = message.sampling.map(self::options).transpose()?.unwrap_or_default();
     options.n = message.n.unwrap_or(1);
     options.priority = message.priority;
     options.user = Some(message.user);
+    options.keep = message.keep_prompt_s.map(|seconds| Duration::from_secs(seconds.into()));
     options.cache_salt = Some(message.cache_salt).filter(|salt| !salt.is_empty());
     Ok(Request { prompts: vec![prompt], options, echo: message.echo, tools })
 }
@@ -74,15 +78,16 @@ pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
 /// Whether special tokens are added to a text, unless it is said; templates write a chat's.
 const ADDED_TO_TEXTS: bool = true;
 
-fn chat_prompt(chat: v1::Chat, add_special: Option<bool>) -> Result<(Prompt, Option<ToolReading>), ApiError> {
+fn chat_prompt(chat: v1::Chat, add_special: Option<bool>) -> Result<(Prompt, Option<ToolUse>), ApiError> {
     let (input, reading) = chat::read(chat)?;
     Ok((Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(!ADDED_TO_TEXTS) }, reading))
 }
 
-fn options(sampling: v1::Sampling) -> Options {
+fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
     let mut logit_bias: Vec<(TokenId, f32)> = sampling.logit_bias.into_iter().collect();
     logit_bias.sort_unstable_by_key(|&(token, _)| token);
-    Options {
+    Ok(Options {
+        constrained: sampling.constraint.map(constrained).transpose()?.flatten(),
         max_tokens: sampling.max_tokens,
         min_tokens: sampling.min_tokens.unwrap_or(0),
         temperature: sampling.temperature,
@@ -101,7 +106,27 @@ fn options(sampling: v1::Sampling) -> Options {
         skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
         ..Options::default()
-    }
+    })
+}
+
+/// `None`: nothing is asked for.
+fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, ApiError> {
+    use v1::sampling::Constraint as Asked;
+    let (name, constraint) = match asked {
+        Asked::JsonObject(false) => return Ok(None),
+        Asked::JsonObject(true) => ("json_object", Constraint::JsonObject),
+        Asked::Regex(regex) => ("regex", Constraint::Regex(regex)),
+        Asked::Choice(choice) => ("choice", Constraint::Choice(choice.texts)),
+        Asked::Grammar(grammar) => ("grammar", Constraint::Grammar(grammar)),
+        Asked::JsonSchema(schema) => {
+            // serde_json refuses what is nested too deep.
+            let schema = serde_json::from_str(&schema).map_err(|error| {
+                ApiError::invalid("sampling.json_schema", format_args!("no JSON ({error})"), "a JSON schema")
+            })?;
+            ("json_schema", Constraint::JsonSchema(schema))
+        }
+    };
+    Ok(Some(Constrained { constraint, param: format!("sampling.{name}") }))
 }
 
 /// Writes deltas as messages; each piece of the stream is all messages of one step.
@@ -232,6 +257,20 @@ mod tests {
         assert_eq!(plain.options.cache_salt, None);
         assert!(!plain.echo && plain.options.skip_special);
         assert!(matches!(&plain.prompts[..], [Prompt::Text { add_special: true, .. }]));
+    }
+
+    #[test]
+    fn a_constraint_arrives_or_is_refused_by_name() {
+        use v1::sampling::Constraint as Asked;
+        let of = |constraint| constrained(constraint).expect("right").map(|read| (read.constraint, read.param));
+        let schema = of(Asked::JsonSchema("{\"type\": \"null\"}".into())).expect("a schema");
+        let expected = Constraint::JsonSchema(serde_json::json!({ "type": "null" }));
+        assert_eq!(schema, (expected, "sampling.json_schema".to_owned()));
+        assert_eq!(of(Asked::JsonObject(false)), None);
+        let choice = of(Asked::Choice(v1::Choice { texts: vec!["a".into()] })).expect("a choice");
+        assert_eq!(choice.0, Constraint::Choice(vec!["a".into()]));
+        let error = constrained(Asked::JsonSchema("{".into())).expect_err("no JSON");
+        assert!(matches!(error, ApiError::Invalid { param, .. } if param == "sampling.json_schema"));
     }
 
     #[test]

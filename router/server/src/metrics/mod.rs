@@ -272,6 +272,8 @@ impl Metrics {
             stats.disk_faults,
         );
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
+        let late = "Tokens drawn a step later, because their grammar's mask did not come in time.";
+        shown.counter("pelton_late_masks_total", late, stats.unsampled);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
         shown.gauge(
             "pelton_waiting_tokens",
@@ -292,10 +294,30 @@ impl Metrics {
             "Tokens whose KV was lost because a request was preempted.",
             stats.preempted_tokens,
         );
+        let whys =
+            [("new", stats.new_tokens), ("evicted", stats.evicted_tokens), ("too_short", stats.too_short_tokens)];
+        let whys = whys.map(|(why, tokens)| ([("why", why)], tokens));
+        let series = whys.iter().map(|(labels, tokens)| (labels.as_slice(), *tokens));
+        shown.counters(
+            "pelton_prompt_tokens_computed_total",
+            "Prompt tokens not taken from the prefix cache: never there, given up since, or held by no cache.",
+            series,
+        );
+        shown.gauge(
+            "pelton_kept_prompts",
+            "Prompts kept in the prefix cache because a client wants it.",
+            stats.kept_prompts,
+        );
+        shown.gauge("pelton_kept_blocks", "KV blocks of kept prompts, in each worker.", stats.kept_blocks);
         shown.counter(
-            "pelton_prompt_tokens_evicted_total",
-            "Prompt tokens computed again because the prefix cache had given them up.",
-            stats.evicted_tokens,
+            "pelton_keeps_refused_total",
+            "Wishes to keep a prompt that could not be fulfilled.",
+            stats.keeps_refused,
+        );
+        shown.counter(
+            "pelton_kept_blocks_given_up_total",
+            "KV blocks of kept prompts that were given up for want of room.",
+            stats.kept_blocks_given_up,
         );
         let waits = Wait::ALL.map(|wait| ([("reason", wait.name())], stats.waited.micros(wait) as f64 / 1e6));
         let series = waits.iter().map(|(labels, seconds)| (labels.as_slice(), *seconds));

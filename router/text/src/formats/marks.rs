@@ -88,8 +88,14 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    /// Takes the next character, and adds what is clear now.
-    pub(super) fn push(&mut self, marks: &Marks, c: char, out: &mut Vec<Unit>) {
+    /// Takes the next piece of the text. Returns what is clear now.
+    pub(super) fn push(&mut self, marks: &Marks, text: &str) -> Vec<Unit> {
+        let mut units = Vec::new();
+        text.chars().for_each(|c| self.push_char(marks, c, &mut units));
+        units
+    }
+
+    fn push_char(&mut self, marks: &Marks, c: char, out: &mut Vec<Unit>) {
         if self.held.is_empty() && !marks.firsts.contains(c) {
             out.push(Unit::Char(c));
             return;
@@ -100,11 +106,13 @@ impl Cutter {
         }
     }
 
-    /// The text has ended.
-    pub(super) fn finish(&mut self, marks: &Marks, out: &mut Vec<Unit>) {
+    /// The text has ended. Returns what was held back.
+    pub(super) fn finish(&mut self, marks: &Marks) -> Vec<Unit> {
+        let mut units = Vec::new();
         while !self.held.is_empty() {
-            self.take(marks, out);
+            self.take(marks, &mut units);
         }
+        units
     }
 
     fn take(&mut self, marks: &Marks, out: &mut Vec<Unit>) {
@@ -127,9 +135,9 @@ mod tests {
         for mark in marks {
             all.add(mark);
         }
-        let (mut cutter, mut units) = (Cutter::default(), Vec::new());
-        text.chars().for_each(|c| cutter.push(&all, c, &mut units));
-        cutter.finish(&all, &mut units);
+        let mut cutter = Cutter::default();
+        let mut units = cutter.push(&all, text);
+        units.extend(cutter.finish(&all));
         let shown = units.into_iter().map(|unit| match unit {
             Unit::Char(c) => c.to_string(),
             Unit::Mark(mark) => format!("({})", all.text(mark)),

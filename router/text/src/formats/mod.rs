@@ -9,6 +9,7 @@
 //! writes is an error.
 
 mod channels;
+mod constrained;
 mod declaration;
 mod known;
 mod marks;
@@ -21,6 +22,7 @@ mod tools;
 use std::sync::Arc;
 
 use crate::tokenizer::Tokenizer;
+pub use constrained::{CallForm, CallShape};
 use declaration::Declaration;
 pub use declaration::Ids;
 use table::Table;

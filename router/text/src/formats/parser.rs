@@ -83,18 +83,14 @@ impl Parser {
 
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
-        let mut units = Vec::new();
-        for c in text.chars() {
-            self.cutter.push(&table.marks, c, &mut units);
-            units.drain(..).for_each(|unit| self.step(unit, &table));
-        }
+        let units = self.cutter.push(&table.marks, text);
+        units.into_iter().for_each(|unit| self.step(unit, &table));
         self.sink.take()
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
-        let mut units = Vec::new();
-        self.cutter.finish(&table.marks, &mut units);
+        let units = self.cutter.finish(&table.marks);
         units.into_iter().for_each(|unit| self.step(unit, &table));
         match std::mem::replace(&mut self.state, State::TEXT) {
             State::Text { gap } => self.sink.content(&gap),

@@ -5,25 +5,26 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::prefix::KeyMaker;
+use crate::keys::KeyMaker;
 
 const BLOCK_SIZE: usize = 2;
 
 /// The blocks of texts of a few tokens, by the text that ends with them: each has the one before it as its parent.
 fn label(text: &[TokenId]) -> (Label, Vec<TokenId>) {
     let maker = KeyMaker::new([1, 2], BLOCK_SIZE);
-    let (mut parent, mut key) = (maker.root(0), maker.root(0));
+    let (mut parent, mut key) = (maker.root(None), maker.root(None));
     for token in text {
         (parent, key) = (key, maker.child(key, &[*token; BLOCK_SIZE]));
     }
     let before = u32::try_from(text.len() - 1).expect("short");
-    (Label { key, parent, salt: 0, before, is_told: true }, vec![*text.last().expect("not empty"); BLOCK_SIZE])
+    (Label { key, parent, scope: None, before, is_told: true }, vec![*text.last().expect("not empty"); BLOCK_SIZE])
 }
 
 fn put(shelf: &mut Shelf, text: &[TokenId], cost: u64) -> Reserved {
     let (label, tokens) = label(text);
     let reserved = shelf.offer(label, &tokens, cost);
-    if let Reserved::At(at, _) = reserved {
+    if let Reserved::At(at, _) = &reserved {
+        let at = *at;
         assert!(shelf.arrive(at));
     }
     shelf.check(std::iter::empty());
@@ -116,12 +117,12 @@ proptest! {
                     };
                     let victim = plain.iter().filter_map(may_go).min();
                     let (label, tokens) = label(&text);
-                    let reserved = shelf.offer(label, &tokens, 3);
+                    let reserved = shelf.offer(label.clone(), &tokens, 3);
                     if plain.len() < 5 {
                         prop_assert!(matches!(reserved, Reserved::At(_, None)));
                     } else if let Some((_, victim)) = &victim {
                         let key = self::label(victim).0.key;
-                        prop_assert!(matches!(reserved, Reserved::At(_, Some(given_up)) if given_up.key == key));
+                        prop_assert!(matches!(&reserved, Reserved::At(_, Some(given_up)) if given_up.key == key));
                         plain.remove(victim);
                     } else {
                         prop_assert!(!matches!(reserved, Reserved::At(..)));

@@ -37,8 +37,8 @@ fn a_wrong_field_is_named() {
         (r#", "continue_final_message": true, "add_generation_prompt": true"#, "continue_final_message"),
         (r#", "continue_final_message": true"#, "continue_final_message"),
         (r#", "documents": ["a"]"#, "documents[0]"),
-        (r#", "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]"#, "tool_choice"),
-        (r#", "response_format": {"type": "json_schema"}"#, "response_format.type"),
+        (r#", "tool_choice": "always", "tools": [{"type": "function", "function": {"name": "f"}}]"#, "tool_choice"),
+        (r#", "response_format": {"type": "json_schema"}"#, "response_format.json_schema"),
         (r#", "audio": {"voice": "x"}"#, "audio"),
         (r#", "prompt": "hi""#, "prompt"),
         (r#", "temprature": 0"#, "temprature"),
@@ -54,6 +54,8 @@ fn what_the_official_clients_send_passes() {
         r#", "model": "demo", "stream": true, "stream_options": {"include_usage": true}"#,
         r#", "logprobs": true, "top_logprobs": 3, "n": 2, "seed": 1, "stop": ["a", "b"], "user": "me", "store": false"#,
         r#", "logprobs": false, "top_logprobs": 0, "parallel_tool_calls": true, "response_format": {"type": "text"}"#,
+        r#", "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "strict": true}}]"#,
+        r#", "response_format": {"type": "json_object"}"#,
         r#", "max_completion_tokens": 5, "metadata": {}, "service_tier": "auto", "reasoning_effort": "low""#,
     ] {
         assert_eq!(refused(fields), "", "{fields}");

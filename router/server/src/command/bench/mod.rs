@@ -6,6 +6,7 @@
 mod load;
 mod plot;
 mod prompts;
+pub(super) mod quality;
 mod report;
 mod request;
 

@@ -78,6 +78,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         slots: config.max_running(),
         token_budget: config.engine.token_budget.0,
         device: config.worker.device.word().to_owned(),
+        quantize: config.model.quantize.word().to_owned(),
+        quantize_skip: config.model.quantize_skip.clone(),
     };
     Ok(EngineConfig {
         workers: workers(config)?,
@@ -91,6 +93,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
             wait: config.engine.max_queue_wait,
         },
         prefix_caching: config.engine.prefix_caching,
+        pin_share: config.engine.kv_keep_share.0,
+        tenant_cache_share: config.engine.kv_tenant_share.0,
         tiers,
         cache_events: config.engine.kv_events.clone().map(|endpoint| CacheEventOptions {
             endpoint,
@@ -190,6 +194,7 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
         body_bytes: usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX),
         request_timeout: config.server.request_timeout,
         max_connections: connections(config.server.max_connections.0, machine::raise_open_files()),
+        keeps_prompts: config.engine.prefix_caching && config.engine.kv_keep_share.0 > 0,
         ..ApiLimits::DEFAULT
     }
 }

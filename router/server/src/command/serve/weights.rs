@@ -12,7 +12,20 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 /// The families of `pelton.models`, by the names that checkpoints give them.
-const ARCHITECTURES: [&str; 2] = ["LlamaForCausalLM", "Qwen3ForCausalLM"];
+const ARCHITECTURES: [&str; 10] = [
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "SmolLM3ForCausalLM",
+    "GraniteForCausalLM",
+    "Olmo2ForCausalLM",
+    "Phi3ForCausalLM",
+];
+/// The methods of `pelton.quantization`, whose details the worker reads.
+const QUANTISED: [&str; 3] = ["gptq", "awq", "compressed-tensors"];
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// The format's own bound.
@@ -30,12 +43,16 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
             path.display()
         ));
     }
-    if let Some(quantized) = says("quantization_config") {
-        let method = quantized["quant_method"].as_str().unwrap_or("in an unnamed way");
-        return Err(format!(
-            "{}: the checkpoint is quantized ({method}); supported: bfloat16, float16 and float32 weights",
-            path.display()
-        ));
+    if let Some(quantised) = says("quantization_config") {
+        let method = quantised["quant_method"].as_str().unwrap_or("in an unnamed way");
+        if !QUANTISED.contains(&method) {
+            let supported = QUANTISED.join(", ");
+            return Err(format!(
+                "{}: the checkpoint is quantised ({method}); supported: {supported} with integers of 4 and 8 bits, and bfloat16, \
+                 float16 and float32 weights, which --quantize rounds when they are loaded",
+                path.display()
+            ));
+        }
     }
     let named: Vec<&str> = config
         .get("architectures")
@@ -221,15 +238,22 @@ mod tests {
             (vec![ok(), (INDEX, index("part.safetensors")), ("part.safetensors", whole())], None),
             (
                 vec![("config.json", config(&json!({ "architectures": ["GPT2LMHeadModel"] })))],
-                Some("`architectures`: GPT2LMHeadModel; supported: LlamaForCausalLM, Qwen3ForCausalLM"),
+                Some("`architectures`: GPT2LMHeadModel; supported: LlamaForCausalLM, MistralForCausalLM, "),
             ),
             (
                 vec![("config.json", config(&json!({ "auto_map": { "AutoModelForCausalLM": "modeling_own.Own" } })))],
                 Some("brings Python code of its own"),
             ),
             (
-                vec![("config.json", config(&json!({ "quantization_config": { "quant_method": "gptq" } })))],
-                Some("quantized (gptq)"),
+                vec![("config.json", config(&json!({ "quantization_config": { "quant_method": "fp8" } })))],
+                Some("quantised (fp8); supported: gptq, awq, compressed-tensors with integers"),
+            ),
+            (
+                vec![
+                    ("config.json", config(&json!({ "quantization_config": { "quant_method": "gptq" } }))),
+                    (SINGLE, whole()),
+                ],
+                None,
             ),
             (
                 vec![("config.json", config(&json!({ "architectures": null })))],
@@ -270,8 +294,19 @@ mod tests {
     fn the_architectures_are_those_of_the_worker() {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pyworker/pelton/models/__init__.py");
         let text = std::fs::read_to_string(models).expect("the worker's source");
-        let table = text.lines().find(|line| line.starts_with("ARCHITECTURES")).expect("its table");
-        let names: Vec<&str> = table.split('"').skip(1).step_by(2).collect();
+        let table = text.lines().skip_while(|line| !line.starts_with("ARCHITECTURES")).skip(1);
+        let lines = table.take_while(|line| *line != "}");
+        let names: Vec<&str> = lines.filter_map(|line| line.split('"').nth(1)).collect();
         assert_eq!(names, ARCHITECTURES);
+    }
+
+    #[test]
+    fn the_methods_of_quantisation_are_those_of_the_worker() {
+        let choice = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pyworker/pelton/quantization/choice.py");
+        let text = std::fs::read_to_string(choice).expect("the worker's source");
+        let table =
+            text.lines().skip_while(|line| !line.starts_with("METHODS")).skip(1).take_while(|line| *line != "}");
+        let names: Vec<&str> = table.filter_map(|line| line.split('"').nth(1)).collect();
+        assert_eq!(names, QUANTISED);
     }
 }

@@ -1,4 +1,9 @@
-//! out = silu(gate) · up, with silu(x) = x / (1 + e^-x); gate and up are the halves of one row.
+//! out = act(gate) · up, where gate and up are the halves of one row. Two activations, which differ in what e is raised to:
+//!
+//! ```text
+//!   silu(x)    x / (1 + e^-x)
+//!   gelu(x)    x / (1 + e^-2u), u = √(2/π) · (x + 0.044715 x³): the "tanh" form, x/2 · (1 + tanh u), with one division
+//! ```
 
 use crate::Cpu;
 use crate::element::Element;
@@ -6,8 +11,17 @@ use crate::math::exp;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 
-/// `out[t][i] = silu(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, width]`; `gate_up`: `[tokens, 2 · width]`.
-pub fn silu_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: usize) {
+/// What is done to the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x · sigmoid(x).
+    Silu,
+    /// The tanh form of x · Φ(x).
+    Gelu,
+}
+
+/// `out[t][i] = act(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, width]`; `gate_up`: `[tokens, 2 · width]`.
+pub fn gate_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: usize, activation: Activation) {
     assert_eq!(gate_up.len(), 2 * out.len());
     assert!(width > 0 && out.len().is_multiple_of(width));
     // The unit of work is a vector within a row, so that threads share even a single row's work.
@@ -27,19 +41,21 @@ pub fn silu_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: 
             let halves = &gate_up[row * 2 * width..(row + 1) * 2 * width];
             // SAFETY: the parts are disjoint ranges of units, and a unit is 16 columns (or the last ones) of one row.
             let out = unsafe { out.piece(row * width + from..row * width + to) };
-            isa.run(SiluMul { out, gate: &halves[from..to], up: &halves[width + from..width + to] });
+            let (gate, up) = (&halves[from..to], &halves[width + from..width + to]);
+            isa.run(GateMul { out, gate, up, activation });
             unit += last - first;
         }
     });
 }
 
-struct SiluMul<'a, E> {
+struct GateMul<'a, E> {
     out: &'a mut [E],
     gate: &'a [E],
     up: &'a [E],
+    activation: Activation,
 }
 
-impl<E: Element> Kernel for SiluMul<'_, E> {
+impl<E: Element> Kernel for GateMul<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -50,10 +66,22 @@ impl<E: Element> Kernel for SiluMul<'_, E> {
             lanes[1][..up.len()].copy_from_slice(up);
             let (gate, up) = (E::load(simd, &lanes[0]), E::load(simd, &lanes[1]));
             let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-            let sigmoid = simd.div(one, simd.add(one, exp(simd, simd.sub(zero, gate))));
+            let power = match self.activation {
+                Activation::Silu => simd.sub(zero, gate),
+                Activation::Gelu => minus_2u(simd, gate),
+            };
+            let sigmoid = simd.div(one, simd.add(one, exp(simd, power)));
             let mut result = [E::default(); LANES];
             E::store(simd, simd.mul(simd.mul(gate, sigmoid), up), &mut result);
             out.copy_from_slice(&result[..out.len()]);
         }
     }
+}
+
+/// -2 √(2/π) · (x + 0.044715 x³)
+#[inline(always)]
+fn minus_2u<S: Simd>(simd: S, x: S::V) -> S::V {
+    const MINUS_2_SQRT_2_PI: f32 = -1.595_769;
+    let cubic = simd.fma(simd.mul(x, x), simd.splat(0.044_715), simd.splat(1.0));
+    simd.mul(simd.mul(x, cubic), simd.splat(MINUS_2_SQRT_2_PI))
 }

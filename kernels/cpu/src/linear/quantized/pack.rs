@@ -1,0 +1,288 @@
+//! Quantised weights as the kernel walks them, made of floats or of a checkpoint's codes.
+//!
+//! ```text
+//! panel 0                                    panel 1 …         a panel: 64 columns (16 where registers are few)
+//! [segment 0][segment 1] …                                     C = 4 vectors of 16 columns (1)
+//!  └ [scales: C vectors of float32][zero points: C vectors of int32, if there are any][words: C vectors each]
+//!                                                              a word: 4 codes of 8 bits k … k+3, or 8 of 4 bits:
+//!                                                              byte j has k+j below and k+4+j above
+//! ```
+//! One thread walks neighbouring panels: scales and codes are one linear stream. Columns and the last segment are filled up.
+
+use super::scheme::{Activations, Bits, Scheme};
+use crate::error::Refusal;
+use crate::linear::pack::Width;
+use crate::linear::source::Matrix;
+use crate::memory::Buffer;
+use crate::simd::{LANES, Lanes};
+use crate::split::{Shared, part};
+use crate::{Cpu, Isa};
+
+/// The longest segment: 128 KiB of a 64-column panel of 8 bits.
+const SEGMENT_MAX: usize = 2048;
+
+/// A quantised weight as a checkpoint brings it.
+pub struct Codes<'a> {
+    /// `[columns, depth]`, each 0 to 255 (8 bits) or 0 to 15.
+    pub codes: &'a [u8],
+    /// `[columns, groups]`.
+    pub scales: &'a [f32],
+    /// `[columns, groups]`; none: the middle code is 0.
+    pub zeros: Option<&'a [u8]>,
+    /// `[depth]`: which activation each code along K meets; none: they stand in order.
+    pub order: Option<&'a [i32]>,
+    /// K.
+    pub depth: usize,
+}
+
+/// A weight matrix `[N, K]` in the layout of one class of instruction sets.
+pub struct QuantizedWeight {
+    scheme: Scheme,
+    columns: usize,
+    depth: usize,
+    layout: Layout,
+    order: Option<Vec<u32>>,
+    data: Buffer,
+}
+
+/// How a panel is cut.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// Along K.
+    pub segments: usize,
+    /// Four codes each, in a segment.
+    pub quads: usize,
+    /// Words of each column in a segment.
+    pub words: usize,
+    /// Vectors per 16 columns that stand before a segment's words: scales, zero points.
+    pub header: usize,
+    /// How many vectors wide a panel is.
+    pub width: usize,
+}
+
+impl Layout {
+    fn new(scheme: Scheme, depth: usize, has_zeros: bool, width: usize) -> Self {
+        let segment = match scheme.group {
+            Some(group) => group,
+            None => depth.div_ceil(depth.div_ceil(SEGMENT_MAX)).next_multiple_of(8),
+        };
+        let quads = segment / 4;
+        let words = match scheme.bits {
+            Bits::Four => quads / 2,
+            Bits::Eight => quads,
+        };
+        Self { segments: depth.div_ceil(segment), quads, words, header: 1 + usize::from(has_zeros), width }
+    }
+
+    /// Vectors of one segment of one panel.
+    pub(super) fn segment_vectors(self) -> usize {
+        (self.header + self.words) * self.width
+    }
+
+    /// K, filled up.
+    pub(super) fn padded_depth(self) -> usize {
+        self.segments * self.quads * 4
+    }
+}
+
+impl QuantizedWeight {
+    /// Rounds floats to the nearest codes, a panel at a time, with all threads of `cpu`.
+    pub fn quantize(cpu: &mut Cpu, weight: &Matrix<'_>, scheme: Scheme) -> Self {
+        let (columns, depth) = (weight.rows(), weight.depth());
+        Self::fill(cpu, scheme, columns, depth, None, false, |first, last, mut panel| {
+            let floats = weight.read::<f32>(first..last);
+            let mut codes = vec![0; depth];
+            let mut scales = Vec::new();
+            for (column, floats) in floats.chunks_exact(depth).enumerate() {
+                scales.clear();
+                let group = scheme.group.unwrap_or(depth);
+                for (floats, codes) in floats.chunks(group).zip(codes.chunks_mut(group)) {
+                    scales.push(round_to_codes(scheme.bits, floats, codes));
+                }
+                panel.put(column, &codes, &scales, None);
+            }
+        })
+    }
+
+    /// Takes codes as they are.
+    pub fn from_codes(cpu: &mut Cpu, from: &Codes<'_>, scheme: Scheme) -> Result<Self, Refusal> {
+        let depth = from.depth;
+        let columns = from.codes.len() / depth;
+        let groups = depth.div_ceil(scheme.group.unwrap_or(depth));
+        assert!(from.codes.len() == columns * depth && from.scales.len() == columns * groups);
+        assert!(from.zeros.is_none_or(|zeros| zeros.len() == columns * groups));
+        if let Some(order) = from.order {
+            assert_eq!(order.len(), depth);
+            crate::error::check_indices("order", order, depth)?;
+        }
+        let order = from.order.map(|order| order.iter().map(|&at| at as u32).collect());
+        let packed = Self::fill(cpu, scheme, columns, depth, order, from.zeros.is_some(), |first, last, mut panel| {
+            for (at, column) in (first..last).enumerate() {
+                let zeros = from.zeros.map(|zeros| &zeros[column * groups..][..groups]);
+                let codes = &from.codes[column * depth..][..depth];
+                panel.put(at, codes, &from.scales[column * groups..][..groups], zeros);
+            }
+        });
+        Ok(packed)
+    }
+
+    fn fill(
+        cpu: &mut Cpu,
+        scheme: Scheme,
+        columns: usize,
+        depth: usize,
+        order: Option<Vec<u32>>,
+        has_zeros: bool,
+        fill_panel: impl Fn(usize, usize, Panel<'_>) + Sync,
+    ) -> Self {
+        assert!(columns > 0 && depth > 0);
+        assert!(scheme.group.is_none_or(|group| group.is_multiple_of(8) && (1..=SEGMENT_MAX).contains(&group)));
+        let layout = Layout::new(scheme, depth, has_zeros, cpu.isa.run(Width));
+        let panel_columns = layout.width * LANES;
+        let panels = columns.div_ceil(panel_columns);
+        let panel_words = layout.segments * layout.segment_vectors() * LANES;
+        let mut data = Buffer::zeroed(panels * panel_words * size_of::<u32>());
+        let parts = cpu.parts(panels, columns * depth);
+        let target = Shared::new(data.as_mut_slice::<u32>());
+        cpu.pool.run(parts, |thread| {
+            for panel in part(panels, parts, thread) {
+                // SAFETY: panels do not overlap, and each belongs to one part.
+                let words = unsafe { target.piece(panel * panel_words..(panel + 1) * panel_words) };
+                let first = panel * panel_columns;
+                let panel = Panel { words, layout, bits: scheme.bits, is_grouped: scheme.group.is_some() };
+                fill_panel(first, columns.min(first + panel_columns), panel);
+            }
+        });
+        Self { scheme, columns, depth, layout, order, data }
+    }
+
+    /// How it is held and multiplied.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// N: how many outputs.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// K: how many inputs.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.data.len() + self.order.as_ref().map_or(0, |order| size_of_val(&order[..]))
+    }
+
+    /// Whether it has the layout that this instruction set's kernel reads.
+    pub fn suits(&self, isa: Isa) -> bool {
+        self.layout.width == isa.run(Width)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(super) fn order(&self) -> Option<&[u32]> {
+        self.order.as_deref()
+    }
+
+    pub(super) fn panels(&self) -> usize {
+        self.columns.div_ceil(self.layout.width * LANES)
+    }
+
+    /// One panel, as vectors.
+    #[inline(always)]
+    pub(super) fn panel(&self, panel: usize) -> &[Lanes<u32>] {
+        let size = self.layout.segments * self.layout.segment_vectors();
+        &self.data.as_slice()[panel * size..(panel + 1) * size]
+    }
+
+    /// Whether a row's activations have one scale, not one for each segment.
+    pub(super) fn has_whole_rows(&self) -> bool {
+        self.scheme.group.is_none() && self.scheme.activations == Activations::Int8
+    }
+}
+
+/// A panel that is being filled.
+struct Panel<'a> {
+    words: &'a mut [u32],
+    layout: Layout,
+    bits: Bits,
+    is_grouped: bool,
+}
+
+impl Panel<'_> {
+    /// One column. `scales` and `zeros`: of each group, or of the whole column.
+    fn put(&mut self, column: usize, codes: &[u8], scales: &[f32], zeros: Option<&[u8]>) {
+        let Layout { quads, header, width, .. } = self.layout;
+        let size = self.layout.segment_vectors() * LANES;
+        for (segment, (codes, words)) in codes.chunks(4 * quads).zip(self.words.chunks_exact_mut(size)).enumerate() {
+            let group = if self.is_grouped { segment } else { 0 };
+            let mut rows = words.chunks_exact_mut(width * LANES).map(|row| &mut row[column]);
+            *rows.next().expect("scales come first") = scales[group].to_bits();
+            if let Some(zeros) = zeros {
+                assert_eq!(header, 2);
+                *rows.next().expect("zero points come second") = u32::from(zeros[group]);
+            }
+            let per_word = match self.bits {
+                Bits::Four => 8,
+                Bits::Eight => 4,
+            };
+            for (word, codes) in rows.zip(codes.chunks(per_word)) {
+                let code = |at: usize| codes.get(at).map_or(0, |&code| u32::from(code));
+                *word = match self.bits {
+                    Bits::Eight => (0..4).fold(0, |word, at| word | code(at) << (8 * at)),
+                    Bits::Four => (0..4).fold(0, |word, at| word | (code(at) | code(4 + at) << 4) << (8 * at)),
+                };
+            }
+        }
+    }
+}
+
+/// The nearest codes, and their scale.
+///
+/// 8 bits: the largest magnitude becomes ±127. 4 bits: the value of the largest magnitude becomes −8, whatever its sign, so
+/// that all 16 codes are used; a value as large on the other side loses half a step to one step.
+fn round_to_codes(bits: Bits, floats: &[f32], codes: &mut [u8]) -> f32 {
+    let largest = floats.iter().fold(0.0, |a: f32, &b| {
+        let is_larger = b.to_bits() & !SIGN > a.to_bits() & !SIGN; // a NaN is larger than anything
+        if is_larger { b } else { a }
+    });
+    let (levels, range) = match bits {
+        Bits::Eight => (127.0, -127..=127),
+        Bits::Four => (-8.0, -8..=7),
+    };
+    let (scale, inverse) = step(if bits == Bits::Eight { largest.abs() } else { largest }, levels);
+    for (code, &float) in codes.iter_mut().zip(floats) {
+        *code = (nearest(float * inverse).clamp(*range.start(), *range.end()) + bits.zero()) as u8;
+    }
+    scale
+}
+
+pub(super) const SIGN: u32 = 1 << 31;
+
+/// The scale at which `largest` becomes `levels`, and its inverse. Values too small to be told from 0 become 0; with one
+/// that is not finite among them, all become NaN.
+pub(super) fn step(largest: f32, levels: f32) -> (f32, f32) {
+    const SMALLEST: f32 = 1e-30; // the inverse is finite then
+    if !largest.is_finite() {
+        return (f32::NAN, 0.0);
+    }
+    if largest.abs() < SMALLEST {
+        return (0.0, 0.0);
+    }
+    let scale = largest / levels;
+    (scale, 1.0 / scale)
+}
+
+/// To the nearest integer, ties to even; |value| < 2^22. A NaN gives some number.
+///
+/// Adding 1.5 · 2^23 pushes the fraction out of the mantissa and leaves the integer in its lowest bits.
+#[inline(always)]
+pub(super) fn nearest(value: f32) -> i32 {
+    const SHIFT: f32 = 12_582_912.0;
+    ((value + SHIFT).to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32)
+}

@@ -1,0 +1,283 @@
+//! Quantised products against exact sums of the same codes, against each other, and against sums that were once written down.
+
+use proptest::prelude::*;
+
+use super::pack::{nearest, step};
+use super::*;
+use crate::element::Bf16;
+use crate::{Isa, Matrix};
+
+fn words(seed: u32, count: usize) -> impl Iterator<Item = u32> {
+    (0..count).map(move |at| crate::philox4x32([at as u32, 0, 0, 0], [seed, 0])[0])
+}
+
+fn values(seed: u32, count: usize) -> Vec<f32> {
+    words(seed, count).map(|word| (word >> 8) as f32 / 8_388_608.0 - 1.0).collect()
+}
+
+fn bf16(values: &[f32]) -> Vec<Bf16> {
+    values.iter().map(|&value| Bf16::from_f32(value)).collect()
+}
+
+fn schemes() -> impl Iterator<Item = Scheme> {
+    let groups = [None, Some(32), Some(64), Some(128), Some(8)];
+    let of = move |bits, activations| groups.into_iter().map(move |group| Scheme { bits, group, activations });
+    [Bits::Four, Bits::Eight]
+        .into_iter()
+        .flat_map(move |bits| [Activations::Int8, Activations::Float].into_iter().flat_map(move |a| of(bits, a)))
+}
+
+/// A weight as a checkpoint brings it.
+struct Brought {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    zeros: Option<Vec<u8>>,
+    order: Option<Vec<i32>>,
+    columns: usize,
+    depth: usize,
+    group: usize,
+}
+
+impl Brought {
+    fn new(scheme: Scheme, columns: usize, depth: usize, has_zeros: bool, is_ordered: bool) -> Self {
+        let levels = 2 * scheme.bits.zero() as u32;
+        let group = scheme.group.unwrap_or(depth);
+        let groups = columns * depth.div_ceil(group);
+        let mut order: Vec<_> = (0..depth as i32).collect();
+        order.sort_by_key(|&at| crate::philox4x32([at as u32, 7, 0, 0], [1, 1])[0]);
+        Self {
+            codes: words(2, columns * depth).map(|word| (word % levels) as u8).collect(),
+            scales: values(3, groups).iter().map(|value| value / 50.0).collect(),
+            zeros: has_zeros.then(|| words(4, groups).map(|word| (word % levels) as u8).collect()),
+            order: is_ordered.then_some(order),
+            columns,
+            depth,
+            group,
+        }
+    }
+
+    fn pack(&self, cpu: &mut Cpu, scheme: Scheme) -> QuantizedWeight {
+        let codes = Codes {
+            codes: &self.codes,
+            scales: &self.scales,
+            zeros: self.zeros.as_deref(),
+            order: self.order.as_deref(),
+            depth: self.depth,
+        };
+        QuantizedWeight::from_codes(cpu, &codes, scheme).unwrap()
+    }
+
+    /// Each output, and the sum of the magnitudes that it is made of; both exact but for float64's own rounding.
+    fn exact(&self, scheme: Scheme, x: &[f32]) -> Vec<(f64, f64)> {
+        let x: Vec<f32> = match &self.order {
+            None => x.to_vec(),
+            Some(order) => order.iter().map(|&at| x[at as usize]).collect(),
+        };
+        let groups = self.depth.div_ceil(self.group);
+        let seen: Vec<f64> = x.chunks(self.group).flat_map(|x| self.seen(scheme, x)).collect();
+        let output = |column: usize| {
+            let mut sums = (0.0, 0.0);
+            for (k, x) in seen.iter().enumerate() {
+                let group = column * groups + k / self.group;
+                let zero = self.zeros.as_ref().map_or(scheme.bits.zero(), |zeros| i32::from(zeros[group]));
+                let code = i32::from(self.codes[column * self.depth + k]);
+                let scale = f64::from(self.scales[group]);
+                sums.0 += scale * f64::from(code - zero) * x;
+                sums.1 += (scale * f64::from(code + zero) * x).abs();
+            }
+            sums
+        };
+        (0..self.columns).map(output).collect()
+    }
+
+    /// The activations of a group as the codes meet them.
+    fn seen(&self, scheme: Scheme, x: &[f32]) -> Vec<f64> {
+        match scheme.activations {
+            Activations::Float => x.iter().map(|&x| f64::from(x)).collect(),
+            Activations::Int8 => {
+                let (scale, inverse) = step(x.iter().fold(0.0, |a, b| a.max(b.abs())), 127.0);
+                x.iter().map(|x| f64::from(scale) * f64::from((x * inverse).round_ties_even())).collect()
+            }
+        }
+    }
+}
+
+fn check(isa: Isa, threads: usize, tokens: usize, scheme: Scheme, weight: &Brought) {
+    let mut cpu = Cpu::new(isa, threads);
+    cpu.grain = 1; // so that small cases are shared too
+    let (n, k) = (weight.columns, weight.depth);
+    let packed = weight.pack(&mut cpu, scheme);
+    let (x, bias) = (bf16(&values(1, tokens * k)), bf16(&values(5, n)));
+    let mut out = vec![f32::NAN; tokens * n];
+    linear_quantized(&mut cpu, &mut out, &x, &packed, Some(&bias));
+    let mut rounded = bf16(&vec![f32::NAN; tokens * n]);
+    linear_quantized(&mut cpu, &mut rounded, &x, &packed, Some(&bias));
+    assert_eq!(rounded, bf16(&out));
+
+    let mut single = Cpu::new(isa, 1);
+    for (token, (out, x)) in out.chunks_exact(n).zip(x.chunks_exact(k)).enumerate() {
+        let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        for ((column, &got), (exact, size)) in out.iter().enumerate().zip(weight.exact(scheme, &wide)) {
+            let bias = f64::from(bias[column].to_f32());
+            let additions = match scheme.activations {
+                // Within a segment nothing is rounded; then a product of scales, a fused sum, and the bias.
+                Activations::Int8 => k.div_ceil(scheme.group.unwrap_or(1000)),
+                Activations::Float => k,
+            };
+            let bound = (size + bias.abs()) * (additions + 4) as f64 * f64::from(f32::EPSILON);
+            let error = (f64::from(got) - exact - bias).abs();
+            assert!(error <= bound, "{scheme} on {}: {got} at {token}, {column}; error {error:e}", isa.name());
+        }
+        let mut alone = vec![f32::NAN; n];
+        linear_quantized(&mut single, &mut alone, x, &packed, Some(&bias));
+        assert!(alone.iter().zip(out).all(|(a, b)| a.to_bits() == b.to_bits()), "row {token} alone differs");
+    }
+}
+
+#[test]
+fn a_row_is_right_and_the_same_alone_and_in_a_batch_in_every_scheme_and_class() {
+    for isa in Isa::available() {
+        for scheme in schemes() {
+            for (threads, tokens, n, k) in [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101)] {
+                check(isa, threads, tokens, scheme, &Brought::new(scheme, n, k, false, false));
+            }
+            check(isa, 2, 9, scheme, &Brought::new(scheme, 70, 200, true, false));
+            check(isa, 2, 3, scheme, &Brought::new(scheme, 20, 136, true, true));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    #[test]
+    fn any_shape_on_any_threads(
+        threads in 1_usize..4, tokens in 1_usize..20, n in 1_usize..150, k in 1_usize..300,
+        has_zeros: bool, is_ordered: bool, at in 0_usize..20,
+    ) {
+        let scheme = schemes().nth(at).expect("there are 20");
+        for isa in Isa::available() {
+            check(isa, threads, tokens, scheme, &Brought::new(scheme, n, k, has_zeros, is_ordered));
+        }
+    }
+}
+
+#[test]
+fn floats_become_the_nearest_codes_on_any_number_of_threads() {
+    let (n, k) = (70, 200);
+    let floats = values(6, n * k);
+    for scheme in schemes() {
+        let group = scheme.group.unwrap_or(k);
+        let identity: Vec<f32> = (0..k * k).map(|at| f32::from(u8::from(at % (k + 1) == 0))).collect();
+        let mut results = Vec::new();
+        for threads in [1, 3] {
+            let mut cpu = Cpu::new(Isa::best(), threads);
+            cpu.grain = 1;
+            let packed = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&floats, k), scheme);
+            // Times the identity, a weight shows its own values.
+            let mut out = vec![f32::NAN; k * n];
+            linear_quantized(&mut cpu, &mut out, &identity, &packed, None);
+            results.push(out);
+        }
+        assert_eq!(results[0], results[1]);
+        for (column, floats) in floats.chunks_exact(k).enumerate() {
+            for (at, floats) in floats.chunks(group).enumerate() {
+                let largest = floats.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
+                // Half a step; with 4 bits the side that has no 8 loses up to a whole one.
+                let most = match scheme.bits {
+                    Bits::Eight => largest / 127.0 * 0.501,
+                    Bits::Four => largest / 8.0 * 1.001,
+                };
+                for (offset, float) in floats.iter().enumerate() {
+                    let got = results[0][(at * group + offset) * n + column];
+                    assert!((got - float).abs() <= most, "{scheme}: {got} for {float}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so_and_zeros_stay_zeros() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    for scheme in schemes() {
+        let packed = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&values(1, 16 * 40), 40), scheme);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = values(2, 80);
+            x[45] = bad;
+            let mut out = vec![0.0_f32; 32];
+            linear_quantized(&mut cpu, &mut out, &x, &packed, None);
+            assert!(out[..16].iter().all(|value| value.is_finite()), "{scheme}: the other row is as it was");
+            assert!(out[16..].iter().all(|value| !value.is_finite()), "{scheme}");
+        }
+        let mut out = vec![1.0_f32; 16];
+        linear_quantized(&mut cpu, &mut out, &[0.0_f32; 40], &packed, None);
+        assert_eq!(out, [0.0; 16]);
+        let mut weights = values(1, 16 * 40);
+        weights[7] = f32::NAN;
+        let packed = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&weights, 40), scheme);
+        linear_quantized(&mut cpu, &mut out, &[1.0_f32; 40], &packed, None);
+        assert!(out[0].is_nan() && out[1].is_finite(), "{scheme}");
+    }
+}
+
+#[test]
+fn an_order_that_names_no_activation_is_refused() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let order = [0, 8, 1, 2, 3, 4, 5, 6];
+    let codes = Codes { codes: &[1; 8], scales: &[1.0], zeros: None, order: Some(&order), depth: 8 };
+    let scheme = Scheme { bits: Bits::Four, group: None, activations: Activations::Int8 };
+    let refusal = QuantizedWeight::from_codes(&mut cpu, &codes, scheme).err().expect("refused");
+    assert_eq!(refusal.to_string(), "`order` is 8 at index 1; allowed: 0 to 7");
+}
+
+/// FNV-1a over the bits.
+fn sum_of(values: &[f32]) -> u64 {
+    values
+        .iter()
+        .flat_map(|value| value.to_bits().to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// A sum that changes here changes the arithmetic: raise `VERSION` in `Cpu::numerics_id`, and write the new one down.
+#[test]
+fn golden_sums() {
+    let mut got = Vec::new();
+    for scheme in schemes().filter(|scheme| matches!(scheme.group, None | Some(64))) {
+        let sum_on = |isa: Isa| {
+            let mut cpu = Cpu::new(isa, 2);
+            let weight = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&values(8, 50 * 2500), 2500), scheme);
+            let mut out = vec![0.0_f32; 150];
+            linear_quantized(&mut cpu, &mut out, &bf16(&values(9, 3 * 2500)), &weight, Some(&bf16(&values(10, 50))));
+            sum_of(&out)
+        };
+        let (portable, fused): (Vec<_>, Vec<_>) =
+            Isa::available().into_iter().partition(|isa| isa.name() == "portable");
+        let fused: Vec<_> = fused.into_iter().map(sum_on).collect();
+        assert!(fused.windows(2).all(|pair| pair[0] == pair[1]), "{scheme}: {fused:x?}");
+        got.push((scheme.to_string(), fused.first().copied(), sum_on(portable[0])));
+    }
+    for ((name, fused, portable), (expected_name, expected_fused, expected_portable)) in got.iter().zip(GOLDEN) {
+        let is_right = name == expected_name && fused.is_none_or(|sum| sum == expected_fused);
+        assert!(is_right && *portable == expected_portable, "{got:#x?}");
+    }
+}
+
+/// Scheme; where a product and its sum are rounded once, which all classes with FMA do alike; where they are rounded twice.
+const GOLDEN: [(&str, u64, u64); 8] = [
+    ("int4", 0x5117_4be1_9e9c_29a5, 0x2135_48e2_a0c9_6d5a),
+    ("int4-g64", 0x04c5_b805_ac0a_97e4, 0x26f9_cb40_f630_462c),
+    ("int4-a16", 0xb8eb_4306_57f9_edf3, 0xec06_5ad0_71ec_cf13),
+    ("int4-g64-a16", 0xfee8_1ba9_a046_33dd, 0x500d_19ed_d3ec_5b32),
+    ("int8", 0x7d0d_2057_3130_253d, 0x50f6_821b_55c8_e2e7),
+    ("int8-g64", 0x671b_b579_cb42_45c2, 0xd3d4_96cd_a3ed_f97d),
+    ("int8-a16", 0xfdd2_7bd6_7a98_347b, 0x2933_380b_2201_dcd0),
+    ("int8-g64-a16", 0x3395_64b4_fd9d_6a7d, 0x0e67_2f80_b034_e2a4),
+];
+
+#[test]
+fn nearest_takes_ties_to_even() {
+    for (value, expected) in [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (126.51, 127), (-127.0, -127)] {
+        assert_eq!(nearest(value), expected);
+    }
+}

@@ -1,0 +1,196 @@
+//! The inner loops: panels of codes times blocks of rows.
+
+use std::ops::Range;
+
+use super::QuantizedWeight;
+use super::activations::{Float, Head, Int8, Quad};
+use super::pack::Layout;
+use super::scheme::{Activations, Bits};
+use crate::linear::{GROUP_ROWS, Rows};
+use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::split::part;
+
+/// How deep a piece is that all row blocks use before the next: 128 KiB of a 64-column panel of 8 bits.
+const PIECE: usize = 2048;
+
+/// Takes the sums of a unit: first row, first column, columns, and `[row][column]`.
+pub(super) type Write<'a> = dyn Fn(usize, usize, usize, &[f32]) + Sync + 'a;
+
+/// Some of the units of work of one call: a unit is one panel and one group of row blocks, as in `linear`.
+pub(super) struct Panels<'a> {
+    pub write: &'a Write<'a>,
+    pub packed: &'a [u32],
+    pub heads: &'a [Head],
+    pub weight: &'a QuantizedWeight,
+    pub rows: Rows,
+    pub groups: usize,
+    pub units: Range<usize>,
+}
+
+/// How many codes a word of a column has, as quads.
+pub(super) trait Word {
+    const QUADS: usize;
+
+    /// The quad that comes first, or second.
+    fn quad<S: Simd>(simd: S, word: S::I, at: usize) -> S::I;
+    /// One code of it.
+    fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
+}
+
+struct EightBits;
+
+impl Word for EightBits {
+    const QUADS: usize = 1;
+
+    #[inline(always)]
+    fn quad<S: Simd>(_: S, word: S::I, _: usize) -> S::I {
+        word
+    }
+
+    #[inline(always)]
+    fn float<S: Simd>(simd: S, word: S::I, _: usize, neighbour: u32) -> S::V {
+        simd.byte(word, 8 * neighbour)
+    }
+}
+
+struct FourBits;
+
+impl Word for FourBits {
+    const QUADS: usize = 2;
+
+    #[inline(always)]
+    fn quad<S: Simd>(simd: S, word: S::I, at: usize) -> S::I {
+        if at == 0 { simd.low_nibbles(word) } else { simd.high_nibbles(word) }
+    }
+
+    #[inline(always)]
+    fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V {
+        simd.nibble(word, 8 * neighbour + 4 * at as u32)
+    }
+}
+
+impl Kernel for Panels<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match const { S::WIDTH } {
+            4 => self.walk::<S, 4>(simd),
+            1 => self.walk::<S, 1>(simd),
+            other => unreachable!("no class has tiles of {other} vectors"),
+        }
+    }
+}
+
+impl Panels<'_> {
+    #[inline(always)]
+    fn walk<S: Simd, const C: usize>(self, simd: S) {
+        let mut sums = vec![[[0.0; LANES]; C]; GROUP_ROWS.min(self.rows.rows)];
+        let scheme = self.weight.scheme();
+        for unit in self.units.clone() {
+            let (panel, group) = (unit / self.groups, unit % self.groups);
+            let blocks = part(self.rows.blocks(), self.groups, group);
+            let first = self.rows.block(blocks.start).start;
+            let sums = &mut sums[..self.rows.block(blocks.end - 1).end - first];
+            sums.fill([[0.0; LANES]; C]);
+            match (scheme.bits, scheme.activations) {
+                (Bits::Eight, Activations::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, sums),
+                (Bits::Eight, Activations::Float) => self.multiply::<S, EightBits, Float, C>(simd, panel, blocks, sums),
+                (Bits::Four, Activations::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, sums),
+                (Bits::Four, Activations::Float) => self.multiply::<S, FourBits, Float, C>(simd, panel, blocks, sums),
+            }
+            let width = C * LANES;
+            (self.write)(first, panel * width, width, sums.as_flattened().as_flattened());
+        }
+    }
+
+    /// The sums of one panel's columns for all rows of these blocks.
+    #[inline(always)]
+    fn multiply<S: Simd, W: Word, Q: Quad, const C: usize>(
+        &self,
+        simd: S,
+        panel: usize,
+        blocks: Range<usize>,
+        sums: &mut [[Lanes<f32>; C]],
+    ) {
+        let layout = self.weight.layout();
+        let packed: &[Q::X<S>] = bytemuck::cast_slice(self.packed);
+        let panel = self.weight.panel(panel);
+        let start = self.rows.block(blocks.start).start;
+        let zero = self.weight.scheme().bits.zero();
+        let step = (PIECE / (4 * layout.quads)).max(1);
+        for from in (0..layout.segments).step_by(step) {
+            let to = layout.segments.min(from + step);
+            let size = layout.segment_vectors();
+            let (codes, _) = panel[from * size..to * size].as_chunks::<C>();
+            for block in blocks.clone() {
+                let rows = self.rows.block(block);
+                let (count, quads) = (rows.len(), layout.quads);
+                let x = &packed[rows.start * layout.segments * quads..][from * quads * count..to * quads * count];
+                let heads = &self.heads[rows.start * layout.segments..][from * count..to * count];
+                let piece = Piece { layout, zero, codes, x, heads };
+                let sums = &mut sums[rows.start - start..rows.end - start];
+                match count {
+                    1 => tile::<S, W, Q, 1, C>(simd, piece, sums),
+                    2 => tile::<S, W, Q, 2, C>(simd, piece, sums),
+                    3 => tile::<S, W, Q, 3, C>(simd, piece, sums),
+                    4 => tile::<S, W, Q, 4, C>(simd, piece, sums),
+                    5 => tile::<S, W, Q, 5, C>(simd, piece, sums),
+                    6 => tile::<S, W, Q, 6, C>(simd, piece, sums),
+                    other => unreachable!("no class takes {other} rows at once"),
+                }
+            }
+        }
+    }
+}
+
+/// Some segments of a panel, and what a block of rows has for them.
+#[derive(Clone, Copy)]
+struct Piece<'a, X, const C: usize> {
+    layout: Layout,
+    zero: i32,
+    codes: &'a [[Lanes<u32>; C]],
+    x: &'a [X],
+    heads: &'a [Head],
+}
+
+/// M rows times 16 · C columns over one piece; a segment's sums stay in registers, its results are added in memory.
+#[inline(always)]
+fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
+    simd: S,
+    piece: Piece<'_, Q::X<S>, C>,
+    sums: &mut [[Lanes<f32>; C]],
+) {
+    let Layout { quads, header, words, .. } = piece.layout;
+    let segments = piece.codes.chunks_exact(header + words);
+    let x = piece.x.as_chunks::<M>().0.chunks_exact(quads);
+    for ((segment, x), heads) in segments.zip(x).zip(piece.heads.as_chunks::<M>().0) {
+        let (header, words) = segment.split_at(header);
+        let mut held = [[Q::start(simd, 0, heads[0]); C]; M];
+        for (held, &head) in held.iter_mut().zip(heads) {
+            match header.get(1) {
+                None => *held = [Q::start(simd, piece.zero, head); C],
+                Some(zeros) => {
+                    for (held, zeros) in held.iter_mut().zip(zeros) {
+                        *held = Q::start_each(simd, zeros, head);
+                    }
+                }
+            }
+        }
+        for (words, x) in words.iter().zip(x.chunks_exact(W::QUADS)) {
+            // Written out, so that `at` is a constant.
+            Q::add::<S, W, M, C>(simd, &mut held, words, 0, &x[0]);
+            if const { W::QUADS == 2 } {
+                Q::add::<S, W, M, C>(simd, &mut held, words, 1, &x[1]);
+            }
+        }
+        for ((held, sums), head) in held.iter().zip(sums.iter_mut()).zip(heads) {
+            let x_scale = simd.splat(head.scale);
+            for ((&held, sum), scales) in held.iter().zip(sums).zip(&header[0]) {
+                let scales = simd.load(bytemuck::cast_ref(scales));
+                let total = simd.fma(Q::finish(simd, held), simd.mul(scales, x_scale), simd.load(sum));
+                simd.store(total, sum);
+            }
+        }
+    }
+}

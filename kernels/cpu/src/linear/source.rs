@@ -1,0 +1,150 @@
+//! Weights as a checkpoint has them: row-major matrices, one above the other, each in a storage format of its own.
+//!
+//! Packing reads them where they lie, in a mapped file for example, and converts a panel at a time: the whole never stands
+//! in memory twice.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::element::{Bf16, Element, Format};
+
+/// The values of one matrix.
+#[derive(Debug, Clone, Copy)]
+pub enum Stored<'a> {
+    /// IEEE binary32.
+    Float32(&'a [f32]),
+    /// bfloat16.
+    BFloat16(&'a [Bf16]),
+    /// IEEE binary16, as bits.
+    Float16(&'a [u16]),
+}
+
+impl<'a> Stored<'a> {
+    /// Values of a format that is computed in.
+    pub fn of<E: Element>(values: &'a [E]) -> Self {
+        match E::FORMAT {
+            Format::Float32 => Self::Float32(bytemuck::cast_slice(values)),
+            Format::BFloat16 => Self::BFloat16(bytemuck::cast_slice(values)),
+        }
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::Float32(values) => values.len(),
+            Self::BFloat16(values) => values.len(),
+            Self::Float16(values) => values.len(),
+        }
+    }
+
+    /// The values themselves, where they are stored as `E`.
+    fn same<E: Element>(self, range: Range<usize>) -> Option<&'a [E]> {
+        match (self, E::FORMAT) {
+            (Self::Float32(values), Format::Float32) => Some(bytemuck::cast_slice(&values[range])),
+            (Self::BFloat16(values), Format::BFloat16) => Some(bytemuck::cast_slice(&values[range])),
+            _ => None,
+        }
+    }
+
+    fn convert<E: Element>(self, range: Range<usize>, to: &mut Vec<E>) {
+        match self {
+            Self::Float32(values) => to.extend(values[range].iter().map(|&value| E::from_f32(value))),
+            Self::BFloat16(values) => to.extend(values[range].iter().map(|value| E::from_f32(value.to_f32()))),
+            Self::Float16(values) => to.extend(values[range].iter().map(|&bits| E::from_f32(f16_to_f32(bits)))),
+        }
+    }
+}
+
+/// Matrices of one depth, one above the other.
+#[derive(Debug, Clone)]
+pub struct Matrix<'a> {
+    parts: Vec<Stored<'a>>,
+    depth: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Each part has whole rows, `depth` long.
+    pub fn new(parts: Vec<Stored<'a>>, depth: usize) -> Self {
+        assert!(depth > 0 && parts.iter().all(|part| part.len().is_multiple_of(depth)));
+        Self { parts, depth }
+    }
+
+    /// One matrix by itself.
+    pub fn of<E: Element>(values: &'a [E], depth: usize) -> Self {
+        Self::new(vec![Stored::of(values)], depth)
+    }
+
+    /// N: how many outputs.
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum::<usize>() / self.depth
+    }
+
+    /// K: how many inputs.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// These rows, `depth` values each: copied only if they are stored in another format, or in two parts.
+    pub(super) fn read<E: Element>(&self, rows: Range<usize>) -> Cow<'a, [E]> {
+        let wanted = rows.start * self.depth..rows.end * self.depth;
+        let mut found = Vec::new();
+        let mut begin = 0;
+        for part in &self.parts {
+            let end = begin + part.len();
+            let (from, to) = (wanted.start.clamp(begin, end), wanted.end.clamp(begin, end));
+            if from < to {
+                if let Some(same) = part.same(from - begin..to - begin)
+                    && to - from == wanted.len()
+                {
+                    return Cow::Borrowed(same);
+                }
+                found.reserve(wanted.len());
+                part.convert::<E>(from - begin..to - begin, &mut found);
+            }
+            begin = end;
+        }
+        Cow::Owned(found)
+    }
+}
+
+/// Exact.
+fn f16_to_f32(bits: u16) -> f32 {
+    // A float16's fields, moved into a float32, are its value over 2^112, subnormals too; so a product puts them right.
+    const POWER: f32 = f32::from_bits((127 + 112) << 23);
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
+    let finite = (f32::from_bits(rest) * POWER).to_bits();
+    let is_finite = bits & 0x7c00 != 0x7c00;
+    f32::from_bits(sign | if is_finite { finite } else { 0x7f80_0000 | rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_float16_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+            let size = match exponent {
+                0 => fraction * 2_f64.powi(-24),
+                31 if fraction == 0.0 => f64::INFINITY,
+                31 => f64::NAN,
+                _ => (1024.0 + fraction) * 2_f64.powi(exponent - 25),
+            };
+            let expected = if bits >> 15 == 1 { -size } else { size };
+            let got = f64::from(f16_to_f32(bits));
+            assert!(got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan(), "{bits:#x}: {got}");
+        }
+    }
+
+    #[test]
+    fn rows_are_found_across_parts_and_formats_and_borrowed_where_they_can_be() {
+        let (first, second) = ([1.0_f32, 2.0, 3.0, 4.0], [5.0, 6.0].map(Bf16::from_f32));
+        let third = [0x4700_u16, 0x4800]; // 7, 8
+        let matrix = Matrix::new(vec![Stored::of(&first), Stored::BFloat16(&second), Stored::Float16(&third)], 2);
+        assert_eq!((matrix.rows(), matrix.depth()), (4, 2));
+        assert!(matches!(matrix.read::<f32>(0..2), Cow::Borrowed(rows) if rows == first));
+        assert!(matches!(matrix.read::<Bf16>(2..3), Cow::Borrowed(rows) if rows == second));
+        assert_eq!(matrix.read::<f32>(1..4).into_owned(), [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert!(matrix.read::<f32>(2..2).is_empty());
+    }
+}

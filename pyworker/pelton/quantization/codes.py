@@ -1,0 +1,128 @@
+"""What the formats of quantised checkpoints have in common: codes, scales, zero points, and an order along K."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from pelton_kernels import ops
+from pelton_kernels.ops import PackedWeight, Scheme
+from torch import Tensor
+
+from pelton.layers.storage import Kept, coded_bytes
+from pelton.loading.config import Fields
+from pelton.loading.error import LoadError
+
+
+@dataclass(frozen=True)
+class Part:
+    """One weight: (codes - zeros) · scales. `codes` uint8 [height, width]; scales, zeros [height, groups]."""
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None = None  # None: the middle code
+    groups_of: Tensor | None = None  # [width]: each column's group; None: in order
+
+
+class Coded:
+    """A weight in codes of 4 or 8 bits."""
+
+    def __init__(self, scheme: Scheme, has_zeros: bool) -> None:
+        self.scheme = scheme
+        self.has_zeros = has_zeros
+
+    def with_scheme(self, scheme: Scheme) -> Self:
+        """The same, multiplied otherwise."""
+        other = copy.copy(self)
+        other.scheme = scheme
+        return other
+
+    def keeps(self, height: int, width: int) -> list[Kept]:
+        """The tensors of one weight."""
+        raise NotImplementedError
+
+    def part(self, tensors: dict[str, Tensor]) -> Part:
+        """One weight out of its tensors."""
+        raise NotImplementedError
+
+    def pack(self, parts: list[dict[str, Tensor]], dtype: torch.dtype, device: torch.device) -> PackedWeight:
+        """See `Storage`."""
+        read = [self.part(tensors) for tensors in parts]
+        orders = [self._order(part) for part in read]
+        if any(not _same(order, orders[0]) for order in orders):
+            raise LoadError(
+                "weights that share their inputs (queries, keys and values, or gate and up) are quantised in different orders "
+                "of activations (act-order); supported: one order for all of them"
+            )
+        order = orders[0]
+        codes = torch.cat([part.codes for part in read])
+        zeros = None
+        if any(part.zeros is not None for part in read):
+            zeros = torch.cat([self._zeros(part) for part in read])
+            if bool((zeros == self.scheme.zero).all()):
+                zeros = None  # symmetric, whatever the format says
+        return ops.pack_codes(
+            codes if order is None else codes[:, order.long()].contiguous(),
+            torch.cat([part.scales.float() for part in read]),
+            zeros,
+            order,
+            dtype,
+            self.scheme,
+        )
+
+    def bytes(self, height: int, width: int, dtype: torch.dtype) -> int:
+        """See `Storage`."""
+        return coded_bytes(self.scheme, height, width, self.has_zeros) + 4 * width
+
+    def _zeros(self, part: Part) -> Tensor:
+        if part.zeros is not None:
+            return part.zeros
+        return torch.full(part.scales.shape, self.scheme.zero, dtype=torch.uint8)
+
+    def _order(self, part: Part) -> Tensor | None:
+        """Columns sorted by group (act-order); None if they are."""
+        if part.groups_of is None or not self.scheme.group:
+            return None
+        groups, width = part.groups_of.long(), part.codes.shape[1]
+        if torch.equal(groups, torch.arange(width) // self.scheme.group):
+            return None
+        order = torch.argsort(groups, stable=True)
+        if not torch.equal(groups[order], torch.arange(width) // self.scheme.group):
+            raise LoadError(f"`g_idx` names groups of other sizes than `group_size` {self.scheme.group}")
+        return order.int()
+
+
+def read_scheme(fields: Fields, bits: str) -> Scheme:
+    """`bits` and `group_size`, for activations as they are."""
+    said = int(fields.word(bits, ["4", "8"])) if isinstance(fields.get(bits), str) else fields.count(bits)
+    if said not in (4, 8):
+        raise LoadError(f"the checkpoint is quantised with {said} bits; supported: 4, 8")
+    group = fields.get("group_size")
+    return Scheme(4 if said == 4 else 8, read_group(-1 if group is None else group), "float")
+
+
+def read_group(size: object) -> int:
+    """-1 is a whole column."""
+    if size == -1:
+        return 0
+    if type(size) is not int or not 8 <= size <= 2048 or size % 8:
+        raise LoadError(
+            f"the checkpoint is quantised in groups of {size}; supported: -1, and multiples of 8 up to 2048"
+        )
+    return size
+
+
+def unpacked(words: Tensor, bits: int, dim: int) -> Tensor:
+    """int32 words to their codes, the lowest bits first, along `dim`: uint8, 32 / bits times as many."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    if dim == 1:
+        codes = (words[:, :, None] >> shifts) & ((1 << bits) - 1)
+        return codes.to(torch.uint8).view(words.shape[0], -1)
+    codes = (words[:, None, :] >> shifts[:, None]) & ((1 << bits) - 1)
+    return codes.to(torch.uint8).view(-1, words.shape[1])
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))

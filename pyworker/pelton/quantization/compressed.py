@@ -1,0 +1,133 @@
+"""compressed-tensors, as llm-compressor writes it, with integers of 4 and 8 bits.
+
+pack-quantized   weight_packed int32 [height, width · bits / 32]   codes along the inputs, the lowest bits first
+int-quantized    weight        int8  [height, width]               signed
+both             weight_scale        [height, groups]
+                 weight_zero_point   int8 [height, groups], or int32 [height · bits / 32, groups]; if asymmetric
+                 weight_g_idx  int32 [width]                       with `actorder` "group"
+                 weight_shape                                      not looked at: the config says it too
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from pelton_kernels.ops import Scheme
+from torch import Tensor
+
+from pelton.layers.storage import Kept
+from pelton.loading.config import Fields
+from pelton.loading.error import LoadError
+from pelton.quantization.codes import Coded, Part, read_group, unpacked
+
+FORMATS = ["pack-quantized", "int-quantized"]
+# Activations that are rounded as the kernels do it: anew in each call. (With groups a row has a scale for each, not one.)
+DYNAMIC = {"type": "int", "num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
+
+
+def read(fields: Fields) -> Callable[[list[str]], Coded | None]:
+    """Each group of layers has a storage of its own."""
+    if fields.object("sparsity_config").get("format") not in (None, "dense"):
+        raise LoadError("`sparsity_config` in config.json (compressed-tensors); supported: dense weights")
+    if fields.get("kv_cache_scheme"):
+        raise LoadError("`kv_cache_scheme` in config.json (compressed-tensors); supported: KV that is not quantised")
+    overall = fields.get("format")
+    groups = fields.object("config_groups")
+    rules: list[tuple[list[str], Coded]] = []
+    for name in groups.names():
+        group = groups.object(name)
+        rules.append((_strings(group, "targets"), _storage(group, group.get("format") or overall)))
+    ignored = _strings(fields, "ignore")
+
+    def one(name: str) -> Coded | None:
+        if any(_matches(rule, name) for rule in ignored) or "embed" in name:
+            return None
+        return next((found for targets, found in rules if any(_matches(rule, name) for rule in targets)), None)
+
+    def find(names: list[str]) -> Coded | None:
+        found = [one(name) for name in names]
+        if any(other is not found[0] for other in found):
+            raise LoadError(f"{', '.join(names)} are not quantised alike; supported: one scheme for all of them")
+        return found[0]
+
+    return find
+
+
+def _storage(group: Fields, layout: object) -> Compressed:
+    weights = group.object("weights")
+    kind, bits = weights.get("type") or "int", weights.get("num_bits")
+    if kind != "int" or bits not in (4, 8) or layout not in FORMATS:
+        raise LoadError(
+            f"the checkpoint is quantised (compressed-tensors, {layout}: {kind} of {bits} bits); supported: "
+            f"{' and '.join(FORMATS)} with integers of 4 and 8 bits"
+        )
+    strategy = weights.word("strategy", ["group", "channel"])
+    size = read_group(weights.get("group_size")) if strategy == "group" else 0
+    inputs = group.get("input_activations")
+    if inputs and any(group.object("input_activations").get(name) != value for name, value in DYNAMIC.items()):
+        raise LoadError(
+            f"`input_activations` in config.json (compressed-tensors) is {inputs}; supported: none, or at least {DYNAMIC}"
+        )
+    scheme = Scheme(4 if bits == 4 else 8, size, "int8" if inputs else "float")
+    return Compressed(
+        scheme, not weights.flag("symmetric", True), layout == FORMATS[0], weights.get("actorder") == "group"
+    )
+
+
+class Compressed(Coded):
+    """See above."""
+
+    def __init__(self, scheme: Scheme, has_zeros: bool, is_packed: bool, has_order: bool) -> None:
+        super().__init__(scheme, has_zeros)
+        self.is_packed = is_packed
+        self.has_order = has_order
+
+    def keeps(self, height: int, width: int) -> list[Kept]:
+        groups = -(-width // self.scheme.group) if self.scheme.group else 1
+        per_word = 32 // self.scheme.bits
+        if self.is_packed and width % per_word:
+            raise LoadError(f"a packed weight is {width} wide; supported (compressed-tensors): multiples of {per_word}")
+        packed = Kept("weight_packed", (height, width // per_word), (torch.int32,))
+        zeros = Kept("weight_zero_point", (height, groups), (torch.int8,))
+        if self.is_packed:
+            zeros = Kept("weight_zero_point", (-(-height // per_word), groups), (torch.int32,))
+        return [
+            packed if self.is_packed else Kept("weight", (height, width), (torch.int8,)),
+            Kept("weight_scale", (height, groups)),
+            *([zeros] if self.has_zeros else []),
+            *([Kept("weight_g_idx", (width,), (torch.int32,))] if self.has_order else []),
+        ]
+
+    def part(self, tensors: dict[str, Tensor]) -> Part:
+        bits, scales = self.scheme.bits, tensors["weight_scale"]
+        zeros = tensors.get("weight_zero_point")
+        groups_of = tensors.get("weight_g_idx")
+        if self.is_packed:
+            codes = unpacked(tensors["weight_packed"], bits, dim=1)
+            zeros = None if zeros is None else unpacked(zeros, bits, dim=0)[: scales.shape[0]].contiguous()
+        else:
+            codes = self._unsigned(tensors["weight"])
+            zeros = None if zeros is None else self._unsigned(zeros)
+        return Part(codes, scales, zeros, groups_of)
+
+    def _unsigned(self, signed: Tensor) -> Tensor:
+        return (signed.to(torch.int16) + self.scheme.zero).to(torch.uint8)
+
+
+def _matches(rule: str, name: str) -> bool:
+    """A class, a name or the end of one, or a regular expression behind `re:`."""
+    if rule.startswith("re:"):
+        try:
+            return re.match(rule[3:], name) is not None
+        except re.error as error:
+            raise LoadError(f"`{rule}` in config.json is no regular expression: {error}") from error
+    return rule == "Linear" or name == rule or name.endswith(f".{rule}")
+
+
+def _strings(fields: Fields, name: str) -> list[str]:
+    value = fields.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise LoadError(f"`{name}` in config.json is {value!r}; supported: a list of names")
+    return value

@@ -1,0 +1,106 @@
+//! From scripts to grammars, each compiled once for all requests that bring it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use llguidance::Matcher;
+
+use crate::{Body, Constraint, GrammarError, Script, State, Vocabulary, schema};
+
+/// Grammars that are kept compiled.
+const KEPT: usize = 64;
+
+/// A compiled grammar. Cheap to clone.
+#[derive(Clone)]
+pub struct Grammar(Arc<Mutex<Matcher>>);
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Grammar")
+    }
+}
+
+impl Grammar {
+    /// The beginning of an answer. It shares nothing with others, so that none waits for another.
+    pub fn begin(&self) -> State {
+        State::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+    }
+}
+
+/// Compiles scripts for one vocabulary, and keeps the latest.
+pub struct Compiler {
+    make: Box<dyn Fn() -> Result<Vocabulary, GrammarError> + Send + Sync>,
+    vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    grammars: HashMap<String, Grammar>, // by the script's text
+    order: VecDeque<String>,            // oldest first
+}
+
+impl Compiler {
+    /// The vocabulary is made when the first grammar needs it.
+    pub fn new(make: impl Fn() -> Result<Vocabulary, GrammarError> + Send + Sync + 'static) -> Self {
+        Self { make: Box::new(make), vocabulary: OnceLock::new(), kept: Mutex::default() }
+    }
+
+    /// Takes up to some 100 ms, and longer the first time: not for an event loop.
+    pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
+        let key = format!("{script:?}");
+        if let Some(kept) = self.kept().grammars.get(&key) {
+            return Ok(kept.clone());
+        }
+        let vocabulary = self.vocabulary.get_or_init(&self.make).as_ref().map_err(Clone::clone)?;
+        let grammar = vocabulary.compile(script)?;
+        let mut kept = self.kept();
+        if kept.grammars.insert(key.clone(), grammar.clone()).is_none() {
+            kept.order.push_back(key);
+        }
+        if kept.order.len() > KEPT
+            && let Some(oldest) = kept.order.pop_front()
+        {
+            kept.grammars.remove(&oldest);
+        }
+        Ok(grammar)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Vocabulary {
+    /// Compiles a script. An error names the smallest part of a schema that is at fault.
+    pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
+        let grammar = self.try_compile(script);
+        let (Err(error), Body::Text(Constraint::JsonSchema(whole))) = (&grammar, &script.body) else { return grammar };
+        let (place, reason) = schema::place_of_fault(whole, |part| {
+            let alone = Script::of(Constraint::JsonSchema(part.clone()));
+            self.try_compile(&alone).err().map(|error| error.reason)
+        });
+        Err(GrammarError { place, reason: reason.unwrap_or_else(|| error.reason.clone()) })
+    }
+
+    fn try_compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
+        let parser = self.factory.create_parser(script.to_grammar()?);
+        let mut matcher = Matcher::new(parser);
+        if let Some(error) = matcher.get_error() {
+            return Err(GrammarError::new(shortened(&error)));
+        }
+        // A grammar that nothing fits is found out now, not in the midst of an answer.
+        matcher.compute_mask_or_eos().map_err(|_| GrammarError::new("no text fits it"))?;
+        Ok(Grammar(Arc::new(Mutex::new(matcher))))
+    }
+}
+
+/// The first lines of what the library says, without what it adds for its own developers.
+fn shortened(error: &str) -> String {
+    const LINES: usize = 3;
+    const CHARACTERS: usize = 300;
+    let lines: Vec<&str> = error.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
+    lines.join("; ").chars().take(CHARACTERS).collect()
+}

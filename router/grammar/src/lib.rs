@@ -1,0 +1,34 @@
+//! Grammars: what a constraint allows next, over the vocabulary of one tokenizer.
+//!
+//! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, and what may stand around it), once per request;
+//! then the request's tokens. Out: masks, a bit per token. Pure: the same tokens give the same mask, whoever asks when.
+//! Never here: requests, threads, sampling, HTTP. Whatever comes from a client is bounded, and wrong is a value.
+#![forbid(unsafe_code)]
+
+mod compiler;
+mod gbnf;
+mod schema;
+mod script;
+mod state;
+mod vocabulary;
+
+pub use compiler::{Compiler, Grammar};
+pub use script::{Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
+pub use state::{State, Stuck};
+pub use vocabulary::{TokenText, Vocabulary};
+
+/// Why there is no grammar for a constraint. The client's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct GrammarError {
+    /// Where in a JSON schema, as a JSON pointer; empty: the whole of it, or there is no schema.
+    pub place: String,
+    /// What is wrong, and what is allowed.
+    pub reason: String,
+}
+
+impl GrammarError {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self { place: String::new(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,244 @@
+//! What an answer has to look like, and its form in the grammar library's own language (Lark with inline JSON schemas).
+//!
+//! ```text
+//!   answer = [reasoning] (constraint | calls)
+//!   reasoning = open? any text up to close       free, since thoughts have no form
+//!   calls = open? (each_open call each_close)+ close?
+//! ```
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Value, json};
+
+use crate::{GrammarError, gbnf, schema};
+
+/// Bytes of a constraint at most.
+const BYTES_MAX: usize = 1 << 20;
+/// Entries of a list of choices at most.
+const CHOICES_MAX: usize = 10_000;
+
+/// What an answer has to look like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Script {
+    /// What the model may think before; `None`: nothing.
+    pub reasoning: Option<Reasoning>,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What is asked of the text itself.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body {
+    /// A text that fits.
+    Text(Constraint),
+    /// Calls of tools, and nothing else.
+    Calls(Calls),
+    /// Calls, or a text that fits.
+    Either(Calls, Constraint),
+    /// Any text, and calls in it: what is no call is free.
+    Free(Calls),
+}
+
+/// What a text has to fit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Constraint {
+    /// JSON that is valid by a schema.
+    JsonSchema(Value),
+    /// Any JSON object.
+    JsonObject,
+    /// A regular expression that matches all of it.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A grammar in the form of Lark, or of GBNF (`name ::= ...`).
+    Grammar(String),
+}
+
+/// A mark as it is drawn: texts and control tokens, one after the other.
+pub type Mark = Vec<Part>;
+
+/// A part of a mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// These characters, in any tokens.
+    Text(String),
+    /// This token.
+    Token(u32),
+}
+
+/// How thinking is marked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reasoning {
+    /// Whether the prompt has opened it.
+    pub is_open: bool,
+    /// What opens it.
+    pub open: Mark,
+    /// What closes it.
+    pub close: Mark,
+}
+
+/// How calls are written, each as a JSON object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calls {
+    /// Before all of them.
+    pub open: Option<Mark>,
+    /// After all of them.
+    pub close: Option<Mark>,
+    /// Before each.
+    pub each_open: Option<Mark>,
+    /// After each.
+    pub each_close: Option<Mark>,
+    /// What may be called.
+    pub tools: Vec<Call>,
+    /// Whether there may be several.
+    pub are_many: bool,
+}
+
+/// One tool, as its calls are written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Text before the arguments: the name, if it does not stand in the JSON.
+    pub head: Mark,
+    /// Of the JSON.
+    pub schema: Value,
+    /// After it.
+    pub tail: Mark,
+}
+
+impl Script {
+    /// A text without thoughts.
+    pub fn of(constraint: Constraint) -> Self {
+        Self { reasoning: None, body: Body::Text(constraint) }
+    }
+
+    /// In the library's language.
+    pub(crate) fn to_grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
+        let (reasoning, mut rules) = match &self.reasoning {
+            None => ("", String::new()),
+            Some(reasoning) => ("reasoning ", reasoning.rules()),
+        };
+        let mut grammars = Vec::new();
+        match &self.body {
+            Body::Text(constraint) if self.reasoning.is_none() => {
+                return Ok(TopLevelGrammar { grammars: vec![constraint.to_grammar()?], max_tokens: None });
+            }
+            Body::Text(constraint) => {
+                let mut body = constraint.to_grammar()?;
+                body.name = Some("body".to_owned());
+                rules = format!("start: {reasoning}@body\n{rules}");
+                grammars.push(body);
+            }
+            Body::Calls(calls) => rules = format!("start: {reasoning}calls\n{rules}{}", calls.rules()?),
+            Body::Either(calls, constraint) => {
+                let mut body = constraint.to_grammar()?;
+                body.name = Some("body".to_owned());
+                rules = format!("start: {reasoning}(calls | @body)\n{rules}{}", calls.rules()?);
+                grammars.push(body);
+            }
+            Body::Free(calls) => {
+                rules = format!("start: {reasoning}free\n{rules}{}{}", calls.free_rules()?, calls.rules()?);
+            }
+        }
+        grammars.insert(0, GrammarWithLexer::from_lark(rules));
+        Ok(TopLevelGrammar { grammars, max_tokens: None })
+    }
+}
+
+impl Constraint {
+    fn to_grammar(&self) -> Result<GrammarWithLexer, GrammarError> {
+        check_size(match self {
+            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::JsonObject => 0,
+            Self::Regex(text) | Self::Grammar(text) => text.len(),
+            Self::Choice(texts) => texts.iter().map(String::len).sum(),
+        })?;
+        match self {
+            Self::JsonSchema(value) => Ok(GrammarWithLexer::from_json_schema(schema::prepared(value)?)),
+            Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
+            Self::Regex(regex) => {
+                let regex = regex.strip_prefix('^').unwrap_or(regex);
+                let is_anchored = regex.ends_with('$') && !regex.ends_with("\\$");
+                Ok(GrammarWithLexer::from_regex(if is_anchored { &regex[..regex.len() - 1] } else { regex }))
+            }
+            Self::Choice(texts) => choices(texts),
+            Self::Grammar(text) if gbnf::is_gbnf(text) => gbnf::to_lark(text).map(GrammarWithLexer::from_lark),
+            Self::Grammar(text) => Ok(GrammarWithLexer::from_lark(text.clone())),
+        }
+    }
+}
+
+fn choices(texts: &[String]) -> Result<GrammarWithLexer, GrammarError> {
+    if texts.is_empty() || texts.len() > CHOICES_MAX || texts.iter().any(String::is_empty) {
+        return Err(GrammarError::new(format!("a list of 1 to {CHOICES_MAX} texts is allowed, none of them empty")));
+    }
+    let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    Ok(GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | "))))
+}
+
+fn check_size(bytes: usize) -> Result<(), GrammarError> {
+    if bytes <= BYTES_MAX {
+        return Ok(());
+    }
+    Err(GrammarError::new(format!("it has {bytes} bytes; allowed: {BYTES_MAX}")))
+}
+
+/// A text as Lark writes it: as JSON does.
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).expect("texts are JSON")
+}
+
+/// A mark as a piece of a rule.
+fn piece(mark: &[Part]) -> String {
+    let part = |part: &Part| match part {
+        Part::Text(text) => quoted(text),
+        Part::Token(id) => format!("<[{id}]>"),
+    };
+    mark.iter().map(part).collect::<Vec<_>>().join(" ")
+}
+
+impl Reasoning {
+    fn rules(&self) -> String {
+        let thoughts = match &self.close[..] {
+            // Up to the first one: thoughts that mention the mark have ended.
+            [Part::Text(close)] => format!("thoughts[suffix={}]: /(?s:.*)/\n", quoted(close)),
+            _ => format!("thoughts: /(?s:.*)/ {}\n", piece(&self.close)),
+        };
+        let begin = if self.is_open { "thoughts".to_owned() } else { format!("({} thoughts)?", piece(&self.open)) };
+        format!("reasoning: {begin} /[ \\r\\n]{{0,4}}/\n{thoughts}")
+    }
+}
+
+impl Calls {
+    /// Text up to a call's mark, then the rest of the call.
+    fn free_rules(&self) -> Result<String, GrammarError> {
+        let (mark, rest) = match (&self.open, &self.each_open) {
+            (Some(open), _) => (open, "rest_of_calls"),
+            (None, Some(each)) => (each, "rest_of_each"),
+            (None, None) => return Err(GrammarError::new("calls that no mark begins cannot be told from text")),
+        };
+        let text = match &mark[..] {
+            [Part::Text(mark)] => format!("text[suffix={}]: /(?s:.*)/\n", quoted(mark)),
+            _ => format!("text: /(?s:.*)/ {}\n", piece(mark)),
+        };
+        let times = if self.are_many || self.open.is_some() { "*" } else { "?" };
+        Ok(format!("free: (text {rest}){times} /(?s:.*)/\n{text}"))
+    }
+
+    fn rules(&self) -> Result<String, GrammarError> {
+        let optional = |mark: &Option<Mark>| mark.as_deref().map(piece).unwrap_or_default();
+        check_size(self.tools.iter().map(|tool| tool.schema.to_string().len()).sum())?;
+        let (mut names, mut rules) = (Vec::new(), String::new());
+        for (at, tool) in self.tools.iter().enumerate() {
+            let schema = schema::prepared(&tool.schema)?;
+            names.push(format!("call{at}"));
+            rules += &format!("call{at}: {} GAP %json {schema} GAP {}\n", piece(&tool.head), piece(&tool.tail));
+        }
+        let times = if self.are_many { "+" } else { "" };
+        // Line ends stand around calls where models write them.
+        let (names, each_close) = (names.join(" | "), optional(&self.each_close));
+        let (open, close, each_open) = (optional(&self.open), optional(&self.close), optional(&self.each_open));
+        Ok(format!(
+            "calls: {open} rest_of_calls\nrest_of_calls: GAP each{times} {close}\neach: {each_open} rest_of_each\n\
+             rest_of_each: GAP ({names}) GAP {each_close} GAP\nGAP: /[ \\r\\n]{{0,2}}/\n{rules}"
+        ))
+    }
+}

@@ -1,0 +1,334 @@
+//! What grammars accept and refuse, over a small vocabulary: all single bytes, and some longer tokens.
+
+use pelton_grammar::{
+    Body, Call, Calls, Constraint, GrammarError, Part, Reasoning, Script, State, TokenText, Vocabulary,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const END: u32 = 256;
+const OTHER_END: u32 = 257;
+const THINK: u32 = 258;
+const LONGER: [&str; 8] = ["{\"", "\":", "null", "true", "\", \"", "  ", "abc", "</think>"];
+
+fn vocabulary() -> Vocabulary {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
+    let special = ["<end>", "<other>", "<think>"].map(TokenText::Special);
+    let longer = LONGER.iter().map(|text| TokenText::Bytes(text.as_bytes()));
+    Vocabulary::new(single.chain(special).chain([TokenText::Nothing]).chain(longer), &[END, OTHER_END]).unwrap()
+}
+
+fn allows(state: &mut State, token: u32) -> bool {
+    state.mask().unwrap()[token as usize / 32] >> (token % 32) & 1 == 1
+}
+
+/// Whether the text can be drawn and may end there: byte by byte; a `\u{1}` stands for the token THINK.
+fn fits(state: &mut State, text: &str) -> bool {
+    for byte in text.bytes() {
+        let token = if byte == 1 { THINK } else { u32::from(byte) };
+        if !allows(state, token) {
+            return false;
+        }
+        state.take(&[token]).unwrap();
+    }
+    let may_end = allows(state, END);
+    assert_eq!(may_end, allows(state, OTHER_END), "all ends are alike");
+    may_end
+}
+
+fn check(script: &Script, right: &[&str], wrong: &[&str]) {
+    let grammar = vocabulary().compile(script).unwrap_or_else(|error| panic!("{script:?}: {error}"));
+    for text in right {
+        assert!(fits(&mut grammar.begin(), text), "{text:?} fits {script:?}");
+    }
+    for text in wrong {
+        assert!(!fits(&mut grammar.begin(), text), "{text:?} does not fit {script:?}");
+    }
+}
+
+fn schema(schema: Value) -> Script {
+    Script::of(Constraint::JsonSchema(schema))
+}
+
+#[test]
+fn schemas_constrain_json() {
+    check(
+        &Script::of(Constraint::JsonObject),
+        &["{}", "{\"a\": [1, null, {\"b\": \"é\"}]}"],
+        &["[]", "1", "{", "{}x", ""],
+    );
+    let person = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "minLength": 1, "maxLength": 5 },
+            "age": { "type": "integer", "minimum": 0, "maximum": 150 },
+            "sex": { "enum": ["f", "m", null] },
+        },
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    });
+    check(
+        &schema(person),
+        &[
+            "{\"name\": \"Ada\", \"age\": 36}",
+            "{\"name\":\"Ada\",\"age\":150,\"sex\":null}",
+            "{\n  \"name\": \"A\",\n  \"age\": 0\n}",
+        ],
+        &[
+            "{\"name\": \"Ada\"}",
+            "{\"age\": 36, \"name\": \"Ada\"}", // in the order of the schema
+            "{\"name\": \"\", \"age\": 1}",
+            "{\"name\": \"Adalbert\", \"age\": 1}",
+            "{\"name\": \"Ada\", \"age\": 151}",
+            "{\"name\": \"Ada\", \"age\": -1}",
+            "{\"name\": \"Ada\", \"age\": 36.5}",
+            "{\"name\": \"Ada\", \"age\": 36, \"x\": 1}",
+        ],
+    );
+    let tree = json!({
+        "$ref": "#/$defs/node",
+        "$defs": { "node": {
+            "type": "object",
+            "properties": { "kids": { "type": "array", "items": { "$ref": "#/$defs/node" }, "maxItems": 2 } },
+            "required": ["kids"], "additionalProperties": false,
+        } },
+    });
+    check(
+        &schema(tree),
+        &["{\"kids\": []}", "{\"kids\": [{\"kids\": [{\"kids\": []}]}, {\"kids\": []}]}"],
+        &["{\"kids\": [1]}", "{\"kids\": [{}]}", "{\"kids\": [{\"kids\": []}, {\"kids\": []}, {\"kids\": []}]}"],
+    );
+    let either =
+        json!({ "anyOf": [{ "type": "string", "pattern": "^[a-c]+$" }, { "type": "boolean" }, { "const": 7 }] });
+    check(&schema(either), &["\"abc\"", "true", "7"], &["\"d\"", "\"\"", "8", "null"]);
+    let day = json!({ "type": "string", "format": "date" });
+    check(&schema(day), &["\"2026-02-28\""], &["\"2026-2-28\"", "\"today\""]);
+    check(&schema(json!(true)), &["1", "{\"x\": []}"], &["x"]);
+}
+
+#[test]
+fn spaces_have_a_bound() {
+    let script = schema(json!({ "type": "array", "items": { "type": "null" } }));
+    check(&script, &["[ \n\t null]"], &[&format!("[{}null]", " ".repeat(41))]);
+}
+
+#[test]
+fn regexes_choices_and_grammars_constrain_text() {
+    let regex = |regex: &str| Script::of(Constraint::Regex(regex.to_owned()));
+    check(&regex("[ab]{2}|c/d"), &["ab", "c/d"], &["a", "abc", "xab"]);
+    check(&regex("^a\\$$"), &["a$"], &["a", "a\\$"]);
+    let choice = Script::of(Constraint::Choice(vec!["yes".into(), "no \"way\"\n".into(), "é".into()]));
+    check(&choice, &["yes", "no \"way\"\n", "é"], &["y", "yesno", "maybe"]);
+    let lark =
+        Script::of(Constraint::Grammar("start: \"a\" inner* \"b\"\ninner: /[0-9]/ | \"(\" inner \")\"".to_owned()));
+    check(&lark, &["ab", "a1((2))b"], &["a", "a(1b", "b"]);
+    let gbnf = Script::of(Constraint::Grammar(
+        "root ::= \"a\" in-ner* \"b\"\nin-ner ::= [0-9] | \"(\" in-ner \")\"".to_owned(),
+    ));
+    check(&gbnf, &["ab", "a1((2))b"], &["a", "a(1b", "b"]);
+}
+
+#[test]
+fn thoughts_are_free_and_the_grammar_begins_behind_them() {
+    let body = || Body::Text(Constraint::Regex("[0-9]+".to_owned()));
+    let text = |text: &str| vec![Part::Text(text.to_owned())];
+    let reasoning = |is_open, open, close| Some(Reasoning { is_open, open, close });
+    let open = Script { reasoning: reasoning(true, text("<think>"), text("</think>")), body: body() };
+    check(&open, &["Hm, 1 < 2.</think>\n\n42", "</think>1"], &["42", "Hm.</think>x", "Hm."]);
+    let closed = Script { reasoning: reasoning(false, text("<think>"), text("</think>")), body: body() };
+    check(&closed, &["<think>\nHm.</think>42", "42"], &["Hm.</think>42", "<think>42"]);
+    let special = Script { reasoning: reasoning(false, vec![Part::Token(THINK)], text("</think>")), body: body() };
+    check(&special, &["\u{1}Hm.</think>42", "42"], &["<think>Hm.</think>42"]);
+    let both = Script { reasoning: reasoning(true, text("x"), vec![Part::Token(THINK)]), body: body() };
+    check(&both, &["Hm.\u{1}42"], &["Hm.42"]);
+}
+
+#[test]
+fn calls_are_written_as_their_format_says() {
+    let call = |name: &str| Call {
+        head: Vec::new(),
+        schema: json!({
+            "type": "object",
+            "properties": {
+                "name": { "const": name },
+                "arguments": { "type": "object", "properties": { "x": { "type": "integer" } }, "required": ["x"], "additionalProperties": false },
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        }),
+        tail: Vec::new(),
+    };
+    let mark = |text: &str| Some(vec![Part::Text(text.to_owned())]);
+    let calls = |are_many| Script {
+        reasoning: None,
+        body: Body::Calls(Calls {
+            open: None,
+            close: None,
+            each_open: mark("<tool_call>"),
+            each_close: mark("</tool_call>"),
+            tools: vec![call("f"), call("g")],
+            are_many,
+        }),
+    };
+    let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    let other = "<tool_call>{\"name\": \"g\", \"arguments\": {\"x\": -2}}</tool_call>";
+    let wrong = "<tool_call>{\"name\": \"h\", \"arguments\": {\"x\": 1}}</tool_call>";
+    check(&calls(true), &[one, other, &format!("{one}\n{other}")], &["", "hello", wrong]);
+    check(&calls(false), &[one], &[&format!("{one}\n{other}")]);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let vocabulary = vocabulary();
+    let refused =
+        |script: Script| vocabulary.compile(&script).map(drop).err().unwrap_or_else(|| panic!("{script:?} is wrong"));
+    for (wrong, place) in [
+        (json!({ "type": "object", "properties": { "a": { "type": "text" } } }), "/properties/a"),
+        (
+            json!({ "$defs": { "x/y": { "items": { "anyOf": [{ "type": "null" }, { "type": "string", "pattern": "(" }] } } }, "$ref": "#/$defs/x~1y" }),
+            "/$defs/x~1y/items/anyOf/1",
+        ),
+        (json!({ "type": "array", "items": { "$ref": "#/$defs/none" } }), "/items"),
+        (json!({ "type": 5 }), ""),
+        (json!(false), ""),
+        (json!([]), ""),
+    ] {
+        let error = refused(schema(wrong.clone()));
+        assert_eq!(error.place, place, "{wrong}: {error}");
+        assert!(!error.reason.is_empty());
+    }
+    let mut deep = json!({});
+    for _ in 0..70 {
+        deep = json!({ "items": deep });
+    }
+    assert!(refused(schema(deep)).reason.contains("64 levels"));
+    for script in [
+        Script::of(Constraint::Regex("(".to_owned())),
+        Script::of(Constraint::Choice(Vec::new())),
+        Script::of(Constraint::Grammar("start: nothing".to_owned())),
+        Script::of(Constraint::Grammar("root ::= \"a".to_owned())),
+        Script::of(Constraint::Regex("a".repeat(2 << 20))),
+    ] {
+        assert_ne!(refused(script), GrammarError { place: String::new(), reason: String::new() });
+    }
+}
+
+#[test]
+fn without_a_token_that_ends_a_text_there_is_no_grammar() {
+    assert!(Vocabulary::new([TokenText::Bytes(b"a")].into_iter(), &[]).is_err());
+    assert!(Vocabulary::new([TokenText::Bytes(b"a")].into_iter(), &[9]).is_err());
+}
+
+/// Schemas, some of them within others.
+fn any_schema() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(json!({ "type": "null" })),
+        Just(json!({ "type": "boolean" })),
+        (-50..50i64, 0..100i64)
+            .prop_map(|(least, more)| json!({ "type": "integer", "minimum": least, "maximum": least + more })),
+        (0..4u32, 0..4u32)
+            .prop_map(|(least, more)| json!({ "type": "string", "minLength": least, "maxLength": least + more })),
+        Just(json!({ "enum": ["a", 1, null, "é"] })),
+        Just(json!({ "type": "string", "pattern": "^(ab|[x-z])+$", "maxLength": 12 })),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), 0..2u32, 0..3u32).prop_map(|(items, least, more)| {
+                json!({ "type": "array", "items": items, "minItems": least, "maxItems": least + more })
+            }),
+            (prop::collection::vec(inner.clone(), 0..4), any::<u8>()).prop_map(|(members, required)| {
+                let names: Vec<String> = (0..members.len()).map(|at| format!("m{at}")).collect();
+                let needed: Vec<&String> =
+                    names.iter().enumerate().filter(|(at, _)| required >> at & 1 == 1).map(|(_, name)| name).collect();
+                json!({
+                    "type": "object",
+                    "required": needed,
+                    "properties": names.iter().cloned().zip(members).collect::<serde_json::Map<_, _>>(),
+                    "additionalProperties": false,
+                })
+            }),
+            prop::collection::vec(inner, 1..3).prop_map(|options| json!({ "anyOf": options })),
+        ]
+    })
+}
+
+/// Whether a value is valid by a schema of `any_schema`: written anew, from the words of the standard.
+fn is_valid(schema: &Value, value: &Value) -> bool {
+    if let Some(options) = schema.get("anyOf") {
+        return options.as_array().unwrap().iter().any(|option| is_valid(option, value));
+    }
+    if let Some(values) = schema.get("enum") {
+        return values.as_array().unwrap().contains(value);
+    }
+    let bound = |name: &str| schema.get(name).and_then(Value::as_i64);
+    let within = |got: i64, least: &str, most: &str| {
+        bound(least).is_none_or(|least| got >= least) && bound(most).is_none_or(|most| got <= most)
+    };
+    match (schema["type"].as_str().unwrap(), value) {
+        ("null", Value::Null) | ("boolean", Value::Bool(_)) => true,
+        ("integer", Value::Number(number)) => {
+            let minus_zero = (number.as_f64() == Some(0.0)).then_some(0); // `-0` is an integer, and read as a float
+            number.as_i64().or(minus_zero).is_some_and(|got| within(got, "minimum", "maximum"))
+        }
+        ("string", Value::String(text)) => {
+            let has_pattern = schema.get("pattern").is_some();
+            let mut rest = text.as_str();
+            while let Some(after) = rest.strip_prefix("ab").or_else(|| rest.strip_prefix(['x', 'y', 'z'])) {
+                rest = after;
+            }
+            within(text.chars().count() as i64, "minLength", "maxLength")
+                && (!has_pattern || (rest.is_empty() && !text.is_empty()))
+        }
+        ("array", Value::Array(items)) => {
+            within(items.len() as i64, "minItems", "maxItems")
+                && items.iter().all(|item| is_valid(&schema["items"], item))
+        }
+        ("object", Value::Object(members)) => {
+            let has = |name: &Value| members.contains_key(name.as_str().unwrap());
+            schema["required"].as_array().unwrap().iter().all(has)
+                && members
+                    .iter()
+                    .all(|(name, value)| schema["properties"].get(name).is_some_and(|schema| is_valid(schema, value)))
+        }
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// B:SO2: whatever a model draws within the masks, a document that is complete is valid.
+    #[test]
+    fn every_document_that_is_drawn_is_valid(schema in any_schema(), seed: u64) {
+        let vocabulary = vocabulary();
+        let grammar = vocabulary.compile(&self::schema(schema.clone())).unwrap();
+        let (mut state, mut again) = (grammar.begin(), grammar.begin());
+        let (mut text, mut drawn, mut random) = (Vec::new(), Vec::new(), seed | 1);
+        loop {
+            let mask = state.mask().unwrap().to_vec();
+            prop_assert_eq!(&mask, again.mask().unwrap(), "the same tokens make the same mask");
+            let allowed: Vec<u32> = (0..268).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect();
+            prop_assert!(!allowed.is_empty());
+            if allowed.contains(&END) {
+                break;
+            }
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let token = allowed[(random % allowed.len() as u64) as usize];
+            match token {
+                0..=255 => text.push(token as u8),
+                260.. => text.extend(LONGER[token as usize - 260].as_bytes()),
+                _ => prop_assert!(false, "no control token stands in JSON"),
+            }
+            drawn.push(token);
+            state.take(&[token]).unwrap();
+            again = grammar.begin(); // as after the death of whoever kept the state
+            again.take(&drawn).unwrap();
+            prop_assert!(drawn.len() < 5_000, "spaces and texts are bounded");
+        }
+        let value: Value = serde_json::from_slice(&text).unwrap();
+        prop_assert!(is_valid(&schema, &value), "{} by {}", value, schema);
+    }
+}

@@ -1,0 +1,211 @@
+//! What the text of an answer has to fit: `response_format` (OpenAI's), `structured_outputs` (vLLM's) and its older `guided_*`.
+//!
+//! One of them at most: two could ask for what no text is. Whether a schema or a grammar is right, its compiler says.
+
+use pelton_grammar::Constraint;
+use serde_json::{Value, value::RawValue};
+
+use super::fields::{Fields, shown};
+use crate::{error::ApiError, generate::Constrained};
+
+/// `None`: the text is free.
+pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constrained>, ApiError> {
+    let mut all = Vec::new();
+    all.extend(read_response_format(fields)?);
+    if let Some(mut outputs) = fields.object("structured_outputs")? {
+        read_structured(&mut outputs, &mut all)?;
+        if all.is_empty() {
+            let allowed = "one of `json`, `json_object`, `regex`, `choice` and `grammar`";
+            return Err(ApiError::Missing { param: fields.at("structured_outputs"), allowed });
+        }
+        outputs.finish()?;
+    }
+    read_guided(fields, &mut all)?;
+    if let [one, other, ..] = &all[..] {
+        let reason = format!("cannot go together with `{}`: an answer has one form", one.param);
+        return Err(ApiError::Conflict { param: other.param.clone(), reason });
+    }
+    Ok(all.pop())
+}
+
+fn read_response_format(fields: &mut Fields<'_>) -> Result<Option<Constrained>, ApiError> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
+    let allowed = "\"text\", \"json_object\" or \"json_schema\"";
+    let Some(kind) = format.raw("type") else {
+        return Err(ApiError::Missing { param: format.at("type"), allowed });
+    };
+    let constrained = match kind.get() {
+        "\"text\"" => None,
+        "\"json_object\"" => Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }),
+        "\"json_schema\"" => Some(read_json_schema(&mut format)?),
+        "\"structural_tag\"" => {
+            let what = "constraining parts of an answer (\"structural_tag\")".into();
+            return Err(ApiError::NotServed { param: format.at("type"), what });
+        }
+        _ => return Err(format.wrong("type", kind, allowed)),
+    };
+    format.finish()?;
+    Ok(constrained)
+}
+
+/// `strict` or not, the answer fits: a model that may do otherwise helps nobody.
+fn read_json_schema(format: &mut Fields<'_>) -> Result<Constrained, ApiError> {
+    let Some(mut named) = format.object("json_schema")? else {
+        return Err(ApiError::Missing { param: format.at("json_schema"), allowed: "an object with a `schema`" });
+    };
+    named.text("name")?;
+    named.text("description")?;
+    named.flag("strict")?;
+    let Some(raw) = named.raw("schema") else {
+        return Err(ApiError::Missing { param: named.at("schema"), allowed: "a JSON schema" });
+    };
+    let constrained = schema(named.at("schema"), raw)?;
+    named.finish()?;
+    Ok(constrained)
+}
+
+fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Result<(), ApiError> {
+    if let Some(raw) = outputs.raw("json") {
+        all.push(schema(outputs.at("json"), raw)?);
+    }
+    if outputs.flag("json_object")? == Some(true) {
+        all.push(Constrained { constraint: Constraint::JsonObject, param: outputs.at("json_object") });
+    }
+    if let Some(regex) = outputs.text("regex")? {
+        all.push(Constrained { constraint: Constraint::Regex(regex), param: outputs.at("regex") });
+    }
+    if let Some(texts) = outputs.read("choice", "a list of texts")? {
+        all.push(Constrained { constraint: Constraint::Choice(texts), param: outputs.at("choice") });
+    }
+    if let Some(grammar) = outputs.text("grammar")? {
+        all.push(Constrained { constraint: Constraint::Grammar(grammar), param: outputs.at("grammar") });
+    }
+    if outputs.raw("structural_tag").is_some() {
+        let what = "constraining parts of an answer".into();
+        return Err(ApiError::NotServed { param: outputs.at("structural_tag"), what });
+    }
+    Ok(())
+}
+
+/// The names that clients of older servers send.
+fn read_guided(fields: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Result<(), ApiError> {
+    if let Some(raw) = fields.raw("guided_json") {
+        all.push(schema(fields.at("guided_json"), raw)?);
+    }
+    if let Some(regex) = fields.text("guided_regex")? {
+        all.push(Constrained { constraint: Constraint::Regex(regex), param: fields.at("guided_regex") });
+    }
+    if let Some(texts) = fields.read("guided_choice", "a list of texts")? {
+        all.push(Constrained { constraint: Constraint::Choice(texts), param: fields.at("guided_choice") });
+    }
+    if let Some(grammar) = fields.text("guided_grammar")? {
+        all.push(Constrained { constraint: Constraint::Grammar(grammar), param: fields.at("guided_grammar") });
+    }
+    Ok(())
+}
+
+/// A schema, or the text of one.
+fn schema(param: String, raw: &RawValue) -> Result<Constrained, ApiError> {
+    let wrong = |raw: &RawValue| ApiError::invalid(&param, shown(raw), "a JSON schema: an object, or the text of one");
+    let mut value: Value = serde_json::from_str(raw.get()).map_err(|_| wrong(raw))?;
+    if let Value::String(text) = &value {
+        value = serde_json::from_str(text).map_err(|_| wrong(raw))?;
+    }
+    match value {
+        Value::Object(_) | Value::Bool(_) => Ok(Constrained { constraint: Constraint::JsonSchema(value), param }),
+        _ => Err(wrong(raw)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: &Value) -> Result<Option<Constrained>, ApiError> {
+        let body = body.to_string();
+        let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+        let read = read_constrained(&mut fields)?;
+        fields.finish().expect("everything was known");
+        Ok(read)
+    }
+
+    fn check(body: &Value, constraint: Constraint, param: &str) {
+        let expected = Constrained { constraint, param: param.to_owned() };
+        assert_eq!(read(body), Ok(Some(expected)), "{body}");
+    }
+
+    fn refused(body: &Value) -> String {
+        match read(body).expect_err("it is wrong") {
+            ApiError::Invalid { param, .. }
+            | ApiError::Missing { param, .. }
+            | ApiError::NotServed { param, .. }
+            | ApiError::Conflict { param, .. }
+            | ApiError::Unknown { param, .. } => param,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn each_way_of_asking_says_the_same() {
+        let schema = json!({ "type": "object" });
+        let of_schema = || Constraint::JsonSchema(schema.clone());
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": schema } });
+        check(&json!({ "response_format": format }), of_schema(), "response_format.json_schema.schema");
+        check(&json!({ "response_format": { "type": "json_object" } }), Constraint::JsonObject, "response_format.type");
+        check(&json!({ "structured_outputs": { "json": schema } }), of_schema(), "structured_outputs.json");
+        check(&json!({ "structured_outputs": { "json": schema.to_string() } }), of_schema(), "structured_outputs.json");
+        check(&json!({ "guided_json": schema }), of_schema(), "guided_json");
+        let choice = || Constraint::Choice(vec!["a".into(), "b".into()]);
+        check(&json!({ "structured_outputs": { "choice": ["a", "b"] } }), choice(), "structured_outputs.choice");
+        check(&json!({ "guided_choice": ["a", "b"] }), choice(), "guided_choice");
+        check(
+            &json!({ "structured_outputs": { "regex": "a" } }),
+            Constraint::Regex("a".into()),
+            "structured_outputs.regex",
+        );
+        check(&json!({ "guided_regex": "a" }), Constraint::Regex("a".into()), "guided_regex");
+        let grammar = || Constraint::Grammar("start: \"a\"".into());
+        check(&json!({ "structured_outputs": { "grammar": "start: \"a\"" } }), grammar(), "structured_outputs.grammar");
+        check(&json!({ "guided_grammar": "start: \"a\"" }), grammar(), "guided_grammar");
+        let object = json!({ "structured_outputs": { "json_object": true, "regex": null } });
+        check(&object, Constraint::JsonObject, "structured_outputs.json_object");
+    }
+
+    #[test]
+    fn what_asks_for_nothing_leaves_the_text_free() {
+        for body in [
+            json!({}),
+            json!({ "response_format": { "type": "text" } }),
+            json!({ "response_format": null, "guided_json": null }),
+        ] {
+            assert_eq!(read(&body), Ok(None), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (body, param) in [
+            (json!({ "response_format": {} }), "response_format.type"),
+            (json!({ "response_format": { "type": "yaml" } }), "response_format.type"),
+            (json!({ "response_format": { "type": "structural_tag" } }), "response_format.type"),
+            (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
+            (
+                json!({ "response_format": { "type": "json_schema", "json_schema": {} } }),
+                "response_format.json_schema.schema",
+            ),
+            (json!({ "response_format": { "type": "text", "x": 1 } }), "response_format.x"),
+            (json!({ "structured_outputs": {} }), "structured_outputs"),
+            (json!({ "structured_outputs": { "json": 5 } }), "structured_outputs.json"),
+            (json!({ "structured_outputs": { "json": "{" } }), "structured_outputs.json"),
+            (json!({ "structured_outputs": { "choice": "a" } }), "structured_outputs.choice"),
+            (json!({ "structured_outputs": { "structural_tag": "{}" } }), "structured_outputs.structural_tag"),
+            // B:SO2
+            (json!({ "structured_outputs": { "regex": "a", "grammar": "b" } }), "structured_outputs.grammar"),
+            (json!({ "response_format": { "type": "json_object" }, "guided_regex": "a" }), "guided_regex"),
+        ] {
+            assert_eq!(refused(&body), param, "{body}");
+        }
+    }
+}

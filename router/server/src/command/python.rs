@@ -1,0 +1,55 @@
+//! Commands that are done in Python: modules of the wheel, run by the interpreter that workers would be.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use super::Trouble;
+use crate::config::{Config, Hub, Origin, Settings as _, Values, server_settings};
+
+/// `python -m MODULE`, to be given arguments.
+pub(super) struct Module {
+    command: Command,
+    name: &'static str,
+}
+
+impl Module {
+    pub(super) fn new(config: &Config, name: &'static str) -> Self {
+        let mut command = Command::new(&config.worker.python);
+        command.args(["-m", name]);
+        Self { command, name }
+    }
+
+    /// The command, to be given arguments.
+    pub(super) fn line(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Replaces this process; returns only if that fails.
+    pub(super) fn exec(mut self) -> Trouble {
+        let error = self.command.exec();
+        self.trouble(&error)
+    }
+
+    /// Starts it with a pipe to its standard input.
+    pub(super) fn spawn(mut self) -> Result<Child, Trouble> {
+        self.command.stdin(Stdio::piped()).spawn().map_err(|error| self.trouble(&error))
+    }
+
+    fn trouble(&self, error: &std::io::Error) -> Trouble {
+        let python = self.command.get_program().display();
+        let advice = "set --python to a Python that has the package `pelton`";
+        Trouble::Failed(format!("cannot run `{python} -m {}`: {error}; {advice}", self.name))
+    }
+}
+
+/// Refuses flags of the server that are not among `used` nor the hub's: they would do nothing.
+pub(super) fn refuse_what_would_be_ignored(values: &Values, used: &[&str], command: &str) -> Result<(), Trouble> {
+    let is_ignored = |field| !used.contains(&field) && !Hub::ALL.iter().any(|setting| setting.field == field);
+    let flags: Vec<String> = server_settings()
+        .iter()
+        .filter(|setting| is_ignored(setting.field) && matches!(values.given(setting.field).origin, Origin::Flag(_)))
+        .map(|setting| format!("`{}`", setting.flag()))
+        .collect();
+    let reason = format!("has no meaning for `{command}`: nothing is served; leave it out");
+    if flags.is_empty() { Ok(()) } else { Err(Trouble::Usage(format!("{} {reason}", flags.join(", ")))) }
+}
