@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,10 @@ import pytest
 import torch
 from support.checkpoints import VARIANTS, make_checkpoint
 from support.server import Server, serving
+
+# What these servers load is kept for each other, not for their user.
+os.environ["PELTON_MODEL_CACHE"] = tempfile.mkdtemp(prefix="pelton-models-")
+atexit.register(shutil.rmtree, os.environ["PELTON_MODEL_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

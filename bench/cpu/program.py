@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 from pelton import demo_dir
-from pelton.kv import KvArena, KvShape
+from pelton.kv import KvArena
+from pelton.kv_shape import KvShape
 from pelton.loading import weights
 from pelton.loading.budget import Budget
 from pelton.loading.load import Loaded, load_whole
@@ -78,7 +79,7 @@ class Line:
 def random_model(shape: str, slots: int) -> Loaded:
     """A model of this shape in bfloat16, without a checkpoint."""
     family, config = resolve(SHAPES[shape])
-    kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, torch.bfloat16)
+    kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, "bfloat16")
     model = Decoder(config, POSITIONS)
     cpu = torch.device("cpu")
     for holding in weights.holdings(model, family, quantization_of({}, "auto", "")):
@@ -151,7 +152,7 @@ def measure(shape: str, loaded: Loaded, rows: int, repeat: int) -> Line:
     for _ in range(repeat):
         for path, steps in (
             ("program", steps_for(loaded, rows, 0)),
-            ("eager", EagerSteps(dataclasses.replace(loaded, program=None), rows, 0)),
+            ("eager", EagerSteps(dataclasses.replace(loaded, built=None), rows, 0)),
         ):
             took, share, tokens = serve(steps, rows)
             times[path] += took

@@ -1,6 +1,7 @@
 """The Rust side: CPU kernels (`native/src/ops.rs`) and the worker's end of a frame (`native/src/frame.rs`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any, final
 
 _Span = tuple[int, int]
@@ -23,6 +24,28 @@ def add_rms_norm(dtype: str, out: _Span, residual: _Span, x: _Span, gain: _Span,
 class PackedWeight:
     @property
     def nbytes(self) -> int: ...
+    @property
+    def numbers(self) -> list[int]: ...
+
+@final
+class HeldBytes:
+    @staticmethod
+    def zeroed(bytes: int) -> HeldBytes: ...
+    @property
+    def span(self) -> _Span: ...
+
+@final
+class KeptFile:
+    @staticmethod
+    def open(path: PathLike[str]) -> KeptFile: ...
+    @property
+    def header(self) -> bytes: ...
+    @property
+    def lengths(self) -> list[int]: ...
+    def read(self, number: int) -> HeldBytes: ...
+    def weight(self, number: int, numbers: list[int]) -> PackedWeight: ...
+
+def keep(path: PathLike[str], part: PathLike[str], header: bytes, blobs: Sequence[PackedWeight | _Span]) -> int: ...
 
 @final
 class ReadProbe:

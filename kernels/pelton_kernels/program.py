@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from pelton_kernels._native import Program, ProgramBuilder
 from pelton_kernels.recording import Buffer, Call, CallBack, Layer, Recording, RecordingError, View
+from pelton_kernels.script import Lent, Script
 
 # Inputs that a call-back may look at, in the order in which the executor gives their addresses: those that are per token or draw.
 CALL_BACK_INPUTS = ("ids", "positions", "drawn_at")
@@ -45,7 +46,15 @@ class Growing:
         return self.each * (counts.tokens if self.per == "token" else counts.draws)
 
 
-def build(dtype: torch.dtype, recordings: tuple[Recording, Recording], counts: tuple[Counts, Counts]) -> Program:
+@dataclass(frozen=True)
+class Built:
+    """A program, and the script that builds it again."""
+
+    program: Program
+    script: Script
+
+
+def build(dtype: torch.dtype, recordings: tuple[Recording, Recording], counts: tuple[Counts, Counts]) -> Built:
     """The program that both recordings are runs of."""
     one, other = recordings
     names = [[call.name for call in recording.calls] for recording in recordings]
@@ -57,7 +66,8 @@ def build(dtype: torch.dtype, recordings: tuple[Recording, Recording], counts: t
     for calls in zip(one.calls, other.calls, strict=True):
         lowering.call(*calls)
     try:
-        return lowering.builder.build(one.result, one.lenders)
+        lowering.script.result = one.result
+        return Built(lowering.builder.build(one.result, one.lenders), lowering.script)
     except ValueError as flaw:
         raise RecordingError(str(flaw)) from flaw
 
@@ -67,6 +77,7 @@ class _Lowering:
 
     def __init__(self, dtype: torch.dtype, counts: tuple[Counts, Counts]) -> None:
         self.builder = ProgramBuilder(DTYPES[dtype])
+        self.script = Script(DTYPES[dtype])
         self._dtype = dtype
         self._counts = counts
         self._layers: dict[Layer, int] = {}
@@ -76,9 +87,9 @@ class _Lowering:
         size = self._unified(one, other)
         self._bytes.append(size)
         if isinstance(size, Growing):
-            self.builder.buffer(size.each, size.per)
+            self._say("buffer", each=size.each, per=size.per)
         else:
-            self.builder.buffer(size, "step")
+            self._say("buffer", each=size, per="step")
 
     def call(self, one: Call | CallBack, other: Call | CallBack) -> None:
         if isinstance(one, CallBack) and isinstance(other, CallBack):
@@ -94,9 +105,16 @@ class _Lowering:
         fixed = dict(call.fixed)
         if isinstance(layer := fixed.get("layer"), Layer):
             if layer not in self._layers:
-                self._layers[layer] = self.builder.layer(layer.k, layer.v, layer.sizes)
+                self._layers[layer] = self.builder.layer(layer.k.span, layer.v.span, layer.sizes)
+                self.script.layers.append(layer.k.address)
             fixed["layer"] = self._layers[layer]
-        getattr(self.builder, call.name)(**call.buffers, **fixed)
+        self._say(call.name, **call.buffers, **fixed)
+
+    def _say(self, name: str, **arguments: Any) -> None:
+        """To the builder, and to the script."""
+        self.script.add(name, arguments)
+        native = {key: value.span if isinstance(value, Lent) else value for key, value in arguments.items()}
+        getattr(self.builder, name)(**native)
 
     def _call_back(self, one: CallBack, other: CallBack) -> None:
         parts = [
@@ -116,6 +134,7 @@ class _Lowering:
         writes = [place.buffer for place in [*changes, *makes] if place.buffer is not None]
         assert all(buffer is not None for buffer in makes_buffers), "what an op makes is a buffer"
         order = [*CALL_BACK_INPUTS, *reads, *writes]
+        self.script.is_whole = False
         function = _Answer(one.function, args, kwargs, makes, order, self._bytes)
         self.builder.call_back(one.name, function, reads, writes)
 

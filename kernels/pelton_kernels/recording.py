@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from pelton_kernels import cpu, ops
 from pelton_kernels.packed import PackedWeight, Scheme
+from pelton_kernels.script import Lent
 
 aten = torch.ops.aten
 
@@ -60,8 +61,8 @@ Memory = Buffer | Input
 class Layer:
     """A pair of caches by address."""
 
-    k: tuple[int, int]
-    v: tuple[int, int]
+    k: Lent
+    v: Lent
     sizes: tuple[int, ...]
 
 
@@ -352,11 +353,11 @@ class Recorder:
             raise RecordingError(f"`{name}` is a part of a larger tensor")
         return buffer.number
 
-    def _fixed(self, name: str, tensor: Tensor) -> tuple[int, int]:
+    def _fixed(self, name: str, tensor: Tensor) -> Lent:
         if _storage(tensor) in self._memory:
             raise RecordingError(f"`{name}` is computed anew in each step")
         self.recording.lenders.append(tensor)
-        return span(tensor)
+        return Lent(*span(tensor), tensor.itemsize)
 
     def _layer(self, k_cache: Tensor, v_cache: Tensor) -> Layer:
         return Layer(self._fixed("k_cache", k_cache), self._fixed("v_cache", v_cache), tuple(k_cache.shape))

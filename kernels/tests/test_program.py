@@ -52,7 +52,7 @@ def recorded(model: Model, tokens: int, draws: int) -> Recording:
 
 def program_of(model: Model, dtype: torch.dtype) -> Program:
     sizes = Counts(5, 2), Counts(8, 3)
-    return build(dtype, (recorded(model, 5, 2), recorded(model, 8, 3)), sizes)
+    return build(dtype, (recorded(model, 5, 2), recorded(model, 8, 3)), sizes).program
 
 
 def run(program: Program, given: dict[str, Tensor]) -> Tensor:

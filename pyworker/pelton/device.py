@@ -1,12 +1,10 @@
-"""Where a model runs, and what there is of memory. The one place that asks torch or the kernel about the machine."""
+"""Where a model runs, and what there is of memory there. The one place that asks torch about the machine."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 
+from pelton import machine
 from pelton.loading.error import LoadError
 
 CARD_SHARE = 0.92  # of a card's free memory; the rest is for the driver's own allocations and for fragmentation
@@ -31,15 +29,4 @@ def memory(device: torch.device, limit_bytes: int) -> tuple[int, int]:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return 0, int(free * CARD_SHARE)
-    held = _kilobytes(Path("/proc/self/status"), "RssAnon") * 1024
-    return held, limit_bytes or held + _kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _kilobytes(path: Path, name: str) -> int:
-    line = next(line for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1])
+    return machine.memory(limit_bytes)

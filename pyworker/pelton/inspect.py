@@ -20,6 +20,7 @@ import torch
 from pelton_kernels import _native
 from pelton_kernels.recording import span
 
+from pelton.kv import DTYPES
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
 from pelton.loading.wish import Wish
@@ -191,7 +192,7 @@ def _folded(lines: list[Line]) -> list[Line]:
 def _probe(loaded: Loaded) -> Machine:
     """What all threads reach now."""
     probe = _native.ReadProbe(PROBE_BYTES)
-    square = torch.randn(PROBE_SIDE, PROBE_SIDE).to(loaded.kv.shape.dtype)
+    square = torch.randn(PROBE_SIDE, PROBE_SIDE).to(DTYPES[loaded.kv.shape.dtype])
     reads, products = [], []
     for _ in range(3):
         began = time.perf_counter()

@@ -14,15 +14,11 @@ import torch
 from pelton_kernels import ops
 from torch import Tensor
 
+from pelton.kv_shape import Kind, KvShape
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}  # what the kernels compute in
 KINDS_MAX = 16  # as many as the router's core knows
 PADDING_MAX = 0.2  # of the layers with one window: what equal kinds may leave unused
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Some layers that share block tables. `window`: how many tokens they see, the latest included; None: all."""
-
-    window: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +77,6 @@ def divide(windows: Sequence[int | None]) -> Division:
     return Division(tuple(all_kinds), per_kind, tuple(places[layer] for layer in range(len(windows))))
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    """What one token's KV takes, and how tokens are grouped. `layers`: those of one kind."""
-
-    layers: int
-    heads: int
-    head_dim: int
-    block_size: int
-    dtype: torch.dtype
-    kinds: tuple[Kind, ...] = (Kind(None),)
-
-    @property
-    def block_bytes(self) -> int:
-        """Keys and values of one block in all layers of a kind."""
-        return 2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.itemsize
-
-    def blocks_for(self, tokens: int) -> int:
-        """The most blocks that a request of so many tokens holds: of a window as many as it may touch. As the core counts them."""
-        places = -(-tokens // self.block_size)
-        return sum(
-            places if kind.window is None else min(places, 1 - (-(kind.window - 1) // self.block_size))
-            for kind in self.kinds
-        )
-
-
 class KvArena:
     """Keys and values by layer of a kind, each [blocks, heads, block size, head dim].
 
@@ -139,10 +110,10 @@ def _allocate(shape: KvShape, blocks: int, device: torch.device) -> Tensor:
     A CPU's is touched now, in huge pages where there are some: else a server would grow for hours, block by block, and
     meet the machine's limit when it is busiest.
     """
-    size = blocks * shape.block_bytes
+    size, dtype = blocks * shape.block_bytes, DTYPES[shape.dtype]
     if device.type != "cpu":
-        return torch.empty(size // shape.dtype.itemsize, dtype=shape.dtype, device=device)
+        return torch.empty(size // dtype.itemsize, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=shape.dtype).zero_()
+    return torch.frombuffer(memory, dtype=dtype).zero_()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from pelton_kernels import ops
 from pelton_kernels._native import Program
-from pelton_kernels.program import Counts, build
+from pelton_kernels.program import Built, Counts, build
 from pelton_kernels.recording import Recording, RecordingError, record, span
 from torch import Tensor
 
-from pelton.kv import KvArena
+from pelton.kv import DTYPES, KvArena
 from pelton.models.decoder import Decoder
 from pelton.step import Step
 
@@ -52,22 +52,23 @@ class Rows:
 
 
 @torch.inference_mode()
-def record_model(model: Decoder, kv: KvArena, positions: int) -> Program | None:
-    """The model's program, or None. `positions`: of the longest request. What blocks hold before is lost: only for an arena
-    that serves nobody yet."""
+def record_model(model: Decoder, kv: KvArena, positions: int) -> Built | None:
+    """The model's program and its script, or None. `positions`: of the longest request. What blocks hold before is lost: only
+    for an arena that serves nobody yet."""
     first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
     try:
         recordings = _record(model, first), _record(model, second)
-        program = build(kv.shape.dtype, recordings, (first.counts, second.counts))
+        built = build(DTYPES[kv.shape.dtype], recordings, (first.counts, second.counts))
     except RecordingError as why:
         log.warning("the model is run eagerly, which is slower: %s", why)
         return None
+    program = built.program
     if not torch.equal(run_program(program, second, model.config.vocab), run_model(model, second)):
         log.error("the model is run eagerly, which is slower: its program gives other bits. Please report this")
         return None
     if program.call_backs:
         log.warning("%d calls of the model's program go back to PyTorch: they have no kernel", program.call_backs)
-    return program
+    return built
 
 
 def run_model(model: Decoder, rows: Rows) -> Tensor:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from pelton.kv import KINDS_MAX, Kind, KvShape, divide
+from pelton.kv import KINDS_MAX, divide
+from pelton.kv_shape import Kind, KvShape
 from pelton.layers.rotary import Rope
 from pelton.loading.budget import MIB, Budget, plan
 from pelton.loading.error import LoadError
@@ -32,7 +32,7 @@ CONFIG = DecoderConfig(
     windows=(None,) * 16,
     attention_scale=64**-0.5,
 )
-KV = KvShape(layers=16, heads=4, head_dim=64, block_size=32, dtype=torch.bfloat16)  # 512 KiB per block, 128 MiB per 8k
+KV = KvShape(layers=16, heads=4, head_dim=64, block_size=32, dtype="bfloat16")  # 512 KiB per block, 128 MiB per 8k
 WEIGHTS, HELD = 500 * MIB, 200 * MIB
 WISH = Wish(Path(), slots=16, token_budget=512)
 

@@ -158,10 +158,12 @@ def test_an_op_without_a_kernel_goes_back_to_torch_and_the_model_says_that_it_is
 ) -> None:
     loaded = load_whole(checkpoints / "qwen3")
     model: Any = Patched(loaded.model, CALL_BACKS[name])
-    program = record_model(model, loaded.kv, 512)
-    assert program is not None
+    built = record_model(model, loaded.kv, 512)
+    assert built is not None
+    program = built.program
     assert program.call_backs > 0
-    assert not dataclasses.replace(loaded, program=program).is_invariant
+    assert not built.script.is_whole
+    assert not dataclasses.replace(loaded, built=built).is_invariant
     source = random.Random(name)
     for _ in range(6):
         rows = any_rows(loaded, source)
@@ -171,7 +173,7 @@ def test_an_op_without_a_kernel_goes_back_to_torch_and_the_model_says_that_it_is
 def test_whole_requests_of_a_model_with_call_backs_are_those_of_the_eager_model(checkpoints: Path) -> None:
     loaded = load_whole(checkpoints / "llama")
     model: Any = Patched(loaded.model, CALL_BACKS["elementwise"])
-    patched = dataclasses.replace(loaded, model=model, program=record_model(model, loaded.kv, 512))
+    patched = dataclasses.replace(loaded, model=model, built=record_model(model, loaded.kv, 512))
     prompts = [[1], [2, 3, 4], list(range(60))]
 
     def drawn(loaded: Loaded) -> list[list[int]]:
@@ -200,11 +202,11 @@ def test_a_model_that_is_no_program_is_run_eagerly_and_the_log_says_why(
     loaded = load_whole(checkpoints / "llama")
     model: Any = Patched(loaded.model, REFUSED[why])
     with caplog.at_level("WARNING", "pelton.worker"):
-        program = record_model(model, loaded.kv, 512)
-    assert program is None
+        built = record_model(model, loaded.kv, 512)
+    assert built is None
     assert "run eagerly" in caplog.text
     assert why in caplog.text
-    eager = dataclasses.replace(loaded, model=model, program=None)
+    eager = dataclasses.replace(loaded, model=model, built=None)
     assert not eager.is_invariant
     assert TinyRouter(eager).run(Request(Admit(0), [5, 6], 3))[0]
 

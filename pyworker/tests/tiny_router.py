@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pelton.frames import Counts, FrameViews, Results
 from pelton.host import HostBlocks
+from pelton.kept.entry import Kept
 from pelton.loading.load import Loaded
 from pelton.runner import Runner
 from pelton.worker.steps import steps_for
@@ -46,21 +47,22 @@ class Request:
 class OneByOne:
     """Computes plans as they are handed in: by the model's program if it has one, else eagerly."""
 
-    def __init__(self, loaded: Loaded, host: HostMemory | None = None) -> None:
+    def __init__(self, loaded: Loaded | Kept, host: HostMemory | None = None) -> None:
         self.end = WorkerEnd.inline(CAPACITIES, 1)
         self.end.set_bounds(
             host_blocks=0 if host is None else host.blocks,
-            blocks=loaded.kv.blocks,
-            kinds=len(loaded.kv.shape.kinds),
-            block_size=loaded.kv.shape.block_size,
-            vocab=loaded.model.config.vocab,
+            blocks=loaded.budget.blocks,
+            kinds=len(loaded.shape.kinds),
+            block_size=loaded.shape.block_size,
+            vocab=loaded.vocab,
             positions=loaded.budget.max_model_len,
         )
         self._views = FrameViews(self.end)
         bounds = CAPACITIES["slots"], CAPACITIES["top_logprobs"]
         self._native = steps_for(loaded, *bounds, host) if loaded.program else None
-        host_blocks = None if host is None else HostBlocks(host, loaded.device)
-        self._eager = None if loaded.program else Runner(loaded, *bounds, host_blocks)
+        self._eager = None
+        if isinstance(loaded, Loaded) and not loaded.program:
+            self._eager = Runner(loaded, *bounds, None if host is None else HostBlocks(host, loaded.device))
 
     def compute(self) -> Results:
         """The next plan that was accepted, computed; its results count until the frame is written again."""
@@ -80,13 +82,13 @@ class OneByOne:
 class TinyRouter:
     """Drives a worker's steps. `chunk` bounds a row's tokens; None: all that the budget leaves, at random."""
 
-    def __init__(self, loaded: Loaded, chunk: int | None = None, seed: int = 0) -> None:
+    def __init__(self, loaded: Loaded | Kept, chunk: int | None = None, seed: int = 0) -> None:
         self._worker = OneByOne(loaded)
-        shape = loaded.kv.shape
+        shape = loaded.shape
         self._block_size = shape.block_size
         self._kinds = shape.kinds
         self.held_max = 0  # blocks that requests held at once
-        self._free = list(range(loaded.kv.blocks))
+        self._free = list(range(loaded.budget.blocks))
         self._chunk = chunk
         self._random = random.Random(seed)
         self._random.shuffle(self._free)  # blocks of a request lie anywhere
@@ -168,7 +170,7 @@ class TinyRouter:
 
 def eagerly(loaded: Loaded) -> Loaded:
     """The same model, run through Python: the oracle of its program."""
-    return dataclasses.replace(loaded, program=None)
+    return dataclasses.replace(loaded, built=None)
 
 
 def load_whole(folder: object, **wish: object) -> Loaded:

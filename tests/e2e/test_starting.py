@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
-from support.server import PELTON, Server
+from support.load import complete
+from support.server import PELTON, Server, serving
 
 
 def test_the_port_answers_while_the_model_loads(checkpoints: Path) -> None:
@@ -97,3 +100,38 @@ def test_a_damaged_checkpoint_names_the_tensor(checkpoints: Path, tmp_path: Path
     assert ended.returncode == 1
     assert "model.layers.1.mlp.up_proj.weight" in ended.stderr
     assert "model.layers.0.no_such.weight" in ended.stderr
+
+
+def maps_torch(pid: int) -> bool:
+    """Whether a process has PyTorch in its memory."""
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_the_second_start_reads_what_the_first_has_kept_and_says_the_same(checkpoints: Path, tmp_path: Path) -> None:
+    flags = ("--model-cache", str(tmp_path), "--max-model-len", "256")
+    answers = []
+    for is_kept in (False, True):
+        with serving(checkpoints / "llama-gqa", *flags) as server:
+            assert maps_torch(server.worker_pid()) != is_kept
+            answers.append(complete(server, [5, 9, 77], max_tokens=12).tokens)
+            server.wait_until("the model is kept", lambda: list(tmp_path.glob("*.kept")))
+    assert answers[0] == answers[1]
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+
+
+def test_a_worker_that_died_comes_back_from_what_was_kept(checkpoints: Path, tmp_path: Path) -> None:
+    with serving(checkpoints / "llama-gqa", "--model-cache", str(tmp_path), "--max-model-len", "256") as server:
+        server.wait_until("the model is kept", lambda: list(tmp_path.glob("*.kept")))
+        before = complete(server, [5, 9, 77], max_tokens=12).tokens
+        first = server.worker_pid()
+        os.kill(first, signal.SIGKILL)
+        assert complete(server, [5, 9, 77], max_tokens=12).tokens == before
+        assert server.worker_pid() != first
+        assert not maps_torch(server.worker_pid())
+
+
+def test_without_room_nothing_is_kept_and_the_model_runs(checkpoints: Path, tmp_path: Path) -> None:
+    flags = ("--model-cache", str(tmp_path / "models"), "--model-cache-size", "0")
+    with serving(checkpoints / "llama-gqa", *flags) as server:
+        assert len(complete(server, [5], max_tokens=3).tokens) == 3
+    assert not (tmp_path / "models").exists()

@@ -40,6 +40,7 @@ pub use isa::Isa;
 pub use linear::{
     Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Stored, linear, linear_quantized,
 };
+pub use memory::Buffer;
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;

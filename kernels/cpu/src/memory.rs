@@ -12,7 +12,7 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Zeroed bytes of its own, aligned to a huge page.
 ///
 /// Mapped, not allocated: pages are touched first by the threads that fill them, after the advice, and go back when dropped.
-pub(crate) struct Buffer {
+pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
     /// What was mapped: up to a huge page longer, so that an aligned start lies within.
@@ -26,7 +26,7 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// No bytes, and no mapping.
-    pub(crate) fn empty() -> Self {
+    pub fn empty() -> Self {
         Self { start: NonNull::<[u64; 8]>::dangling().cast(), len: 0, mapped: (std::ptr::null_mut(), 0) }
     }
 
@@ -34,7 +34,7 @@ impl Buffer {
     ///
     /// # Panics
     /// When the system has no memory left, like any allocation.
-    pub(crate) fn zeroed(len: usize) -> Self {
+    pub fn zeroed(len: usize) -> Self {
         if len == 0 {
             return Self::empty();
         }
@@ -65,16 +65,23 @@ impl Buffer {
     fn ask_for_huge_pages(&self) {}
 
     /// How many bytes it holds.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn as_slice<T: Pod>(&self) -> &[T] {
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of it, to read.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
         // SAFETY: initialised (mapped zeroed), owned, `len` long; the dangling start of an empty buffer is aligned.
         bytemuck::cast_slice(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
-    pub(crate) fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+    /// All of it, to write.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         // SAFETY: as in `as_slice`, and borrowed mutably.
         bytemuck::cast_slice_mut(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }

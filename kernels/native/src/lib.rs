@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 mod frame;
 mod host;
+mod kept;
 mod masks;
 mod ops;
 mod program;
@@ -17,6 +18,7 @@ mod weights;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
     host::register(module)?;
+    kept::register(module)?;
     masks::register(module)?;
     ops::register(module)?;
     weights::register(module)?;

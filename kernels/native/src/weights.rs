@@ -28,6 +28,12 @@ impl PackedWeight {
     fn nbytes(&self) -> usize {
         self.0.bytes()
     }
+
+    /// What `KeptFile.weight` must know of it.
+    #[getter]
+    fn numbers(&self) -> Vec<u64> {
+        self.0.numbers()
+    }
 }
 
 /// Bits, group (0: a whole column), format of the activations that are multiplied: "int8" or "float".

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from typing import Protocol
 
-from pelton.kv import KvShape
+from pelton.kv_shape import KvShape
 from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
-from pelton.models.config import DecoderConfig
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 MIB = UNITS["MiB"]
@@ -23,6 +23,38 @@ WHOLE_REQUESTS = 4  # of the longest context
 PLENTY_TOKENS = 1 << 18
 BLOCKS_MAX = (1 << 31) - 1
 CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
+
+
+class Sizes(Protocol):
+    """What of a model's config decides how much its steps take."""
+
+    @property
+    def positions(self) -> int:
+        """The longest context."""
+
+    @property
+    def vocab(self) -> int:
+        """Tokens that there are."""
+
+    @property
+    def width(self) -> int:
+        """Of what flows between layers."""
+
+    @property
+    def heads(self) -> int:
+        """Of queries."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Of each head."""
+
+    @property
+    def mlp_width(self) -> int:
+        """Within an MLP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +72,15 @@ class Budget:
     blocks_per_request: int  # of the longest context
 
 
-def plan(
-    wish: Wish, config: DecoderConfig, kv: KvShape, weights_bytes: int, held_bytes: int, limit_bytes: int
-) -> Budget:
+def plan(wish: Wish, sizes: Sizes, kv: KvShape, weights_bytes: int, held_bytes: int, limit_bytes: int) -> Budget:
     """`held_bytes`: what the process or the card has taken already. `limit_bytes`: the most that it may take."""
-    if wish.max_model_len > config.positions:
+    if wish.max_model_len > sizes.positions:
         raise LoadError(
-            f"--max-model-len {wish.max_model_len} is more than the model's {config.positions}: "
-            f"set --max-model-len to at most {config.positions}"
+            f"--max-model-len {wish.max_model_len} is more than the model's {sizes.positions}: "
+            f"set --max-model-len to at most {sizes.positions}"
         )
-    longest = wish.max_model_len or _longest(wish, config, kv, limit_bytes - held_bytes - weights_bytes)
-    activation_bytes = _activations(wish, config, kv, longest)
+    longest = wish.max_model_len or _longest(wish, sizes, kv, limit_bytes - held_bytes - weights_bytes)
+    activation_bytes = _activations(wish, sizes, kv, longest)
     fixed = held_bytes + weights_bytes + activation_bytes
     left = limit_bytes - fixed
     one_request = kv.blocks_for(longest) * kv.block_bytes
@@ -100,19 +130,19 @@ def _enough(wish: Wish, kv: KvShape, longest: int) -> int:
     return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
 
 
-def _longest(wish: Wish, config: DecoderConfig, kv: KvShape, room: int) -> int:
+def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int) -> int:
     """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
 
     def fits(places: int) -> bool:
-        longest = min(places * kv.block_size, config.positions)
+        longest = min(places * kv.block_size, sizes.positions)
         of_kv = kv.blocks_for(longest) * kv.block_bytes
         within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
-        return within and _activations(wish, config, kv, longest) + max(of_kv, wish.kv_bytes) <= room
+        return within and _activations(wish, sizes, kv, longest) + max(of_kv, wish.kv_bytes) <= room
 
     # What a context takes grows with it, so the first one that does not fit can be searched by halving.
-    most = _ceil(min(config.positions, CONTEXT_MAX), kv.block_size)
+    most = _ceil(min(sizes.positions, CONTEXT_MAX), kv.block_size)
     places = bisect.bisect_left(range(1, most + 1), True, key=lambda count: not fits(count))
-    return min(max(1, places) * kv.block_size, config.positions)
+    return min(max(1, places) * kv.block_size, sizes.positions)
 
 
 def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
@@ -124,15 +154,15 @@ def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
     return fitting * kv.block_size
 
 
-def _activations(wish: Wish, config: DecoderConfig, kv: KvShape, longest: int) -> int:
+def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int) -> int:
     """An upper bound: everything that a layer makes, as if nothing were given back within it."""
-    heads = (config.heads + 2 * config.kv_heads) * config.head_dim
-    per_token = 6 * config.width + 2 * heads + 2 * config.heads * config.head_dim + 3 * config.mlp_width
-    step = wish.token_budget * (per_token * kv.dtype.itemsize + 16)  # ids, positions and KV slots
+    heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+    per_token = 6 * sizes.width + 2 * heads + 2 * sizes.heads * sizes.head_dim + 3 * sizes.mlp_width
+    step = wish.token_budget * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
     tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
     # Logits, their copy while they are sorted, and the counts that penalties need.
-    drawing = wish.slots * config.vocab * (4 + 4 + 4)
-    angles = longest * config.head_dim * 4
+    drawing = wish.slots * sizes.vocab * (4 + 4 + 4)
+    angles = longest * sizes.head_dim * 4
     return step + tables + drawing + angles
 
 

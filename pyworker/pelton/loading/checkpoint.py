@@ -5,7 +5,6 @@ Never here: what the tensors are for. Only names inside the folder are opened, w
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -56,16 +55,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise LoadError(f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)")
     return read_json(folder / "config.json")
-
-
-def fingerprint(folder: Path) -> str:
-    """Changes when a file that loading reads is replaced: names, sizes and times, not contents."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.suffix in {".json", ".safetensors"}:
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n".encode())
-    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

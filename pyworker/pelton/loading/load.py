@@ -11,14 +11,18 @@ from dataclasses import dataclass
 import torch
 from pelton_kernels import ops
 from pelton_kernels._native import Program
+from pelton_kernels.program import Built
 
-from pelton import device as machine
-from pelton.kv import KvArena, KvShape
+from pelton import device as devices
+from pelton import machine
+from pelton.kv import DTYPES, KvArena
+from pelton.kv_shape import KvShape
 from pelton.layers.linear import Linear
 from pelton.loading import budget, weights
 from pelton.loading.budget import Budget
 from pelton.loading.checkpoint import Checkpoint, read_config
 from pelton.loading.error import LoadError
+from pelton.loading.ready import Progress
 from pelton.loading.wish import Wish
 from pelton.models import resolve
 from pelton.models.decoder import Decoder
@@ -28,18 +32,6 @@ from pelton.quantization import quantization_of
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
-
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}  # what the kernels compute in
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far loading is, in bytes over all stages; the budget once it is known."""
-
-    stage: str
-    done: int
-    total: int
-    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +47,27 @@ class Loaded:
     numerics_id: str
     slots: int  # the bounds of one step
     token_budget: int
-    program: Program | None  # None: the model is run eagerly
+    built: Built | None  # None: the model is run eagerly
+
+    @property
+    def program(self) -> Program | None:
+        """None: the model is run eagerly."""
+        return None if self.built is None else self.built.program
+
+    @property
+    def family_name(self) -> str:
+        """As the report has it."""
+        return self.family.name
+
+    @property
+    def vocab(self) -> int:
+        """How many tokens there are."""
+        return self.model.config.vocab
+
+    @property
+    def shape(self) -> KvShape:
+        """Of the KV's blocks."""
+        return self.kv.shape
 
     @property
     def is_invariant(self) -> bool:
@@ -70,7 +82,7 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     quantization = quantization_of(read_config(wish.folder), wish.quantize, wish.quantize_skip)
     checkpoint = Checkpoint.open(wish.folder)
     family, config = resolve(checkpoint.config)
-    device = machine.choose(wish.device)
+    device = devices.choose(wish.device)
     if quantization.is_quantised and device.type != "cpu":
         raise LoadError(f"{quantization.name} weights run on CPUs; set --device cpu, or give a checkpoint of bfloat16")
     weights.check_sizes(config, checkpoint)
@@ -83,12 +95,12 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
     config = config.within(wish.max_model_len)
     division = config.division
-    shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype, division.kinds)
+    shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds)
     bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
     found = weights.holdings(bare, family, quantization)
     weights.compare(found, family, config, quantization, checkpoint)
     planned = budget.plan(
-        wish, config, shape, weights.needed_bytes(found, dtype), *machine.memory(device, wish.memory_limit_bytes)
+        wish, config, shape, weights.needed_bytes(found, dtype), *devices.memory(device, wish.memory_limit_bytes)
     )
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(
@@ -106,11 +118,22 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
-        program = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
-        if program is None:
+        built = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
+        if built is None:
             _try_step(model, arena, device)
     numerics = f"{_numerics_id(model, device, dtype)}{division.numerics}"
-    return Loaded(family, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, program)
+    return Loaded(
+        family,
+        model,
+        arena,
+        planned,
+        device,
+        dtype_name,
+        numerics,
+        wish.slots,
+        wish.token_budget,
+        built,
+    )
 
 
 def load_whole(wish: Wish) -> Loaded:

@@ -21,4 +21,6 @@ class Wish:
     token_budget: int = 2048
     device: str = "auto"
     quantize: str = "auto"
+    kept_folder: Path | None = None  # of loaded models, for the next start
+    kept_bytes: int = 0  # the most that all of them may take there
     quantize_skip: str = "head"  # layers that stay as they are, by the names of `Llama.names`, with wildcards

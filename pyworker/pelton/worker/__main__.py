@@ -51,8 +51,6 @@ def main() -> int:
     except (AddressError, OSError, RuntimeError) as error:  # RuntimeError: gRPC could not bind
         log.error("cannot listen on %s: %s", args.listen, error)
         return 2
-    # torch takes seconds to import: meanwhile the router can connect and shake hands.
-    threading.Thread(target=_import_torch, name="import", daemon=True).start()
     log.info("worker %d listens on %s", os.getpid(), args.listen)
     end.wait()
     server.stop(GRACE_S).wait()
@@ -110,11 +108,6 @@ def _start(args: argparse.Namespace, end: threading.Event) -> tuple[grpc.Server,
         server.add_secure_port(address.grpc, grpc.ssl_server_credentials([pair]))
     server.start()
     return server, sockets
-
-
-def _import_torch() -> None:
-    import pelton.loading.load
-    import pelton.worker.eager  # noqa: F401
 
 
 if __name__ == "__main__":

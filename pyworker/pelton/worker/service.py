@@ -61,13 +61,13 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
         )
 
     def Load(self, request: pb.LoadRequest, context: grpc.ServicerContext) -> Iterator[pb.LoadProgress]:  # noqa: N802
-        yield pb.LoadProgress(stage="importing PyTorch")  # it may still be on its way
         from pelton.loading.error import LoadError
-        from pelton.loading.load import Progress
+        from pelton.loading.ready import Progress
         from pelton.loading.wish import Wish
 
         fields = {field.name: getattr(request, field.name) for field in request.DESCRIPTOR.fields}
-        wish = Wish(folder=Path(fields.pop("model_path")), **fields)
+        kept = fields.pop("kept_folder")
+        wish = Wish(folder=Path(fields.pop("model_path")), kept_folder=Path(kept) if kept else None, **fields)
         try:
             for said in self._session.load(wish, context.is_active):
                 yield _progress(said) if isinstance(said, Progress) else _report(said)
@@ -142,13 +142,13 @@ def _progress(said: Any) -> pb.LoadProgress:
 def _report(loaded: Any) -> pb.LoadProgress:
     budget = pb.Budget(**dataclasses.asdict(loaded.budget))
     report = pb.ModelReport(
-        family=loaded.family.name,
+        family=loaded.family_name,
         dtype=loaded.dtype,
-        vocab_size=loaded.model.config.vocab,
+        vocab_size=loaded.vocab,
         max_model_len=loaded.budget.max_model_len,
-        block_size=loaded.kv.shape.block_size,
-        blocks=loaded.kv.blocks,
-        kinds=[_kind(kind) for kind in loaded.kv.shape.kinds],
+        block_size=loaded.shape.block_size,
+        blocks=loaded.budget.blocks,
+        kinds=[_kind(kind) for kind in loaded.shape.kinds],
         budget=budget,
         numerics_id=loaded.numerics_id,
         invariant=loaded.is_invariant,

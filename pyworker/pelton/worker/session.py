@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
+from pelton.worker import about
 from pelton.worker.steps import StepLoop, steps_for
 
 if TYPE_CHECKING:
-    from pelton.loading.load import Loaded, Progress
+    from pelton.loading.ready import Progress, Ready
     from pelton.loading.wish import Wish
 
 log = logging.getLogger("pelton.worker")
@@ -49,7 +50,7 @@ class Session:
         self._nonce = b""
         self.epoch = 0  # of the latest handshake
         self._is_loading = False
-        self._loaded: tuple[Wish, str, Loaded] | None = None  # the wish, the files' fingerprint, the model
+        self._loaded: tuple[Wish, str, Ready] | None = None  # the wish, the files' fingerprint, the model
         self._loop: StepLoop | None = None
 
     def handshake(self, nonce: bytes, epoch: int) -> None:
@@ -60,10 +61,10 @@ class Session:
             self._refuse_if_held()
             self._nonce, self.epoch = nonce, epoch
 
-    def load(self, wish: Wish, is_wanted: Callable[[], bool]) -> Iterator[Progress | Loaded]:
+    def load(self, wish: Wish, is_wanted: Callable[[], bool]) -> Iterator[Progress | Ready]:
         """Yields progress, and last the model. Stops early once it is no longer wanted."""
-        from pelton.loading.checkpoint import fingerprint
-        from pelton.loading.load import load
+        from pelton.loading.fingerprint import fingerprint
+        from pelton.loading.start import start
 
         with self._lock:
             if not self._nonce:
@@ -76,7 +77,7 @@ class Session:
                 log.info("the model is loaded already")
             else:
                 self._forget_model()
-                loading = load(wish)
+                loading = start(wish)
                 while True:
                     if not is_wanted():
                         log.warning("loading was given up: the router has gone")
@@ -117,22 +118,22 @@ class Session:
                     f"frames of {slots[2]} slots and {tokens[2]} tokens; "
                     f"the model was loaded for {loaded.slots} and {loaded.token_budget}"
                 )
-            if host is not None and host.block_bytes != loaded.kv.shape.block_bytes:
+            if host is not None and host.block_bytes != loaded.shape.block_bytes:
                 raise ClaimError(
                     f"host memory for blocks of {host.block_bytes} bytes; "
-                    f"the model's blocks have {loaded.kv.shape.block_bytes}"
+                    f"the model's blocks have {loaded.shape.block_bytes}"
                 )
-            vocab = loaded.model.config.vocab
+            vocab = loaded.vocab
             if masks is not None and (masks.slots != slots[2] or masks.tokens != vocab or masks.epoch != self.epoch):
                 raise ClaimError(
                     f"masks of {masks.slots} slots and {masks.tokens} tokens in epoch {masks.epoch}; "
                     f"frames and model have {slots[2]} and {vocab} in epoch {self.epoch}"
                 )
             end.set_bounds(
-                blocks=loaded.kv.blocks,
-                kinds=len(loaded.kv.shape.kinds),
+                blocks=loaded.budget.blocks,
+                kinds=len(loaded.shape.kinds),
                 host_blocks=0 if host is None else host.blocks,
-                block_size=loaded.kv.shape.block_size,
+                block_size=loaded.shape.block_size,
                 vocab=vocab,
                 positions=loaded.budget.max_model_len,
             )
@@ -144,7 +145,7 @@ class Session:
         with self._lock:
             if self._loaded is None:
                 raise ClaimError("no model is loaded")
-            return MaskMemory.local(slots, self._loaded[2].model.config.vocab, self.epoch)
+            return MaskMemory.local(slots, self._loaded[2].vocab, self.epoch)
 
     def detach(self, loop: StepLoop) -> None:
         """Ends a loop; the worker is free for the next router."""
@@ -180,10 +181,9 @@ class Session:
         """Before another model is read: two do not fit."""
         if self._loaded is None:
             return
-        device = self._loaded[2].device
         self._loaded = None
         gc.collect()
-        if device.type == "cuda":
+        if about.device()[0] != "cpu":
             import torch
 
             torch.cuda.empty_cache()
@@ -191,5 +191,8 @@ class Session:
 
 def _same(one: Wish, other: Wish) -> bool:
     """Whether the loaded model will do. The memory limit is left out: routers read it from what is free at their start,
-    and what is loaded was within the limit of its day."""
-    return dataclasses.replace(one, memory_limit_bytes=0) == dataclasses.replace(other, memory_limit_bytes=0)
+    and what is loaded was within the limit of its day. So is where models are kept."""
+    ours, theirs = (
+        dataclasses.replace(wish, memory_limit_bytes=0, kept_folder=None, kept_bytes=0) for wish in (one, other)
+    )
+    return ours == theirs

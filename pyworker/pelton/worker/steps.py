@@ -16,7 +16,7 @@ from pelton_kernels import _native
 from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
 
 if TYPE_CHECKING:
-    from pelton.loading.load import Loaded
+    from pelton.loading.ready import Ready
 
 log = logging.getLogger("pelton.worker")
 
@@ -45,23 +45,25 @@ class Steps(Protocol):
 
 
 def steps_for(
-    loaded: Loaded, slots: int, top_logprobs: int, host: HostMemory | None = None, masks: MaskMemory | None = None
+    loaded: Ready, slots: int, top_logprobs: int, host: HostMemory | None = None, masks: MaskMemory | None = None
 ) -> Steps:
     """Fresh slots for a router; `host` is its memory of saved blocks, if it hands one over, and `masks` that of its masks:
     without it, rows that have one are not drawn."""
     if loaded.program is None:
+        from pelton.loading.load import Loaded
         from pelton.worker.eager import EagerSteps
 
+        assert isinstance(loaded, Loaded), "what was kept has a program"
         return EagerSteps(loaded, slots, top_logprobs, host, masks)
     return _native.Steps(
         loaded.program,
         host,
         masks,
         slots=slots,
-        kinds=len(loaded.kv.shape.kinds),
+        kinds=len(loaded.shape.kinds),
         positions=loaded.budget.max_model_len,
-        block_size=loaded.kv.shape.block_size,
-        vocabulary=loaded.model.config.vocab,
+        block_size=loaded.shape.block_size,
+        vocabulary=loaded.vocab,
         top_logprobs=top_logprobs,
     )
 

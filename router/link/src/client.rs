@@ -205,9 +205,10 @@ pub(crate) async fn load(
     deadlines: &Deadlines,
     mut tell: impl FnMut(Said),
 ) -> Result<ModelReport, Trouble> {
-    let model_path = options.model_path.to_str().map(str::to_owned);
+    let utf8 = |path: &Path| path.to_str().map(str::to_owned);
     let request = LoadRequest {
-        model_path: model_path.ok_or_else(|| Trouble::Contract("the model's path is not UTF-8".to_owned()))?,
+        model_path: utf8(&options.model_path)
+            .ok_or_else(|| Trouble::Contract("the model's path is not UTF-8".to_owned()))?,
         dtype: options.dtype.clone(),
         max_model_len: options.max_model_len,
         kv_bytes: options.kv_bytes,
@@ -219,6 +220,8 @@ pub(crate) async fn load(
         device: options.device.clone(),
         quantize: options.quantize.clone(),
         quantize_skip: options.quantize_skip.clone(),
+        kept_folder: utf8(&options.kept_folder).unwrap_or_default(), // nothing is kept there, as if it were not set
+        kept_bytes: options.kept_bytes,
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

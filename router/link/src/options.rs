@@ -88,6 +88,10 @@ pub struct LoadOptions {
     pub quantize: String,
     /// Layers that are not rounded.
     pub quantize_skip: String,
+    /// Where loaded models are kept for the next start, on the worker's host.
+    pub kept_folder: PathBuf,
+    /// The most that all of them may take there; 0: none is kept.
+    pub kept_bytes: u64,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

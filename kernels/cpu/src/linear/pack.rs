@@ -51,6 +51,26 @@ impl<E: Element> PackedWeight<E> {
         Self { columns, depth, panel_vectors, data, element: PhantomData }
     }
 
+    /// Takes the bytes of a weight that was packed for the same instruction set; none: they are not of these sizes.
+    pub(crate) fn restored(isa: Isa, columns: usize, depth: usize, data: Buffer) -> Option<Self> {
+        let panel_vectors = isa.run(Width);
+        let panel_columns = panel_vectors * LANES;
+        let units = columns.div_ceil(panel_columns).checked_mul(depth.div_ceil(E::PACK))?;
+        let bytes = units.checked_mul(panel_columns * size_of::<E::Unit>())?;
+        (columns > 0 && data.len() == bytes).then_some(Self {
+            columns,
+            depth,
+            panel_vectors,
+            data,
+            element: PhantomData,
+        })
+    }
+
+    /// As it lies in memory.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.data.as_slice()
+    }
+
     /// N: how many outputs.
     pub fn columns(&self) -> usize {
         self.columns

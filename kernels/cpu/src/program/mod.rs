@@ -10,6 +10,7 @@
 mod call;
 mod cost;
 mod flaw;
+mod kept;
 mod lent;
 mod places;
 mod rewrite;

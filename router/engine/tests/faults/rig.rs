@@ -160,6 +160,8 @@ impl Rig {
             device: "cpu".to_owned(),
             quantize: "auto".to_owned(),
             quantize_skip: "head".to_owned(),
+            kept_folder: std::path::PathBuf::new(),
+            kept_bytes: 0,
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),

@@ -49,6 +49,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         device: "cpu".to_owned(),
         quantize: "auto".to_owned(),
         quantize_skip: "head".to_owned(),
+        kept_folder: std::path::PathBuf::new(),
+        kept_bytes: 0,
     };
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }

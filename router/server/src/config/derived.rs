@@ -28,6 +28,16 @@ pub(super) fn hub_cache(around: &Surroundings) -> Derived {
     hugging_face_home(around, "hub")
 }
 
+/// Beside what other programs keep for this user.
+pub(super) fn model_cache(around: &Surroundings) -> Derived {
+    let (cache, origin) = match (around.variable("XDG_CACHE_HOME"), around.variable("HOME")) {
+        (Some(cache), _) => (PathBuf::from(cache), "default, below variable XDG_CACHE_HOME"),
+        (_, Some(home)) => (PathBuf::from(home).join(".cache"), "default"),
+        _ => (std::env::temp_dir(), "default (there is no home folder)"),
+    };
+    Derived { text: Some(cache.join("pelton/models").display().to_string()), origin: origin.into() }
+}
+
 /// Where `hf auth login` leaves it, if it did.
 pub(super) fn hub_token_file(around: &Surroundings) -> Derived {
     let derived = hugging_face_home(around, "token");

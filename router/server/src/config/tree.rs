@@ -148,6 +148,12 @@ settings! {
         worker_token_file: Option<PathBuf>;
         /// The certificate authority (PEM) that signed the certificate of a tcp worker.
         worker_ca: Option<PathBuf>;
+        /// Where a worker on CPUs keeps the models that it has loaded, packed and recorded, so that its next start reads them in a
+        /// fraction of the time. For its user alone: a folder that others may write is not used.
+        model_cache: PathBuf, by super::derived::model_cache as "~/.cache/pelton/models";
+        /// The most that all models there may take; those used longest ago go. A model takes about what its weights take. 0: none is
+        /// kept.
+        model_cache_size: Bytes = "16GiB";
         /// The Python interpreter that runs the worker.
         python: PathBuf, by super::derived::python as "the one that runs the command, else python3";
     }

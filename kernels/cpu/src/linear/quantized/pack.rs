@@ -156,6 +156,37 @@ impl QuantizedWeight {
         Self { scheme, columns, depth, layout, order, data }
     }
 
+    /// Takes the bytes of a weight that was packed for the same instruction set; none: they are not of these sizes.
+    pub(crate) fn restored(
+        isa: Isa,
+        scheme: Scheme,
+        [columns, depth]: [usize; 2],
+        has_zeros: bool,
+        order: Option<Vec<u32>>,
+        data: Buffer,
+    ) -> Option<Self> {
+        let is_group = scheme.group.is_none_or(|group| group.is_multiple_of(8) && (1..=SEGMENT_MAX).contains(&group));
+        if columns == 0 || depth == 0 || depth > u32::MAX as usize || !is_group {
+            return None;
+        }
+        let layout = Layout::new(scheme, depth, has_zeros, isa.run(Width));
+        let vectors = columns.div_ceil(layout.width * LANES).checked_mul(layout.segments * layout.segment_vectors())?;
+        let is_order =
+            order.as_ref().is_none_or(|order| order.len() == depth && order.iter().all(|&at| (at as usize) < depth));
+        let fits = is_order && Some(data.len()) == vectors.checked_mul(LANES * size_of::<u32>());
+        fits.then_some(Self { scheme, columns, depth, layout, order, data })
+    }
+
+    /// As it lies in memory, but for the order.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.data.as_slice()
+    }
+
+    /// Whether codes have zero points.
+    pub(crate) fn has_zeros(&self) -> bool {
+        self.layout.header == 2
+    }
+
     /// How it is held and multiplied.
     pub fn scheme(&self) -> Scheme {
         self.scheme
@@ -185,7 +216,7 @@ impl QuantizedWeight {
         self.layout
     }
 
-    pub(super) fn order(&self) -> Option<&[u32]> {
+    pub(crate) fn order(&self) -> Option<&[u32]> {
         self.order.as_deref()
     }
 

@@ -80,6 +80,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         device: config.worker.device.word().to_owned(),
         quantize: config.model.quantize.word().to_owned(),
         quantize_skip: config.model.quantize_skip.clone(),
+        kept_folder: config.worker.model_cache.clone(),
+        kept_bytes: config.worker.model_cache_size.0,
     };
     Ok(EngineConfig {
         workers: workers(config)?,

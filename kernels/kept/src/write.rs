@@ -1,0 +1,42 @@
+//! Writing a file of its own name at once: beside it first, then renamed.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{CHUNK_BYTES, MAGIC, PAGE_BYTES};
+
+/// Writes header and blobs to `path`, for this user alone; returns how many bytes the file has. `part` is the name that it has
+/// until it is whole: in the same folder, and nobody else's.
+pub fn write(path: &Path, part: &Path, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(CWD, part, flags, Mode::RUSR | Mode::WUSR)?);
+    let written = fill(&mut file, header, blobs).and_then(|bytes| std::fs::rename(part, path).map(|()| bytes));
+    if written.is_err() {
+        let _ = std::fs::remove_file(part); // the error that is told is the first one
+    }
+    written
+}
+
+fn fill(file: &mut File, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {
+    let mut front = header.to_vec();
+    front.extend(blobs.iter().flat_map(|blob| (blob.len() as u64).to_le_bytes()));
+    for chunk in blobs.iter().flat_map(|blob| blob.chunks(CHUNK_BYTES)) {
+        front.extend(xxh3_64(chunk).to_le_bytes());
+    }
+    for number in [MAGIC, header.len() as u64, blobs.len() as u64, xxh3_64(&front)] {
+        file.write_all(&number.to_le_bytes())?;
+    }
+    file.write_all(&front)?;
+    for blob in blobs {
+        let at = file.stream_position()?.next_multiple_of(PAGE_BYTES as u64);
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(blob)?;
+    }
+    let bytes = file.stream_position()?;
+    file.set_len(bytes)?; // an empty last blob may stand behind padding
+    Ok(bytes)
+}

@@ -1,0 +1,158 @@
+"""An entry: written from a loaded model, and read as one that steps can be run on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pelton_kernels import _native
+from pelton_kernels._native import HeldBytes, KeptFile, Program
+from pelton_kernels.script import Caches, ScriptError, rebuild
+
+from pelton import machine
+from pelton.kept.folder import KeptFolder
+from pelton.kept.key import key_of
+from pelton.kv_shape import Kind, KvShape
+from pelton.loading import budget
+from pelton.loading.budget import Budget
+from pelton.loading.ready import Progress
+from pelton.loading.wish import Wish
+
+if TYPE_CHECKING:
+    from pelton.loading.load import Loaded
+
+log = logging.getLogger("pelton.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSizes:
+    """See `budget.Sizes`."""
+
+    positions: int
+    vocab: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """See `Ready`: a model that was kept, over an arena of its own."""
+
+    family_name: str
+    dtype: str
+    vocab: int
+    shape: KvShape
+    budget: Budget
+    numerics_id: str
+    slots: int
+    token_budget: int
+    program: Program
+    is_invariant: bool = True  # what has call-backs is not kept
+
+
+def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
+    """Writes a loaded model down, if there is room. Whatever goes wrong is logged: the model runs without it."""
+    built = loaded.built
+    if built is None or not built.script.is_whole:
+        return
+    try:
+        key = key_of(wish)
+        script, sizes = built.script, loaded.model.config
+        size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
+        if not folder.make_room(size):
+            return
+        header = {
+            "key": key,
+            "model": str(wish.folder),
+            "family": loaded.family_name,
+            "dtype": loaded.dtype,
+            "numerics_id": loaded.numerics_id,
+            "sizes": {name: getattr(sizes, name) for name in KeptSizes.__dataclass_fields__},
+            "shape": asdict(loaded.shape),
+            "layers": _arena_layers(loaded),
+            "weights_bytes": loaded.budget.weights_bytes,
+            "longest": loaded.budget.max_model_len,
+            "program": script.data(),
+        }
+        written = _native.keep(folder.entry(key), folder.part(key), json.dumps(header).encode(), script.blobs)
+        log.info("the loaded model is kept for the next start: %d bytes in %s", written, folder.entry(key))
+    except OSError as error:
+        log.warning("the loaded model is not kept: %s", error)
+
+
+def read(folder: KeptFolder, wish: Wish) -> Generator[Progress, None, Kept | None]:
+    """The model that was kept for this wish; None: there is none, or it is damaged and now deleted."""
+    key = key_of(wish)
+    path = folder.entry(key)
+    if not path.exists():
+        return None
+    try:
+        _native.set_threads(wish.threads or machine.cores())
+        file = KeptFile.open(path)
+        kept = yield from _read(file, json.loads(file.header), key, wish)
+        if kept is not None:
+            folder.use(key)
+        return kept
+    except (OSError, ScriptError, KeyError, TypeError, ValueError) as error:
+        log.warning("%s is of no use (%s): it is deleted and made again", path, error)
+        folder.forget(key)
+        return None
+
+
+def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Generator[Progress, None, Kept | None]:
+    if header["key"] != key:
+        raise ValueError("it is another model's")
+    shape = KvShape(**{**header["shape"], "kinds": tuple(Kind(**kind) for kind in header["shape"]["kinds"])})
+    sizes = KeptSizes(**header["sizes"])
+    planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *machine.memory(wish.memory_limit_bytes))
+    if planned.max_model_len != header["longest"]:
+        log.info("the context is another one than that of the kept model: it is loaded anew")
+        return None
+    done, total = 0, sum(file.lengths)
+    yield Progress("reading the kept model", done, total, planned)
+    script = header["program"]
+    numbers = {int(blob): list(numbers) for blob, numbers in script["weights"].items()}
+    blobs: dict[int, Any] = {}
+    for blob, size in enumerate(file.lengths):
+        blobs[blob] = file.weight(blob, numbers[blob]) if blob in numbers else file.read(blob)
+        done += size
+        yield Progress("reading the kept model", done, total)
+    yield Progress("allocating KV", total, total)
+    arena = HeldBytes.zeroed(planned.kv_bytes)
+    layers = [_caches(arena, shape, planned.blocks, layer) for layer in header["layers"]]
+    program = rebuild(script, blobs.__getitem__, blobs.__getitem__, layers, arena)
+    return Kept(
+        family_name=header["family"],
+        dtype=header["dtype"],
+        vocab=sizes.vocab,
+        shape=shape,
+        budget=planned,
+        numerics_id=header["numerics_id"],
+        slots=wish.slots,
+        token_budget=wish.token_budget,
+        program=program,
+    )
+
+
+def _arena_layers(loaded: Loaded) -> list[int]:
+    """Which of the arena's layers each of the program's is."""
+    assert loaded.built is not None
+    addresses = {keys.data_ptr(): at for at, (keys, _) in enumerate(loaded.kv.layers)}
+    return [addresses[address] for address in loaded.built.script.layers]
+
+
+def _caches(arena: HeldBytes, shape: KvShape, blocks: int, layer: int) -> Caches:
+    """As `KvArena` divides its memory: layer by layer, keys before values."""
+    if not 0 <= layer < shape.layers:
+        raise ValueError(f"it names layer {layer} of {shape.layers}")
+    size = blocks * shape.layer_bytes
+    start = arena.span[0] + 2 * layer * size
+    elements = size // shape.element_bytes
+    sizes = (blocks, shape.heads, shape.block_size, shape.head_dim)
+    return (start, elements), (start + size, elements), sizes

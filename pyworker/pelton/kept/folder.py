@@ -1,0 +1,84 @@
+"""The folder of kept entries: its user's own, bounded in bytes, the ones used longest ago deleted first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+
+log = logging.getLogger("pelton.worker")
+
+SUFFIX = ".kept"
+PART = ".part"
+SPARE_BYTES = 1 << 30  # what the disk keeps free in any case
+
+
+class KeptFolder:
+    """Entries by key."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+
+    @classmethod
+    def open(cls, path: Path | None, bytes_max: int) -> KeptFolder | None:
+        """None: nothing is to be kept, or nothing can be, and then the log says why."""
+        if path is None or bytes_max == 0:
+            return None
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                log.warning("loaded models are not kept: %s can be written by others; chmod 700 it", path)
+                return None
+        except OSError as error:
+            log.warning("loaded models are not kept: %s: %s", path, error.strerror)
+            return None
+        return cls(path, bytes_max)
+
+    def entry(self, key: str) -> Path:
+        """Where the entry of this key is, or would be."""
+        return self._path / f"{key}{SUFFIX}"
+
+    def part(self, key: str) -> Path:
+        """Where this process writes it until it is whole."""
+        return self._path / f"{key}.{os.getpid()}{PART}"
+
+    def use(self, key: str) -> None:
+        """The entry was used now."""
+        os.utime(self.entry(key))
+
+    def forget(self, key: str) -> None:
+        """Deletes an entry."""
+        self.entry(key).unlink(missing_ok=True)
+
+    def make_room(self, size: int) -> bool:
+        """Deletes what was used longest ago until so many bytes more are within the bounds. False: they never are."""
+        self._sweep()
+        if size > self._bytes_max:
+            log.info("the loaded model is not kept: it takes %d bytes; --model-cache-size is %d", size, self._bytes_max)
+            return False
+        entries = sorted(
+            ((path, path.stat()) for path in self._path.glob(f"*{SUFFIX}")), key=lambda pair: pair[1].st_mtime
+        )
+        taken = sum(found.st_size for _, found in entries)
+        free = shutil.disk_usage(self._path).free
+        for path, found in entries:
+            if taken + size <= self._bytes_max and size + SPARE_BYTES <= free:
+                break
+            path.unlink(missing_ok=True)
+            taken -= found.st_size
+            free += found.st_size
+        if size + SPARE_BYTES > free:
+            log.info("the loaded model is not kept: %s has %d bytes free", self._path, free)
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Deletes what processes that ended had not written to the end."""
+        for path in self._path.glob(f"*{PART}"):
+            pid = path.name.split(".")[-2]
+            if not pid.isdecimal() or not Path(f"/proc/{pid}").exists():
+                path.unlink(missing_ok=True)

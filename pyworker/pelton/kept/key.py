@@ -1,0 +1,47 @@
+"""What an entry depends on: files, wishes, the processor's class, and the code that made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pelton_kernels
+from pelton_kernels import _native
+
+import pelton
+from pelton.loading.fingerprint import fingerprint
+from pelton.loading.wish import Wish
+
+VERSION = 1  # of what a header says
+# Wishes that change neither weights nor program. What is not named here does: a new wish is on the safe side.
+INDIFFERENT = {
+    "folder",  # its fingerprint counts
+    "kv_bytes",
+    "memory_limit_bytes",
+    "threads",
+    "slots",
+    "token_budget",
+    "device",  # only a CPU's are kept
+    "kept_folder",
+    "kept_bytes",
+}
+
+
+def key_of(wish: Wish) -> str:
+    """A name for the entry of this wish."""
+    wishes = {name: str(value) for name, value in dataclasses.asdict(wish).items() if name not in INDIFFERENT}
+    parts = [VERSION, fingerprint(wish.folder), wishes, _native.numerics_id("float32", None), sorted(_code())]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _code() -> Iterator[str]:
+    """Every file that could have a say in what is kept: sizes and times, as for a checkpoint."""
+    for package in (pelton, pelton_kernels):
+        root = Path(str(package.__file__)).parent
+        for path in root.rglob("*"):
+            if path.suffix in {".py", ".so"}:
+                stat = path.stat()
+                yield f"{package.__name__}/{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}"

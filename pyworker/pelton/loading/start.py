@@ -1,0 +1,40 @@
+"""The beginning of every load: what was kept, if it can be used; else the checkpoint, which takes torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from pelton.kept.entry import keep, read
+from pelton.kept.folder import KeptFolder
+from pelton.loading.ready import Progress, Ready
+from pelton.loading.wish import Wish
+from pelton.worker import about
+
+if TYPE_CHECKING:
+    from pelton.loading.load import Loaded
+
+
+def start(wish: Wish) -> Generator[Progress, None, Ready]:
+    """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
+    yield Progress("looking for the model", 0, 0)
+    folder = None
+    if wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu"):
+        folder = KeptFolder.open(wish.kept_folder, wish.kept_bytes)
+    if folder is not None:
+        kept = yield from read(folder, wish)
+        if kept is not None:
+            return kept
+    yield Progress("importing PyTorch", 0, 0)
+    from pelton.loading.load import load
+
+    loaded = yield from load(wish)
+    if folder is not None:
+        _keep_meanwhile(folder, wish, loaded)
+    return loaded
+
+
+def _keep_meanwhile(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
+    """Beside the first requests: nothing waits for it. A process that ends meanwhile leaves a part, which the next deletes."""
+    threading.Thread(target=keep, args=(folder, wish, loaded), name="keep", daemon=True).start()

@@ -1,0 +1,22 @@
+"""The machine, asked without torch: cores and memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory(limit_bytes: int) -> tuple[int, int]:
+    """What this process has taken already, and the most that it may take in all; 0: what the machine has available."""
+    held = _kilobytes(Path("/proc/self/status"), "RssAnon") * 1024
+    return held, limit_bytes or held + _kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
+
+
+def _kilobytes(path: Path, name: str) -> int:
+    line = next(line for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])

@@ -1,0 +1,252 @@
+"""Loaded models that are kept: read again they give the same bits, without torch; and only what is whole and unchanged is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pelton.kept.entry import Kept, keep, read
+from pelton.kept.folder import KeptFolder
+from pelton.kept.key import INDIFFERENT, key_of
+from pelton.loading.error import LoadError
+from pelton.loading.load import Loaded, load_whole
+from pelton.loading.ready import Ready
+from pelton.loading.start import start
+from pelton.loading.wish import Wish
+from pelton_kernels._native import HeldBytes
+from pelton_kernels.script import ScriptError, rebuild
+from plans import Admit
+from tiny_router import Request, TinyRouter
+
+PLENTY = 1 << 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> KeptFolder:
+    made = KeptFolder.open(tmp_path / "kept", PLENTY)
+    assert made is not None
+    return made
+
+
+def wish_for(model: Path, **said: object) -> Wish:
+    usual: dict[str, object] = {
+        "kv_bytes": 1 << 20, "block_size": 8, "threads": 1, "slots": 8, "token_budget": 48, "device": "cpu",
+    }  # fmt: skip
+    return Wish(model, **{**usual, **said})  # type: ignore[arg-type]
+
+
+def ended(steps: Iterator[object]) -> object:
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def draws(loaded: Loaded | Kept) -> tuple[list[list[int]], list[object]]:
+    requests = [Request(Admit(0, logprobs=3), prompt, 9) for prompt in ([1], [2, 3, 4], list(range(40)))]
+    tokens = TinyRouter(loaded, seed=3).run(*requests)
+    return tokens, [request.logprobs for request in requests]
+
+
+CASES: dict[str, dict[str, object]] = {
+    "llama": {},
+    "qwen3": {"dtype": "bfloat16"},
+    "gemma3": {},
+    "olmo2": {"dtype": "bfloat16", "quantize": "int8"},
+    "mistral": {"quantize": "int4", "quantize_skip": "none"},
+}
+
+
+@pytest.mark.parametrize("variant", CASES)
+def test_a_kept_model_gives_the_same_bits(checkpoints: Path, folder: KeptFolder, variant: str) -> None:
+    wish = wish_for(checkpoints / variant, **CASES[variant])
+    assert ended(read(folder, wish)) is None
+    loaded = load_whole(wish)
+    keep(folder, wish, loaded)
+    kept = ended(read(folder, wish))
+    assert isinstance(kept, Kept)
+    for name in (name for name in dir(Ready) if not name.startswith("_") and name not in {"program", "budget"}):
+        assert getattr(kept, name) == getattr(loaded, name), name
+    taken = {"memory_limit_bytes": 0}  # the rest of the budget is the same
+    assert dataclasses.replace(kept.budget, **taken) == dataclasses.replace(loaded.budget, **taken)
+    assert draws(kept) == draws(loaded)
+
+
+def test_a_kept_model_starts_without_torch(checkpoints: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pelton.loading.start import start\n"
+        "from pelton.loading.wish import Wish\n"
+        "import pelton.worker.__main__\n"
+        "wish = Wish(Path(sys.argv[1]), kv_bytes=1 << 20, device='cpu', kept_folder=Path(sys.argv[2]), kept_bytes=1 << 30)\n"
+        "steps = start(wish)\n"
+        "stages = []\n"
+        "try:\n"
+        "    while True: stages.append(next(steps).stage)\n"
+        "except StopIteration as end:\n"
+        "    pass\n"
+        "import threading\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'keep']\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)), stages[1])\n"
+    )
+
+    def said() -> str:
+        command = [sys.executable, "-c", code, str(checkpoints / "llama"), str(tmp_path / "kept")]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+
+    assert said() == "['torch'] importing PyTorch"
+    assert said() == "[] reading the kept model"
+
+
+def test_what_it_was_made_of_decides_whether_an_entry_is_used(checkpoints: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in (checkpoints / "llama").iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    wish = wish_for(model)
+    key = key_of(wish)
+    assert key == key_of(wish)
+    others = {name: "x" if isinstance(value, str) else 64 for name, value in dataclasses.asdict(wish).items()}
+    for name, other in others.items():
+        if name not in {"folder", "kept_folder"}:
+            said: dict[str, Any] = {name: other}
+            is_same = key_of(dataclasses.replace(wish, **said)) == key
+            assert is_same == (name in INDIFFERENT), name
+    weights = model / "model.safetensors"
+    os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
+    assert key_of(wish) != key
+
+
+@pytest.mark.parametrize("place", [0, 40, 5000, -1])
+def test_a_damaged_entry_is_deleted_and_made_again(
+    checkpoints: Path, tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = KeptFolder.open(tmp_path, PLENTY)
+    assert folder is not None
+    wish = wish_for(checkpoints / "llama")
+    loaded = load_whole(wish)
+    keep(folder, wish, loaded)
+    entry = folder.entry(key_of(wish))
+    damaged = bytearray(entry.read_bytes())
+    damaged[place] ^= 1
+    entry.write_bytes(damaged)
+    assert ended(read(folder, wish)) is None
+    assert "of no use" in caplog.text
+    assert not entry.exists()
+    keep(folder, wish, loaded)
+    assert isinstance(ended(read(folder, wish)), Kept)
+
+
+def test_an_entry_of_another_key_is_of_no_use(checkpoints: Path, folder: KeptFolder) -> None:
+    wish = wish_for(checkpoints / "llama")
+    keep(folder, wish, load_whole(wish))
+    other = dataclasses.replace(wish, quantize="int8")
+    folder.entry(key_of(wish)).rename(folder.entry(key_of(other)))
+    assert ended(read(folder, other)) is None
+    assert not folder.entry(key_of(other)).exists()
+
+
+def test_a_context_of_another_length_is_loaded_anew(checkpoints: Path, folder: KeptFolder) -> None:
+    """`max_model_len` 0 is what fits; another day less may fit, and tables are of the length that they were made with."""
+    wish = wish_for(checkpoints / "llama", kv_bytes=1 << 20)
+    loaded = load_whole(wish)
+    keep(folder, wish, loaded)
+    block = loaded.budget.kv_bytes_per_block
+    assert ended(read(folder, dataclasses.replace(wish, kv_bytes=2 * block))) is None
+    assert folder.entry(key_of(wish)).exists()
+
+
+def test_what_does_not_fit_is_refused_as_when_it_is_loaded(checkpoints: Path, folder: KeptFolder) -> None:
+    wish = wish_for(checkpoints / "llama")
+    keep(folder, wish, load_whole(wish))
+    with pytest.raises(LoadError, match="--memory-limit"):
+        ended(read(folder, dataclasses.replace(wish, kv_bytes=1 << 30, memory_limit_bytes=1 << 28)))
+
+
+def test_starting_keeps_for_the_next_start(checkpoints: Path, tmp_path: Path) -> None:
+    wish = wish_for(checkpoints / "llama", kept_folder=tmp_path / "kept", kept_bytes=PLENTY)
+    assert isinstance(ended(start(wish)), Loaded)
+    entry = tmp_path / "kept" / f"{key_of(wish)}.kept"
+    for _ in range(1000):
+        if entry.exists():
+            break
+        time.sleep(0.01)
+    assert isinstance(ended(start(wish)), Kept)
+    assert isinstance(ended(start(dataclasses.replace(wish, kept_bytes=0))), Loaded), "off is off"
+
+
+def entries(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def test_the_folder_is_bounded_and_what_was_used_longest_ago_goes(tmp_path: Path) -> None:
+    folder = KeptFolder.open(tmp_path, 100)
+    assert folder is not None
+    for at, name in enumerate(["old", "older", "new"]):
+        folder.entry(name).write_bytes(bytes(30))
+        os.utime(folder.entry(name), (1000 + at, 1000 + at))
+    folder.use("old")
+    assert folder.make_room(10)
+    assert entries(tmp_path) == {"old.kept", "older.kept", "new.kept"}
+    assert folder.make_room(11)
+    assert entries(tmp_path) == {"old.kept", "new.kept"}
+    assert not folder.make_room(101)
+    assert entries(tmp_path) == {"old.kept", "new.kept"}, "nothing goes for what can never stay"
+
+
+def test_parts_of_processes_that_ended_are_deleted(tmp_path: Path) -> None:
+    folder = KeptFolder.open(tmp_path, 100)
+    assert folder is not None
+    ended_process = subprocess.Popen(["true"])
+    ended_process.wait()
+    (tmp_path / f"key.{ended_process.pid}.part").touch()
+    (tmp_path / "odd.part").touch()
+    folder.part("mine").touch()
+    assert folder.make_room(1)
+    assert entries(tmp_path) == {folder.part("mine").name}
+
+
+def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path.chmod(0o777)
+    assert KeptFolder.open(tmp_path, 100) is None
+    assert "chmod 700" in caplog.text
+    assert KeptFolder.open(tmp_path / "below" / "that", 100) is not None
+    assert (tmp_path / "below" / "that").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    assert KeptFolder.open(tmp_path / "file" / "below", 100) is None
+    assert KeptFolder.open(None, 100) is None
+    assert KeptFolder.open(tmp_path, 0) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"dtype": "float32", "calls": [["call_back", {}]], "result": 0},
+        {"dtype": "float32", "calls": [["build", {"result": 0, "lenders": []}]], "result": 0},
+        {"dtype": "float32", "calls": [["__class__", {}]], "result": 0},
+        {
+            "dtype": "float32",
+            "calls": [["embed", {"out": 0, "table": {"lent": 0, "elements": 3}, "width": 1}]],
+            "result": 0,
+        },
+        {"dtype": "float32", "calls": [["buffer", {"each": -1, "per": "token"}]], "result": 0},
+        {"dtype": "float32", "calls": [], "result": 0},
+        {"dtype": "int7", "calls": [], "result": 0},
+        {"calls": 3},
+        [],
+    ],
+)
+def test_what_is_no_script_is_refused(data: object) -> None:
+    arena = HeldBytes.zeroed(64)
+    with pytest.raises(ScriptError):
+        rebuild(data, lambda _: HeldBytes.zeroed(64), lambda _: pytest.fail("no weight is named"), [], arena)
