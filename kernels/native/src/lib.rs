@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 mod frame;
 mod host;
 mod masks;
+mod norms;
 mod ops;
 mod program;
 mod span;
@@ -19,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     host::register(module)?;
     masks::register(module)?;
     ops::register(module)?;
+    norms::register(module)?;
     weights::register(module)?;
     program::register(module)?;
     steps::register(module)
