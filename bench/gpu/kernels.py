@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from pelton_kernels.triton import activation, attention, norm, rope
+from pelton_kernels.triton import activation, attention, layer_norm, norm, rope
 
 ROUNDS = 5
 
@@ -54,15 +54,19 @@ def micros(run: Callable[[], None], on_card: bool) -> float:
 
 
 def dense(device: str, tokens: int, width: int, hidden: int) -> list[Case]:
-    """Norms and the gate: pure streaming."""
+    """Norms, an activation and the gate: pure streaming."""
     x, out, residual = (torch.randn(tokens, width, dtype=torch.bfloat16, device=device) for _ in range(3))
     gain = torch.randn(width, device=device)
     gate_up = torch.randn(tokens, 2 * hidden, dtype=torch.bfloat16, device=device)
     gated = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=device)
+    bias, inner = torch.randn(width, device=device), torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
     shape = f"{tokens} x {width}"
+    add_layer_norm = lambda: layer_norm.add_layer_norm(out, residual, x, gain, bias, 1e-5)  # noqa: E731
     return [
         Case("rms_norm", shape, lambda: norm.rms_norm(out, x, gain, 1e-6), 4.0 * tokens * width),
         Case("add_rms_norm", shape, lambda: norm.add_rms_norm(out, residual, x, gain, 1e-6), 8.0 * tokens * width),
+        Case("add_layer_norm", shape, add_layer_norm, 8.0 * tokens * width),
+        Case("gelu_erf", f"{tokens} x {hidden}", lambda: activation.activate(inner, "gelu_erf"), 4.0 * tokens * hidden),
         Case("silu_mul", f"{tokens} x {hidden}", lambda: activation.silu_mul(gated, gate_up), 6.0 * tokens * hidden),
     ]
 

@@ -221,7 +221,24 @@ class Bench:
                     ops.silu_mul(gated, gate_up)
                 return gated
 
-            self.measure("add_rms_norm", f"[{tokens}, {s.width}]", norm, nbytes=4 * tokens * s.width * size, calls=20)
+            bias, plain = torch.zeros(s.width), torch.randn(tokens, s.inner).to(self.dtype)
+
+            def layer(
+                out: Tensor = out, residual: Tensor = residual, x: Tensor = x, gain: Tensor = gain, bias: Tensor = bias
+            ) -> Tensor:
+                for _ in range(20):
+                    ops.add_layer_norm(out, residual, x, gain, bias, 1e-5)
+                return out
+
+            def activate(plain: Tensor = plain) -> Tensor:
+                for _ in range(20):
+                    ops.activate(plain, "gelu_erf")
+                return plain
+
+            nbytes = 4 * tokens * s.width * size
+            self.measure("add_rms_norm", f"[{tokens}, {s.width}]", norm, nbytes=nbytes, calls=20)
+            self.measure("add_layer_norm", f"[{tokens}, {s.width}]", layer, nbytes=nbytes, calls=20)
+            self.measure("gelu_erf", f"[{tokens}, {s.inner}]", activate, nbytes=2 * tokens * s.inner * size, calls=20)
             self.measure("silu_mul", f"[{tokens}, {s.inner}]", gate, nbytes=3 * tokens * s.inner * size, calls=20)
 
     def sample(self) -> None:

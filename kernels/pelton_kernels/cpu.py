@@ -65,6 +65,18 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
     _native.add_rms_norm(_DTYPES[out.dtype], _span(out), _span(residual), _span(x), _span(gain), eps)
 
 
+def layer_norm(out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int) -> None:
+    """See `ops.layer_norm`."""
+    lent = None if bias is None else _span(bias)
+    _native.layer_norm(_DTYPES[out.dtype], _span(out), _span(x), _span(gain), lent, eps, group)
+
+
+def add_layer_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> None:
+    """See `ops.add_layer_norm`."""
+    lent = None if bias is None else _span(bias)
+    _native.add_layer_norm(_DTYPES[out.dtype], _span(out), _span(residual), _span(x), _span(gain), lent, eps)
+
+
 def pack(parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight:
     """See `ops.pack`."""
     columns, depth = sum(part.shape[0] for part in parts), parts[0].shape[1]
@@ -109,6 +121,11 @@ def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
     _native.gelu_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
 
 
+def activate(x: Tensor, function: str) -> None:
+    """See `ops.activate`."""
+    _native.activate(_DTYPES[x.dtype], _span(x), function)
+
+
 def add(residual: Tensor, x: Tensor) -> None:
     """See `ops.add`."""
     _native.add(_DTYPES[residual.dtype], _span(residual), _span(x))
@@ -133,11 +150,12 @@ def rope_kv_write(
     k_cache: Tensor,
     v_cache: Tensor,
     kv_slots: Tensor,
+    is_interleaved: bool,
 ) -> None:
     """See `ops.rope_kv_write`."""
     _native.rope_kv_write(
-        _DTYPES[q.dtype], _span(q), _span(k), _span(v), _span(cos_sin), cos_sin.shape[1], _span(positions),
-        _span(k_cache), _span(v_cache), _sizes(k_cache), _span(kv_slots), q.shape[1],
+        _DTYPES[q.dtype], _span(q), _span(k), _span(v), _span(cos_sin), cos_sin.shape[1], is_interleaved,
+        _span(positions), _span(k_cache), _span(v_cache), _sizes(k_cache), _span(kv_slots), q.shape[1],
     )  # fmt: skip
 
 

@@ -13,17 +13,21 @@ from torch import Tensor
 from pelton_kernels import reference
 from pelton_kernels.checks import refuse
 from pelton_kernels.packed import PackedWeight, Scheme
-from pelton_kernels.triton.activation import gelu_mul, silu_mul
+from pelton_kernels.triton.activation import activate, gelu_mul, silu_mul
 from pelton_kernels.triton.attention import paged_attention
+from pelton_kernels.triton.layer_norm import add_layer_norm, layer_norm
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
 from pelton_kernels.triton.rope import rope_kv_write
 
 __all__ = [
+    "activate",
     "add",
+    "add_layer_norm",
     "add_rms_norm",
     "copy_blocks",
     "embed",
     "gelu_mul",
+    "layer_norm",
     "linear",
     "load_blocks",
     "numerics_id",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -22,15 +22,19 @@ from pelton_kernels.checks import expect, expect_dimensions, expect_format, refu
 from pelton_kernels.packed import PackedWeight, Scheme
 
 __all__ = [
+    "Function",
     "PackedWeight",
     "Scheme",
+    "activate",
     "add",
+    "add_layer_norm",
     "add_rms_norm",
     "available_isas",
     "copy_blocks",
     "embed",
     "force_isa",
     "gelu_mul",
+    "layer_norm",
     "linear",
     "linear_f32",
     "load_blocks",
@@ -52,6 +56,8 @@ __all__ = [
 
 
 Caches = tuple[Tensor, Tensor]  # keys and values of a layer
+Function = Literal["silu", "gelu_tanh", "gelu_erf", "relu"]
+FUNCTIONS = get_args(Function)
 STORED = (torch.float32, torch.bfloat16, torch.float16)  # what weights may lie in before they are packed
 
 
@@ -62,6 +68,10 @@ class Kernels(Protocol):
     def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None: ...
     def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
     def add_rms_norm(self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
+    def layer_norm(self, out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int) -> None: ...
+    def add_layer_norm(
+        self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float
+    ) -> None: ...
     def pack(self, parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight: ...
     def quantize(self, parts: Sequence[Tensor], dtype: torch.dtype, scheme: Scheme) -> PackedWeight: ...
     def pack_codes(
@@ -76,6 +86,7 @@ class Kernels(Protocol):
     def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None: ...
     def silu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
     def gelu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
+    def activate(self, x: Tensor, function: Function) -> None: ...
     def add(self, residual: Tensor, x: Tensor) -> None: ...
     def scale(self, x: Tensor, factor: float) -> None: ...
     def soft_cap(self, x: Tensor, cap: float) -> None: ...
@@ -90,6 +101,7 @@ class Kernels(Protocol):
         k_cache: Tensor,
         v_cache: Tensor,
         kv_slots: Tensor,
+        is_interleaved: bool,
     ) -> None: ...
 
     def paged_attention(
@@ -209,6 +221,39 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
     _kernels(out.device).add_rms_norm(out, residual, x, gain, eps)
 
 
+def layer_norm(out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int | None = None) -> None:
+    """out[t] = (x[t] - mean(x[t])) / sqrt(variance(x[t]) + eps) · gain + bias.   out, x: [T, W], apart; gain, bias: float32 [W].
+
+    `group`: so many neighbouring columns, a divisor of W, are normed by themselves, instead of all together.
+    """
+    expect_format("out", out, 2)
+    shape = (out.shape[0], out.shape[1])
+    expect("out", out, out.dtype, shape, out.device)
+    expect("x", x, out.dtype, shape, out.device)
+    _expect_affine(gain, bias, out)
+    group = shape[1] if group is None else group
+    if group < 1 or shape[1] % group:
+        raise refuse("group", group, f"a divisor of the width {shape[1]}")
+    _kernels(out.device).layer_norm(out, x, gain, bias, eps, group)
+
+
+def add_layer_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> None:
+    """residual += x, rounded; out = layer_norm(residual).   out, residual, x: [T, W]; gain, bias: float32 [W]."""
+    expect_format("out", out, 2)
+    shape = (out.shape[0], out.shape[1])
+    expect("out", out, out.dtype, shape, out.device)
+    expect("residual", residual, out.dtype, shape, out.device)
+    expect("x", x, out.dtype, shape, out.device)
+    _expect_affine(gain, bias, out)
+    _kernels(out.device).add_layer_norm(out, residual, x, gain, bias, eps)
+
+
+def _expect_affine(gain: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    expect("gain", gain, torch.float32, (out.shape[1],), out.device)
+    if bias is not None:
+        expect("bias", bias, torch.float32, (out.shape[1],), out.device)
+
+
 def pack(weight: Tensor | Sequence[Tensor], dtype: torch.dtype | None = None) -> PackedWeight:
     """Weights [N, K], one above the other, as `linear` reads them: on a CPU a copy in a layout of its own, made with all
     threads straight from where they lie; on a GPU one tensor. `dtype` is what they are rounded to: None is the first's own."""
@@ -300,6 +345,15 @@ def _expect_gated(out: Tensor, gate_up: Tensor) -> None:
     expect("gate_up", gate_up, out.dtype, (tokens, 2 * width), out.device)
 
 
+def activate(x: Tensor, function: Function) -> None:
+    """x = function(x), in place, rounded: "silu", "gelu_tanh" (its tanh form), "gelu_erf" (x · Φ(x)) or "relu".   x: [T, F]."""
+    expect_format("x", x, 2)
+    expect("x", x, x.dtype, (x.shape[0], x.shape[1]), x.device)
+    if function not in FUNCTIONS:
+        raise refuse("function", function, ", ".join(FUNCTIONS))
+    _kernels(x.device).activate(x, function)
+
+
 def add(residual: Tensor, x: Tensor) -> None:
     """residual += x, rounded.   Both [T, W], apart."""
     expect_format("residual", residual, 2)
@@ -334,8 +388,11 @@ def rope_kv_write(
     k_cache: Tensor,
     v_cache: Tensor,
     kv_slots: Tensor,
+    is_interleaved: bool = False,
 ) -> None:
-    """Rotates q and k in place (half-split form) and writes k and v into the cache.
+    """Rotates q and k in place and writes k and v into the cache.
+
+    Of the R columns that are turned, column i is turned with i + R/2; or, if `is_interleaved`, column 2i with 2i + 1.
 
     q: [T, H, D]; k, v: [T, KH, D]; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
     positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place.
@@ -356,7 +413,7 @@ def rope_kv_write(
     expect("k_cache", k_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
     expect("v_cache", v_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
     expect("kv_slots", kv_slots, torch.int64, (tokens,), q.device)
-    _kernels(q.device).rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots)
+    _kernels(q.device).rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved)
 
 
 def paged_attention(

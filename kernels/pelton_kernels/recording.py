@@ -154,8 +154,9 @@ class Recorder:
 
     def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None:
         if self._buffer(table) is None:
-            self._expect(ids, "ids")
-            self._add("embed", {"out": out}, table=self._fixed("table", table), width=out.shape[1])
+            by = "positions" if span(ids) == span(self._inputs["positions"]) else "ids"
+            self._expect(ids, by)
+            self._add("embed", {"out": out}, table=self._fixed("table", table), by=by, width=out.shape[1])
         else:
             self._expect(ids, "drawn_at")
             self._add("pick", {"out": out, "x": table}, width=out.shape[1])
@@ -170,6 +171,19 @@ class Recorder:
         self._add("add_rms_norm", buffers, gain=self._fixed("gain", gain), eps=eps)
         cpu.add_rms_norm(out, residual, x, gain, eps)
 
+    def layer_norm(self, out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int) -> None:
+        lent = None if bias is None else self._fixed("bias", bias)
+        self._add("layer_norm", {"out": out, "x": x}, gain=self._fixed("gain", gain), bias=lent, eps=eps, group=group)
+        cpu.layer_norm(out, x, gain, bias, eps, group)
+
+    def add_layer_norm(
+        self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float
+    ) -> None:
+        buffers = {"out": out, "residual": residual, "x": x}
+        lent = None if bias is None else self._fixed("bias", bias)
+        self._add("add_layer_norm", buffers, gain=self._fixed("gain", gain), bias=lent, eps=eps)
+        cpu.add_layer_norm(out, residual, x, gain, bias, eps)
+
     def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
         self.recording.lenders.append(weight)
         lent = None if bias is None else self._fixed("bias", bias)
@@ -183,6 +197,10 @@ class Recorder:
     def gelu_mul(self, out: Tensor, gate_up: Tensor) -> None:
         self._add("gelu_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
         cpu.gelu_mul(out, gate_up)
+
+    def activate(self, x: Tensor, function: ops.Function) -> None:
+        self._add("activate", {"x": x}, function=function)
+        cpu.activate(x, function)
 
     def add(self, residual: Tensor, x: Tensor) -> None:
         self._add("add", {"residual": residual, "x": x})
@@ -206,6 +224,7 @@ class Recorder:
         k_cache: Tensor,
         v_cache: Tensor,
         kv_slots: Tensor,
+        is_interleaved: bool,
     ) -> None:
         self._expect(positions, "positions")
         kind = self._kind(kv_slots, "kv_slots")
@@ -214,11 +233,12 @@ class Recorder:
             {"q": q, "k": k, "v": v},
             angles=self._fixed("cos_sin", cos_sin),
             rotated=cos_sin.shape[1],
+            is_interleaved=is_interleaved,
             layer=self._layer(k_cache, v_cache),
             kind=kind,
             heads=q.shape[1],
         )
-        cpu.rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots)
+        cpu.rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved)
 
     def paged_attention(
         self,

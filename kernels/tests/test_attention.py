@@ -146,10 +146,13 @@ def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype) -> N
     assert not spoiled[19].isfinite().any()
 
 
+@pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
 @pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
     (1, 1, 1, 2, 2), (0, 2, 1, 8, 8), (5, 4, 2, 20, 12), (60, 9, 3, 64, 64), (33, 16, 8, 128, 128),
 ])  # fmt: skip
-def test_rope_kv_write(tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, dtype: torch.dtype) -> None:
+def test_rope_kv_write(
+    tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, is_interleaved: bool, dtype: torch.dtype
+) -> None:
     q, k, v = fresh(tokens, heads, dim, dtype=dtype), *(fresh(tokens, kv_heads, dim, dtype=dtype) for _ in range(2))
     angles = 100 * torch.rand(90, rotated // 2)
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
@@ -157,17 +160,18 @@ def test_rope_kv_write(tokens: int, heads: int, kv_heads: int, dim: int, rotated
     caches = [poisoned(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
     kv_slots = torch.randperm(72)[:tokens]
     exact_q, exact_k = reference.rope_kv_write(
-        q.double(), k.double(), v.double(), cos_sin, positions, *(cache.double() for cache in caches), kv_slots
-    )
+        q.double(), k.double(), v.double(), cos_sin, positions, *(cache.double() for cache in caches), kv_slots,
+        is_interleaved,
+    )  # fmt: skip
     plain = [cache.clone() for cache in caches]
-    plain_q, plain_k = reference.rope_kv_write(q, k, v, cos_sin, positions, *plain, kv_slots)
+    plain_q, plain_k = reference.rope_kv_write(q, k, v, cos_sin, positions, *plain, kv_slots, is_interleaved)
     for threads in (1, 2, 3):
         ops.set_threads(threads)
         own = [poisoned(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
         own_q, own_k = poisoned(tokens, heads, dim, dtype=dtype), poisoned(tokens, kv_heads, dim, dtype=dtype)
         own_q.copy_(q)
         own_k.copy_(k)
-        ops.rope_kv_write(own_q, own_k, v, cos_sin, positions, *own, kv_slots)
+        ops.rope_kv_write(own_q, own_k, v, cos_sin, positions, *own, kv_slots, is_interleaved)
         assert error(own_q, exact_q) <= 2 * error(plain_q, exact_q) + ulp(dtype)
         assert error(own_k, exact_k) <= 2 * error(plain_k, exact_k) + ulp(dtype)
         assert all(guards_untouched(tensor) for tensor in (own_q, own_k, *own))

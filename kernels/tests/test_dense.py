@@ -56,6 +56,53 @@ def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
         assert torch.equal(total, residual)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "width", "group"), [*((*shape, None) for shape in SHAPES), (7, 60, 20), (4, 408, 17)]
+)
+def test_layer_norm(tokens: int, width: int, group: int | None, has_bias: bool, dtype: torch.dtype) -> None:
+    # A mean that is large beside the spread: squares about 0 would lose what is left after it is taken off.
+    x, gain = fresh(tokens, width, dtype=dtype) + 30, fresh(width, dtype=torch.float32)
+    bias = fresh(width, dtype=torch.float32) if has_bias else None
+    out = poisoned(tokens, width, dtype=dtype)
+    ops.layer_norm(out, x, gain, bias, 1e-5, group)
+    exact = reference.layer_norm(x.double(), gain.double(), None if bias is None else bias.double(), 1e-5, group)
+    # A sum of numbers about 30 is off by some 30 ulp of the spread, which is 1, whoever takes it.
+    floor = 30 * 4 * ulp(torch.float32)
+    assert error(out, exact) <= 2 * error(reference.layer_norm(x, gain, bias, 1e-5, group), exact) + ulp(dtype) + floor
+    assert guards_untouched(out)
+    for token in range(min(tokens, 3)):
+        alone = poisoned(1, width, dtype=dtype)
+        ops.layer_norm(alone, x[token : token + 1], gain, bias, 1e-5, group)
+        assert torch.equal(alone, out[token : token + 1])
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again = poisoned(tokens, width, dtype=dtype)
+        ops.layer_norm(again, x, gain, bias, 1e-5, group)
+        assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_add_layer_norm(tokens: int, width: int, has_bias: bool, dtype: torch.dtype) -> None:
+    start, x = (fresh(tokens, width, dtype=dtype) for _ in range(2))
+    gain = fresh(width, dtype=torch.float32)
+    bias = fresh(width, dtype=torch.float32) if has_bias else None
+    residual, out = start.clone(), poisoned(tokens, width, dtype=dtype)
+    ops.add_layer_norm(out, residual, x, gain, bias, 1e-5)
+    assert torch.equal(residual, reference.add_layer_norm(start, x, gain, bias, 1e-5)[1])
+    apart = poisoned(tokens, width, dtype=dtype)
+    ops.layer_norm(apart, residual, gain, bias, 1e-5)
+    assert torch.equal(out, apart)  # which the test above holds against the truth
+    assert guards_untouched(out)
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again, total = poisoned(tokens, width, dtype=dtype), start.clone()
+        ops.add_layer_norm(again, total, x, gain, bias, 1e-5)
+        assert torch.equal(again, out)
+        assert torch.equal(total, residual)
+
+
 def silu_power(gate: Tensor) -> Tensor:
     return gate
 
@@ -89,6 +136,51 @@ def test_gates(op: Any, oracle: Any, power: Any, tokens: int, width: int, dtype:
         again = poisoned(tokens, width, dtype=dtype)
         op(again, gate_up)
         assert torch.equal(again, out)
+
+
+def erf_power(x: Tensor) -> Tensor:
+    return x * x / 2
+
+
+POWERS: list[tuple[ops.Function, Any]] = [
+    ("silu", silu_power),
+    ("gelu_tanh", gelu_power),
+    ("gelu_erf", erf_power),
+    ("relu", torch.zeros_like),
+]
+
+
+@pytest.mark.parametrize(("function", "power"), POWERS, ids=[name for name, _ in POWERS])
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_activations_in_place(function: ops.Function, power: Any, tokens: int, width: int, dtype: torch.dtype) -> None:
+    """As the gates: an error of the power counts power times in what e is raised to."""
+    x = 4 * fresh(tokens, width, dtype=dtype)
+    out = poisoned(tokens, width, dtype=dtype)
+    out.copy_(x)
+    ops.activate(out, function)
+    exact = reference.activate(x.double(), function)
+    steps = 8 * (1 + power(x.double()).abs())
+    allowed = exact.abs() * (ulp(dtype) + steps * ulp(torch.float32) / 2) + 1e-36
+    assert ((out.double() - exact).abs() <= allowed).all()
+    assert guards_untouched(out)
+    for token in range(min(tokens, 3)):
+        alone = x[token : token + 1].clone()
+        ops.activate(alone, function)
+        assert torch.equal(alone, out[token : token + 1])
+    for threads in THREADS:
+        ops.set_threads(threads)
+        again = x.clone()
+        ops.activate(again, function)
+        assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("function", ops.FUNCTIONS)
+def test_activations_keep_their_ends(function: ops.Function, dtype: torch.dtype) -> None:
+    x = torch.tensor([[torch.inf, 1e4, 0.0, -1e4, torch.nan]], dtype=dtype)
+    out = x.clone()
+    ops.activate(out, function)
+    assert torch.equal(out[0, :4], torch.tensor([torch.inf, float(x[0, 1]), 0.0, 0.0], dtype=dtype))
+    assert out[0, 4].isnan()
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)

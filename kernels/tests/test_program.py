@@ -14,6 +14,7 @@ from torch import Tensor
 
 WIDTH, VOCABULARY = 40, 11
 TABLE = torch.zeros(VOCABULARY, WIDTH)
+PLACES = torch.randn(12, WIDTH)
 Body = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -80,9 +81,25 @@ def halves(x: Tensor, gain: Tensor) -> Tensor:
     return torch.cat([gated, out[:, WIDTH // 4 :]], dim=1)
 
 
+def layer_normed(x: Tensor, gain: Tensor) -> Tensor:
+    """A parallel block without attention: two norms of one sum, activations, and norms by group."""
+    residual = torch.zeros_like(x)
+    first, second, grouped = (torch.empty_like(x) for _ in range(3))
+    ops.add_layer_norm(first, residual, x, gain, None, 1e-5)
+    ops.layer_norm(second, residual, gain, gain, 1e-5)
+    for part, function in ((first, "gelu_erf"), (second, "gelu_tanh"), (first, "relu"), (second, "silu")):
+        ops.activate(part, function)
+    ops.add(first, second)
+    ops.layer_norm(grouped, first, gain, None, 1e-5, WIDTH // 4)
+    out = torch.empty_like(x)
+    ops.add_layer_norm(out, residual, grouped, gain, gain, 1e-5)
+    return out
+
+
 BODIES: dict[str, Body] = {
     "norm": norm,
     "halves": halves,
+    "layer norms": layer_normed,
     "torch": lambda x, gain: torch.sigmoid(x).mul_(gain),
     "in place": lambda x, gain: x.add_(gain).mul_(2),
 }
@@ -103,6 +120,36 @@ def test_views_and_allocations_are_no_calls_and_cuts_are_kernels() -> None:
     assert names == ["embed", "columns", "silu_mul", "rms_norm", "clear", "rms_norm", "add_rms_norm", "pick", "linear"]
     others = [call.name for call in calls if isinstance(call, CallBack)]
     assert others == ["aten.cat.default"]
+
+
+def by_position(model: Model, given: dict[str, Tensor]) -> Tensor:
+    """Its logits, with a second table that positions look into."""
+
+    def body(x: Tensor, _: Tensor) -> Tensor:
+        placed = torch.empty_like(x)
+        ops.embed(placed, PLACES, given["positions"])
+        ops.add(x, placed)
+        return x
+
+    model.body = body
+    return model(given)
+
+
+def test_a_table_may_be_looked_into_by_position(isa: str) -> None:
+    model = Model(torch.float32, norm)
+    recordings = []
+    for tokens, draws in ((5, 2), (8, 3)):
+        given = inputs(tokens, draws)
+        recordings.append(record(lambda given=given: by_position(model, given), given))  # type: ignore[misc]
+    program = build(torch.float32, (recordings[0], recordings[1]), (Counts(5, 2), Counts(8, 3)))
+    assert program.call_backs == 0
+    for tokens, draws in ((1, 1), (9, 2)):
+        given = inputs(tokens, draws)
+        given["positions"] = given["positions"].flip(0).contiguous()
+        assert torch.equal(run(program, given), by_position(model, given))
+    given["positions"] = given["positions"] + len(PLACES)
+    with pytest.raises(ValueError, match="`ids` is 20 at index 0; allowed: 0 to 11"):
+        run(program, given)
 
 
 def again(x: Tensor, ids: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def params(word: int, value: int) -> Tensor:
     return changed
 
 
-x = torch.zeros(2, 6)
+x, y = torch.zeros(2, 6), torch.zeros(2, 6)
 
 CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: ops.embed(x, torch.zeros(5, 6), ints(0, 5)), "`ids` is 5 at index 1; allowed: 0 to 4"),
@@ -78,6 +78,16 @@ CASES: list[tuple[Callable[[], None], str]] = [
         lambda: ops.rms_norm(torch.zeros(2, 6), x, torch.zeros(6).bfloat16(), 1e-6),
         "`gain` is bfloat16; allowed: float32",
     ),
+    (lambda: ops.layer_norm(y, x, torch.zeros(5), None, 1e-6), "`gain` has the shape"),
+    (
+        lambda: ops.layer_norm(y, x, torch.zeros(6), torch.zeros(6).bfloat16(), 1e-6),
+        "`bias` is bfloat16; allowed: float32",
+    ),
+    (lambda: ops.layer_norm(y, x, torch.zeros(6), None, 1e-6, 4), "`group` is 4; allowed: a divisor of the width 6"),
+    (lambda: ops.layer_norm(x, x, torch.zeros(6), None, 1e-6), "`out` shares memory with `x`"),
+    (lambda: ops.add_layer_norm(x, y, y, torch.zeros(6), None, 1e-6), "`residual` shares memory with `x`"),
+    (lambda: ops.activate(x, "tanh"), "`function` is tanh; allowed: silu, gelu_tanh, gelu_erf, relu"),  # type: ignore[arg-type]
+    (lambda: ops.activate(x.half(), "relu"), "`x` is float16; allowed: float32, bfloat16"),
     (lambda: ops.soft_cap(x.bfloat16(), 3.0), "`x` is bfloat16; allowed: float32"),
     (lambda: ops.soft_cap(x, 0.0), "`cap` is 0.0; allowed: a number above 0"),
     (lambda: ops.add(x, x), "`residual` shares memory with `x`"),

@@ -13,7 +13,7 @@ from torch import Tensor
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from pelton_kernels.triton import activation, attention, norm, rope  # noqa: E402
+from pelton_kernels.triton import activation, attention, layer_norm, norm, rope  # noqa: E402
 
 FORMATS = [torch.float32, torch.bfloat16]
 GUARD = 2  # NaN rows before and after an output
@@ -69,6 +69,50 @@ def test_add_rms_norm(tokens: int, width: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(residual, total, rtol=ulp, atol=0.0)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width", "group"), [(1, 2, 2), (3, 63, 63), (5, 4096, 4096), (4, 60, 20)])
+def test_layer_norm(tokens: int, width: int, group: int, dtype: torch.dtype, has_bias: bool) -> None:
+    x, gain = fresh(tokens, width, dtype=dtype), fresh(width, dtype=torch.float32)
+    bias = fresh(width, dtype=torch.float32) if has_bias else None
+    out, whole = poisoned(tokens, width, dtype=dtype)
+    layer_norm.layer_norm(out, x, gain, bias, 1e-5, group)
+    wide = gain.double(), None if bias is None else bias.double()
+    plain = reference.layer_norm(x, gain, bias, 1e-5, group)
+    check(out, whole, plain, reference.layer_norm(x.double(), *wide, 1e-5, group))
+    alone, _ = poisoned(1, width, dtype=dtype)
+    layer_norm.layer_norm(alone, x[:1].clone(), gain, bias, 1e-5, group)
+    assert torch.equal(out[:1], alone)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 7), (4, 129), (2, 2048)])
+def test_add_layer_norm(tokens: int, width: int, dtype: torch.dtype, has_bias: bool) -> None:
+    x, residual = fresh(tokens, width, dtype=dtype), fresh(tokens, width, dtype=dtype)
+    gain = fresh(width, dtype=torch.float32)
+    bias = fresh(width, dtype=torch.float32) if has_bias else None
+    plain, total = reference.add_layer_norm(residual, x, gain, bias, 1e-5)
+    exact = reference.layer_norm(total.double(), gain.double(), None if bias is None else bias.double(), 1e-5)
+    out, whole = poisoned(tokens, width, dtype=dtype)
+    layer_norm.add_layer_norm(out, residual, x, gain, bias, 1e-5)
+    # As for RMSNorm: the interpreter cuts both the sum and the result.
+    is_cut = DEVICE == "cpu" and dtype is torch.bfloat16
+    check(out, whole, plain, exact, roundings=2 if is_cut else 1)
+    torch.testing.assert_close(residual, total, rtol=torch.finfo(dtype).eps if is_cut else 0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
+def test_activations(tokens: int, width: int, dtype: torch.dtype) -> None:
+    for function in ("silu", "gelu_tanh", "gelu_erf", "relu"):
+        x = fresh(tokens, width, dtype=dtype)
+        out, whole = poisoned(tokens, width, dtype=dtype)
+        out.copy_(x)
+        activation.activate(out, function)
+        check(out, whole, reference.activate(x, function), reference.activate(x.double(), function))
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
 def test_gates(tokens: int, width: int, dtype: torch.dtype) -> None:
@@ -79,11 +123,14 @@ def test_gates(tokens: int, width: int, dtype: torch.dtype) -> None:
         check(out, whole, oracle(gate_up), oracle(gate_up.double()))
 
 
+@pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary", "block_size"), [(4, 2, 24, 24, 16), (8, 1, 64, 32, 32), (3, 3, 10, 6, 8)]
 )
-def test_rope_kv_write(heads: int, kv_heads: int, dim: int, rotary: int, block_size: int, dtype: torch.dtype) -> None:
+def test_rope_kv_write(
+    heads: int, kv_heads: int, dim: int, rotary: int, block_size: int, dtype: torch.dtype, is_interleaved: bool
+) -> None:
     tokens, blocks = 13, 5
     q, k, v = (fresh(tokens, n, dim, dtype=dtype) for n in (heads, kv_heads, kv_heads))
     angles = torch.rand(90, rotary // 2, device=DEVICE) * 6
@@ -92,8 +139,10 @@ def test_rope_kv_write(heads: int, kv_heads: int, dim: int, rotary: int, block_s
     slots = torch.randperm(blocks * block_size, device=DEVICE)[:tokens]
     caches = [torch.full((blocks, kv_heads, block_size, dim), math.nan, dtype=dtype, device=DEVICE) for _ in range(2)]
     expected_caches = [cache.clone() for cache in caches]
-    expected = reference.rope_kv_write(q.clone(), k.clone(), v, cos_sin, positions, *expected_caches, slots)
-    rope.rope_kv_write(q, k, v, cos_sin, positions, *caches, slots)
+    expected = reference.rope_kv_write(
+        q.clone(), k.clone(), v, cos_sin, positions, *expected_caches, slots, is_interleaved
+    )
+    rope.rope_kv_write(q, k, v, cos_sin, positions, *caches, slots, is_interleaved)
     for got, want in zip((q, k), expected, strict=True):
         torch.testing.assert_close(got, want)
     for got, want in zip(caches, expected_caches, strict=True):

@@ -81,6 +81,38 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# GPT-2 and GPT-NeoX do not look at numbers of heads for keys and values, though these stand in their config.json here.
+NEOX_ROPE = {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 0.5}
+VARIANTS |= {
+    "gpt2": ("gpt2", {"tie_word_embeddings": True}),
+    "gpt2-scaled": (
+        "gpt2",
+        {
+            "n_inner": 100,
+            "activation_function": "relu",
+            "scale_attn_by_inverse_layer_idx": True,
+            "scale_attn_weights": False,
+            "initializer_range": 0.1,
+        },
+    ),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_neox-serial": (
+        "gpt_neox",
+        {
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "hidden_act": "gelu_new",
+            "rope_parameters": NEOX_ROPE,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "starcoder2": ("starcoder2", {"sliding_window": 27, "tie_word_embeddings": True}),
+    "starcoder2-unbiased": ("starcoder2", {"use_bias": False, "num_key_value_heads": 1}),
+    "cohere": ("cohere", {"tie_word_embeddings": True}),
+    "cohere-normed": ("cohere", {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.7}),
+    "cohere2": ("cohere2", {"num_hidden_layers": 5, "sliding_window": 22, "tie_word_embeddings": True}),
+}
+
 KINDS = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
@@ -92,7 +124,15 @@ KINDS = {
     "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
     "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+    "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
+    "gpt_neox": (transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM),
+    "starcoder2": (transformers.Starcoder2Config, transformers.Starcoder2ForCausalLM),
+    "cohere": (transformers.CohereConfig, transformers.CohereForCausalLM),
+    "cohere2": (transformers.Cohere2Config, transformers.Cohere2ForCausalLM),
 }
+
+
+NORMS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
 
 
 def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard: str = "1GB") -> Path:
@@ -103,7 +143,7 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard:
     model = make_model(make_config(**{**SHAPE, **overrides}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("norm.weight"):  # transformers starts with ones, which hide a wrong gain; Gemma adds 1
+            if name.endswith(NORMS):  # transformers starts with ones, which hide a wrong gain; Gemma adds 1
                 parameter.uniform_(0.5, 1.5).sub_(1.0 if family.startswith("gemma") else 0.0)
             if name.endswith("bias"):
                 parameter.uniform_(-0.5, 0.5)

@@ -75,6 +75,54 @@ def test_tensors_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
     assert "1 of another shape: model.norm.weight [63] instead of [64]" in str(error.value)
 
 
+MASKS = {
+    "transformer.h.1.attn.bias": torch.ones(1, 1, 8, 8),
+    "transformer.h.1.attn.masked_bias": torch.tensor(-1e4),
+    "gpt_neox.layers.1.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool),
+    "gpt_neox.layers.1.attention.masked_bias": torch.tensor(-1e9),
+    "gpt_neox.layers.1.attention.rotary_emb.inv_freq": torch.ones(4),
+}
+
+
+@pytest.mark.parametrize(("variant", "first"), [("gpt2", "transformer."), ("gpt_neox-serial", "gpt_neox.")])
+def test_checkpoints_of_the_model_without_its_head_and_their_masks_are_read(
+    tmp_path: Path, variant: str, first: str
+) -> None:
+    folder = write(tmp_path / "model", variant)
+    expected = greedy(folder, PROMPT, 12)
+    change_tensors(folder, lambda t: t | {name: mask for name, mask in MASKS.items() if name.startswith(first)})
+    assert says(load_whole(folder)) == expected
+    change_tensors(folder, lambda t: {name.removeprefix(first): tensor for name, tensor in t.items()})
+    assert says(load_whole(folder)) == expected
+
+
+def test_a_head_is_found_under_its_old_and_its_new_name_and_old_configs_say_the_same(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "gpt_neox")
+    expected = greedy(folder, PROMPT, 12)
+    change_tensors(folder, lambda t: {name.replace("embed_out", "lm_head"): tensor for name, tensor in t.items()})
+    assert says(load_whole(folder)) == expected
+    change_config(folder, rope_parameters=None, rotary_pct=0.25, rotary_emb_base=10000)
+    assert says(load_whole(folder)) == expected
+    change_config(folder, rotary_emb_base=300)
+    assert says(load_whole(folder)) != expected
+
+
+def test_tensors_of_gpt2_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "gpt2")
+
+    def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tensors["transformer.h.1.attn.c_attn.weight"] = tensors["transformer.h.1.attn.c_attn.weight"].T.contiguous()
+        del tensors["transformer.h.2.ln_1.bias"]
+        return tensors | {"transformer.h.2.ln_3.bias": torch.ones(64)}
+
+    change_tensors(folder, change)
+    with pytest.raises(LoadError) as error:
+        load_whole(folder)
+    assert "1 missing: transformer.h.2.ln_1.bias" in str(error.value)
+    assert "1 unexpected: transformer.h.2.ln_3.bias" in str(error.value)
+    assert "transformer.h.1.attn.c_attn.weight [192, 64] instead of [64, 192]" in str(error.value)
+
+
 def test_the_budget_comes_before_any_weight_and_progress_counts_bytes(checkpoints: Path) -> None:
     folder = checkpoints / "llama"
     loading = load(Wish(folder, threads=1, kv_bytes=8 << 20))
@@ -116,7 +164,10 @@ def change_config(folder: Path, **fields: Any) -> None:
     ("fields", "why"),
     [
         ({"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}, "brings Python code of its own"),  # B:A7
-        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel; supported: LlamaForCausalLM, MistralForCausalLM, "),
+        (
+            {"architectures": ["BloomForCausalLM"]},
+            "BloomForCausalLM; supported: LlamaForCausalLM, MistralForCausalLM, ",
+        ),
         ({"architectures": None}, "none; supported"),
         (
             {"quantization_config": {"quant_method": "fp8"}},
@@ -140,6 +191,42 @@ def change_config(folder: Path, **fields: Any) -> None:
 )
 def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
     folder = write(tmp_path / "model", "llama")
+    change_config(folder, **fields)
+    with pytest.raises(LoadError, match=why):
+        load_whole(folder)
+
+
+@pytest.mark.parametrize(
+    ("variant", "fields", "why"),
+    [
+        (
+            "gpt2",
+            {"activation_function": "tanh"},
+            "`activation_function` .* is 'tanh'; supported: silu or gelu_pytorch",
+        ),
+        ("gpt2", {"add_cross_attention": True}, "`add_cross_attention` in config.json is true; supported: false"),
+        ("gpt2", {"n_embd": None}, "config.json has no `n_embd`"),
+        ("gpt2", {"n_layer": 9999}, "`n_layer` in config.json is 9999; the files in .* have 3"),
+        ("gpt2", {"n_inner": 10**12}, "`n_inner` in config.json is 1000000000000; the largest side of a tensor"),
+        ("gpt2", {"layer_norm_epsilon": 0}, "`layer_norm_epsilon` in config.json is 0; supported: a number above 0"),
+        ("gpt_neox", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "`rope_parameters.rope_type`"),
+        ("gpt_neox", {"rope_parameters": None, "rotary_pct": "1"}, "`rotary_pct` in config.json is '1'"),
+        (
+            "gpt_neox",
+            {"rope_parameters": None, "rotary_pct": 2.0},
+            "`rotary_pct` in config.json is 2; supported: up to 1",
+        ),
+        ("starcoder2", {"use_bias": 1}, "`use_bias` in config.json is 1; supported: true or false"),
+        ("cohere", {"hidden_act": "relu"}, "`hidden_act` in config.json is 'relu'; supported: silu"),
+        ("cohere", {"logit_scale": -1.0}, "`logit_scale` in config.json is -1.0; supported: a number above 0"),
+        ("cohere2", {"sliding_window": None}, "`sliding_window` in config.json is null; supported: a whole number"),
+        ("cohere2", {"layer_types": ["full_attention"]}, "`layer_types` .* supported: 5 times full_attention or"),
+    ],
+)
+def test_what_a_family_does_not_serve_is_refused_by_its_own_name(
+    tmp_path: Path, variant: str, fields: dict[str, Any], why: str
+) -> None:
+    folder = write(tmp_path / "model", variant)
     change_config(folder, **fields)
     with pytest.raises(LoadError, match=why):
         load_whole(folder)

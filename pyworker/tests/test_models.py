@@ -83,7 +83,7 @@ def test_a_long_answer_holds_no_more_blocks_than_its_windows_touch(checkpoints: 
     assert router.held_max == 38 + 6 * 4
 
 
-@pytest.fixture(scope="module", params=["llama-tied-biased", "qwen3", "gemma3"])
+@pytest.fixture(scope="module", params=["llama-tied-biased", "qwen3", "gemma3", "gpt_neox", "cohere-normed"])
 def bf16(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     folder = tmp_path_factory.mktemp("bf16") / request.param
     loaded = load_whole(write(folder, request.param, torch.bfloat16))

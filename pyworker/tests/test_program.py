@@ -24,6 +24,7 @@ from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 # Between them they make every call that any variant makes.
 PROGRAMS = ["llama", "llama-tied-biased", "qwen3-tied-yarn", "gemma2", "gemma3", "granite", "olmo2", "phi3"]
+PROGRAMS += ["gpt2", "gpt2-scaled", "gpt_neox", "cohere-normed"]
 
 
 @pytest.fixture(autouse=True)

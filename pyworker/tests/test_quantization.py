@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,25 @@ def test_a_rounded_model_draws_the_same_alone_in_a_batch_chunked_and_eagerly(
         router.run(*together)
         assert [request.output for request in together] == [request.output for request in alone]
         assert [request.logprobs for request in together] == [request.logprobs for request in alone]
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gpt_neox", "starcoder2", "cohere-normed"])
+def test_weights_that_stand_transposed_or_fused_are_rounded_as_any_other(tmp_path: Path, variant: str) -> None:
+    folder = write(tmp_path / "model", variant)
+    tokens = prompts(1)[-1]
+    loaded = load_whole(folder, quantize="int8-a16", quantize_skip="head")
+    assert loaded.is_invariant
+    got = forward(loaded, tokens)
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if re.search(r"\.(layers|h)\.", name) and tensor.dim() == 2 and "norm" not in name:
+            weight = tensor.T.contiguous() if variant == "gpt2" else tensor
+            exact = dequantised(weight, 8, 0)[2]
+            tensors[name] = exact.T.contiguous() if variant == "gpt2" else exact
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    expected = logits(folder, tokens)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-4 * expected.abs().max().item())
+    assert not torch.equal(got, forward(load_whole(folder, quantize="int8", quantize_skip="head"), tokens))
 
 
 def test_what_is_skipped_stays_as_it_is_and_the_identity_says_which(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ pub fn soft_cap(cpu: &mut Cpu, x: &mut [f32], cap: f32) {
 }
 
 /// Hands each thread a range of elements, and these elements. `weight`: how much work one is, against reading it.
-fn by_parts<E: Element>(
+pub(crate) fn by_parts<E: Element>(
     cpu: &mut Cpu,
     elements: &mut [E],
     weight: usize,

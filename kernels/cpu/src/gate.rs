@@ -80,7 +80,7 @@ impl<E: Element> Kernel for GateMul<'_, E> {
 
 /// -2 √(2/π) · (x + 0.044715 x³)
 #[inline(always)]
-fn minus_2u<S: Simd>(simd: S, x: S::V) -> S::V {
+pub(crate) fn minus_2u<S: Simd>(simd: S, x: S::V) -> S::V {
     const MINUS_2_SQRT_2_PI: f32 = -1.595_769;
     let cubic = simd.fma(simd.mul(x, x), simd.splat(0.044_715), simd.splat(1.0));
     simd.mul(simd.mul(x, cubic), simd.splat(MINUS_2_SQRT_2_PI))

@@ -6,6 +6,7 @@
 //! Never here: Python, tensors, requests, files, sockets, clocks (but for the pool's 20 µs of spinning), randomness without a seed.
 //! In: slices and shapes. Out: slices written in place, or a [`Refusal`] that names the argument, and then nothing is written.
 
+mod activate;
 mod attention;
 mod cache;
 mod element;
@@ -15,6 +16,7 @@ mod error;
 mod gate;
 mod host;
 mod isa;
+mod layer_norm;
 mod linear;
 mod math;
 mod memory;
@@ -28,6 +30,7 @@ mod sample;
 mod simd;
 mod split;
 
+pub use activate::{Function, activate};
 pub use attention::{Attention, Sight, paged_attention};
 pub use cache::{CacheShape, copy_blocks};
 pub use element::{Bf16, Element, Format};
@@ -37,6 +40,7 @@ pub use error::Refusal;
 pub use gate::{Activation, gate_mul};
 pub use host::{HostBlocks, load_blocks, save_blocks};
 pub use isa::Isa;
+pub use layer_norm::{LayerNorm, add_layer_norm, layer_norm};
 pub use linear::{
     Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Stored, linear, linear_quantized,
 };
@@ -45,7 +49,7 @@ pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
 pub use probe::{ReadProbe, multiply_codes};
-pub use rope::{RopeKvWrite, rope_kv_write};
+pub use rope::{Pairs, RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, sample};
 
 /// What every op runs on: the instruction set, the threads, and memory that is used again from call to call.

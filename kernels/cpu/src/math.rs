@@ -1,5 +1,5 @@
 //! exp, ln and tanh on 16 lanes, by polynomials after Cephes (`expf`, `logf`, `tanhf`): within 2 ulp, the same instructions everywhere;
-//! and the load of a row's incomplete end.
+//! the normal distribution's Φ by one of our own; and the load of a row's incomplete end.
 
 use crate::simd::{LANES, Simd};
 
@@ -59,6 +59,36 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.select_less(size, simd.splat(0.625), near, far)
 }
 
+/// Φ(x), the share of the normal distribution below x, with a small relative error in both tails: 1 - Φ is never taken where
+/// it would cancel.
+///
+/// Φ(-u) = e^(-u²/2) · G(u) for u ≥ 0, and G is smooth: t · Q(t) with t = 1 / (1 + 0.35 u) and Q of degree 9, fitted for the least
+/// relative error up to u = 13.3, where e^(-u²/2) ends. In exact arithmetic it is 2e-8 off, in float32 3e-7; what e is raised to
+/// adds its own rounding, u²/2 · 2^-24.
+#[inline(always)]
+pub(crate) fn normal_cdf<S: Simd>(simd: S, x: S::V) -> S::V {
+    let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+    let size = simd.max(x, simd.sub(zero, x)); // NaN stays NaN: the second comes back
+    let t = simd.div(one, simd.fma(size, simd.splat(0.35), one));
+    let mut poly = simd.splat(4.431_806e-3);
+    for coefficient in [
+        -0.052_556_53,
+        0.197_277_75,
+        -0.324_186_03,
+        0.213_682_23,
+        -0.050_906_95,
+        0.114_559_054,
+        0.118_023_97,
+        0.140_062_69,
+        0.139_611_99,
+    ] {
+        poly = simd.fma(poly, t, simd.splat(coefficient));
+    }
+    let density = exp(simd, simd.mul(simd.mul(size, size), simd.splat(-0.5)));
+    let below = simd.mul(density, simd.mul(poly, t));
+    simd.select_less(x, zero, below, simd.sub(one, below))
+}
+
 /// ln x for positive normal x.
 #[inline(always)]
 pub(crate) fn ln<S: Simd>(simd: S, x: S::V) -> S::V {
@@ -111,6 +141,7 @@ mod tests {
         Tanh,
         Ln,
         LnOneMinus,
+        NormalCdf,
     }
 
     struct Apply(Function, f32);
@@ -126,6 +157,7 @@ mod tests {
                 Function::Tanh => tanh(simd, x),
                 Function::Ln => ln(simd, x),
                 Function::LnOneMinus => ln_one_minus(simd, x),
+                Function::NormalCdf => normal_cdf(simd, x),
             };
             let mut out: Lanes<f32> = [0.0; 16];
             simd.store(value, &mut out);
@@ -155,6 +187,41 @@ mod tests {
             let inputs = small.chain(spread(0.01, 1.0 - f32::EPSILON));
             let exact = |x: f64| (-x).ln_1p();
             assert!(worst_ulps(isa, Function::LnOneMinus, inputs, exact) < 2.0, "{}", isa.name());
+        }
+    }
+
+    /// Φ by the series about 0 and, far out on the left, by the continued fraction of Mills' ratio.
+    fn exact_normal_cdf(x: f64) -> f64 {
+        let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+        if x < -3.0 {
+            return density / (1..200).rev().fold(-x, |rest, term| -x + f64::from(term) / rest);
+        }
+        let mut term = x;
+        let series = (1..200).fold(x, |sum, at| {
+            term *= x * x / f64::from(2 * at + 1);
+            sum + term
+        });
+        0.5 + density * series
+    }
+
+    #[test]
+    fn the_normal_distribution_keeps_its_left_tail() {
+        assert!((exact_normal_cdf(-1.0) / 0.158_655_253_931_457_05 - 1.0).abs() < 1e-13);
+        assert!((exact_normal_cdf(-5.0) / 2.866_515_718_791_939e-7 - 1.0).abs() < 1e-13);
+        for isa in Isa::available() {
+            for at in 0..40_000 {
+                let x = -13.0 + 26.0 * at as f32 / 40_000.0;
+                let (got, exact) = (f64::from(isa.run(Apply(Function::NormalCdf, x))), exact_normal_cdf(f64::from(x)));
+                // 8 roundings, and those of what e is raised to.
+                let steps = 8.0 + f64::from(x.min(0.0)).powi(2) / 2.0;
+                assert!((got - exact).abs() <= exact * steps * 2.0_f64.powi(-23), "{}: {got} at {x}", isa.name());
+            }
+            let ends = [(f32::NEG_INFINITY, 0.0), (-100.0, 0.0), (0.0, 0.5), (100.0, 1.0), (f32::INFINITY, 1.0)];
+            for (x, expected) in ends {
+                let got = isa.run(Apply(Function::NormalCdf, x));
+                assert!((got - expected).abs() < 1e-7, "{} of {x}: {got}", isa.name());
+            }
+            assert!(isa.run(Apply(Function::NormalCdf, f32::NAN)).is_nan());
         }
     }
 

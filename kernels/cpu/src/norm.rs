@@ -42,7 +42,7 @@ pub fn add_rms_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], residual: &mut [E]
 }
 
 /// Hands each thread some of the rows: their range of elements, and the elements themselves.
-fn by_rows<E: Element>(
+pub(crate) fn by_rows<E: Element>(
     cpu: &mut Cpu,
     out: &mut [E],
     width: usize,
@@ -122,7 +122,7 @@ fn sum_of_squares<S: Simd, E: Element>(simd: S, x: &[E]) -> f32 {
 
 /// The last, incomplete vector of a row, filled up with zeros.
 #[inline(always)]
-fn padded<E: Copy + Default>(tail: &[E]) -> Lanes<E> {
+pub(crate) fn padded<E: Copy + Default>(tail: &[E]) -> Lanes<E> {
     let mut lanes = [E::default(); LANES];
     lanes[..tail.len()].copy_from_slice(tail);
     lanes

@@ -1,7 +1,7 @@
 //! Rotary positions for q and k, and the write of k and v into the cache.
 //!
-//! Half-split form: element i of the first half of the rotated part is turned against element i of the second half,
-//! (a, b) → (a·cos - b·sin, b·cos + a·sin), in float32, each product rounded by itself as the usual definition has it.
+//! Two elements are turned against each other, (a, b) → (a·cos - b·sin, b·cos + a·sin), in float32, each product rounded by
+//! itself as the usual definition has it. Which two, models differ in ([`Pairs`]).
 
 use crate::Cpu;
 use crate::cache::CacheShape;
@@ -9,6 +9,15 @@ use crate::element::Element;
 use crate::error::{Refusal, check_indices};
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
+
+/// Which elements of a head's rotated part make a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairs {
+    /// Element i of the first half, and element i of the second.
+    Halves,
+    /// Elements 2i and 2i + 1, as in GPT-J and Cohere.
+    Neighbours,
+}
 
 /// The arguments of [`rope_kv_write`].
 pub struct RopeKvWrite<'a, E> {
@@ -22,6 +31,8 @@ pub struct RopeKvWrite<'a, E> {
     pub cos_sin: &'a [f32],
     /// How many elements of a head are rotated: even, at most `dim`.
     pub rotated: usize,
+    /// Which of them are turned against each other.
+    pub pairs: Pairs,
     /// `[tokens]`: which row of `cos_sin`.
     pub positions: &'a [i32],
     /// Takes the rotated k.
@@ -38,7 +49,7 @@ pub struct RopeKvWrite<'a, E> {
 
 /// Rotates q and k in place and writes k and v into the cache.
 pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Result<(), Refusal> {
-    let RopeKvWrite { q, k, v, cos_sin, rotated, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
+    let RopeKvWrite { q, k, v, cos_sin, rotated, pairs, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
     let tokens = positions.len();
     let (dim, kv_heads) = (cache.dim, cache.heads);
     assert!(rotated > 0 && rotated.is_multiple_of(2) && rotated <= dim && cos_sin.len().is_multiple_of(rotated));
@@ -62,13 +73,13 @@ pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Res
             for head in own.start.min(heads)..own.end.min(heads) {
                 let at = (token * heads + head) * dim;
                 // SAFETY: only this thread touches this head.
-                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin });
+                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin, pairs });
             }
             for head in own.start.max(heads) - heads..own.end.max(heads) - heads {
                 let at = (token * kv_heads + head) * dim;
                 // SAFETY: as above.
                 let k = unsafe { k.piece(at..at + dim) };
-                isa.run(Rotate { head: &mut k[..rotated], cos_sin });
+                isa.run(Rotate { head: &mut k[..rotated], cos_sin, pairs });
                 let to = cache.at(slot / cache.block_size, head, slot % cache.block_size);
                 // SAFETY: as above.
                 let (to_k, to_v) = unsafe { (k_cache.piece(to..to + dim), v_cache.piece(to..to + dim)) };
@@ -83,6 +94,7 @@ pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Res
 struct Rotate<'a, E> {
     head: &'a mut [E],
     cos_sin: &'a [f32],
+    pairs: Pairs,
 }
 
 impl<E: Element> Kernel for Rotate<'_, E> {
@@ -91,12 +103,26 @@ impl<E: Element> Kernel for Rotate<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let half = self.head.len() / 2;
-        let (first, second) = self.head.split_at_mut(half);
         let (cos, sin) = self.cos_sin.split_at(half);
-        for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-            let (a, b) = (first.to_f32(), second.to_f32());
-            *first = E::from_f32(a * cos - b * sin);
-            *second = E::from_f32(b * cos + a * sin);
+        match self.pairs {
+            Pairs::Halves => {
+                let (first, second) = self.head.split_at_mut(half);
+                for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    (*first, *second) = turned(*first, *second, cos, sin);
+                }
+            }
+            Pairs::Neighbours => {
+                let (pairs, _) = self.head.as_chunks_mut::<2>();
+                for (([first, second], &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
+                    (*first, *second) = turned(*first, *second, cos, sin);
+                }
+            }
         }
     }
+}
+
+#[inline(always)]
+fn turned<E: Element>(first: E, second: E, cos: f32, sin: f32) -> (E, E) {
+    let (a, b) = (first.to_f32(), second.to_f32());
+    (E::from_f32(a * cos - b * sin), E::from_f32(b * cos + a * sin))
 }

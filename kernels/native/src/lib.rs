@@ -8,6 +8,7 @@ mod frame;
 mod host;
 mod kept;
 mod masks;
+mod norms;
 mod ops;
 mod program;
 mod span;
@@ -21,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     kept::register(module)?;
     masks::register(module)?;
     ops::register(module)?;
+    norms::register(module)?;
     weights::register(module)?;
     program::register(module)?;
     steps::register(module)

@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 
 use pelton_cpu::program::Weight;
 use pelton_cpu::{
-    Activation, Attention, Bf16, CacheShape, Cpu, Element, Format, Isa, Refusal, RopeKvWrite, SampleOut, SampleRows,
-    Sight,
+    Activation, Attention, Bf16, CacheShape, Cpu, Element, Format, Function, Isa, Pairs, Refusal, RopeKvWrite,
+    SampleOut, SampleRows, Sight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,12 +30,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
     module.add_function(wrap_pyfunction!(numerics_id, module)?)?;
     module.add_function(wrap_pyfunction!(embed, module)?)?;
-    module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
-    module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(linear, module)?)?;
     module.add_function(wrap_pyfunction!(rope_kv_write, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
     module.add_function(wrap_pyfunction!(gelu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(activate, module)?)?;
     module.add_function(wrap_pyfunction!(add, module)?)?;
     module.add_function(wrap_pyfunction!(scale, module)?)?;
     module.add_function(wrap_pyfunction!(soft_cap, module)?)?;
@@ -60,6 +59,18 @@ pub(crate) fn format_of(dtype: &str) -> PyResult<Format> {
         .ok_or_else(|| PyValueError::new_err(format!("`dtype` is {dtype}; allowed: float32, bfloat16")))
 }
 
+/// The activation of this name.
+pub(crate) fn function_of(name: &str) -> PyResult<Function> {
+    Function::ALL.into_iter().find(|function| function.name() == name).ok_or_else(|| {
+        let allowed = Function::ALL.map(Function::name).join(", ");
+        PyValueError::new_err(format!("`function` is {name}; allowed: {allowed}"))
+    })
+}
+
+pub(crate) fn pairs_of(is_interleaved: bool) -> Pairs {
+    if is_interleaved { Pairs::Neighbours } else { Pairs::Halves }
+}
+
 /// `$body` with `$E` the element type of this format.
 macro_rules! by_format {
     ($format:expr, $E:ident => $body:expr) => {
@@ -75,6 +86,7 @@ macro_rules! by_format {
         }
     };
 }
+pub(crate) use by_format;
 
 /// How many threads share an op, the caller's among them.
 #[pyfunction]
@@ -156,42 +168,6 @@ fn embed(py: Python<'_>, dtype: &str, out: Span, table: Span, ids: Span, width: 
         // SAFETY: see the module's comment; apart by the check above.
         let (out, table, ids) = unsafe { (out.write::<E>(), table.read(), ids.read()) };
         py.detach(|| pelton_cpu::embed(&mut cpu(), out, table, ids, width)).map_err(refused)
-    })
-}
-
-#[pyfunction]
-fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f32) -> PyResult<()> {
-    let format = format_of(dtype)?;
-    by_format!(format, E => {
-        let size = size_of::<E>();
-        let is_in_place = out == x;
-        check_apart(&[("out", out, size)], &[("gain", gain, 4)])?;
-        // SAFETY: see the module's comment; `out` is apart from `gain` by the check above.
-        let (target, gain) = unsafe { (out.write::<E>(), gain.read::<f32>()) };
-        if is_in_place {
-            py.detach(|| pelton_cpu::rms_norm_in_place(&mut cpu(), target, gain, eps));
-            return Ok(());
-        }
-        check_apart(&[("out", out, size)], &[("x", x, size)])?;
-        // SAFETY: as above, and apart from `out`.
-        let x = unsafe { x.read::<E>() };
-        py.detach(|| pelton_cpu::rms_norm(&mut cpu(), target, x, gain, eps));
-        Ok(())
-    })
-}
-
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
-fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span, gain: Span, eps: f32) -> PyResult<()> {
-    let format = format_of(dtype)?;
-    by_format!(format, E => {
-        let size = size_of::<E>();
-        check_apart(&[("out", out, size), ("residual", residual, size)], &[("x", x, size), ("gain", gain, 4)])?;
-        // SAFETY: see the module's comment; apart by the check above.
-        let (out, residual, x, gain) =
-            unsafe { (out.write::<E>(), residual.write::<E>(), x.read::<E>(), gain.read::<f32>()) };
-        py.detach(|| pelton_cpu::add_rms_norm(&mut cpu(), out, residual, x, gain, eps));
-        Ok(())
     })
 }
 
@@ -288,6 +264,7 @@ fn rope_kv_write(
     v: Span,
     cos_sin: Span,
     rotated: usize,
+    is_interleaved: bool,
     positions: Span,
     k_cache: Span,
     v_cache: Span,
@@ -310,6 +287,7 @@ fn rope_kv_write(
                 v: v.read(),
                 cos_sin: cos_sin.read(),
                 rotated,
+                pairs: pairs_of(is_interleaved),
                 positions: positions.read(),
                 k_cache: k_cache.write(),
                 v_cache: v_cache.write(),
@@ -346,6 +324,17 @@ fn gate_mul(
         // SAFETY: see the module's comment; apart by the check above.
         let (out, gate_up) = unsafe { (out.write::<E>(), gate_up.read::<E>()) };
         py.detach(|| pelton_cpu::gate_mul(&mut cpu(), out, gate_up, width, activation));
+        Ok(())
+    })
+}
+
+#[pyfunction]
+fn activate(py: Python<'_>, dtype: &str, x: Span, function: &str) -> PyResult<()> {
+    let (format, function) = (format_of(dtype)?, function_of(function)?);
+    by_format!(format, E => {
+        // SAFETY: see the module's comment.
+        let x = unsafe { x.write::<E>() };
+        py.detach(|| pelton_cpu::activate(&mut cpu(), x, function));
         Ok(())
     })
 }

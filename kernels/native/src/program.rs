@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pelton_cpu::Activation;
 use pelton_cpu::program::{
-    self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentMut, Memory, Parts, Per, Size, StepRows,
+    self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentMut, LentNorm, Memory, Parts, Per, RowOf, Size, StepRows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{CacheSizes, cache_shape, cpu, format_of};
+use crate::ops::{CacheSizes, cache_shape, cpu, format_of, function_of, pairs_of};
 use crate::span::{Span, check_apart};
 use crate::weights::PackedWeight;
 
@@ -47,6 +47,11 @@ impl ProgramBuilder {
 fn lend(span: Span, size: usize) -> Lent {
     // SAFETY: the address is a contiguous tensor's, which `build` takes the owner of; nobody writes weights after loading.
     unsafe { Lent::new(span.address(), span.elements() * size) }
+}
+
+/// Gains and biases are float32.
+fn lend_norm(gain: Span, bias: Option<Span>, eps: f32, group: usize) -> LentNorm {
+    LentNorm { gain: lend(gain, 4), bias: bias.map(|bias| lend(bias, 4)), eps, group }
 }
 
 #[pymethods]
@@ -91,8 +96,15 @@ impl ProgramBuilder {
         Ok(self.parts.layers.len() - 1)
     }
 
-    fn embed(&mut self, out: usize, table: Span, width: usize) {
-        self.parts.calls.push(Call::Embed { out: BufferId(out), table: self.lend(table), width });
+    /// `by`: "ids" or "positions", the step's array that says which rows.
+    fn embed(&mut self, out: usize, table: Span, by: &str, width: usize) -> PyResult<()> {
+        let row = match by {
+            "ids" => RowOf::Id,
+            "positions" => RowOf::Position,
+            other => return Err(PyValueError::new_err(format!("`by` is {other}; allowed: ids, positions"))),
+        };
+        self.parts.calls.push(Call::Embed { out: BufferId(out), table: self.lend(table), row, width });
+        Ok(())
     }
 
     fn pick(&mut self, out: usize, x: usize, width: usize) {
@@ -114,6 +126,19 @@ impl ProgramBuilder {
     fn add_rms_norm(&mut self, out: usize, residual: usize, x: usize, gain: Span, eps: f32) {
         let (out, residual, x) = (BufferId(out), BufferId(residual), BufferId(x));
         self.parts.calls.push(Call::AddRmsNorm { out, residual, x, gain: lend(gain, 4), eps });
+    }
+
+    #[pyo3(signature = (out, x, gain, bias, eps, group))]
+    fn layer_norm(&mut self, out: usize, x: usize, gain: Span, bias: Option<Span>, eps: f32, group: usize) {
+        let norm = lend_norm(gain, bias, eps, group);
+        self.parts.calls.push(Call::LayerNorm { out: BufferId(out), x: BufferId(x), norm });
+    }
+
+    #[pyo3(signature = (out, residual, x, gain, bias, eps))]
+    fn add_layer_norm(&mut self, out: usize, residual: usize, x: usize, gain: Span, bias: Option<Span>, eps: f32) {
+        let (out, residual, x) = (BufferId(out), BufferId(residual), BufferId(x));
+        let norm = lend_norm(gain, bias, eps, gain.elements());
+        self.parts.calls.push(Call::AddLayerNorm { out, residual, x, norm });
     }
 
     #[pyo3(signature = (out, x, weight, bias, out_dtype))]
@@ -140,6 +165,11 @@ impl ProgramBuilder {
         self.gate_mul(out, gate_up, width, Activation::Gelu);
     }
 
+    fn activate(&mut self, x: usize, function: &str) -> PyResult<()> {
+        self.parts.calls.push(Call::Activate { x: BufferId(x), function: function_of(function)? });
+        Ok(())
+    }
+
     fn add(&mut self, residual: usize, x: usize) {
         self.parts.calls.push(Call::Add { residual: BufferId(residual), x: BufferId(x) });
     }
@@ -161,12 +191,14 @@ impl ProgramBuilder {
         v: usize,
         angles: Span,
         rotated: usize,
+        is_interleaved: bool,
         layer: usize,
         kind: usize,
         heads: usize,
     ) {
         let (q, k, v) = (BufferId(q), BufferId(k), BufferId(v));
-        self.parts.calls.push(Call::RopeKvWrite { q, k, v, angles: lend(angles, 4), rotated, layer, kind, heads });
+        let (angles, pairs) = (lend(angles, 4), pairs_of(is_interleaved));
+        self.parts.calls.push(Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads });
     }
 
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]

@@ -7,10 +7,13 @@ Never here: anything for speed.
 
 from pelton_kernels.reference.attention import copy_blocks, paged_attention, rope_kv_write
 from pelton_kernels.reference.dense import (
+    activate,
     add,
+    add_layer_norm,
     add_rms_norm,
     embed,
     gelu_mul,
+    layer_norm,
     linear,
     linear_codes_f32,
     linear_f32,
@@ -26,11 +29,14 @@ from pelton_kernels.reference.sampling import Sampled, sample
 
 __all__ = [
     "Sampled",
+    "activate",
     "add",
+    "add_layer_norm",
     "add_rms_norm",
     "copy_blocks",
     "embed",
     "gelu_mul",
+    "layer_norm",
     "linear",
     "linear_codes_f32",
     "linear_f32",

@@ -8,12 +8,15 @@ from torch import Tensor
 from pelton_kernels.reference.dense import wide
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x: [T, heads, D]; cos, sin: [T, R/2]. Element i of the first half of R is turned against i of the second."""
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
+    """x: [T, heads, D]; cos, sin: [T, R/2]. Element i of the first half of R is turned against i of the second, or 2i against 2i + 1."""
     half = cos.shape[1]
-    a, b, rest = torch.tensor_split(wide(x), [half, 2 * half], dim=2)
+    turned, rest = torch.tensor_split(wide(x), [2 * half], dim=2)
+    a, b = (turned[..., ::2], turned[..., 1::2]) if is_interleaved else turned.chunk(2, dim=2)
     cos, sin = cos[:, None].to(a.dtype), sin[:, None].to(a.dtype)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=2).to(x.dtype)
+    pair = [a * cos - b * sin, b * cos + a * sin]
+    together = torch.stack(pair, dim=3).flatten(2) if is_interleaved else torch.cat(pair, dim=2)
+    return torch.cat([together, rest], dim=2).to(x.dtype)
 
 
 def rope_kv_write(
@@ -25,10 +28,11 @@ def rope_kv_write(
     k_cache: Tensor,
     v_cache: Tensor,
     kv_slots: Tensor,
+    is_interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The rotated q and k; k and v are written into the caches, a later token over an earlier one."""
     cos, sin = cos_sin[positions.long()].chunk(2, dim=1)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    q, k = _rotate(q, cos, sin, is_interleaved), _rotate(k, cos, sin, is_interleaved)
     block_size = k_cache.shape[2]
     for token, slot in enumerate(kv_slots.tolist()):
         k_cache[slot // block_size, :, slot % block_size] = k[token]

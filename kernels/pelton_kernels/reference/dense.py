@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,6 +32,22 @@ def add_rms_norm(residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> tuple
     return rms_norm(total, gain, eps), total
 
 
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int | None = None) -> Tensor:
+    """(x - mean(x)) / sqrt(variance(x) + eps) · gain + bias, over groups of so many columns.   x: [T, W]; gain, bias: [W]."""
+    size = group or x.shape[1]
+    row = wide(x).view(x.shape[0], x.shape[1] // size, size)
+    off = row - row.mean(dim=2, keepdim=True)
+    scale = torch.rsqrt(off.square().mean(dim=2, keepdim=True) + eps)
+    normed = (off * scale).flatten(1) * wide(gain)
+    return (normed if bias is None else normed + wide(bias)).to(x.dtype)
+
+
+def add_layer_norm(residual: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """(layer_norm(residual + x), residual + x), the sum being rounded first."""
+    total = (wide(residual) + wide(x)).to(residual.dtype)
+    return layer_norm(total, gain, bias, eps), total
+
+
 def linear_f32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, not rounded to the format of `x`.   x: [T, K]; weight: [N, K]; bias: [N]."""
     product = wide(x) @ wide(weight).T
@@ -43,19 +60,48 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """gate / (1 + e^-gate) · up.   gate_up: [T, 2F], gate first; result: [T, F]."""
+    """silu(gate) · up.   gate_up: [T, 2F], gate first; result: [T, F]."""
     gate, up = wide(gate_up).chunk(2, dim=1)
-    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up.dtype)
+    return (_silu(gate) * up).to(gate_up.dtype)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """gate / 2 · (1 + tanh(u)) · up with u = √(2/π) · (gate + 0.044715 gate³).   gate_up: [T, 2F], gate first; result: [T, F].
-
-    As gate · sigmoid(2u) · up, which is the same: 1 + tanh(u) would lose all bits where u is below -18, even in float64.
-    """
+    """gelu(gate) · up, with the tanh form of gelu.   gate_up: [T, 2F], gate first; result: [T, F]."""
     gate, up = wide(gate_up).chunk(2, dim=1)
-    u = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
-    return (gate / (1 + torch.exp(-2 * u)) * up).to(gate_up.dtype)
+    return (_gelu_tanh(gate) * up).to(gate_up.dtype)
+
+
+def activate(x: Tensor, function: str) -> Tensor:
+    """function(x), element by element."""
+    return FUNCTIONS[function](wide(x)).to(x.dtype)
+
+
+def _silu(x: Tensor) -> Tensor:
+    """x / (1 + e^-x)"""
+    return x / (1 + torch.exp(-x))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """x / 2 · (1 + tanh(u)) with u = √(2/π) · (x + 0.044715 x³).
+
+    As x · sigmoid(2u), which is the same: 1 + tanh(u) would lose all bits where u is below -18, even in float64.
+    """
+    u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return x / (1 + torch.exp(-2 * u))
+
+
+def _gelu_erf(x: Tensor) -> Tensor:
+    """x · Φ(x), Φ being that of the normal distribution: erfc(-x / √2) / 2, which keeps the bits of the left tail."""
+    phi: Tensor = torch.special.erfc(-x / math.sqrt(2)) / 2
+    return x * phi
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": _silu,
+    "gelu_tanh": _gelu_tanh,
+    "gelu_erf": _gelu_erf,
+    "relu": torch.relu,
+}
 
 
 def add(residual: Tensor, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The gate of the MLP: SiLU or GELU (in its tanh form) of one half times the other."""
+"""What stands between the products of an MLP: SiLU or GELU (in its tanh form) of one half times the other; or a function alone."""
 
 from __future__ import annotations
 
@@ -22,6 +22,31 @@ def _gate_mul(out, gate_up, width, BLOCK: tl.constexpr, GELU: tl.constexpr):
     if GELU:
         power = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)
     tl.store(out + token * width + column, gate / (1.0 + tl.exp(-power)) * up, mask=inside)
+
+
+@triton.jit
+def _activate(x, count, BLOCK: tl.constexpr, FUNCTION: tl.constexpr):
+    """x = function(x).   Grid: pieces of BLOCK elements; pure streaming. 0: SiLU, 1 and 2: GELU with tanh and erf, 3: ReLU."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if FUNCTION == 0:
+        value = value / (1.0 + tl.exp(-value))
+    elif FUNCTION == 1:
+        value = value / (1.0 + tl.exp(-1.5957691216057308 * value * (1.0 + 0.044715 * value * value)))
+    elif FUNCTION == 2:
+        value = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
+    else:
+        value = tl.maximum(value, 0.0)
+    tl.store(x + at, value, mask=inside)
+
+
+def activate(x: Tensor, function: str) -> None:
+    """See `ops.activate`."""
+    count = x.numel()
+    if count:
+        number = ("silu", "gelu_tanh", "gelu_erf", "relu").index(function)
+        _activate[(triton.cdiv(count, 1024),)](x, count, BLOCK=1024, FUNCTION=number, num_warps=4)
 
 
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:

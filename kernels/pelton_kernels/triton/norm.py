@@ -38,7 +38,8 @@ def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr):
     tl.store(out + at, row * scale * weight, mask=inside)
 
 
-def _warps(block: int) -> int:
+def warps(block: int) -> int:
+    """How many of them share a row of so many columns."""
     return min(max(block // 512, 1), 8)
 
 
@@ -47,7 +48,7 @@ def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
     tokens, width = x.shape
     block = triton.next_power_of_2(width)
     if tokens:
-        _rms_norm[(tokens,)](out, x, gain, width, eps, BLOCK=block, num_warps=_warps(block))
+        _rms_norm[(tokens,)](out, x, gain, width, eps, BLOCK=block, num_warps=warps(block))
 
 
 def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
@@ -55,4 +56,4 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
     tokens, width = x.shape
     block = triton.next_power_of_2(width)
     if tokens:
-        _add_rms_norm[(tokens,)](out, residual, x, gain, width, eps, BLOCK=block, num_warps=_warps(block))
+        _add_rms_norm[(tokens,)](out, residual, x, gain, width, eps, BLOCK=block, num_warps=warps(block))

@@ -11,40 +11,44 @@ from torch import Tensor
 def _rope_kv_write(
     q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots,
     heads, kv_heads, dim, rotary, block_size,
-    HALF: tl.constexpr, DIM: tl.constexpr,
+    HALF: tl.constexpr, DIM: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
     """Grid: tokens × (heads + kv_heads). The first `heads` programs rotate a query head in place; the others rotate a key
     head in place, and copy it and its value head to the token's place in the cache [blocks, kv_heads, block_size, dim].
 
-    Each element is read and written once; the lanes beyond `rotary` pass through unrotated (partial rotary).
+    Each element is read and written once; the lanes beyond `rotary` pass through unrotated (partial rotary). Lane i turns
+    element i with i + half, or element 2i with 2i + 1.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     half = rotary // 2
     lane = tl.arange(0, HALF)
     inside = lane < half
+    first, second = lane, half + lane
+    if INTERLEAVED:
+        first, second = 2 * lane, 2 * lane + 1
     position = tl.load(positions + token).to(tl.int64)
     cos = tl.load(cos_sin + position * rotary + lane, mask=inside, other=0.0)
     sin = tl.load(cos_sin + position * rotary + half + lane, mask=inside, other=0.0)
     if head < heads:
         x = q + (token * heads + head) * dim
-        a = tl.load(x + lane, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(x + half + lane, mask=inside, other=0.0).to(tl.float32)
-        tl.store(x + lane, a * cos - b * sin, mask=inside)
-        tl.store(x + half + lane, b * cos + a * sin, mask=inside)
+        a = tl.load(x + first, mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(x + second, mask=inside, other=0.0).to(tl.float32)
+        tl.store(x + first, a * cos - b * sin, mask=inside)
+        tl.store(x + second, b * cos + a * sin, mask=inside)
     else:
         kv_head = head - heads
         x = k + (token * kv_heads + kv_head) * dim
         slot = tl.load(kv_slots + token)
         into = ((slot // block_size * kv_heads + kv_head) * block_size + slot % block_size) * dim
-        a = tl.load(x + lane, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(x + half + lane, mask=inside, other=0.0).to(tl.float32)
+        a = tl.load(x + first, mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(x + second, mask=inside, other=0.0).to(tl.float32)
         low = (a * cos - b * sin).to(k.dtype.element_ty)
         high = (b * cos + a * sin).to(k.dtype.element_ty)
-        tl.store(x + lane, low, mask=inside)
-        tl.store(x + half + lane, high, mask=inside)
-        tl.store(k_cache + into + lane, low, mask=inside)
-        tl.store(k_cache + into + half + lane, high, mask=inside)
+        tl.store(x + first, low, mask=inside)
+        tl.store(x + second, high, mask=inside)
+        tl.store(k_cache + into + first, low, mask=inside)
+        tl.store(k_cache + into + second, high, mask=inside)
         column = tl.arange(0, DIM)
         beyond = (column >= rotary) & (column < dim)
         tl.store(k_cache + into + column, tl.load(x + column, mask=beyond, other=0.0), mask=beyond)
@@ -61,6 +65,7 @@ def rope_kv_write(
     k_cache: Tensor,
     v_cache: Tensor,
     kv_slots: Tensor,
+    is_interleaved: bool = False,
 ) -> None:
     """See `ops.rope_kv_write`."""
     tokens, heads, dim = q.shape
@@ -69,5 +74,6 @@ def rope_kv_write(
         _rope_kv_write[(tokens, heads + kv_heads)](
             q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots,
             heads, kv_heads, dim, rotary, k_cache.shape[2],
-            HALF=triton.next_power_of_2(rotary // 2), DIM=triton.next_power_of_2(dim), num_warps=1,
+            HALF=triton.next_power_of_2(rotary // 2), DIM=triton.next_power_of_2(dim),
+            INTERLEAVED=is_interleaved, num_warps=1,
         )  # fmt: skip

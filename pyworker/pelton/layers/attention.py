@@ -27,7 +27,9 @@ class CachedAttention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:  # [tokens, heads, head_dim] each
         keys, values = step.kv.layers[self.place.at]
         kv_slots, block_table = step.kv_slots[self.place.kind], step.block_table[self.place.kind]
-        ops.rope_kv_write(q, k, v, self.rotary.cos_sin, step.positions, keys, values, kv_slots)
+        ops.rope_kv_write(
+            q, k, v, self.rotary.cos_sin, step.positions, keys, values, kv_slots, self.rotary.is_interleaved
+        )
         out = torch.empty_like(q)
         ops.paged_attention(
             out, q, keys, values, block_table, step.row_offsets, step.row_starts, self.scale, self.window, self.soft_cap

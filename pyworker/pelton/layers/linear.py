@@ -10,26 +10,32 @@ from pelton_kernels.ops import PackedWeight
 from torch import Tensor
 
 from pelton.layers.leaf import Leaf, Wanted, stacked
-from pelton.layers.storage import Plain, Storage
+from pelton.layers.storage import FLOATS, Kept, Plain, Storage
 
 
 class Linear(Leaf):
-    """y = x · Wᵀ + b, with W of sum(heights) rows and `width` columns. `is_fused`: it stands as one in the checkpoint."""
+    """y = x · Wᵀ + b, with W of sum(heights) rows and `width` columns. `is_fused`: it stands as one in the checkpoint.
+
+    `is_transposed`: floats stand there as Wᵀ. Codes do not: whoever quantised the checkpoint has turned them.
+    """
 
     weight: PackedWeight
     bias: Tensor | None
 
-    def __init__(self, width: int, heights: Sequence[int], has_bias: bool, is_fused: bool = False) -> None:
+    def __init__(
+        self, width: int, heights: Sequence[int], has_bias: bool, is_fused: bool = False, is_transposed: bool = False
+    ) -> None:
         super().__init__()
         self.width = width
         self.heights = list(heights)
         self.has_bias = has_bias
         self.stored = [sum(heights)] if is_fused else self.heights
+        self.is_transposed = is_transposed
         self.storage: Storage = Plain()
 
     def wants(self) -> list[Wanted]:
         weights = [
-            Wanted(part, kept.kind, kept.shape, kept.dtypes)
+            Wanted(part, kept.kind, kept.shape[::-1] if self._is_turned(kept) else kept.shape, kept.dtypes)
             for part, height in enumerate(self.stored)
             for kept in self.storage.keeps(height, self.width)
         ]
@@ -39,9 +45,12 @@ class Linear(Leaf):
     def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
         parts: list[dict[str, Tensor]] = [{} for _ in self.stored]
         for want, tensor in zip(self.wants(), tensors, strict=True):
-            parts[want.part][want.kind] = tensor
+            parts[want.part][want.kind] = tensor.T.contiguous() if self._is_turned(want) else tensor
         self.weight = self.storage.pack(parts, dtype, device)
         self.bias = stacked([part["bias"] for part in parts], dtype, device) if self.has_bias else None
+
+    def _is_turned(self, tensor: Kept | Wanted) -> bool:
+        return self.is_transposed and tensor.kind == "weight" and tensor.dtypes == FLOATS
 
     def held_bytes(self, dtype: torch.dtype) -> int:
         weights = sum(self.storage.bytes(height, self.width, dtype) for height in self.stored)

@@ -1,4 +1,4 @@
-"""Root-mean-square norms: over the residual stream, over what is added to it, and over the heads of q and k."""
+"""Norms, by the root of the mean square or by mean and spread: over the residual stream, what is added to it, and heads."""
 
 from __future__ import annotations
 
@@ -38,6 +38,42 @@ class ResidualNorm(RmsNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # [tokens, width] both
         out = torch.empty_like(x)
         ops.add_rms_norm(out, residual, x, self.gain, self.eps)
+        return out, residual
+
+
+class LayerNorm(Leaf):
+    """norm(x) = (x - mean(x)) / √(variance(x) + eps) · gain + bias, in float32 whatever x is. `heads`: each so wide, normed by itself."""
+
+    gain: Tensor
+    bias: Tensor | None
+
+    def __init__(self, width: int, eps: float, has_bias: bool, heads: int = 1) -> None:
+        super().__init__()
+        self.width = width
+        self.eps = eps
+        self.has_bias = has_bias
+        self.heads = heads
+
+    def wants(self) -> list[Wanted]:
+        shape = (self.width,) if self.heads == 1 else (self.heads, self.width)
+        return [Wanted(0, kind, shape) for kind in (("weight", "bias") if self.has_bias else ("weight",))]
+
+    def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self.gain = stacked(tensors[:1], torch.float32, device).flatten()
+        self.bias = stacked(tensors[1:], torch.float32, device).flatten() if self.has_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:  # [tokens, width], or [tokens, heads, width]
+        out = torch.empty_like(x)
+        ops.layer_norm(out.flatten(1), x.flatten(1), self.gain, self.bias, self.eps, self.width)
+        return out
+
+
+class ResidualLayerNorm(LayerNorm):
+    """residual += x; x = norm(residual)"""
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # [tokens, width] both
+        out = torch.empty_like(x)
+        ops.add_layer_norm(out, residual, x, self.gain, self.bias, self.eps)
         return out, residual
 
 

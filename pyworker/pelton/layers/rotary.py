@@ -32,6 +32,7 @@ class Rope:
     divisors: tuple[float, ...] = ()  # longrope: of each pair of columns, for contexts up to `original_positions`
     long_divisors: tuple[float, ...] = ()  # and beyond
     share: float = 1.0  # of a head's columns are turned; the others pass
+    is_interleaved: bool = False  # neighbouring columns are turned against each other, not a half's against the other's
 
     def within(self, positions: int) -> Rope:
         """As it is in a context of so many positions."""
@@ -54,6 +55,7 @@ class Rotary(nn.Module):
         turned = int(head_dim * rope.share)
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope.within(positions), turned)
         scale = rope.attention_factor
+        self.is_interleaved = rope.is_interleaved
         self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
 
 

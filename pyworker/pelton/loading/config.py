@@ -9,15 +9,37 @@ from pelton.loading.error import LoadError
 
 
 class Fields:
-    """The fields of one JSON object. `None` counts as absent, as transformers writes it."""
+    """The fields of one JSON object. `None` counts as absent, as transformers writes it.
 
-    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
+    `called`: what some fields are called there, by the names that they are asked for by.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "", called: Mapping[str, str] | None = None) -> None:
         self._values = {name: value for name, value in values.items() if value is not None}
         self._nulls = values.keys() - self._values.keys()
         self._where = where
+        self._own = called or {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        return self.called(name) in self._values
+
+    def called(self, name: str) -> str:
+        """What config.json calls it."""
+        return self._own.get(name, name)
+
+    def usual(self, **values: Any) -> Fields:
+        """With these where a field is absent: what a family's absence means."""
+        absent = {self.called(name): value for name, value in values.items() if name not in self}
+        return self._with({**self._values, **absent})
+
+    def without(self, *names: str) -> Fields:
+        """As if these were absent: what a family's models do not look at."""
+        own = {self.called(name) for name in names}
+        return self._with({name: value for name, value in self._values.items() if name not in own})
+
+    def _with(self, values: Mapping[str, Any]) -> Fields:
+        nulls = dict.fromkeys(self._nulls - values.keys())
+        return Fields({**values, **nulls}, self._where, self._own)
 
     def count(self, name: str, default: int | None = None, least: int = 1) -> int:
         """A whole number, `least` or more."""
@@ -51,10 +73,10 @@ class Fields:
 
     def object(self, name: str) -> Fields:
         """A JSON object; empty if absent."""
-        value = self._values.get(name, {})
+        value = self._values.get(self.called(name), {})
         if not isinstance(value, dict):
             raise self._unfit(name, value, "an object")
-        return Fields(value, f"{self._where}{name}.")
+        return Fields(value, f"{self._where}{self.called(name)}.")
 
     def names(self) -> list[str]:
         """Of all fields that are there."""
@@ -62,13 +84,13 @@ class Fields:
 
     def count_or_null(self, name: str, default: int | None) -> int | None:
         """A whole number from 1, or null, which is not the same as absent here: that is `default`."""
-        if name in self._nulls or (name not in self and default is None):
+        if self.called(name) in self._nulls or (name not in self and default is None):
             return None
         return self.count(name, default)
 
     def number_or_null(self, name: str, default: float | None) -> float | None:
         """A number above 0, or null; `default` if absent."""
-        if name in self._nulls or (name not in self and default is None):
+        if self.called(name) in self._nulls or (name not in self and default is None):
             return None
         return self.number(name, default)
 
@@ -84,7 +106,7 @@ class Fields:
         value = self._get(name, None)
         if not isinstance(value, list):
             raise self._unfit(name, value, "a list of numbers above 0")
-        items = Fields({str(place): item for place, item in enumerate(value)}, f"{self._where}{name}.")
+        items = Fields({str(place): item for place, item in enumerate(value)}, f"{self._where}{self.called(name)}.")
         return tuple(items.number(str(place)) for place in range(len(value)))
 
     def switches(self, name: str, count: int) -> list[bool]:
@@ -96,13 +118,13 @@ class Fields:
 
     def get(self, name: str) -> Any:
         """Whatever stands there, unchecked."""
-        return self._values.get(name)
+        return self._values.get(self.called(name))
 
     def _get(self, name: str, default: Any) -> Any:
-        value = self._values.get(name, default)
+        value = self._values.get(self.called(name), default)
         if value is None:
-            raise LoadError(f"config.json has no `{self._where}{name}`")
+            raise LoadError(f"config.json has no `{self._where}{self.called(name)}`")
         return value
 
     def _unfit(self, name: str, got: Any, allowed: str) -> LoadError:
-        return LoadError(f"`{self._where}{name}` in config.json is {got!r}; supported: {allowed}")
+        return LoadError(f"`{self._where}{self.called(name)}` in config.json is {got!r}; supported: {allowed}")

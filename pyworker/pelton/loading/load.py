@@ -85,7 +85,8 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     device = devices.choose(wish.device)
     if quantization.is_quantised and device.type != "cpu":
         raise LoadError(f"{quantization.name} weights run on CPUs; set --device cpu, or give a checkpoint of bfloat16")
-    weights.check_sizes(config, checkpoint)
+    family = family.as_stored(checkpoint.tensors)
+    weights.check_sizes(config, family, checkpoint)
     dtype_name = _dtype(wish.dtype, checkpoint)
     dtype = DTYPES[dtype_name]
     threads = wish.threads or machine.cores()

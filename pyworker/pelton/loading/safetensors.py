@@ -24,7 +24,7 @@ from pelton.loading.error import LoadError
 
 HEADER_BYTES_MAX = 100_000_000  # the format's own bound
 
-# What weights may be stored in; the integers are those of quantised ones. The format has more.
+# What weights may be stored in; the integers are those of quantised ones, booleans those of masks. The format has more.
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -34,6 +34,7 @@ DTYPES = {
     "I32": torch.int32,
     "I8": torch.int8,
     "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
 
 

@@ -42,13 +42,14 @@ def holdings(model: Decoder, family: Family, quantization: Quantization) -> list
     return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
 
 
-def check_sizes(config: DecoderConfig, checkpoint: Checkpoint) -> None:
+def check_sizes(config: DecoderConfig, family: Family, checkpoint: Checkpoint) -> None:
     """Refuses sizes that no tensor of the files has, before anything is built of them: a config.json may say any number."""
     stored = checkpoint.tensors
-    layers = {found[1] for name in stored if (found := re.search(r"\.layers\.(\d+)\.", name))}
+    layers = {found[1] for name in stored if (found := re.search(r"(?:^|\.)(?:layers|h)\.(\d+)\.", name))}
+    called = family.fields
     if config.layers > len(layers):
         raise LoadError(
-            f"`num_hidden_layers` in config.json is {config.layers}; the files in {checkpoint.folder} have {len(layers)}"
+            f"`{called.get('num_hidden_layers', 'num_hidden_layers')}` in config.json is {config.layers}; the files in {checkpoint.folder} have {len(layers)}"
         )
     largest = max((side for tensor in stored.values() for side in tensor.shape), default=0)
     for name, size in (
@@ -60,7 +61,7 @@ def check_sizes(config: DecoderConfig, checkpoint: Checkpoint) -> None:
     ):
         if size > largest:
             raise LoadError(
-                f"`{name}` in config.json is {size}; the largest side of a tensor in {checkpoint.folder} is {largest}"
+                f"`{called.get(name, name)}` in config.json is {size}; the largest side of a tensor in {checkpoint.folder} is {largest}"
             )
 
 

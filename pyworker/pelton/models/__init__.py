@@ -6,9 +6,9 @@ from typing import Any
 
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.models import gemma, llama
+from pelton.models import gemma, gpt, llama
 from pelton.models.config import DecoderConfig
-from pelton.models.family import FUSED, NORMS_AFTER, Family
+from pelton.models.family import FUSED, GPT2, GPT_NEOX, NORMS_AFTER, PLAIN_MLP, Family
 
 ARCHITECTURES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama", llama.llama, {}),
@@ -21,6 +21,11 @@ ARCHITECTURES: dict[str, Family] = {
     "GraniteForCausalLM": Family("granite", llama.granite, {}),
     "Olmo2ForCausalLM": Family("olmo2", llama.olmo2, NORMS_AFTER),
     "Phi3ForCausalLM": Family("phi3", llama.phi3, FUSED),
+    "GPT2LMHeadModel": Family("gpt2", gpt.gpt2, GPT2, gpt.GPT2_FIELDS),
+    "GPTNeoXForCausalLM": Family("gpt_neox", gpt.gpt_neox, GPT_NEOX, gpt.NEOX_FIELDS),
+    "Starcoder2ForCausalLM": Family("starcoder2", gpt.starcoder2, PLAIN_MLP, gpt.STARCODER2_FIELDS),
+    "CohereForCausalLM": Family("cohere", gpt.cohere, {}, gpt.COHERE_FIELDS),
+    "Cohere2ForCausalLM": Family("cohere2", gpt.cohere2, {}, gpt.COHERE_FIELDS),
 }
 
 
@@ -35,4 +40,4 @@ def resolve(config: dict[str, Any]) -> tuple[Family, DecoderConfig]:
     if family is None:
         got = ", ".join(map(str, named)) or "none"
         raise LoadError(f"`architectures` in config.json: {got}; supported: {', '.join(ARCHITECTURES)}")
-    return family, family.read_config(Fields(config))
+    return family, family.read_config(Fields(config, called=family.fields))

@@ -7,19 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pelton_kernels.ops import Function
+
 from pelton.kv import Division, divide
-from pelton.layers.mlp import Activation
-from pelton.layers.rotary import KINDS, Rope
+from pelton.layers.mlp import GATES
+from pelton.layers.rotary import KINDS, NONE, Rope
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
 LAYERS_MAX = 10_000  # far above any model: a config.json may claim any number
-ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}
+# Names of the same, as config.json has them.
+ACTIVATIONS: dict[str, Function] = {
+    "silu": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "relu": "relu",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Sizes and switches of a decoder with gated MLPs and grouped heads. What is not said is as in Llama."""
+    """Sizes and switches of a decoder. What is not said is as in Llama."""
 
     vocab: int
     width: int
@@ -29,7 +39,7 @@ class DecoderConfig:
     head_dim: int
     mlp_width: int
     norm_eps: float
-    activation: Activation
+    activation: Function
     positions: int  # the longest context that the checkpoint promises
     is_tied: bool  # the embedding's table is the head's weight too
     ropes: tuple[Rope, ...]  # by layer
@@ -39,12 +49,21 @@ class DecoderConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     is_fused: bool = False  # in the checkpoint: queries, keys and values; gate and up
-    query_norm: Literal["head", "all heads"] | None = None  # what of queries and keys is normed together
+    is_fused_by_head: bool = False  # then each head's query, key and value stand together, as many of each
+    is_transposed: bool = False  # in the checkpoint: weights of the blocks
+    block: Literal["serial", "parallel", "parallel, one norm"] = "serial"  # whether the MLP reads what attention added
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False  # of layer norms
+    # What of queries and keys is normed together, by RMS or, with a gain for each head of its own, by layer norm.
+    query_norm: Literal["head", "all heads", "each head"] | None = None
     norms_before: bool = True  # of what attention and MLP read
     norms_after: bool = False  # of what they add
     gain_offset: float = 0.0  # a norm's gain is this and its weight
     attention_cap: float | None = None  # soft, of scores
     logit_cap: float | None = None
+    is_gated: bool = True  # the MLP
+    has_learned_positions: bool = False  # a table of `positions` rows, added to the embedding
+    attention_scale_falls: bool = False  # it is divided by the layer's number, from 1
     embedding_scale: float = 1.0
     residual_scale: float = 1.0  # of what attention and MLP add
     logit_scale: float = 1.0
@@ -55,7 +74,7 @@ class DecoderConfig:
                 f"`num_attention_heads` {self.heads} is no multiple of `num_key_value_heads` {self.kv_heads}"
             )
         for rope in self.ropes:
-            if int(self.head_dim * rope.share) % 2:
+            if rope != NONE and int(self.head_dim * rope.share) % 2:
                 raise LoadError(f"`head_dim` is {self.head_dim}; rotary positions need an even one")
             pairs = int(self.head_dim * rope.share) // 2
             for name, divisors in (("short_factor", rope.divisors), ("long_factor", rope.long_divisors)):
@@ -80,10 +99,12 @@ def read_decoder(
     norm_eps: float = 1e-6,
     activation: tuple[str, str] = ("hidden_act", "silu"),
     rope: Rope | None = None,
+    is_gated: bool = True,
 ) -> DecoderConfig:
     """Reads a config.json as Llama has it, without its biases. `head_dim`, `norm_eps`, `activation`: what absence means, for
-    the first None being width over heads, for the last with the field's name. `rope`: if it is read already."""
-    act = fields.word(activation[0], list(ACTIVATIONS), activation[1])  # B:M3
+    the first None being width over heads, for the last with the field's name. `rope`: if it is read already. `is_gated`: the MLP."""
+    served = [name for name, function in ACTIVATIONS.items() if not is_gated or function in GATES]
+    act = fields.word(activation[0], served, activation[1])  # B:M3
     width, heads, layers = (fields.count(name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if layers > LAYERS_MAX:
         raise LoadError(f"`num_hidden_layers` in config.json is {layers}; supported: up to {LAYERS_MAX}")
@@ -105,6 +126,7 @@ def read_decoder(
         ropes=(rope,) * layers,
         windows=(None,) * layers,
         attention_scale=head_dim**-0.5,
+        is_gated=is_gated,
     )
 
 
@@ -129,7 +151,9 @@ def read_rope(fields: Fields, positions: int, theta: float = 10_000.0, may_be_pa
     kind = given.word("rope_type" if "rope_type" in given else "type", [*KINDS, "su"], "default")
     share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     if share > 1 or (share < 1 and not may_be_partial):
-        raise LoadError("`partial_rotary_factor` in config.json is not 1; supported: 1")
+        own = "partial_rotary_factor" if "partial_rotary_factor" in given else fields.called("partial_rotary_factor")
+        allowed = "up to 1" if may_be_partial else "1"
+        raise LoadError(f"`{own}` in config.json is {share:g}; supported: {allowed}")
     theta = given.number("rope_theta", fields.number("rope_theta", theta))
     if kind == "default":
         return Rope(kind, theta, share=share)

@@ -1,9 +1,11 @@
-"""A decoder over gated MLPs and rotary attention: the figure that most open models share, with switches for what they differ in.
+"""A decoder over MLPs and attention: the figure that most open models share, with switches for what they differ in.
 
-Llama (arXiv:2302.13971, 2307.09288, 2407.21783) is the plain case. Which switches a checkpoint sets, its family's file says.
+Llama (arXiv:2302.13971, 2307.09288, 2407.21783), with gates and rotary positions, is the plain case. Which switches a checkpoint sets, its family's file says.
 """
 
 from __future__ import annotations
+
+from itertools import accumulate
 
 import torch
 from pelton_kernels import ops
@@ -13,37 +15,50 @@ from pelton.kv import Place
 from pelton.layers.attention import CachedAttention
 from pelton.layers.embedding import Embedding
 from pelton.layers.linear import Head, Linear
-from pelton.layers.mlp import GatedMlp
-from pelton.layers.norm import ResidualNorm, ResidualSum, RmsNorm
+from pelton.layers.mlp import GatedMlp, PlainMlp
+from pelton.layers.norm import LayerNorm, ResidualLayerNorm, ResidualNorm, ResidualSum, RmsNorm
 from pelton.layers.rotary import Rotary
 from pelton.models.config import DecoderConfig
 from pelton.step import Step
 
 
 class Attention(nn.Module):
-    """Causal self-attention with fewer heads for keys and values than for queries."""
+    """Causal self-attention with fewer heads for keys and values than for queries. `layer` counts from 0."""
 
-    def __init__(self, config: DecoderConfig, place: Place, window: int | None, rotary: Rotary) -> None:
+    def __init__(self, config: DecoderConfig, layer: int, place: Place, window: int | None, rotary: Rotary) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        q_width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.qkv = Linear(config.width, [q_width, kv_width, kv_width], config.qkv_bias, config.is_fused)
-        self.q_norm = self.k_norm = None
-        if config.query_norm is not None:  # normed queries and keys keep the logits of attention bounded
+        self.is_by_head = config.is_fused_by_head
+        heads = config.heads, config.kv_heads
+        q_width, kv_width = (count * config.head_dim for count in heads)
+        parts = [q_width, kv_width, kv_width]
+        self.qkv = Linear(config.width, parts, config.qkv_bias, config.is_fused, config.is_transposed)
+        # Normed queries and keys keep the logits of attention bounded.
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
+        if config.query_norm == "each head":
+            self.q_norm, self.k_norm = (LayerNorm(config.head_dim, config.norm_eps, False, count) for count in heads)
+        elif config.query_norm is not None:
             widths = {"head": (config.head_dim, config.head_dim), "all heads": (q_width, kv_width)}[config.query_norm]
             self.q_norm, self.k_norm = (RmsNorm(width, config.norm_eps, config.gain_offset) for width in widths)
-        self.core = CachedAttention(place, rotary, config.attention_scale, window, config.attention_cap)
-        self.out = Linear(q_width, [config.width], config.out_bias)
+        scale = config.attention_scale / (layer + 1 if config.attention_scale_falls else 1)
+        self.core = CachedAttention(place, rotary, scale, window, config.attention_cap)
+        self.out = Linear(q_width, [config.width], config.out_bias, is_transposed=config.is_transposed)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]
-        q, k, v = (self._cut(part) for part in self.qkv(x).split(self.qkv.heights, dim=1))
+        q, k, v = self._cut(self.qkv(x))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         out: Tensor = self.out(self.core(q, k, v, step))
         return out
 
-    def _cut(self, part: Tensor) -> Tensor:
-        return part.contiguous().view(part.shape[0], -1, self.head_dim)
+    def _cut(self, qkv: Tensor) -> list[Tensor]:
+        """Queries, keys and values, [tokens, heads, head_dim] each."""
+        rows, widths = qkv, self.qkv.heights
+        if self.is_by_head:
+            rows, widths = qkv.view(-1, 3 * self.head_dim), [self.head_dim] * 3  # a row for each head of a token
+        parts = [rows[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
+        return [part.contiguous().view(qkv.shape[0], -1, self.head_dim) for part in parts]
 
 
 class Block(nn.Module):
@@ -51,18 +66,17 @@ class Block(nn.Module):
 
     def __init__(self, config: DecoderConfig, attention: Attention) -> None:
         super().__init__()
-        width, eps, offset = config.width, config.norm_eps, config.gain_offset
 
         def before() -> nn.Module:
-            return ResidualNorm(width, eps, offset) if config.norms_before else ResidualSum()
+            return _residual_norm(config) if config.norms_before else ResidualSum()
 
         def after() -> nn.Module:
-            return RmsNorm(width, eps, offset) if config.norms_after else nn.Identity()
+            return _norm(config) if config.norms_after else nn.Identity()
 
         self.attention_norm, self.attention_post_norm = before(), after()
         self.attention = attention
         self.mlp_norm, self.mlp_post_norm = before(), after()
-        self.mlp = GatedMlp(width, config.mlp_width, config.mlp_bias, config.activation, config.is_fused)
+        self.mlp = _mlp(config)
         self.scale = config.residual_scale
 
     def forward(self, x: Tensor, residual: Tensor, step: Step) -> tuple[Tensor, Tensor]:  # [tokens, width] both
@@ -77,6 +91,42 @@ class Block(nn.Module):
         return x
 
 
+class ParallelBlock(nn.Module):
+    """One layer whose attention and MLP read the same sum, each with a norm of its own or both with one, and add together."""
+
+    def __init__(self, config: DecoderConfig, attention: Attention) -> None:
+        super().__init__()
+        self.attention_norm = _residual_norm(config)
+        self.attention = attention
+        self.mlp_norm = _norm(config) if config.block == "parallel" else None
+        self.mlp = _mlp(config)
+
+    def forward(self, x: Tensor, residual: Tensor, step: Step) -> tuple[Tensor, Tensor]:  # [tokens, width] both
+        x, residual = self.attention_norm(x, residual)
+        added = self.attention(x, step)
+        ops.add(added, self.mlp(x if self.mlp_norm is None else self.mlp_norm(residual)))
+        return added, residual
+
+
+def _norm(config: DecoderConfig) -> nn.Module:
+    if config.norm == "layer":
+        return LayerNorm(config.width, config.norm_eps, config.norm_bias)
+    return RmsNorm(config.width, config.norm_eps, config.gain_offset)
+
+
+def _residual_norm(config: DecoderConfig) -> nn.Module:
+    if config.norm == "layer":
+        return ResidualLayerNorm(config.width, config.norm_eps, config.norm_bias)
+    return ResidualNorm(config.width, config.norm_eps, config.gain_offset)
+
+
+def _mlp(config: DecoderConfig) -> nn.Module:
+    width, inner, has_bias = config.width, config.mlp_width, config.mlp_bias
+    if config.is_gated:
+        return GatedMlp(width, inner, has_bias, config.activation, config.is_fused)
+    return PlainMlp(width, inner, has_bias, config.activation, config.is_transposed)
+
+
 class Decoder(nn.Module):
     """The whole of it. `positions` bounds the tables of rotary angles."""
 
@@ -86,14 +136,19 @@ class Decoder(nn.Module):
         layers = zip(config.division.places, config.windows, config.ropes, strict=True)
         self.config = config
         self.embedding = Embedding(config.vocab, config.width, config.embedding_scale)
+        self.positions = Embedding(config.positions, config.width) if config.has_learned_positions else None
+        make = Block if config.block == "serial" else ParallelBlock
         self.blocks = nn.ModuleList(
-            Block(config, Attention(config, place, window, rotaries[rope])) for place, window, rope in layers
+            make(config, Attention(config, layer, place, window, rotaries[rope]))
+            for layer, (place, window, rope) in enumerate(layers)
         )
-        self.norm = ResidualNorm(config.width, config.norm_eps, config.gain_offset)
+        self.norm = _residual_norm(config)
         self.head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
 
     def forward(self, step: Step) -> Tensor:  # [tokens, width]: what the head reads
         x: Tensor = self.embedding(step.ids)
+        if self.positions is not None:
+            ops.add(x, self.positions(step.positions))
         residual = torch.zeros_like(x)
         for block in self.blocks:
             x, residual = block(x, residual, step)

@@ -1,9 +1,9 @@
-"""A family of checkpoints: how its config.json is read, and what its tensors are called."""
+"""A family of checkpoints: how its config.json is read, and what its tensors and fields are called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from pelton.loading.config import Fields
 from pelton.models.config import DecoderConfig
@@ -18,6 +18,7 @@ NAMES: dict[str, list[str]] = {
     "blocks.*.attention.out": ["model.layers.*.self_attn.o_proj"],
     "blocks.*.mlp_norm": ["model.layers.*.post_attention_layernorm"],
     "blocks.*.mlp.gate_up": [f"model.layers.*.mlp.{part}_proj" for part in ("gate", "up")],
+    "blocks.*.mlp.up": ["model.layers.*.mlp.up_proj"],
     "blocks.*.mlp.down": ["model.layers.*.mlp.down_proj"],
     "norm": ["model.norm"],
     "head": ["lm_head"],
@@ -32,6 +33,32 @@ FUSED: dict[str, list[str]] = {
     "blocks.*.attention.qkv": ["model.layers.*.self_attn.qkv_proj"],
     "blocks.*.mlp.gate_up": ["model.layers.*.mlp.gate_up_proj"],
 }
+PLAIN_MLP: dict[str, list[str]] = {
+    "blocks.*.mlp.up": ["model.layers.*.mlp.c_fc"],
+    "blocks.*.mlp.down": ["model.layers.*.mlp.c_proj"],
+}
+GPT2: dict[str, list[str]] = {
+    "embedding": ["transformer.wte"],
+    "positions": ["transformer.wpe"],
+    "blocks.*.attention_norm": ["transformer.h.*.ln_1"],
+    "blocks.*.attention.qkv": ["transformer.h.*.attn.c_attn"],
+    "blocks.*.attention.out": ["transformer.h.*.attn.c_proj"],
+    "blocks.*.mlp_norm": ["transformer.h.*.ln_2"],
+    "blocks.*.mlp.up": ["transformer.h.*.mlp.c_fc"],
+    "blocks.*.mlp.down": ["transformer.h.*.mlp.c_proj"],
+    "norm": ["transformer.ln_f"],
+}
+GPT_NEOX: dict[str, list[str]] = {
+    "embedding": ["gpt_neox.embed_in"],
+    "blocks.*.attention_norm": ["gpt_neox.layers.*.input_layernorm"],
+    "blocks.*.attention.qkv": ["gpt_neox.layers.*.attention.query_key_value"],
+    "blocks.*.attention.out": ["gpt_neox.layers.*.attention.dense"],
+    "blocks.*.mlp_norm": ["gpt_neox.layers.*.post_attention_layernorm"],
+    "blocks.*.mlp.up": ["gpt_neox.layers.*.mlp.dense_h_to_4h"],
+    "blocks.*.mlp.down": ["gpt_neox.layers.*.mlp.dense_4h_to_h"],
+    "norm": ["gpt_neox.final_layer_norm"],
+    "head": ["embed_out"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,19 @@ class Family:
     read_config: Callable[[Fields], DecoderConfig]
     other_names: Mapping[str, list[str]]
     """Of `NAMES`, those that differ."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What its config.json calls some fields, by Llama's names for them."""
+
+    def as_stored(self, names: Collection[str]) -> Family:
+        """With names as a checkpoint has them. Some were saved from the model without its head, whose names lack the first
+        word; and transformers 5 calls every head `lm_head`."""
+        own = self.names
+        first, _, rest = own["embedding"][0].partition(".")
+        if f"{rest}.weight" in names and f"{own['embedding'][0]}.weight" not in names:
+            own = {path: [name.removeprefix(f"{first}.") for name in parts] for path, parts in own.items()}
+        if f"{own['head'][0]}.weight" not in names and f"{NAMES['head'][0]}.weight" in names:
+            own["head"] = NAMES["head"]
+        return replace(self, other_names=own)
 
     @property
     def names(self) -> dict[str, list[str]]:
@@ -49,5 +89,9 @@ class Family:
         return {**NAMES, **self.other_names}
 
 
-# Old checkpoints carry frequencies, which follow from the config.
-IGNORED = [r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"]
+# Old checkpoints carry frequencies, which follow from the config, and masks.
+IGNORED = [
+    r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
+    r"(gpt_neox\.)?layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
+]

@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lent::Lent;
+use crate::activate::Function;
 use crate::element::{Bf16, Format};
 use crate::gate::Activation;
 use crate::linear::{PackedWeight, QuantizedWeight, Scheme};
+use crate::rope::Pairs;
 
 /// What a size grows with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,14 +103,35 @@ impl Weight {
     }
 }
 
-/// One kernel and its arguments. Formats are the program's, but for the result of `Linear` and for gains, which are float32.
+/// Which of the step's arrays says what row of a table a token gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowOf {
+    /// The token's id.
+    Id,
+    /// Where it stands in its request.
+    Position,
+}
+
+/// What a layer norm is besides its input: see [`crate::LayerNorm`].
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "as there")]
+pub struct LentNorm {
+    pub gain: Lent,
+    pub bias: Option<Lent>,
+    pub eps: f32,
+    pub group: usize,
+}
+
+/// One kernel and its arguments. Formats are the program's, but for the result of `Linear` and for norms' gains and
+/// biases, which are float32.
 #[derive(Clone)]
 #[allow(missing_docs, reason = "the arguments are those of the kernels of the same names")]
 pub enum Call {
-    /// out[t] = table[ids[t]]
+    /// out[t] = table[ids[t]], or table[positions[t]]
     Embed {
         out: BufferId,
         table: Lent,
+        row: RowOf,
         width: usize,
     },
     /// out[d] = x[drawn_at[d]]
@@ -143,6 +166,17 @@ pub enum Call {
         gain: Lent,
         eps: f32,
     },
+    LayerNorm {
+        out: BufferId,
+        x: BufferId,
+        norm: LentNorm,
+    },
+    AddLayerNorm {
+        out: BufferId,
+        residual: BufferId,
+        x: BufferId,
+        norm: LentNorm,
+    },
     Linear {
         out: BufferId,
         x: BufferId,
@@ -155,6 +189,11 @@ pub enum Call {
         gate_up: BufferId,
         width: usize,
         activation: Activation,
+    },
+    /// x = function(x)
+    Activate {
+        x: BufferId,
+        function: Function,
     },
     /// residual += x
     Add {
@@ -179,6 +218,7 @@ pub enum Call {
         v: BufferId,
         angles: Lent,
         rotated: usize,
+        pairs: Pairs,
         layer: usize,
         kind: usize,
         heads: usize,
@@ -208,16 +248,23 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
+            Self::Embed { row: RowOf::Position, width, .. } => write!(f, " {width} by position"),
             Self::Embed { width, .. } | Self::Pick { width, .. } | Self::GateMul { width, .. } => write!(f, " {width}"),
             Self::Columns { from, width, stride, .. } => write!(f, " {from}..{} of {stride}", from + width),
             Self::RmsNorm { gain, .. } | Self::AddRmsNorm { gain, .. } => write!(f, " {} B of gain", gain.bytes()),
+            Self::LayerNorm { norm, .. } | Self::AddLayerNorm { norm, .. } => {
+                let bias = if norm.bias.is_some() { " + bias" } else { "" };
+                write!(f, " {} B of gain{bias}, {} together", norm.gain.bytes(), norm.group)
+            }
+            Self::Activate { function, .. } => write!(f, " {}", function.name()),
             Self::Linear { weight, bias, .. } => {
                 let (columns, depth) = weight.shape();
                 let scheme = weight.scheme().map_or(String::new(), |scheme| format!(" {scheme}"));
                 write!(f, "{scheme} {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
             }
-            Self::RopeKvWrite { layer, rotated, heads, .. } => {
-                write!(f, " layer {layer}, {heads} heads, {rotated} turned")
+            Self::RopeKvWrite { layer, rotated, pairs, heads, .. } => {
+                let neighbours = if *pairs == Pairs::Neighbours { " by neighbours" } else { "" };
+                write!(f, " layer {layer}, {heads} heads, {rotated} turned{neighbours}")
             }
             Self::PagedAttention { layer, heads, window, .. } => {
                 write!(f, " layer {layer}, {heads} heads")?;
@@ -240,9 +287,12 @@ impl Call {
             Self::Columns { .. } => "columns",
             Self::RmsNorm { .. } => "rms_norm",
             Self::AddRmsNorm { .. } => "add_rms_norm",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::AddLayerNorm { .. } => "add_layer_norm",
             Self::Linear { .. } => "linear",
             Self::GateMul { activation: Activation::Silu, .. } => "silu_mul",
             Self::GateMul { activation: Activation::Gelu, .. } => "gelu_mul",
+            Self::Activate { .. } => "activate",
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",
             Self::SoftCap { .. } => "soft_cap",
@@ -259,12 +309,16 @@ impl Call {
             Self::Pick { x, .. }
             | Self::Columns { x, .. }
             | Self::RmsNorm { x, .. }
+            | Self::LayerNorm { x, .. }
             | Self::Linear { x, .. }
             | Self::GateMul { gate_up: x, .. }
+            | Self::Activate { x, .. }
             | Self::Scale { x, .. }
             | Self::SoftCap { x, .. }
             | Self::PagedAttention { q: x, .. } => vec![*x],
-            Self::AddRmsNorm { residual, x, .. } | Self::Add { residual, x } => vec![*residual, *x],
+            Self::AddRmsNorm { residual, x, .. }
+            | Self::AddLayerNorm { residual, x, .. }
+            | Self::Add { residual, x } => vec![*residual, *x],
             Self::RopeKvWrite { q, k, v, .. } => vec![*q, *k, *v],
             Self::CallBack { reads, .. } => reads.clone(),
         }
@@ -278,13 +332,17 @@ impl Call {
             | Self::Clear { out }
             | Self::Columns { out, .. }
             | Self::RmsNorm { out, .. }
+            | Self::LayerNorm { out, .. }
             | Self::Linear { out, .. }
             | Self::GateMul { out, .. }
+            | Self::Activate { x: out, .. }
             | Self::Scale { x: out, .. }
             | Self::SoftCap { x: out, .. }
             | Self::Add { residual: out, .. }
             | Self::PagedAttention { out, .. } => vec![*out],
-            Self::AddRmsNorm { out, residual, .. } => vec![*out, *residual],
+            Self::AddRmsNorm { out, residual, .. } | Self::AddLayerNorm { out, residual, .. } => {
+                vec![*out, *residual]
+            }
             Self::RopeKvWrite { q, k, .. } => vec![*q, *k],
             Self::CallBack { writes, .. } => writes.clone(),
         }
@@ -294,15 +352,18 @@ impl Call {
     pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
         let named = match self {
             Self::Embed { out, .. } | Self::Clear { out } => vec![out],
-            Self::Scale { x, .. } | Self::SoftCap { x, .. } => vec![x],
+            Self::Activate { x, .. } | Self::Scale { x, .. } | Self::SoftCap { x, .. } => vec![x],
             Self::Add { residual, x } => vec![residual, x],
             Self::Pick { out, x, .. }
             | Self::Columns { out, x, .. }
             | Self::RmsNorm { out, x, .. }
+            | Self::LayerNorm { out, x, .. }
             | Self::Linear { out, x, .. }
             | Self::GateMul { out, gate_up: x, .. }
             | Self::PagedAttention { out, q: x, .. } => vec![out, x],
-            Self::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
+            Self::AddRmsNorm { out, residual, x, .. } | Self::AddLayerNorm { out, residual, x, .. } => {
+                vec![out, residual, x]
+            }
             Self::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
             Self::CallBack { name, .. } => panic!("call-back {name} keeps its buffers"),
         };

@@ -44,7 +44,10 @@ impl Program {
             Call::Clear { .. }
             | Call::RmsNorm { .. }
             | Call::AddRmsNorm { .. }
+            | Call::LayerNorm { .. }
+            | Call::AddLayerNorm { .. }
             | Call::GateMul { .. }
+            | Call::Activate { .. }
             | Call::Add { .. }
             | Call::Scale { .. }
             | Call::SoftCap { .. }

@@ -53,17 +53,21 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// A buffer that stands for two arguments. A norm may be in place; a call-back does as it likes.
+/// A buffer that stands for two arguments. An RMS norm may be in place; a call-back does as it likes.
 fn named_twice(call: &Call) -> Option<BufferId> {
     let ids = match call {
         Call::Pick { out, x, .. } | Call::Columns { out, x, .. } | Call::Linear { out, x, .. } => vec![out, x],
+        Call::LayerNorm { out, x, .. } => vec![out, x],
         Call::GateMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
         Call::Add { residual: out, x } => vec![out, x],
-        Call::AddRmsNorm { out, residual, x, .. } => vec![out, residual, x],
+        Call::AddRmsNorm { out, residual, x, .. } | Call::AddLayerNorm { out, residual, x, .. } => {
+            vec![out, residual, x]
+        }
         Call::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
         Call::Embed { .. }
         | Call::Clear { .. }
         | Call::RmsNorm { .. }
+        | Call::Activate { .. }
         | Call::Scale { .. }
         | Call::SoftCap { .. }
         | Call::CallBack { .. } => vec![],

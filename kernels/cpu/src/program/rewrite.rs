@@ -69,12 +69,15 @@ fn is_by_token(call: &Call) -> bool {
         Call::Columns { .. }
         | Call::RmsNorm { .. }
         | Call::AddRmsNorm { .. }
+        | Call::LayerNorm { .. }
+        | Call::AddLayerNorm { .. }
         | Call::Linear { .. }
         | Call::GateMul { .. }
+        | Call::Activate { .. }
         | Call::Add { .. }
         | Call::Scale { .. }
         | Call::SoftCap { .. } => true,
-        Call::Embed { .. } // by token, but it reads the step's ids, not a buffer's rows
+        Call::Embed { .. } // by token, but it reads the step's ids or positions, not a buffer's rows
         | Call::Pick { .. }
         | Call::Clear { .. }
         | Call::RopeKvWrite { .. }

@@ -4,15 +4,17 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::call::{BufferId, Call, Counts, Size, Weight};
+use super::call::{BufferId, Call, Counts, LentNorm, RowOf, Size, Weight};
 use super::places::Places;
 use super::{Layer, Program, StepRows};
+use crate::activate::activate;
 use crate::attention::{Attention, Sight, paged_attention};
 use crate::element::{Bf16, Element, Format};
 use crate::elementwise::{add, scale, soft_cap};
 use crate::embed::embed;
 use crate::error::Refusal;
 use crate::gate::gate_mul;
+use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
 use crate::linear::{QuantizedWeight, linear, linear_quantized};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use crate::rope::{RopeKvWrite, rope_kv_write};
@@ -141,10 +143,14 @@ impl Walk<'_> {
     fn call<E: Element>(&mut self, call: &Call) -> Result<(), Refusal> {
         let (rows, counts) = (self.rows, self.counts);
         match call {
-            Call::Embed { out, table, width } => {
+            Call::Embed { out, table, row, width } => {
                 let range = self.range(*out);
                 let out: &mut [E] = bytemuck::cast_slice_mut(&mut self.arena[range]);
-                embed(self.cpu, out, table.as_slice(), rows.ids, *width)?;
+                let which = match row {
+                    RowOf::Id => rows.ids,
+                    RowOf::Position => rows.positions,
+                };
+                embed(self.cpu, out, table.as_slice(), which, *width)?;
             }
             Call::Pick { out, x, width } => {
                 let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
@@ -166,6 +172,14 @@ impl Walk<'_> {
             Call::AddRmsNorm { out, residual, x, gain, eps } => {
                 let (cpu, [out, residual, x]) = self.apart::<E, 3>([*out, *residual, *x]);
                 add_rms_norm(cpu, out, residual, x, gain.as_slice(), *eps);
+            }
+            Call::LayerNorm { out, x, norm } => {
+                let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
+                layer_norm(cpu, out, x, borrowed(norm));
+            }
+            Call::AddLayerNorm { out, residual, x, norm } => {
+                let (cpu, [out, residual, x]) = self.apart::<E, 3>([*out, *residual, *x]);
+                add_layer_norm(cpu, out, residual, x, borrowed(norm));
             }
             Call::Linear { out, x, weight, bias, out_format } => {
                 let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*x)]);
@@ -190,6 +204,10 @@ impl Walk<'_> {
                 let (cpu, [out, gate_up]) = self.apart::<E, 2>([*out, *gate_up]);
                 gate_mul(cpu, out, gate_up, *width, *activation);
             }
+            Call::Activate { x, function } => {
+                let (cpu, [x]) = self.apart::<E, 1>([*x]);
+                activate(cpu, x, *function);
+            }
             Call::Add { residual, x } => {
                 let (cpu, [residual, x]) = self.apart::<E, 2>([*residual, *x]);
                 add(cpu, residual, x);
@@ -208,7 +226,7 @@ impl Walk<'_> {
                 let (cpu, [x]) = self.apart::<f32, 1>([*x]);
                 soft_cap(cpu, x, *cap);
             }
-            Call::RopeKvWrite { q, k, v, angles, rotated, layer, kind, heads } => {
+            Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads } => {
                 let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
                 let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
                 let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
@@ -218,6 +236,7 @@ impl Walk<'_> {
                     v,
                     cos_sin: angles.as_slice(),
                     rotated: *rotated,
+                    pairs: *pairs,
                     positions: rows.positions,
                     k_cache: k_cache.as_mut_slice(),
                     v_cache: v_cache.as_mut_slice(),
@@ -261,6 +280,11 @@ impl Walk<'_> {
         let pieces = self.arena.get_disjoint_mut(ranges).expect("a call's buffers lie apart");
         (self.cpu, pieces.map(bytemuck::cast_slice_mut))
     }
+}
+
+fn borrowed(norm: &LentNorm) -> LayerNorm<'_> {
+    let bias = norm.bias.as_ref().map(super::Lent::as_slice);
+    LayerNorm { gain: norm.gain.as_slice(), bias, eps: norm.eps, group: norm.group }
 }
 
 fn product<E: Element, O: Element>(

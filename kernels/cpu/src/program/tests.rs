@@ -34,7 +34,7 @@ fn parts(cpu: &mut Cpu) -> Parts {
             Size { each: 4 * VOCABULARY, per: Per::Draw },
         ],
         calls: vec![
-            Call::Embed { out: x, table: lent(numbers(VOCABULARY * WIDTH)), width: WIDTH },
+            Call::Embed { out: x, table: lent(numbers(VOCABULARY * WIDTH)), row: RowOf::Id, width: WIDTH },
             Call::RmsNorm { out: normed, x, gain: lent(vec![1.5; WIDTH]), eps: 1e-6 },
             Call::Pick { out: picked, x: normed, width: WIDTH },
             Call::Linear {
@@ -181,7 +181,7 @@ fn deeper(cpu: &mut Cpu) -> Parts {
     let head = parts.calls.pop().expect("the head");
     parts.calls = vec![
         parts.calls[0].clone(),
-        Call::Embed { out: residual, table: lent(numbers(VOCABULARY * WIDTH)), width: WIDTH },
+        Call::Embed { out: residual, table: lent(numbers(VOCABULARY * WIDTH)), row: RowOf::Id, width: WIDTH },
         Call::Linear { out: inner, x, weight: square, bias: Some(lent(numbers(WIDTH))), out_format: Format::Float32 },
         Call::AddRmsNorm { out: normed, residual, x: inner, gain: lent(numbers(WIDTH)), eps: 1e-6 },
         Call::Pick { out: picked, x: normed, width: WIDTH },

@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 /// The families of `pelton.models`, by the names that checkpoints give them.
-const ARCHITECTURES: [&str; 10] = [
+const ARCHITECTURES: [&str; 15] = [
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen2ForCausalLM",
@@ -23,6 +23,11 @@ const ARCHITECTURES: [&str; 10] = [
     "GraniteForCausalLM",
     "Olmo2ForCausalLM",
     "Phi3ForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTNeoXForCausalLM",
+    "Starcoder2ForCausalLM",
+    "CohereForCausalLM",
+    "Cohere2ForCausalLM",
 ];
 /// The methods of `pelton.quantization`, whose details the worker reads.
 const QUANTISED: [&str; 3] = ["gptq", "awq", "compressed-tensors"];
@@ -100,10 +105,12 @@ impl Seen {
     fn compare(&self, config: &Map<String, Value>) -> Result<(), String> {
         let stated = |key| config.get(key).and_then(Value::as_f64);
         let layers = self.layers.len();
-        if stated("num_hidden_layers").is_some_and(|stated| stated > layers as f64) {
-            return Err(format!("`num_hidden_layers` is {}; the weights have {layers}", config["num_hidden_layers"]));
+        for key in ["num_hidden_layers", "n_layer"] {
+            if stated(key).is_some_and(|stated| stated > layers as f64) {
+                return Err(format!("`{key}` is {}; the weights have {layers}", config[key]));
+            }
         }
-        for key in ["vocab_size", "hidden_size", "intermediate_size"] {
+        for key in ["vocab_size", "hidden_size", "intermediate_size", "n_embd", "n_inner"] {
             if stated(key).is_some_and(|stated| stated > self.largest_side as f64) {
                 let largest = self.largest_side;
                 return Err(format!("`{key}` is {}; the largest side of a tensor is {largest}", config[key]));
@@ -113,9 +120,11 @@ impl Seen {
     }
 }
 
-/// `model.layers.7.mlp.up_proj.weight` is 7.
+/// `model.layers.7.mlp.up_proj.weight` is 7, and so is `h.7.mlp.c_fc.weight`.
 fn layer(name: &str) -> Option<u64> {
-    name.split_once(".layers.")?.1.split('.').next()?.parse().ok()
+    let mut words = name.split('.');
+    words.find(|word| matches!(*word, "layers" | "h"))?;
+    words.next()?.parse().ok()
 }
 
 /// The files of the weights, in the order in which the worker looks for them.
@@ -237,8 +246,8 @@ mod tests {
             (vec![ok(), ("other.safetensors", whole())], None),
             (vec![ok(), (INDEX, index("part.safetensors")), ("part.safetensors", whole())], None),
             (
-                vec![("config.json", config(&json!({ "architectures": ["GPT2LMHeadModel"] })))],
-                Some("`architectures`: GPT2LMHeadModel; supported: LlamaForCausalLM, MistralForCausalLM, "),
+                vec![("config.json", config(&json!({ "architectures": ["BloomForCausalLM"] })))],
+                Some("`architectures`: BloomForCausalLM; supported: LlamaForCausalLM, MistralForCausalLM, "),
             ),
             (
                 vec![("config.json", config(&json!({ "auto_map": { "AutoModelForCausalLM": "modeling_own.Own" } })))],
@@ -276,6 +285,10 @@ mod tests {
                 Some("`num_hidden_layers` is 100000000; the weights have 2"),
             ),
             (
+                vec![("config.json", config(&json!({ "n_layer": 3 }))), (SINGLE, whole())],
+                Some("`n_layer` is 3; the weights have 2"),
+            ),
+            (
                 vec![("config.json", config(&json!({ "vocab_size": 1e12 }))), (SINGLE, whole())],
                 Some("`vocab_size` is 1000000000000.0; the largest side of a tensor is 3"),
             ),
@@ -287,6 +300,19 @@ mod tests {
                     assert!(refusal.as_ref().is_some_and(|said| said.contains(words)), "{refusal:?}: {words}")
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_tensors_layer_is_found_in_its_name() {
+        for (name, expected) in [
+            ("model.layers.7.mlp.up_proj.weight", Some(7)),
+            ("transformer.h.11.ln_1.bias", Some(11)),
+            ("h.0.attn.c_attn.weight", Some(0)),
+            ("transformer.wte.weight", None),
+            ("model.layers", None),
+        ] {
+            assert_eq!(layer(name), expected, "{name}");
         }
     }
 
