@@ -6,6 +6,8 @@
 //! Never here: Python, tensors, requests, files, sockets, clocks (but for the pool's 20 µs of spinning), randomness without a seed.
 //! In: slices and shapes. Out: slices written in place, or a [`Refusal`] that names the argument, and then nothing is written.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod cache;
 mod element;
@@ -43,7 +45,7 @@ pub use linear::{
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
-pub use probe::{ReadProbe, multiply_codes};
+pub use probe::{ReadProbe, multiply_codes, multiply_tiles};
 pub use rope::{RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, sample};
 
