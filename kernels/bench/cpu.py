@@ -4,8 +4,9 @@
 
 Limits are taken right before each line: `read` is how fast all threads read memory together, `gemm` what torch (oneDNN)
 reaches on a large matrix product of the same format; of quantised weights `int8` is what multiplications of integers reach in
-registers, and with activations as they are `gemm` is that of float32. A share above 1 means that the limit was disturbed, or that the bytes were
-still in a cache. The checksum shows that two runs computed the same.
+registers, and with activations as they are `gemm` is that of float32. With AMX, `int8` is that of its tiles, and products of
+bfloat16 have a second line against `tiles`, what they reach in registers. A share above 1 means that the limit was disturbed,
+or that the bytes were still in a cache. The checksum shows that two runs computed the same.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Line:
     rate: float
     unit: str
     share: float
+    against: str
     checksum: float
 
 
@@ -99,25 +101,34 @@ class Bench:
             return
         if nbytes:
             limit, unit = self.probe.nbytes / self.seconds(self.probe.read), "GB/s"
-        elif against == "int8":
-            rounds = self.sizes.gemm**2 // 10
-            limit, unit = _native.multiply_codes(rounds) / self.seconds(lambda: _native.multiply_codes(rounds)), "GOP/s"
+        elif against in ("int8", "tiles"):
+            limit, unit = self.in_registers(of_codes=against == "int8"), "GOP/s" if against == "int8" else "GFLOP/s"
         else:
             square = self.square.float() if against == "float32" else self.square
             limit, unit = 2 * self.sizes.gemm**3 / self.seconds(lambda: square @ square), "GFLOP/s"
         seconds = self.seconds(call) / calls
         rate = (nbytes or flops) / seconds
         checksum = float(call().double().abs().sum())
-        line = Line(name, shape, seconds * 1e6, rate / 1e9, unit, rate / limit, checksum)
+        against = "read" if nbytes else against
+        line = Line(name, shape, seconds * 1e6, rate / 1e9, unit, rate / limit, against, checksum)
         self.lines.append(line)
         print(
             f"{name:<22} {shape:<28} {line.us:>10.1f} us {line.rate:>8.1f} {unit:<8} {line.share:>5.2f} of"
-            f" {'read' if nbytes else against} {limit / 1e9:>6.1f}   {checksum:.6g}",
+            f" {against} {limit / 1e9:>6.1f}   {checksum:.6g}",
             flush=True,
         )  # fmt: skip
 
+    def in_registers(self, *, of_codes: bool) -> float:
+        """Operations per second with nothing to load: in tiles, or of codes in vectors where the class has none."""
+        rounds = self.sizes.gemm**2 // 20
+        count = _native.multiply_tiles(of_codes, rounds)
+        if count is not None:
+            return count / self.seconds(lambda: _native.multiply_tiles(of_codes, rounds))
+        return _native.multiply_codes(rounds) / self.seconds(lambda: _native.multiply_codes(rounds))
+
     def linear(self) -> None:
         s = self.sizes
+        has_tiles = self.dtype == torch.bfloat16 and _native.multiply_tiles(False, 1) is not None
         shapes = {
             "qkv": ((s.heads + 2 * s.kv_heads) * s.dim, s.width),
             "o": (s.width, s.heads * s.dim),
@@ -141,7 +152,9 @@ class Bench:
                 if tokens <= 16:
                     self.measure(f"linear {name}", shape, call, nbytes=size, calls=len(used))
                 else:
-                    self.measure(f"linear {name}", shape, call, flops=2 * tokens * columns * depth, calls=len(used))
+                    for against in ("gemm", "tiles") if has_tiles else ("gemm",):
+                        flops = 2 * tokens * columns * depth
+                        self.measure(f"linear {name}", shape, call, flops=flops, calls=len(used), against=against)
 
     def quantized(self) -> None:
         """Qwen3's widest and narrowest product in each scheme; weights are repeated as in `linear`."""

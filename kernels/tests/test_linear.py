@@ -7,7 +7,16 @@ import torch
 from pelton_kernels import ops, reference
 from pelton_kernels.testing import error, fresh, guards_untouched, poisoned, ulp
 
-SHAPES = [(1, 1, 1), (0, 5, 7), (1, 512, 1024), (5, 70, 33), (8, 1000, 129), (13, 64, 2500), (200, 130, 96)]
+SHAPES = [
+    (1, 1, 1),
+    (0, 5, 7),
+    (1, 512, 1024),
+    (5, 70, 33),
+    (8, 1000, 129),
+    (13, 64, 2500),
+    (33, 70, 2100),
+    (200, 130, 96),
+]
 
 
 @pytest.mark.parametrize(("tokens", "columns", "depth"), SHAPES)
@@ -70,5 +79,19 @@ def test_a_weight_packed_for_another_class_is_refused() -> None:
     try:
         with pytest.raises(ValueError, match="`weight` is packed for another instruction set"):
             ops.linear(poisoned(1, 16, dtype=torch.float32), fresh(1, 16, dtype=torch.float32), packed)
+    finally:
+        ops.force_isa(None)
+
+
+def test_bfloat16_in_tiles_is_a_layout_of_its_own() -> None:
+    if "amx" not in ops.available_isas():
+        pytest.skip("this machine has no AMX, or the system does not permit it")
+    packed = ops.pack(fresh(16, 16, dtype=torch.bfloat16))
+    ops.force_isa("avx512bf16")
+    try:
+        with pytest.raises(
+            ValueError, match="`weight` is packed for another instruction set; allowed: one packed for avx512bf16"
+        ):
+            ops.linear(poisoned(1, 16, dtype=torch.bfloat16), fresh(1, 16, dtype=torch.bfloat16), packed)
     finally:
         ops.force_isa(None)

@@ -1,5 +1,7 @@
 //! Which instruction sets this processor has. An [`Isa`] is made only by detection, so holding one is the proof that it runs here.
 
+#[cfg(target_arch = "x86_64")]
+use crate::amx::Amx;
 use crate::simd::{self, Kernel};
 
 /// One of the instruction-set classes, known to be there.
@@ -15,6 +17,9 @@ enum Class {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
+    /// The one above, with tiles for products of matrices.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
 }
 
 impl Isa {
@@ -34,6 +39,7 @@ impl Isa {
             found.extend(avx2.then_some(Self(Class::Avx2)));
             found.extend(avx512.then_some(Self(Class::Avx512)));
             found.extend(bf16.then_some(Self(Class::Avx512Bf16)));
+            found.extend(bf16.then(Amx::ask).flatten().map(|amx| Self(Class::Amx(amx))));
         }
         found.reverse();
         found
@@ -59,6 +65,22 @@ impl Isa {
             Class::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Class::Avx512Bf16 => "avx512bf16",
+            #[cfg(target_arch = "x86_64")]
+            Class::Amx(_) => "amx",
+        }
+    }
+
+    /// Whether the class multiplies matrices in tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.name() == "amx"
+    }
+
+    /// The tiles, if the class has them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn amx(self) -> Option<Amx> {
+        match self.0 {
+            Class::Amx(amx) => Some(amx),
+            _ => None,
         }
     }
 
@@ -75,7 +97,7 @@ impl Isa {
             Class::Avx512 => unsafe { simd::run_avx512(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Class::Avx512Bf16 => unsafe { simd::run_avx512bf16(kernel) },
+            Class::Avx512Bf16 | Class::Amx(_) => unsafe { simd::run_avx512bf16(kernel) },
         }
     }
 }

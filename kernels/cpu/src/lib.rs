@@ -7,6 +7,8 @@
 //! In: slices and shapes. Out: slices written in place, or a [`Refusal`] that names the argument, and then nothing is written.
 
 mod activate;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod cache;
 mod element;
@@ -48,7 +50,7 @@ pub use memory::Buffer;
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
-pub use probe::{ReadProbe, multiply_codes};
+pub use probe::{ReadProbe, multiply_codes, multiply_tiles};
 pub use rope::{Pairs, RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, sample};
 

@@ -1,5 +1,5 @@
-//! How fast these threads can read memory, and multiply integers: the limits that linear layers are measured against, taken in
-//! the same run.
+//! How fast these threads can read memory, and multiply: the limits that linear layers are measured against, taken in the same
+//! run.
 
 use crate::Cpu;
 use crate::memory::Buffer;
@@ -61,6 +61,25 @@ pub fn multiply_codes(cpu: &mut Cpu, rounds: usize) -> (f64, f32) {
     ((parts * rounds * TILE * LANES * 8) as f64, sums.iter().sum())
 }
 
+/// Each thread multiplies tiles that stay in registers, `4 · rounds` times: pairs of bfloat16, or codes of 8 bits. Returns the
+/// multiplications and additions of all threads; `None`: the class has no tiles.
+pub fn multiply_tiles(cpu: &mut Cpu, of_codes: bool, rounds: usize) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(amx) = cpu.isa.amx() {
+        use crate::amx::{Bf16Pairs, CodeQuads, TILE_ROWS, TILE_WORDS, TileShape};
+        let parts = cpu.threads();
+        cpu.pool.run(parts, |_| {
+            // SAFETY: the only one that this thread has.
+            let tiles = unsafe { amx.tiles(TileShape { rows: TILE_ROWS, words: TILE_WORDS }) };
+            if of_codes { tiles.in_registers::<CodeQuads>(rounds) } else { tiles.in_registers::<Bf16Pairs>(rounds) }
+        });
+        let neighbours = if of_codes { 4 } else { 2 };
+        return Some((parts * 4 * rounds * TILE_ROWS * LANES * TILE_WORDS * neighbours * 2) as f64);
+    }
+    let _ = (cpu, of_codes, rounds);
+    None
+}
+
 /// Independent sums, as in a tile of 6 rows and 4 vectors.
 const TILE: usize = 24;
 
@@ -114,6 +133,17 @@ mod tests {
             assert_eq!(operations, f64::from(2 * 10 * 24 * 16 * 8));
             // Of a round r: r + 3 - 2 + 2, in all lanes of all sums.
             assert_eq!(sum, (2 * 24 * 16 * (0..10).map(|round| round + 3).sum::<i32>()) as f32);
+        }
+    }
+
+    #[test]
+    fn tiles_are_counted_where_the_class_has_them() {
+        for isa in Isa::available() {
+            let mut cpu = Cpu::new(isa, 2);
+            for (of_codes, neighbours) in [(false, 2.0), (true, 4.0)] {
+                let expected = (isa.name() == "amx").then_some(2.0 * 4.0 * 10.0 * 4096.0 * neighbours * 2.0);
+                assert_eq!(multiply_tiles(&mut cpu, of_codes, 10), expected);
+            }
         }
     }
 

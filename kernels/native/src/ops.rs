@@ -25,6 +25,7 @@ static CPU: LazyLock<Mutex<Cpu>> =
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ReadProbe>()?;
     module.add_function(wrap_pyfunction!(multiply_codes, module)?)?;
+    module.add_function(wrap_pyfunction!(multiply_tiles, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(available_isas, module)?)?;
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
@@ -158,6 +159,15 @@ impl ReadProbe {
 #[pyfunction]
 fn multiply_codes(py: Python<'_>, rounds: usize) -> f64 {
     py.detach(|| pelton_cpu::multiply_codes(&mut cpu(), rounds)).0
+}
+
+/// Multiplies tiles in registers with all threads, of bfloat16 or of codes: how many operations that were; `None`: no tiles here.
+#[pyfunction]
+fn multiply_tiles(py: Python<'_>, of_codes: bool, rounds: usize) -> PyResult<Option<f64>> {
+    if rounds == 0 {
+        return Err(PyValueError::new_err("`rounds` is 0; allowed: 1 and more"));
+    }
+    Ok(py.detach(|| pelton_cpu::multiply_tiles(&mut cpu(), of_codes, rounds)))
 }
 
 #[pyfunction]

@@ -12,6 +12,7 @@ import pelton_kernels
 from pelton_kernels import _native
 
 import pelton
+from pelton.kv_shape import ELEMENT_BYTES
 from pelton.loading.fingerprint import fingerprint
 from pelton.loading.wish import Wish
 
@@ -33,7 +34,8 @@ INDIFFERENT = {
 def key_of(wish: Wish) -> str:
     """A name for the entry of this wish."""
     wishes = {name: str(value) for name, value in dataclasses.asdict(wish).items() if name not in INDIFFERENT}
-    parts = [VERSION, fingerprint(wish.folder), wishes, _native.numerics_id("float32", None), sorted(_code())]
+    classes = [_native.numerics_id(dtype, None) for dtype in ELEMENT_BYTES]  # and so how weights are packed
+    parts = [VERSION, fingerprint(wish.folder), wishes, classes, sorted(_code())]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

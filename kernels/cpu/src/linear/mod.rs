@@ -14,14 +14,16 @@ mod pack;
 mod quantized;
 mod source;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::Cpu;
 use crate::element::Element;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
+use crate::{Cpu, Isa};
 
 pub use pack::PackedWeight;
 pub use quantized::{Activations as QuantizedActivations, Bits, Codes, QuantizedWeight, Scheme, linear_quantized};
@@ -33,6 +35,18 @@ const GROUP_ROWS: usize = 96;
 /// Rows whose activations are packed at once; bounds the scratch memory. Weights are read again for each such chunk, which
 /// costs nothing at this many rows.
 const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
+
+/// How many of these rows are packed at once. Tiles use weights up so fast that activations, which each panel walks again, have
+/// to come from the second-level cache: half of the 2 MiB that every processor with AMX has.
+fn chunk_rows(isa: Isa, rows: usize, row_bytes: usize) -> usize {
+    const NEAR_BYTES: usize = 1 << 20;
+    const PAIR_ROWS: usize = 32; // two blocks of tiles, which go together
+    if !isa.has_tiles() {
+        return CHUNK_ROWS;
+    }
+    let most = (NEAR_BYTES / row_bytes).clamp(PAIR_ROWS, CHUNK_ROWS);
+    rows.max(1).div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(PAIR_ROWS)
+}
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
 pub fn linear<E: Element, O: Element>(
@@ -46,7 +60,15 @@ pub fn linear<E: Element, O: Element>(
     assert!(x.len().is_multiple_of(k) && x.len() / k * n == out.len());
     assert!(bias.is_none_or(|bias| bias.len() == n));
     assert!(weight.suits(cpu.isa), "packed for another instruction set than {}", cpu.isa.name());
-    for (out, x) in out.chunks_mut(CHUNK_ROWS * n).zip(x.chunks(CHUNK_ROWS * k)) {
+    let chunk = chunk_rows(cpu.isa, x.len() / k, k * size_of::<E>());
+    for (out, x) in out.chunks_mut(chunk * n).zip(x.chunks(chunk * k)) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = cpu.isa.amx()
+            && let Some(weight) = weight.in_tiles()
+        {
+            tiled::multiply(cpu, amx, out, bytemuck::cast_slice(x), weight, bias.map(bytemuck::cast_slice));
+            continue;
+        }
         linear_chunk(cpu, out, x, weight, bias);
     }
 }

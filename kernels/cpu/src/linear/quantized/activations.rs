@@ -146,17 +146,14 @@ impl<E: Element> Kernel for Pack<'_, E> {
         let rows = self.x.len() / depth;
         let mut wide = vec![0.0; layout.padded_depth()];
         for (row, x) in self.x.chunks_exact(depth).enumerate() {
-            match self.weight.order() {
-                None => wide.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.to_f32()),
-                Some(order) => wide.iter_mut().zip(order).for_each(|(wide, &at)| *wide = x[at as usize].to_f32()),
-            }
-            let whole = self.weight.has_whole_rows().then(|| step(largest(&wide), LEVELS));
+            widen(&mut wide, x, self.weight.order());
+            let whole = self.weight.has_whole_rows().then(|| scale_of(&wide));
             for (segment, x) in wide.chunks_exact(4 * layout.quads).enumerate() {
                 let first = segment * layout.quads * rows + row;
                 let head = match self.weight.scheme().activations {
                     Activations::Int8 => {
                         let to: &mut [S::Quad] = bytemuck::cast_slice_mut(self.words);
-                        let (scale, inverse) = whole.unwrap_or_else(|| step(largest(x), LEVELS));
+                        let (scale, inverse) = whole.unwrap_or_else(|| scale_of(x));
                         let mut sum = 0;
                         for (to, x) in to[first..].iter_mut().step_by(rows).zip(x.as_chunks::<4>().0) {
                             // Within −127 to 127, so the lowest byte is all there is.
@@ -178,6 +175,21 @@ impl<E: Element> Kernel for Pack<'_, E> {
             }
         }
     }
+}
+
+/// A row as float32, in the order in which the weight's codes meet it; what fills up the last segment stays 0.
+#[inline(always)]
+pub(super) fn widen<E: Element>(wide: &mut [f32], x: &[E], order: Option<&[u32]>) {
+    match order {
+        None => wide.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.to_f32()),
+        Some(order) => wide.iter_mut().zip(order).for_each(|(wide, &at)| *wide = x[at as usize].to_f32()),
+    }
+}
+
+/// The scale of these activations, and its inverse.
+#[inline(always)]
+pub(super) fn scale_of(x: &[f32]) -> (f32, f32) {
+    step(largest(x), LEVELS)
 }
 
 /// The code of the largest activation.

@@ -8,6 +8,8 @@
 //!                                                              byte j has k+j below and k+4+j above
 //! ```
 //! One thread walks neighbouring panels: scales and codes are one linear stream. Columns and the last segment are filled up.
+//! Words of 8 bits are tiles too (AMX): 16 of them × one vector, 4 vectors from row to row. A tile at the end of a segment may
+//! reach into what follows, where it meets activations of 0; so the last panel is followed by as much memory.
 
 use super::scheme::{Activations, Bits, Scheme};
 use crate::error::Refusal;
@@ -20,6 +22,8 @@ use crate::{Cpu, Isa};
 
 /// The longest segment: 128 KiB of a 64-column panel of 8 bits.
 const SEGMENT_MAX: usize = 2048;
+/// Bytes behind the last panel: a tile of 16 words × 4 vectors.
+const TAIL: usize = 16 * 4 * LANES * size_of::<u32>();
 
 /// A quantised weight as a checkpoint brings it.
 pub struct Codes<'a> {
@@ -141,9 +145,9 @@ impl QuantizedWeight {
         let panel_columns = layout.width * LANES;
         let panels = columns.div_ceil(panel_columns);
         let panel_words = layout.segments * layout.segment_vectors() * LANES;
-        let mut data = Buffer::zeroed(panels * panel_words * size_of::<u32>());
+        let mut data = Buffer::zeroed(panels * panel_words * size_of::<u32>() + TAIL);
         let parts = cpu.parts(panels, columns * depth);
-        let target = Shared::new(data.as_mut_slice::<u32>());
+        let target = Shared::new(&mut data.as_mut_slice::<u32>()[..panels * panel_words]);
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
                 // SAFETY: panels do not overlap, and each belongs to one part.
@@ -173,7 +177,9 @@ impl QuantizedWeight {
         let vectors = columns.div_ceil(layout.width * LANES).checked_mul(layout.segments * layout.segment_vectors())?;
         let is_order =
             order.as_ref().is_none_or(|order| order.len() == depth && order.iter().all(|&at| (at as usize) < depth));
-        let fits = is_order && Some(data.len()) == vectors.checked_mul(LANES * size_of::<u32>());
+        let fits = is_order
+            && Some(data.len())
+                == vectors.checked_mul(LANES * size_of::<u32>()).and_then(|bytes| bytes.checked_add(TAIL));
         fits.then_some(Self { scheme, columns, depth, layout, order, data })
     }
 
@@ -202,9 +208,9 @@ impl QuantizedWeight {
         self.depth
     }
 
-    /// How much memory it takes.
+    /// How much memory it takes, but for the few bytes that follow it.
     pub fn bytes(&self) -> usize {
-        self.data.len() + self.order.as_ref().map_or(0, |order| size_of_val(&order[..]))
+        self.data.len() - TAIL + self.order.as_ref().map_or(0, |order| size_of_val(&order[..]))
     }
 
     /// Whether it has the layout that this instruction set's kernel reads.
@@ -229,6 +235,14 @@ impl QuantizedWeight {
     pub(super) fn panel(&self, panel: usize) -> &[Lanes<u32>] {
         let size = self.layout.segments * self.layout.segment_vectors();
         &self.data.as_slice()[panel * size..(panel + 1) * size]
+    }
+
+    /// All vectors from the first of this segment of this panel to the end of the weight and what follows it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn segment(&self, panel: usize, segment: usize) -> &[Lanes<u32>] {
+        let size = self.layout.segment_vectors();
+        &self.data.as_slice()[(panel * self.layout.segments + segment) * size..]
     }
 
     /// Whether a row's activations have one scale, not one for each segment.

@@ -1,0 +1,353 @@
+//! AMX: eight tile registers of up to 16 rows × 64 bytes, and products of two of them added to a third.
+//!
+//! Rust's intrinsics for them are not stable, so they are written as assembly, here and nowhere else.
+//!
+//! ```text
+//! C (tiles 0 to 3)      rows × 16 sums of 32 bits
+//! A (tiles 4, 5)        rows × `words` words of one row's activations: pairs of bfloat16, or four integers of 8 bits
+//! B (tiles 6, 7)        `words` × 16 columns of weights, the same words
+//! ```
+//! Of a product each sum takes in 2 or 4 neighbours along K for each word: integers exactly; of bfloat16 the first of all pairs and
+//! the second of all pairs are two sums in order, which are added to each other and then to C. Subnormals count as 0.
+//!
+//! Invariant: a value of [`Tiles`] exists only while its thread is configured for its shape, and at most one on a thread.
+//! What a tile holds is alive only inside one `asm!` block: no compiled code knows these registers, and none is asked to keep one.
+
+use std::arch::asm;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// Rows of a tile at most.
+pub(crate) const TILE_ROWS: usize = 16;
+/// Words of a row at most: of an activation's, and rows of a weight's tile.
+pub(crate) const TILE_WORDS: usize = 16;
+/// Columns of the sums of one call of [`Tiles::one_by_four`], and from one row of sums to the next, in both products.
+pub(crate) const SUM_COLUMNS: usize = 64;
+/// Bytes of a row of a full tile.
+const ROW: usize = 64;
+
+/// The proof that the processor has AMX (tiles, BF16, INT8) and that the system lets this process use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Amx(());
+
+impl Amx {
+    /// Asks the system, once per process: the state is large, so it is given only on request. All threads have it then.
+    pub(crate) fn ask() -> Option<Self> {
+        static IS_GRANTED: OnceLock<bool> = OnceLock::new();
+        IS_GRANTED.get_or_init(|| has_amx() && is_permitted()).then_some(Self(()))
+    }
+
+    /// Configures this thread until the value is dropped.
+    ///
+    /// # Safety
+    /// No other [`Tiles`] of this thread is alive until then.
+    pub(crate) unsafe fn tiles(self, shape: TileShape) -> Tiles {
+        let TileShape { rows, words } = shape;
+        assert!((1..=TILE_ROWS).contains(&rows) && (1..=TILE_WORDS).contains(&words));
+        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        for tile in 0..8 {
+            let (tile_rows, tile_words) = match tile {
+                0..4 => (rows, TILE_WORDS),
+                4..6 => (rows, words),
+                _ => (words, TILE_WORDS),
+            };
+            config.rows[tile] = tile_rows as u8;
+            config.row_bytes[tile] = 4 * tile_words as u16;
+        }
+        // SAFETY: `self` proves that the instruction is there and permitted; it reads 64 bytes, of a palette and sizes that exist.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, preserves_flags, readonly)) };
+        Tiles { shape, thread: PhantomData }
+    }
+}
+
+/// What `ldtilecfg` reads.
+#[repr(C)]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Config>() == 64);
+
+/// How much of the tiles is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TileShape {
+    /// Of activations and sums.
+    pub rows: usize,
+    /// Along K.
+    pub words: usize,
+}
+
+/// A thread that is configured. Not `Send`: the configuration is the thread's.
+pub(crate) struct Tiles {
+    shape: TileShape,
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the thread is configured, by the module's invariant. Afterwards a switch of threads saves no tiles.
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
+    }
+}
+
+/// What the two products differ in.
+pub(crate) trait Product {
+    /// Bytes from a row of a weight's tile to the next.
+    const WEIGHT_ROW: usize;
+    /// Bytes from a tile of 16 columns to the one beside it.
+    const WEIGHT_TILE: usize;
+    /// Bytes from a tile to the next along K.
+    const WEIGHT_STEP: usize;
+
+    /// One row of tiles times four columns of them: sums of 64 columns. See [`Tiles::one_by_four`].
+    ///
+    /// # Safety
+    /// This thread is configured; all tiles lie in memory that may be read, and for sums, written.
+    unsafe fn one_by_four(sums: *mut u32, x: *const u8, x_step: usize, weights: [*const u8; 2], steps: usize);
+
+    /// Two times two: sums of 32 columns, of two blocks of rows. See [`Tiles::two_by_two`].
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn two_by_two(sums: [*mut u32; 2], x: [*const u8; 2], x_step: usize, weights: *const u8, steps: usize);
+
+    /// Four products of tiles of zeros, over and over.
+    ///
+    /// # Safety
+    /// This thread is configured.
+    unsafe fn in_registers(rounds: usize);
+}
+
+impl Tiles {
+    /// `sums[row][column] += Σ x[step][row] · weights[step][column]`: `[rows][64]` of them.
+    ///
+    /// `x`: `[step][row]` of 64 bytes. `weights` begin at the first 32 columns, and `half` bytes further at the second.
+    #[inline(always)]
+    pub(crate) fn one_by_four<P: Product>(
+        &self,
+        sums: &mut [u32],
+        x: &[u8],
+        weights: &[u8],
+        half: usize,
+        steps: usize,
+    ) {
+        let x_step = self.shape.rows * ROW;
+        assert!(steps > 0 && sums.len() >= self.shape.rows * SUM_COLUMNS && x.len() >= steps * x_step);
+        assert!(weights.len() >= half + self.weight_bytes::<P>(steps));
+        let halves = [weights.as_ptr(), weights[half..].as_ptr()];
+        // SAFETY: configured, by the module's invariant; the lengths are asserted.
+        unsafe { P::one_by_four(sums.as_mut_ptr(), x.as_ptr(), x_step, halves, steps) };
+    }
+
+    /// The same for two blocks of rows and 32 columns of the 64: `x` of each, and one above the other in `sums`, which begins at
+    /// the first of these columns.
+    #[inline(always)]
+    pub(crate) fn two_by_two<P: Product>(&self, sums: &mut [u32], x: [&[u8]; 2], weights: &[u8], steps: usize) {
+        let (x_step, second) = (self.shape.rows * ROW, self.shape.rows * SUM_COLUMNS);
+        assert!(steps > 0 && sums.len() >= 2 * second - SUM_COLUMNS / 2);
+        assert!(x.iter().all(|x| x.len() >= steps * x_step) && weights.len() >= self.weight_bytes::<P>(steps));
+        let sums = [sums.as_mut_ptr(), sums[second..].as_mut_ptr()];
+        // SAFETY: as above.
+        unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), x_step, weights.as_ptr(), steps) };
+    }
+
+    /// Nothing but products, `4 · rounds` of them: how fast this thread could be if no tile had to be loaded.
+    pub(crate) fn in_registers<P: Product>(&self, rounds: usize) {
+        assert!(rounds > 0);
+        // SAFETY: configured, by the module's invariant.
+        unsafe { P::in_registers(rounds) };
+    }
+
+    /// From the first byte of two tiles side by side to behind their last.
+    fn weight_bytes<P: Product>(&self, steps: usize) -> usize {
+        (steps - 1) * P::WEIGHT_STEP + P::WEIGHT_TILE + (self.shape.words - 1) * P::WEIGHT_ROW + ROW
+    }
+}
+
+macro_rules! product {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal, row $row:literal, tile $tile:literal, step $step:literal) => {
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl Product for $name {
+            const WEIGHT_ROW: usize = $row;
+            const WEIGHT_TILE: usize = $tile;
+            const WEIGHT_STEP: usize = $step;
+
+            #[inline(always)]
+            unsafe fn one_by_four(sums: *mut u32, x: *const u8, x_step: usize, weights: [*const u8; 2], steps: usize) {
+                // SAFETY: the caller vouches for configuration and memory; tiles are loaded before they are used.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm0, [{c} + {c_row}]",
+                        "tileloadd tmm1, [{c} + {c_row} + 64]",
+                        "tileloadd tmm2, [{c} + {c_row} + 128]",
+                        "tileloadd tmm3, [{c} + {c_row} + 192]",
+                        "2:",
+                        "tileloadd tmm4, [{a} + {a_row}]",
+                        "tileloadd tmm6, [{b0} + {b_row}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        concat!("tileloadd tmm7, [{b0} + {b_row} + ", $tile, "]"),
+                        concat!($instruction, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm6, [{b1} + {b_row}]",
+                        concat!($instruction, " tmm2, tmm4, tmm6"),
+                        concat!("tileloadd tmm7, [{b1} + {b_row} + ", $tile, "]"),
+                        concat!($instruction, " tmm3, tmm4, tmm7"),
+                        "add {a}, {a_step}",
+                        concat!("add {b0}, ", $step),
+                        concat!("add {b1}, ", $step),
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{c} + {c_row}], tmm0",
+                        "tilestored [{c} + {c_row} + 64], tmm1",
+                        "tilestored [{c} + {c_row} + 128], tmm2",
+                        "tilestored [{c} + {c_row} + 192], tmm3",
+                        c = in(reg) sums,
+                        c_row = in(reg) 4 * SUM_COLUMNS,
+                        a = inout(reg) x => _,
+                        a_row = in(reg) ROW,
+                        a_step = in(reg) x_step,
+                        b0 = inout(reg) weights[0] => _,
+                        b1 = inout(reg) weights[1] => _,
+                        b_row = in(reg) Self::WEIGHT_ROW,
+                        steps = inout(reg) steps => _,
+                        options(nostack),
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn two_by_two(
+                sums: [*mut u32; 2],
+                x: [*const u8; 2],
+                x_step: usize,
+                weights: *const u8,
+                steps: usize,
+            ) {
+                // SAFETY: as above.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm0, [{c0} + {c_row}]",
+                        "tileloadd tmm1, [{c0} + {c_row} + 64]",
+                        "tileloadd tmm2, [{c1} + {c_row}]",
+                        "tileloadd tmm3, [{c1} + {c_row} + 64]",
+                        "2:",
+                        "tileloadd tmm4, [{a0} + {a_row}]",
+                        "tileloadd tmm6, [{b} + {b_row}]",
+                        concat!("tileloadd tmm7, [{b} + {b_row} + ", $tile, "]"),
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{a1} + {a_row}]",
+                        concat!($instruction, " tmm1, tmm4, tmm7"),
+                        concat!($instruction, " tmm2, tmm5, tmm6"),
+                        concat!($instruction, " tmm3, tmm5, tmm7"),
+                        "add {a0}, {a_step}",
+                        "add {a1}, {a_step}",
+                        concat!("add {b}, ", $step),
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{c0} + {c_row}], tmm0",
+                        "tilestored [{c0} + {c_row} + 64], tmm1",
+                        "tilestored [{c1} + {c_row}], tmm2",
+                        "tilestored [{c1} + {c_row} + 64], tmm3",
+                        c0 = in(reg) sums[0],
+                        c1 = in(reg) sums[1],
+                        c_row = in(reg) 4 * SUM_COLUMNS,
+                        a0 = inout(reg) x[0] => _,
+                        a1 = inout(reg) x[1] => _,
+                        a_row = in(reg) ROW,
+                        a_step = in(reg) x_step,
+                        b = inout(reg) weights => _,
+                        b_row = in(reg) Self::WEIGHT_ROW,
+                        steps = inout(reg) steps => _,
+                        options(nostack),
+                    );
+                }
+            }
+
+            unsafe fn in_registers(rounds: usize) {
+                // SAFETY: the caller vouches for the configuration; memory is not touched.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "tilezero tmm4",
+                        "tilezero tmm5",
+                        "tilezero tmm6",
+                        "tilezero tmm7",
+                        "2:",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        concat!($instruction, " tmm1, tmm4, tmm7"),
+                        concat!($instruction, " tmm2, tmm5, tmm6"),
+                        concat!($instruction, " tmm3, tmm5, tmm7"),
+                        "dec {rounds}",
+                        "jnz 2b",
+                        rounds = inout(reg) rounds => _,
+                        options(nostack, nomem),
+                    );
+                }
+            }
+        }
+    };
+}
+
+product! {
+    /// Pairs of bfloat16 into float32. Weights: two tiles of 16 columns side by side, 2 KiB, one step after the other.
+    Bf16Pairs, "tdpbf16ps", row 64, tile 1024, step 2048
+}
+
+product! {
+    /// Four signed activations with four unsigned codes into int32, exactly. Weights: vectors of 16 columns, four to a row.
+    CodeQuads, "tdpbsud", row 256, tile 64, step 4096
+}
+
+/// Whether `CPUID` names tiles, BF16 and INT8.
+fn has_amx() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    let all = BF16 | TILE | INT8;
+    // Safe functions in newer compilers than the oldest that we build with.
+    #[allow(unused_unsafe, reason = "see above")]
+    // SAFETY: every x86-64 processor has the instruction; the leaf is there if the highest one is no lower.
+    unsafe {
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & all == all
+    }
+}
+
+/// Linux gives the state to a process that asks (`arch_prctl`), if it can save it; it refuses where a thread's stack for signals
+/// is too small for it.
+#[cfg(target_os = "linux")]
+fn is_permitted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    const XTILEDATA: u64 = 18;
+    let result: i64;
+    // SAFETY: a system call with two numbers, which touches none of our memory; it changes these three registers.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XTILEDATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_permitted() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The products against sums of the same words in plain arithmetic, for every shape of tile; and threads that take turns.
+
+use super::*;
+use crate::element::Bf16;
+
+fn words(seed: u32, count: usize) -> Vec<u32> {
+    (0..count).map(|at| crate::philox4x32([at as u32, 0, 0, 0], [seed, 0])[0]).collect()
+}
+
+/// What a product does with one word of an activation and one of a weight.
+trait Plain: Product {
+    /// The same words, of a range whose sums have one right answer.
+    fn tame(word: u32) -> u32;
+    /// Sums of `steps` steps of `words` words, `(activation, weight)`, that begin at `start`; as bits.
+    fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32;
+}
+
+impl Plain for Bf16Pairs {
+    /// Two numbers in [-1, 1).
+    fn tame(word: u32) -> u32 {
+        let half = |bits: u32| u32::from(Bf16::from_f32(f32::from(bits as u16 as i16) / 32768.0).0);
+        half(word & 0xffff) | half(word >> 16) << 16
+    }
+
+    fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32 {
+        let first = |word: u32| f32::from_bits(word << 16);
+        let second = |word: u32| f32::from_bits(word & 0xffff_0000);
+        let mut sum = f32::from_bits(start);
+        for step in steps {
+            let sums = step.iter().fold((0.0_f32, 0.0_f32), |sums, &(x, weight)| {
+                (first(x).mul_add(first(weight), sums.0), second(x).mul_add(second(weight), sums.1))
+            });
+            sum += sums.0 + sums.1;
+        }
+        sum.to_bits()
+    }
+}
+
+impl Plain for CodeQuads {
+    fn tame(word: u32) -> u32 {
+        word
+    }
+
+    fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32 {
+        let dot = |&(x, weight): &(u32, u32)| -> i32 {
+            let pairs = x.to_le_bytes().into_iter().zip(weight.to_le_bytes());
+            pairs.map(|(x, weight)| i32::from(x as i8) * i32::from(weight)).sum()
+        };
+        (start as i32 + steps.iter().flatten().map(dot).sum::<i32>()) as u32
+    }
+}
+
+/// One thread's inputs, and what both products must make of them.
+struct Case<P> {
+    shape: TileShape,
+    steps: usize,
+    x: [Vec<u32>; 2],
+    weights: Vec<u32>,
+    /// Bytes between the halves of the weights.
+    half: usize,
+    start: Vec<u32>,
+    product: PhantomData<P>,
+}
+
+impl<P: Plain> Case<P> {
+    fn new(seed: u32, shape: TileShape, steps: usize) -> Self {
+        let half = if P::WEIGHT_ROW == ROW { steps * P::WEIGHT_STEP } else { 2 * ROW };
+        let x = [1, 2].map(|side| words(seed + side, steps * shape.rows * 16).into_iter().map(P::tame).collect());
+        let weights = words(seed + 3, (half + steps * P::WEIGHT_STEP) / 4).into_iter().map(P::tame).collect();
+        let start = words(seed + 4, 2 * shape.rows * SUM_COLUMNS).into_iter().map(|word| P::tame(word) & 0x4fff_ffff);
+        Self { shape, steps, x, weights, half, start: start.collect(), product: PhantomData }
+    }
+
+    /// The right bits of one sum.
+    fn expected(&self, block: usize, row: usize, column: usize) -> u32 {
+        let place = (block * self.shape.rows + row) * SUM_COLUMNS + column;
+        let first = (column / 32 * self.half + column % 32 / 16 * P::WEIGHT_TILE) / 4 + column % 16;
+        let step = |step: usize| {
+            let pair = |word: usize| {
+                let x = self.x[block][(step * self.shape.rows + row) * 16 + word];
+                (x, self.weights[first + (step * P::WEIGHT_STEP + word * P::WEIGHT_ROW) / 4])
+            };
+            (0..self.shape.words).map(pair).collect()
+        };
+        P::sum(self.start[place], &(0..self.steps).map(step).collect::<Vec<_>>())
+    }
+
+    fn run(&self, tiles: &Tiles) -> [Vec<u32>; 2] {
+        let (weights, below): (&[u8], _) = (bytemuck::cast_slice(&self.weights), self.shape.rows * SUM_COLUMNS);
+        let x = [0, 1].map(|block: usize| -> &[u8] { bytemuck::cast_slice(&self.x[block]) });
+        let (mut by_four, mut by_two) = (self.start.clone(), self.start.clone());
+        for block in 0..2 {
+            tiles.one_by_four::<P>(&mut by_four[block * below..], x[block], weights, self.half, self.steps);
+        }
+        tiles.two_by_two::<P>(&mut by_two, x, weights, self.steps);
+        tiles.two_by_two::<P>(&mut by_two[32..], x, &weights[self.half..], self.steps);
+        [by_four, by_two]
+    }
+
+    fn check(&self, tiles: &Tiles) {
+        for (form, sums) in self.run(tiles).into_iter().enumerate() {
+            for (place, got) in sums.into_iter().enumerate() {
+                let (row, column) = (place / SUM_COLUMNS, place % SUM_COLUMNS);
+                let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column);
+                assert_eq!(got, expected, "form {form}, row {row}, column {column} of {:?}", self.shape);
+            }
+        }
+    }
+}
+
+fn check<P: Plain>(amx: Amx) {
+    for (rows, words, steps) in
+        [(1, 16, 1), (1, 16, 9), (2, 2, 3), (7, 8, 1), (15, 16, 2), (16, 16, 5), (16, 4, 1), (9, 1, 2)]
+    {
+        let case = Case::<P>::new(100, TileShape { rows, words }, steps);
+        // SAFETY: this thread has no other.
+        let tiles = unsafe { amx.tiles(case.shape) };
+        case.check(&tiles);
+    }
+}
+
+#[test]
+fn sums_are_those_of_plain_arithmetic_bit_for_bit() {
+    if let Some(amx) = Amx::ask() {
+        check::<Bf16Pairs>(amx);
+        check::<CodeQuads>(amx);
+    }
+}
+
+/// More threads than cores, each with a shape of its own: the system takes their tiles away and gives them back, in the middle
+/// of products.
+#[test]
+fn threads_that_take_turns_do_not_see_each_others_tiles() {
+    let Some(amx) = Amx::ask() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..8_u32 {
+            scope.spawn(move || {
+                let shape = TileShape { rows: 2 * thread as usize + 1, words: 16 };
+                let (pairs, quads) =
+                    (Case::<Bf16Pairs>::new(thread, shape, 40), Case::<CodeQuads>::new(thread, shape, 40));
+                // SAFETY: this thread has no other.
+                let tiles = unsafe { amx.tiles(shape) };
+                let expected = (pairs.run(&tiles), quads.run(&tiles));
+                pairs.check(&tiles);
+                quads.check(&tiles);
+                for round in 0..300 {
+                    assert!(pairs.run(&tiles) == expected.0 && quads.run(&tiles) == expected.1, "{thread}, {round}");
+                    if round % 8 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
+    let Some(amx) = Amx::ask() else { return };
+    for _ in 0..3 {
+        let outcome = std::panic::catch_unwind(|| {
+            // SAFETY: this thread has no other: the one before was dropped when its panic unwound.
+            let tiles = unsafe { amx.tiles(TileShape { rows: 4, words: 16 }) };
+            tiles.one_by_four::<CodeQuads>(&mut [0; 4], &[0; 4096], &[0; 8192], 128, 1);
+        });
+        assert!(outcome.is_err(), "sums that are too short are seen");
+        let case = Case::<CodeQuads>::new(7, TileShape { rows: 3, words: 16 }, 2);
+        // SAFETY: as above.
+        case.check(&unsafe { amx.tiles(case.shape) });
+    }
+}
