@@ -24,8 +24,12 @@ use crate::table::Table;
 use crate::tiers::{Below, plan_loads};
 use crate::{Copy, Event, GroupId, Load, Missed, StepId, Wait};
 
-/// How many requests are passed over in one step, so that its cost has a bound.
+/// How many requests are looked at in vain in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
+/// How many long prompts behind another one are passed over besides, unlooked at: those behind them shall get their look.
+const LONG_PASSED_OVER_MAX: usize = 2_048;
+/// How many of these are looked at all the same where a look is thorough: what they find in a cache may have grown.
+const LOOKED_AT_AGAIN_MAX: usize = 16;
 
 enum Choice {
     /// This group, now.
@@ -63,10 +67,21 @@ impl Core {
         }
         let mut outlooks = self.outlooks();
         let mut passed_over: Vec<Ticket> = Vec::new();
+        let (mut unlooked_at, mut looked_at_again) = (0, 0);
         while !next.is_full()
-            && passed_over.len() < PASSED_OVER_MAX
+            && passed_over.len() - unlooked_at < PASSED_OVER_MAX
             && let Some(ticket) = self.requests.pop_waiting()
         {
+            if unlooked_at < LONG_PASSED_OVER_MAX && self.surely_waits_for_a_long_prompt(ticket.key, &outlooks) {
+                if self.requests.looks.is_thorough() && looked_at_again < LOOKED_AT_AGAIN_MAX {
+                    looked_at_again += 1;
+                } else {
+                    unlooked_at += 1;
+                    self.requests.wait_for(ticket.key, Wait::LongPrompt);
+                    passed_over.push(ticket);
+                    continue;
+                }
+            }
             let choice = if next.takes_admit(self.requests.get(ticket.key)) {
                 self.choose(group, ticket.key, &mut outlooks)
             } else {
@@ -96,6 +111,12 @@ impl Core {
         }
     }
 
+    /// Whether it was too long for one step when it was looked at last, and each group still has such a prompt under way.
+    fn surely_waits_for_a_long_prompt(&self, key: RequestKey, outlooks: &BTreeMap<GroupId, Outlook>) -> bool {
+        self.requests.get(key).account.waits_for(Wait::LongPrompt)
+            && outlooks.values().all(|outlook| outlook.has_long_prompt)
+    }
+
     fn outlooks(&self) -> BTreeMap<GroupId, Outlook> {
         let epochs = self.groups.iter().filter_map(|(&id, group)| Some((id, group.epoch.as_ref()?)));
         epochs
@@ -114,6 +135,7 @@ impl Core {
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
     fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
         let Self { requests, groups, tiers, lengths, config, kinds, .. } = self;
+        let now = requests.looks.now;
         let request = requests.get_mut(key);
         if tiers.is_awaited(request) {
             return Choice::PassOver(Wait::Disk);
@@ -122,10 +144,10 @@ impl Core {
         let mut lacking = Wait::Slot; // here
         for (&id, group) in groups.iter() {
             let Some(epoch) = group.epoch.as_ref().filter(|epoch| epoch.has_free_slot()) else { continue };
-            if !group.ever_fits(request) {
+            let prices = group.cost.prices();
+            if !group.ever_fits(request) || (id != here && epoch.is_stalled(prices, now)) {
                 continue;
             }
-            let prices = group.cost.prices();
             let found = tiers.find(&epoch.blocks, request, prices);
             let Some(hit) = epoch.blocks.fit(found, request.known()) else {
                 lacking = if id == here { Wait::Blocks } else { lacking };

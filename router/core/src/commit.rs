@@ -59,6 +59,7 @@ impl Core {
         }
         self.land(group, &due);
         self.totals.steps += 1;
+        self.epoch_mut(group).moved_at = self.requests.looks.now;
         Ok(())
     }
 

@@ -301,9 +301,13 @@ impl Core {
         if std::mem::replace(&mut epoch.lacked_blocks, next.lacks_blocks) && !next.lacks_blocks {
             self.admit_waiting(group, &mut next); // nobody lacks any: those that wait need not wait for the next plan
         }
+        let now = self.requests.looks.now;
         let epoch = self.epoch_mut(group);
         let (plan, sent) = next.finish(&mut epoch.drops)?;
         epoch.last_sent = plan.step;
+        if epoch.in_flight.is_empty() {
+            epoch.moved_at = now;
+        }
         epoch.in_flight.push_back(sent);
         Some(plan)
     }
@@ -334,6 +338,7 @@ impl Core {
         groups.get_mut(&group).expect("the caller has added the group").revive(blocks, reaches_host, config);
         self.pin_anew(group);
         self.tell_of_tiers(group);
+        self.prefetch_first();
         self.note_outage();
         self.refuse_those_too_large();
     }

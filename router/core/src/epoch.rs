@@ -15,14 +15,14 @@ use std::collections::{HashMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::Blocks;
-use crate::cost::Work;
+use crate::cost::{Prices, Work};
 use crate::hit::Hit;
 use crate::keys::Key;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
 use crate::table::Table;
 use crate::tiers::Transfers;
-use crate::{BlockId, CoreConfig, HostBlockId, SlotId, StepId};
+use crate::{BlockId, CoreConfig, HostBlockId, Micros, SlotId, StepId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
 pub(crate) const STEPS_IN_FLIGHT: usize = 2;
@@ -107,7 +107,13 @@ pub(crate) struct Epoch {
     pub(crate) lacked_blocks: bool,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
+    /// When the last step committed, or one was sent while none was in flight.
+    pub(crate) moved_at: Micros,
 }
+
+/// How much longer than foreseen: so many times, and as much more as a hiccup of the machine takes.
+const STALL_FACTOR: u64 = 8;
+const STALL_US: u64 = 500_000;
 
 impl Epoch {
     pub(crate) fn new(blocks: u32, reaches_host: bool, config: &CoreConfig) -> Self {
@@ -123,6 +129,7 @@ impl Epoch {
             lacked_blocks: false,
             last_sent: StepId(0),
             last_committed: StepId(0),
+            moved_at: Micros(0),
         }
     }
 
@@ -132,6 +139,15 @@ impl Epoch {
 
     pub(crate) fn running_mut(&mut self, slot: SlotId) -> &mut Running {
         self.slots[slot.index()].as_mut().expect("named slots are in use")
+    }
+
+    /// Whether a step takes far longer than was foreseen. Nobody waits for such a group then who finds room in another one;
+    /// the caller's deadline decides whether it is lost.
+    pub(crate) fn is_stalled(&self, prices: Prices, now: Micros) -> bool {
+        self.in_flight.front().is_some_and(|oldest| {
+            let patience = STALL_US.saturating_add(STALL_FACTOR.saturating_mul(prices.micros(oldest.work)));
+            now.0.saturating_sub(self.moved_at.0) > patience
+        })
     }
 
     pub(crate) fn has_free_slot(&self) -> bool {

@@ -210,7 +210,15 @@ pub(crate) struct Looks {
     outage_began: Option<Micros>,
 }
 
+/// So many admissions, or some milliseconds of a busy group.
+const THOROUGH_EVERY: u64 = 16;
+
 impl Looks {
+    /// Whether it is time to look anew at those that are likely to wait for the same as before.
+    pub(crate) fn is_thorough(&self) -> bool {
+        self.count.is_multiple_of(THOROUGH_EVERY)
+    }
+
     /// One more admission looks at the queue; there are so many groups that do.
     pub(crate) fn next(&mut self, groups: usize) {
         self.count += 1;
@@ -284,6 +292,11 @@ impl Account {
     pub(crate) fn wait_for(&mut self, reason: Wait, looks: &Looks) {
         self.book(looks);
         (self.reason, self.look) = (reason, looks.count);
+    }
+
+    /// Whether it was found to wait for this when it was looked at last.
+    pub(crate) fn waits_for(&self, reason: Wait) -> bool {
+        self.reason == reason
     }
 
     /// It is kept back from now on.

@@ -2,7 +2,8 @@
 //!
 //! Whoever was served fewest tokens is next: deficit round robin without rounds. Two that always have requests waiting drift
 //! apart by no more than what their dearest requests take. One that comes back after a pause starts level with the least
-//! served of those who are there: a pause earns no credit. Those who have left are remembered, up to a bound.
+//! served of those who are there: a pause earns no credit. While nobody is there, that level is what the last one had, so that
+//! nobody who was alone for long pays for it later. Those who have left are remembered, up to a bound.
 //! Never here: requests, priorities, time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ struct Accounts<I> {
     accounts: BTreeMap<u64, Account<I>>,
     present: BTreeSet<(u64, u64)>, // (served, member)
     absent: BTreeSet<(u64, u64)>,
+    level: u64, // where a newcomer starts; never falls
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -44,7 +46,8 @@ struct Account<I> {
 
 impl<I: Default> Accounts<I> {
     fn enter(&mut self, member: u64) -> &mut I {
-        let least = self.present.first().map_or(0, |&(served, _)| served);
+        let least = self.present.first().map_or(self.level, |&(served, _)| served.max(self.level));
+        self.level = least;
         let account = self.accounts.entry(member).or_default();
         if account.requests == 0 {
             self.absent.remove(&(account.served, member));
@@ -61,6 +64,9 @@ impl<I: Default> Accounts<I> {
         if account.requests == 0 {
             self.present.remove(&(account.served, member));
             self.absent.insert((account.served, member));
+            if self.present.is_empty() {
+                self.level = self.level.max(account.served);
+            }
         }
         &mut self.accounts.get_mut(&member).expect("looked at above").inner
     }
@@ -252,6 +258,22 @@ mod tests {
         shares.leave(party(2, 1));
         shares.enter(party(2, 1));
         assert_eq!(shares.served(party(2, 1)).tenant, 1_500, "who leaves and comes back has had what it had");
+    }
+
+    #[test]
+    fn who_was_alone_for_long_pays_nobody_for_it_later() {
+        let mut shares = Shares::default();
+        shares.enter(party(1, 1));
+        shares.charge(party(1, 1), 1_000_000_000);
+        shares.leave(party(1, 1));
+        shares.enter(party(2, 1));
+        shares.charge(party(2, 1), 70);
+        shares.enter(party(1, 1));
+        let [one, other] = [1, 2].map(|tenant| shares.served(party(tenant, 1)).tenant);
+        assert!(one.abs_diff(other) <= 70, "{one} and {other}");
+        shares.enter(party(1, 2));
+        let [one, other] = [1, 2].map(|user| shares.served(party(1, user)).user);
+        assert!(one.abs_diff(other) <= 70, "{one} and {other}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod load;
 
 use load::{Asked, Load, Random, config, percentile, text};
-use pelton_core::{CoreConfig, Party, Plan};
+use pelton_core::{CoreConfig, GroupId, Party, Plan};
 
 /// A machine that the core does not know: not linear, and dearer for late tokens of long texts.
 fn machine(plan: &Plan) -> u64 {
@@ -109,6 +109,35 @@ fn short_prompts_pass_long_ones_and_a_long_one_gets_on_all_the_while() {
     let first = load.seen[0].first_token_after();
     assert!(first < time_alone * 5 / 2, "{first} us, alone {time_alone} us");
     assert!(load.seen[1].first_token_after() < time_alone * 5, "the second long one follows the first");
+}
+
+#[test]
+fn many_long_prompts_before_it_hold_up_no_short_one() {
+    let mut random = Random(3);
+    let mut asked: Vec<_> = (0..200).map(|at| Asked::new(at, text(&mut random, 6_000), 4)).collect();
+    for at in 0..100_u64 {
+        asked.push(Asked::new(100_000 + at * 90_000, text(&mut random, 300), 8));
+    }
+    let mut load = Load::new(config(), 1, 16_384, machine);
+    load.run(asked);
+    let short = load.first_tokens(|asked| asked.prompt.len() == 300);
+    let longest_step = 1_500 + 2_048 * 60 + 24 + 2_048 * 6_000 / 900;
+    // The first one comes while the long ones are looked at for the first time.
+    assert!(percentile(&short, 95) < 6 * longest_step, "{} us", percentile(&short, 95));
+    assert!(percentile(&short, 100) < 10 * longest_step, "{} us", percentile(&short, 100));
+    assert!(load.end() > 100_000 + 99 * 90_000, "there were long ones all the while");
+}
+
+#[test]
+fn a_group_that_hangs_holds_up_only_those_that_it_has() {
+    let mut random = Random(13);
+    let asked: Vec<_> = (0..600).map(|at| Asked::new(at * 50_000, text(&mut random, 200), 12)).collect();
+    let mut load = Load::new(config(), 2, 16_384, machine);
+    let (from, until) = (3_000_000, 28_000_000);
+    load.hangs = Some((GroupId(0), from, until));
+    load.run(asked);
+    let held_up = load.seen.iter().filter(|seen| seen.first_token_after() > 2_000_000).count();
+    assert!(held_up <= 20, "{held_up} of 600 waited for a group that does nothing");
 }
 
 #[test]

@@ -23,6 +23,8 @@ use pelton_link::ModelReport;
 const WRITES_MAX: usize = 64;
 /// How long a disk that has failed to write is left alone.
 const REST: Duration = Duration::from_secs(60);
+/// How long the end waits for the thread, once nothing is to be finished any more.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where blocks are kept on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,8 +137,16 @@ impl Disk {
         let until = Instant::now() + deadline;
         while self.answers.recv_deadline(until).is_ok() {} // ends with the thread, or in time
         self.is_cut.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + ENDS_WITHIN;
+        while !thread.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
             let _ = thread.join(); // a panic there has been reported there
+        } else {
+            // It hangs in a call of the system, or reads a large model. A file of its own is whole or has no name.
+            tracing::warn!("the thread of --kv-disk is left behind: it did not end within {ENDS_WITHIN:?}");
         }
     }
 

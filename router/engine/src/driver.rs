@@ -53,6 +53,9 @@ use crate::{
 
 /// With nothing in flight the thread still wakes so often, so that no wait is without a bound.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
+/// Logits that are not finite may be the worker's fault, which a new one shows: not more often than this, since a request
+/// may be the cause, and workers are not to be replaced as fast as somebody asks.
+const NOT_FINITE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a worker may take to end by itself.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -79,6 +82,8 @@ pub(crate) struct Driver {
     /// Of the core that there is now: a core after a bug counts from 0.
     counts_seen: Counts,
     last_bug: Option<Instant>,
+    /// When a worker was last replaced for logits that were not finite.
+    last_not_finite: Option<Instant>,
 }
 
 /// How a turn ended.
@@ -176,6 +181,7 @@ impl Driver {
             drained: None,
             stats: Stats::default(),
             counts_seen: Counts::default(),
+            last_not_finite: None,
             last_bug: None,
         })
     }
@@ -305,8 +311,15 @@ impl Driver {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
+                    if let Some(&request) = not_finite.first()
+                        && self.last_not_finite.is_none_or(|last| last.elapsed() >= NOT_FINITE_INTERVAL)
+                    {
+                        self.last_not_finite = Some(Instant::now());
+                        return self.distrust(index, &Garbage::NotFinite { step: results.step.0, request });
+                    }
                     for request in not_finite {
-                        // Nothing it draws from here on means anything; its neighbours are computed apart from it.
+                        // Another worker's were not finite either: it is the request. Nothing it draws from here on means
+                        // anything; its neighbours are computed apart from it.
                         self.core.as_mut().expect("a worker was attached").abort(request);
                         let message = "the model's logits are not finite for this request".to_owned();
                         self.fail(request, Failure::Internal(message));

@@ -20,6 +20,8 @@ use crate::{
 
 /// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
 const STEP_DEADLINE_FACTOR: u32 = 20;
+/// A step of fewer tokens takes about as long: what it takes says that much less of each token.
+const TOKENS_MIN: u32 = 64;
 
 pub(crate) struct Group {
     pub(crate) id: GroupId,
@@ -221,7 +223,7 @@ impl Group {
                     if self.slowest_token.is_zero() {
                         self.slowest_first = self.slowest_first.max(Some(took));
                     }
-                    self.slowest_token = self.slowest_token.max(took / step.tokens);
+                    self.slowest_token = self.slowest_token.max(took / step.tokens.max(TOKENS_MIN));
                 }
                 Polled::Step { results, not_finite, rows: step.rows.len(), took }
             }
@@ -248,6 +250,7 @@ impl Group {
             let usual = self.slowest_first.map(|first| (first * STEP_DEADLINE_FACTOR).max(deadlines.step));
             ("first-step", usual.unwrap_or(deadlines.first_step).min(deadlines.first_step))
         } else {
+            let tokens = tokens.max(TOKENS_MIN);
             ("step", (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(deadlines.step))
         };
         Some(Due { at: oldest.submitted + allowed, wait, allowed })

@@ -146,7 +146,7 @@ pub struct BadFrames {
     pub stale: u64,
     /// There are more of them than steps.
     pub unasked: u64,
-    /// Their count of rows, or a token, is none that could be.
+    /// Their count of rows, or a token, is none that could be, or logits were not finite.
     pub contents: u64,
     /// The worker says that it could not compute the step.
     pub failed: u64,

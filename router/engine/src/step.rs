@@ -245,6 +245,8 @@ pub(crate) enum Garbage {
     Commit(#[from] pelton_core::CommitError),
     #[error("step {step}: the worker drew token {token}; the vocabulary ends at {vocab_size}")]
     Token { step: u64, token: u32, vocab_size: u32 },
+    #[error("step {step}: the logits of request {} are not finite", request.0)]
+    NotFinite { step: u64, request: pelton_core::RequestId },
 }
 
 impl Garbage {
@@ -256,7 +258,7 @@ impl Garbage {
             Self::Frame(Header { field: "step" | "epoch", .. }) | Self::Commit(_) => &mut frames.stale,
             Self::Frame(Counter { .. }) => &mut frames.unasked,
             Self::Frame(WorkerFailed { .. }) => &mut frames.failed,
-            Self::Frame(_) | Self::Token { .. } => &mut frames.contents,
+            Self::Frame(_) | Self::Token { .. } | Self::NotFinite { .. } => &mut frames.contents,
         };
         *counter += 1;
     }

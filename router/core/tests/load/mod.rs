@@ -77,6 +77,8 @@ pub(crate) struct Load {
     core: Core,
     now: u64,
     cost: Cost,
+    /// A group whose steps that begin from the first time on end at the second.
+    pub(crate) hangs: Option<(GroupId, u64, u64)>,
     noise: Random,
     sites: BTreeMap<GroupId, Site>,
     asked: Vec<Asked>,
@@ -123,7 +125,7 @@ impl Load {
             core.add_group(group, blocks, false);
             sites.insert(group, Site { plans: VecDeque::new(), done_at: None, prompt_len: BTreeMap::new() });
         }
-        Self { core, now: 0, cost, noise: Random(1), sites, asked: Vec::new(), seen: Vec::new() }
+        Self { core, now: 0, cost, hangs: None, noise: Random(1), sites, asked: Vec::new(), seen: Vec::new() }
     }
 
     /// Lives through all requests, which come in the order of their arrival, to the last token.
@@ -209,7 +211,9 @@ impl Load {
                 && let Some(plan) = site.plans.front()
             {
                 let took = (self.cost)(plan);
-                site.done_at = Some(self.now + took * u64::from(self.noise.within(97, 103)) / 100);
+                let usual = self.now + took * u64::from(self.noise.within(97, 103)) / 100;
+                let hung = self.hangs.filter(|&(hung, from, until)| hung == group && (from..until).contains(&self.now));
+                site.done_at = Some(hung.map_or(usual, |(.., until)| until));
             }
         }
         self.hear();

@@ -11,6 +11,9 @@ use std::{
 use pelton_core::{Micros, NewPin, PinId, PinRefusal};
 use pelton_record::RecordedCore;
 
+/// How many one wish may end, so that what it costs the engine has a bound.
+const GIVEN_UP_MAX: usize = 16;
+
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
@@ -43,7 +46,7 @@ impl Keeping {
         let id = PinId(self.names.hash_one((&pin.tokens, pin.scope.salt, pin.scope.adapter, pin.party.tenant)));
         let until = self.kept.get(&id).map_or(pin.until, |kept| kept.until.max(pin.until));
         let pin = NewPin { id, until, ..pin };
-        loop {
+        for _ in 0..=GIVEN_UP_MAX {
             match core.pin(pin.clone()) {
                 Ok(()) => return self.note(id, Kept { until, tenant: pin.party.tenant }),
                 Err(PinRefusal::TooMany { .. }) => {

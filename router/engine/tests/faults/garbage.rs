@@ -54,7 +54,7 @@ fn a_step_that_the_worker_could_not_compute_is_counted_and_survived() {
 }
 
 #[test]
-fn logits_that_are_not_finite_end_their_request_alone() {
+fn logits_that_are_not_finite_cost_the_worker_its_life_once_and_then_their_request_alone() {
     let rig = Rig::start(&[play(Fault::Of(POISON, Deed::NotFinite), u32::MAX)]);
     let mut cases = innocents(60);
     for at in [3, 20, 21] {
@@ -68,5 +68,16 @@ fn logits_that_are_not_finite_end_their_request_alone() {
         }
     }
     let stats = rig.stop();
-    assert_eq!((stats.worker_restarts, stats.bad_frames.total()), (0, 0), "the worker has done nothing wrong");
+    assert_eq!((stats.worker_restarts, stats.bad_frames.contents), (1, 1), "the second worker has done nothing wrong");
+}
+
+#[test]
+fn logits_that_a_new_worker_makes_finite_are_no_error_to_anybody() {
+    let rig = Rig::start(&[play(Fault::Of(POISON, Deed::NotFinite), 1)]);
+    let mut cases = innocents(60);
+    cases.insert(20, Case::new(vec![5, 7, POISON, 6], 10));
+    for (case, outcome) in cases.iter().zip(rig.serve(&cases)) {
+        outcome.is_undisturbed(case);
+    }
+    assert_eq!(rig.stop().worker_restarts, 1);
 }
