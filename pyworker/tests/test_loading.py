@@ -116,7 +116,10 @@ def change_config(folder: Path, **fields: Any) -> None:
     ("fields", "why"),
     [
         ({"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}, "brings Python code of its own"),  # B:A7
-        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel; supported: LlamaForCausalLM, MistralForCausalLM, "),
+        (
+            {"architectures": ["NoSuchForCausalLM"]},
+            "NoSuchForCausalLM; supported for this `model_type`: LlamaForCausalLM",
+        ),
         ({"architectures": None}, "none; supported"),
         (
             {"quantization_config": {"quant_method": "fp8"}},

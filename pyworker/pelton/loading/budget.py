@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pelton.kv import KvShape
 from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
-from pelton.models.config import DecoderConfig
+from pelton.models.model import Sizes
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 MIB = UNITS["MiB"]
@@ -40,9 +40,7 @@ class Budget:
     blocks_per_request: int  # of the longest context
 
 
-def plan(
-    wish: Wish, config: DecoderConfig, kv: KvShape, weights_bytes: int, held_bytes: int, limit_bytes: int
-) -> Budget:
+def plan(wish: Wish, config: Sizes, kv: KvShape, weights_bytes: int, held_bytes: int, limit_bytes: int) -> Budget:
     """`held_bytes`: what the process or the card has taken already. `limit_bytes`: the most that it may take."""
     if wish.max_model_len > config.positions:
         raise LoadError(
@@ -100,7 +98,7 @@ def _enough(wish: Wish, kv: KvShape, longest: int) -> int:
     return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
 
 
-def _longest(wish: Wish, config: DecoderConfig, kv: KvShape, room: int) -> int:
+def _longest(wish: Wish, config: Sizes, kv: KvShape, room: int) -> int:
     """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
 
     def fits(places: int) -> bool:
@@ -124,7 +122,7 @@ def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
     return fitting * kv.block_size
 
 
-def _activations(wish: Wish, config: DecoderConfig, kv: KvShape, longest: int) -> int:
+def _activations(wish: Wish, config: Sizes, kv: KvShape, longest: int) -> int:
     """An upper bound: everything that a layer makes, as if nothing were given back within it."""
     heads = (config.heads + 2 * config.kv_heads) * config.head_dim
     per_token = 6 * config.width + 2 * heads + 2 * config.heads * config.head_dim + 3 * config.mlp_width

@@ -22,3 +22,5 @@ class Wish:
     device: str = "auto"
     quantize: str = "auto"
     quantize_skip: str = "head"  # layers that stay as they are, by the names of `Llama.names`, with wildcards
+    model_backend: str = "auto"
+    trust_remote_code: bool = False  # Python code of the folder
