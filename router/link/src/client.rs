@@ -219,6 +219,8 @@ pub(crate) async fn load(
         device: options.device.clone(),
         quantize: options.quantize.clone(),
         quantize_skip: options.quantize_skip.clone(),
+        model_backend: options.model_backend.clone(),
+        trust_remote_code: options.trust_remote_code,
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

@@ -88,6 +88,10 @@ pub struct LoadOptions {
     pub quantize: String,
     /// Layers that are not rounded.
     pub quantize_skip: String,
+    /// "auto", "native" or "transformers".
+    pub model_backend: String,
+    /// Whether Python code in the model's folder may run.
+    pub trust_remote_code: bool,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

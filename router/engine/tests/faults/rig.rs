@@ -160,6 +160,8 @@ impl Rig {
             device: "cpu".to_owned(),
             quantize: "auto".to_owned(),
             quantize_skip: "head".to_owned(),
+            model_backend: "auto".to_owned(),
+            trust_remote_code: false,
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),

@@ -49,6 +49,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         device: "cpu".to_owned(),
         quantize: "auto".to_owned(),
         quantize_skip: "head".to_owned(),
+        model_backend: "auto".to_owned(),
+        trust_remote_code: false,
     };
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }

@@ -80,6 +80,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         device: config.worker.device.word().to_owned(),
         quantize: config.model.quantize.word().to_owned(),
         quantize_skip: config.model.quantize_skip.clone(),
+        model_backend: config.model.model_backend.word().to_owned(),
+        trust_remote_code: config.model.trust_remote_code,
     };
     Ok(EngineConfig {
         workers: workers(config)?,
