@@ -92,7 +92,7 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
     counts, buffers = rows.counts, program.buffers
     lines, whole = _measure(loaded, rows)
     used = [place for _, _, place in buffers if place is not None]
-    yield f"{loaded.family.name}, {loaded.dtype}, {loaded.numerics_id}; call-backs: {program.call_backs}"
+    yield f"{loaded.family}, {loaded.dtype}, {loaded.numerics_id}; call-backs: {program.call_backs}"
     yield f"{len(lines)} calls; {len(used)} buffers in {len(set(used))} places, {_size(program.arena_bytes(counts.tokens, counts.draws))}"
     yield (
         f"a step of {counts.tokens} tokens and {counts.draws} draws: {whole:.0f} us; "

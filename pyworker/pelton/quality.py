@@ -146,8 +146,7 @@ def predictions(loaded: Loaded, ids: list[int]) -> Iterator[tuple[Tensor, list[i
     for window in windows(ids, loaded.budget.max_model_len):
         rows = decode_rows(loaded, rows=1, tokens=len(window), context=0)
         rows.step.ids.copy_(torch.tensor(window))
-        hidden = model(rows.step)
-        yield torch.log_softmax(model.head(hidden[:-1]), dim=1), window
+        yield torch.log_softmax(model.logits(rows.step, torch.arange(len(window) - 1)), dim=1), window
 
 
 def table(quality: Quality) -> str:

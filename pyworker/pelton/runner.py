@@ -96,7 +96,8 @@ class Runner:
             ]
         )
         ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
-        hidden = self._model(Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv))
+        step_of_rows = Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv)
+        logits = self._model.logits(step_of_rows, drawn_at)
 
         results = frame.results
         whole = (results.sampled, results.flags, results.chosen_logprob, results.top_ids, results.top_logprobs)
@@ -104,7 +105,6 @@ class Runner:
             part.fill(0)  # rows that do not sample
         if len(at.drawn_rows) == 0:
             return
-        logits = self._model.head(hidden.index_select(0, drawn_at))
         masks = row_masks(self._masks, step, frame.rows[at.drawn_rows])
         drawn = self._sampler.draw(logits, drawn_slots, drawn_positions, masks)
         parts = (drawn.tokens, drawn.flags, drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs)

@@ -165,8 +165,8 @@ def change_config(folder: Path, **fields: Any) -> None:
     [
         ({"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}, "brings Python code of its own"),  # B:A7
         (
-            {"architectures": ["BloomForCausalLM"]},
-            "BloomForCausalLM; supported: LlamaForCausalLM, MistralForCausalLM, ",
+            {"architectures": ["NoSuchForCausalLM"]},
+            "NoSuchForCausalLM; supported for this `model_type`: LlamaForCausalLM",
         ),
         ({"architectures": None}, "none; supported"),
         (

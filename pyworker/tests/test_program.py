@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from pelton.loading.load import Loaded
+from pelton.models.decoder import Decoder
 from pelton.program import Rows, record_model, run_model, run_program
 from pelton.step import Step
 from pelton.worker.steps import StepLoop, steps_for
@@ -78,6 +79,7 @@ def test_a_program_gives_the_models_bits_for_any_rows_and_threads(
 ) -> None:
     loaded = load_whole(write(tmp_path / variant, variant, dtype))
     assert loaded.program
+    assert isinstance(loaded.model, Decoder)
     assert loaded.is_invariant
     source = random.Random(variant)
     for _ in range(12):
@@ -134,6 +136,10 @@ class Patched(torch.nn.Module):
             x, residual = block(x, residual, step)
         out: torch.Tensor = self._inner.norm(x, residual)[0]
         return out
+
+    def logits(self, step: Step, drawn_at: torch.Tensor) -> torch.Tensor:
+        decoder: Any = self  # with the rest of what one has
+        return Decoder.logits(decoder, step, drawn_at)
 
 
 def scaled_in_place(x: torch.Tensor, _: Step) -> torch.Tensor:

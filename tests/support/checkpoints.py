@@ -70,6 +70,26 @@ VARIANTS = [
 # Layers with and without a window; not among those above, each of which costs a server.
 WINDOWED = Variant("gemma3", "gemma3", {"num_hidden_layers": 7, "sliding_window": 48, "query_pre_attn_scalar": 16})
 
+# Families that are not native, each of another shape; not among those above either.
+BORROWED = [
+    Variant("qwen3-moe", "qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}),
+    Variant("opt", "opt", {"ffn_dim": 144, "word_embed_proj_dim": 64, "tie_word_embeddings": True}),
+    Variant("glm4", "glm4", {"partial_rotary_factor": 0.5, "attention_bias": True, "pad_token_id": 0}),
+    Variant(
+        "gpt-oss",
+        "gpt_oss",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 21,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "pad_token_id": 0,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+]
+
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 3,
@@ -113,6 +133,10 @@ def make_checkpoint(folder: Path, variant: Variant, dtype: torch.dtype = torch.f
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+        "opt": (transformers.OPTConfig, transformers.OPTForCausalLM),
+        "glm4": (transformers.Glm4Config, transformers.Glm4ForCausalLM),
+        "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
     }
     make_config, make_model = kinds[variant.family]
     torch.manual_seed(seed)

@@ -44,7 +44,7 @@ class KeptSizes:
 class Kept:
     """See `Ready`: a model that was kept, over an arena of its own."""
 
-    family_name: str
+    family: str
     dtype: str
     vocab: int
     shape: KvShape
@@ -70,7 +70,7 @@ def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
         header = {
             "key": key,
             "model": str(wish.folder),
-            "family": loaded.family_name,
+            "family": loaded.family,
             "dtype": loaded.dtype,
             "numerics_id": loaded.numerics_id,
             "sizes": {name: getattr(sizes, name) for name in KeptSizes.__dataclass_fields__},
@@ -128,7 +128,7 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
     layers = [_caches(arena, shape, planned.blocks, layer) for layer in header["layers"]]
     program = rebuild(script, blobs.__getitem__, blobs.__getitem__, layers, arena)
     return Kept(
-        family_name=header["family"],
+        family=header["family"],
         dtype=header["dtype"],
         vocab=sizes.vocab,
         shape=shape,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Generator
@@ -17,19 +16,16 @@ from pelton import device as devices
 from pelton import machine
 from pelton.kv import DTYPES, KvArena
 from pelton.kv_shape import KvShape
-from pelton.layers.linear import Linear
-from pelton.loading import budget, weights
+from pelton.loading import budget
 from pelton.loading.budget import Budget
 from pelton.loading.checkpoint import Checkpoint, read_config
+from pelton.loading.choice import source_of
 from pelton.loading.error import LoadError
 from pelton.loading.ready import Progress
+from pelton.loading.source import Source
 from pelton.loading.wish import Wish
-from pelton.models import resolve
-from pelton.models.decoder import Decoder
-from pelton.models.family import Family
-from pelton.program import record_model
+from pelton.models.model import LanguageModel
 from pelton.quantization import quantization_of
-from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
 
@@ -38,8 +34,8 @@ log = logging.getLogger("pelton.worker")
 class Loaded:
     """A model, ready to run, and the memory for its KV."""
 
-    family: Family
-    model: Decoder
+    family: str
+    model: LanguageModel
     kv: KvArena
     budget: Budget
     device: torch.device
@@ -53,11 +49,6 @@ class Loaded:
     def program(self) -> Program | None:
         """None: the model is run eagerly."""
         return None if self.built is None else self.built.program
-
-    @property
-    def family_name(self) -> str:
-        """As the report has it."""
-        return self.family.name
 
     @property
     def vocab(self) -> int:
@@ -81,60 +72,51 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     # Before the files, which may have formats that only the name of a scheme explains.
     quantization = quantization_of(read_config(wish.folder), wish.quantize, wish.quantize_skip)
     checkpoint = Checkpoint.open(wish.folder)
-    family, config = resolve(checkpoint.config)
     device = devices.choose(wish.device)
     if quantization.is_quantised and device.type != "cpu":
         raise LoadError(f"{quantization.name} weights run on CPUs; set --device cpu, or give a checkpoint of bfloat16")
-    family = family.as_stored(checkpoint.tensors)
-    weights.check_sizes(config, family, checkpoint)
     dtype_name = _dtype(wish.dtype, checkpoint)
     dtype = DTYPES[dtype_name]
+    source = source_of(wish, checkpoint, quantization, device, dtype)
     threads = wish.threads or machine.cores()
     ops.set_threads(threads)
     torch.set_num_threads(threads)
 
+    config, division = source.config, source.division
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
-    config = config.within(wish.max_model_len)
-    division = config.division
     shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds)
-    bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
-    found = weights.holdings(bare, family, quantization)
-    weights.compare(found, family, config, quantization, checkpoint)
-    planned = budget.plan(
-        wish, config, shape, weights.needed_bytes(found, dtype), *devices.memory(device, wish.memory_limit_bytes)
-    )
+    planned = budget.plan(wish, config, shape, source.needed_bytes(), *devices.memory(device, wish.memory_limit_bytes))
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(
             "the context is %d tokens instead of the model's %d: more does not fit; raise --memory-limit or --kv-memory",
             planned.max_model_len,
             config.positions,
         )
-    total = weights.stored_bytes(found, checkpoint)
+    total = source.stored_bytes()
     yield Progress("reading weights", 0, total, planned)
 
     with torch.inference_mode():
-        model = Decoder(config, planned.max_model_len).to(device)
-        for done in weights.read(weights.holdings(model, family, quantization), checkpoint, dtype, device):
-            yield Progress("reading weights", done, total)
+        model = yield from _read(source, planned.max_model_len, total)
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
-        built = record_model(model, arena, planned.max_model_len) if device.type == "cpu" else None
-        if built is None:
-            _try_step(model, arena, device)
-    numerics = f"{_numerics_id(model, device, dtype)}{division.numerics}"
+        built = source.tried(model, arena, planned.max_model_len)
+    numerics = f"{source.numerics_id(model)}{division.numerics}"
     return Loaded(
-        family,
-        model,
-        arena,
-        planned,
-        device,
-        dtype_name,
-        numerics,
-        wish.slots,
-        wish.token_budget,
-        built,
+        source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built
     )
+
+
+def _read(source: Source, positions: int, total: int) -> Generator[Progress, None, LanguageModel]:
+    reading = source.read(positions)
+    try:
+        while True:
+            yield Progress("reading weights", next(reading), total)
+    except StopIteration as end:
+        model: LanguageModel = end.value
+        return model
+    finally:
+        reading.close()
 
 
 def load_whole(wish: Wish) -> Loaded:
@@ -164,30 +146,3 @@ def _dtype(wish: str, checkpoint: Checkpoint) -> str:
     stored_as = str(most).removeprefix("torch.")
     log.info("--dtype auto is float32: the weights are stored as %s, which no kernel computes in", stored_as)
     return "float32"
-
-
-def _numerics_id(model: Decoder, device: torch.device, dtype: torch.dtype) -> str:
-    """That of the kernels; and where weights are quantised, which of them and how."""
-    schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
-    ids = sorted({ops.numerics_id(device, dtype, scheme) for scheme in schemes.values()})
-    if set(schemes.values()) == {None}:
-        return ids[0]
-    layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
-    return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
-
-
-def _try_step(model: Decoder, arena: KvArena, device: torch.device) -> None:
-    """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
-    for tokens in (1, arena.shape.block_size):
-        places = torch.arange(tokens, device=device)
-        kinds = len(arena.shape.kinds)
-        step = Step(
-            ids=torch.zeros(tokens, dtype=torch.int32, device=device),
-            positions=places.int(),
-            kv_slots=places.repeat(kinds, 1),
-            block_table=torch.zeros(kinds, 1, 1, dtype=torch.int32, device=device),
-            row_offsets=torch.tensor([0, tokens], dtype=torch.int32, device=device),
-            row_starts=torch.zeros(1, dtype=torch.int32, device=device),
-            kv=arena,
-        )
-        model.head(model(step)[-1:])

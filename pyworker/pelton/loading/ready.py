@@ -28,7 +28,7 @@ class Ready(Protocol):
     """A model, ready to run, and the memory for its KV."""
 
     @property
-    def family_name(self) -> str:
+    def family(self) -> str:
         """As the report has it."""
 
     @property

@@ -93,7 +93,7 @@ def compare(
             if name in stored and stored[name].dtype not in want.dtypes
         ],
     }
-    said = [f"{len(names)} {kind}: {_some(names)}" for kind, names in troubles.items() if names]
+    said = [f"{len(names)} {kind}: {some(names)}" for kind, names in troubles.items() if names]
     if said:
         raise LoadError(f"the tensors in {checkpoint.folder} are not those of its config.json; " + "; ".join(said))
 
@@ -135,6 +135,7 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first few of them, and how many more there are."""
     rest = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")

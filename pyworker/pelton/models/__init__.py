@@ -31,13 +31,22 @@ ARCHITECTURES: dict[str, Family] = {
 
 def resolve(config: dict[str, Any]) -> tuple[Family, DecoderConfig]:
     """The family of a config.json, and the config as that family reads it."""
-    if config.get("auto_map"):  # B:A7: code from a repository is never run, whatever else the config says
-        raise LoadError("the model brings Python code of its own (`auto_map` in config.json), and Pelton runs none")
-    named = config.get("architectures") or []
-    if not isinstance(named, list):
-        named = [named]
-    family = next((ARCHITECTURES[name] for name in named if name in ARCHITECTURES), None)
+    family = family_of(config)
     if family is None:
-        got = ", ".join(map(str, named)) or "none"
-        raise LoadError(f"`architectures` in config.json: {got}; supported: {', '.join(ARCHITECTURES)}")
+        raise LoadError(f"`architectures` in config.json: {named(config)}; supported: {', '.join(ARCHITECTURES)}")
     return family, family.read_config(Fields(config, called=family.fields))
+
+
+def family_of(config: dict[str, Any]) -> Family | None:
+    """The family of a config.json, if it is one of ours."""
+    return next((ARCHITECTURES[name] for name in _names(config) if name in ARCHITECTURES), None)
+
+
+def named(config: dict[str, Any]) -> str:
+    """What a config.json calls its model, for a message."""
+    return ", ".join(map(str, _names(config))) or "none"
+
+
+def _names(config: dict[str, Any]) -> list[Any]:
+    names = config.get("architectures") or []
+    return names if isinstance(names, list) else [names]

@@ -19,6 +19,7 @@ from pelton.layers.mlp import GatedMlp, PlainMlp
 from pelton.layers.norm import LayerNorm, ResidualLayerNorm, ResidualNorm, ResidualSum, RmsNorm
 from pelton.layers.rotary import Rotary
 from pelton.models.config import DecoderConfig
+from pelton.models.model import LanguageModel
 from pelton.step import Step
 
 
@@ -127,8 +128,10 @@ def _mlp(config: DecoderConfig) -> nn.Module:
     return PlainMlp(width, inner, has_bias, config.activation, config.is_transposed)
 
 
-class Decoder(nn.Module):
+class Decoder(LanguageModel):
     """The whole of it. `positions` bounds the tables of rotary angles."""
+
+    config: DecoderConfig
 
     def __init__(self, config: DecoderConfig, positions: int) -> None:
         super().__init__()
@@ -154,3 +157,10 @@ class Decoder(nn.Module):
             x, residual = block(x, residual, step)
         x, _ = self.norm(x, residual)
         return x
+
+    def logits(self, step: Step, drawn_at: Tensor) -> Tensor:  # [draws, vocab] float32
+        hidden = self(step)
+        if drawn_at.shape[0] == 0:  # of parts of prompts alone: for kernels there is no such step
+            return torch.empty(0, self.config.vocab, device=hidden.device)
+        out: Tensor = self.head(hidden.index_select(0, drawn_at))
+        return out

@@ -37,7 +37,7 @@ class HandshakeResponse(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., records_checksum: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., device_name: _Optional[str] = ..., worker_version: _Optional[str] = ..., memory_socket: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes")
+    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,8 @@ class LoadRequest(_message.Message):
     QUANTIZE_SKIP_FIELD_NUMBER: _ClassVar[int]
     KEPT_FOLDER_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     max_model_len: int
@@ -66,7 +68,9 @@ class LoadRequest(_message.Message):
     quantize_skip: str
     kept_folder: str
     kept_bytes: int
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    model_backend: str
+    trust_remote_code: bool
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("stage", "done", "total", "budget", "report")

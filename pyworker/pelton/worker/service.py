@@ -142,7 +142,7 @@ def _progress(said: Any) -> pb.LoadProgress:
 def _report(loaded: Any) -> pb.LoadProgress:
     budget = pb.Budget(**dataclasses.asdict(loaded.budget))
     report = pb.ModelReport(
-        family=loaded.family_name,
+        family=loaded.family,
         dtype=loaded.dtype,
         vocab_size=loaded.vocab,
         max_model_len=loaded.budget.max_model_len,

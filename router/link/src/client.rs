@@ -222,6 +222,8 @@ pub(crate) async fn load(
         quantize_skip: options.quantize_skip.clone(),
         kept_folder: utf8(&options.kept_folder).unwrap_or_default(), // nothing is kept there, as if it were not set
         kept_bytes: options.kept_bytes,
+        model_backend: options.model_backend.clone(),
+        trust_remote_code: options.trust_remote_code,
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

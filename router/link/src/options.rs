@@ -92,6 +92,10 @@ pub struct LoadOptions {
     pub kept_folder: PathBuf,
     /// The most that all of them may take there; 0: none is kept.
     pub kept_bytes: u64,
+    /// "auto", "native" or "transformers".
+    pub model_backend: String,
+    /// Whether Python code in the model's folder may run.
+    pub trust_remote_code: bool,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

@@ -162,6 +162,8 @@ impl Rig {
             quantize_skip: "head".to_owned(),
             kept_folder: std::path::PathBuf::new(),
             kept_bytes: 0,
+            model_backend: "auto".to_owned(),
+            trust_remote_code: false,
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),

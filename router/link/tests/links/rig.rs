@@ -51,6 +51,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         quantize_skip: "head".to_owned(),
         kept_folder: std::path::PathBuf::new(),
         kept_bytes: 0,
+        model_backend: "auto".to_owned(),
+        trust_remote_code: false,
     };
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }

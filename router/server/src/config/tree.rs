@@ -8,7 +8,7 @@ use pelton_engine::Endpoint;
 use super::setting::settings;
 use super::units::{Bytes, Count, Tokens};
 use super::value::Auto;
-use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, Quantize, Secret, Url, WorkerAddress};
+use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Url, WorkerAddress};
 
 settings! {
     /// General
@@ -38,6 +38,13 @@ settings! {
         /// Layers that `quantize` leaves as they are, as wildcards with commas between: `head`, `blocks.0.*`, `*.mlp.down`,
         /// `*.attention.qkv`; `none`: the head is rounded, too. Embeddings and norms never are.
         quantize_skip: String = "head";
+        /// Whose definition of the model runs. `native` is Pelton's own: fast, and bit for bit the same in every batch. `transformers` is that
+        /// of the Python package, which must be installed where the worker runs: slower, and for many more models (docs/models.md). `auto`
+        /// is Pelton's own where there is one.
+        model_backend: ModelBackend = "auto";
+        /// Whether Python code that the model's folder brings (`auto_map` in config.json) may run, with all rights of the worker. Without
+        /// it such a model is refused. Code is not downloaded from the hub: put it into the folder yourself, and read it.
+        trust_remote_code: bool = "false";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
         /// How the model writes reasoning and tool calls: `auto` is what its chat template and its vocabulary say; `none` leaves

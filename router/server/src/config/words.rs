@@ -106,6 +106,18 @@ words! {
 }
 
 words! {
+    /// Whose definition of a model runs.
+    ModelBackend {
+        /// Pelton's, where it has one.
+        Auto = "auto",
+        /// Pelton's, or none.
+        Native = "native",
+        /// That of the Python package.
+        Transformers = "transformers",
+    }
+}
+
+words! {
     /// The least important message that is still logged.
     LogLevel {
         /// What failed.

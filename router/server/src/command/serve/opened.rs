@@ -25,7 +25,9 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
     let folder = model::find(config, around, progress)?;
     // A worker elsewhere has the weights on its own disk.
     if !config.has_worker_elsewhere() {
-        weights::check(&folder).map_err(Trouble::Failed)?;
+        let allowed =
+            weights::Allowed { backend: config.model.model_backend, foreign_code: config.model.trust_remote_code };
+        weights::check(&folder, allowed).map_err(Trouble::Failed)?;
     }
     let text = parts::TextSide::open(&folder)?;
     let format = text.format(&config.model.format)?;

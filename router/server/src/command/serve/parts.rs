@@ -82,6 +82,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         quantize_skip: config.model.quantize_skip.clone(),
         kept_folder: config.worker.model_cache.clone(),
         kept_bytes: config.worker.model_cache_size.0,
+        model_backend: config.model.model_backend.word().to_owned(),
+        trust_remote_code: config.model.trust_remote_code,
     };
     Ok(EngineConfig {
         workers: workers(config)?,

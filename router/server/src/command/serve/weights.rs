@@ -11,6 +11,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::config::ModelBackend;
+
 /// The families of `pelton.models`, by the names that checkpoints give them.
 const ARCHITECTURES: [&str; 15] = [
     "LlamaForCausalLM",
@@ -36,15 +38,24 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The format's own bound.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
+/// What the settings allow beside the models of `ARCHITECTURES`.
+#[derive(Clone, Copy)]
+pub(super) struct Allowed {
+    pub(super) backend: ModelBackend,
+    /// Python code of the model's folder.
+    pub(super) foreign_code: bool,
+}
+
 /// Refuses what no worker could load; the message says which file, what stands there, and what would do.
-pub(super) fn check(folder: &Path) -> Result<(), String> {
+pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
     let path = folder.join("config.json");
     let config = object(&path)?;
     let says = |key: &str| config.get(key).filter(|value| !value.is_null());
-    if says("auto_map").is_some() {
-        // B:A7: code from a repository is never run, whatever else the config says
+    if says("auto_map").is_some() && !allowed.foreign_code {
+        // B:A7: code from a repository is not run unasked, whatever else the config says
         return Err(format!(
-            "{}: `auto_map`: the model brings Python code of its own, and Pelton runs none",
+            "{}: `auto_map`: the model brings Python code of its own, and Pelton runs none unless told so: read it, then set \
+             --trust-remote-code",
             path.display()
         ));
     }
@@ -63,7 +74,8 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
         .get("architectures")
         .and_then(Value::as_array)
         .map_or(Vec::new(), |names| names.iter().filter_map(Value::as_str).collect());
-    if !named.iter().any(|name| ARCHITECTURES.contains(name)) {
+    let is_native = named.iter().any(|name| ARCHITECTURES.contains(name));
+    if !is_native && (named.is_empty() || allowed.backend == ModelBackend::Native) {
         let got = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
         let supported = ARCHITECTURES.join(", ");
         return Err(format!("{}: `architectures`: {got}; supported: {supported}", path.display()));
@@ -71,6 +83,9 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
     let mut seen = Seen::default();
     for name in files(folder)? {
         seen.take(&folder.join(name))?;
+    }
+    if !is_native || allowed.backend == ModelBackend::Transformers {
+        return Ok(()); // whose fields and tensors may have any names; the worker knows them
     }
     seen.compare(&config).map_err(|reason| format!("{}: {reason}", path.display()))
 }
@@ -228,12 +243,14 @@ mod tests {
         config.to_string().into_bytes()
     }
 
-    fn refusal(files: &[(&str, Vec<u8>)]) -> Option<String> {
+    const CAUTIOUS: Allowed = Allowed { backend: ModelBackend::Auto, foreign_code: false };
+
+    fn refusal(files: &[(&str, Vec<u8>)], allowed: Allowed) -> Option<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, bytes) in files {
             std::fs::write(folder.path().join(name), bytes).expect("written");
         }
-        check(folder.path()).err()
+        check(folder.path(), allowed).err()
     }
 
     #[test]
@@ -246,12 +263,10 @@ mod tests {
             (vec![ok(), ("other.safetensors", whole())], None),
             (vec![ok(), (INDEX, index("part.safetensors")), ("part.safetensors", whole())], None),
             (
-                vec![("config.json", config(&json!({ "architectures": ["BloomForCausalLM"] })))],
-                Some("`architectures`: BloomForCausalLM; supported: LlamaForCausalLM, MistralForCausalLM, "),
-            ),
-            (
                 vec![("config.json", config(&json!({ "auto_map": { "AutoModelForCausalLM": "modeling_own.Own" } })))],
-                Some("brings Python code of its own"),
+                Some(
+                    "brings Python code of its own, and Pelton runs none unless told so: read it, then set --trust-remote-code",
+                ),
             ),
             (
                 vec![("config.json", config(&json!({ "quantization_config": { "quant_method": "fp8" } })))],
@@ -293,7 +308,7 @@ mod tests {
                 Some("`vocab_size` is 1000000000000.0; the largest side of a tensor is 3"),
             ),
         ] {
-            let refusal = refusal(&files);
+            let refusal = refusal(&files, CAUTIOUS);
             match expected {
                 None => assert_eq!(refusal, None),
                 Some(words) => {
@@ -313,6 +328,31 @@ mod tests {
             ("model.layers", None),
         ] {
             assert_eq!(layer(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_may_run_decides_which_architectures_and_whose_code_are_let_through() {
+        let foreign = json!({ "architectures": ["OPTForCausalLM"], "num_hidden_layers": 9 });
+        let coded = json!({ "auto_map": { "AutoModelForCausalLM": "modeling_own.Own" } });
+        for (change, backend, foreign_code, expected) in [
+            (&foreign, ModelBackend::Auto, false, None),
+            (&foreign, ModelBackend::Transformers, false, None),
+            (
+                &foreign,
+                ModelBackend::Native,
+                false,
+                Some("`architectures`: OPTForCausalLM; supported: LlamaForCausalLM, "),
+            ),
+            (&coded, ModelBackend::Transformers, false, Some("brings Python code of its own")),
+            (&coded, ModelBackend::Auto, true, None),
+        ] {
+            let files = [("config.json", config(change)), (SINGLE, whole())];
+            let refusal = refusal(&files, Allowed { backend, foreign_code });
+            match expected {
+                None => assert_eq!(refusal, None),
+                Some(words) => assert!(refusal.is_some_and(|said| said.contains(words)), "{words}"),
+            }
         }
     }
 

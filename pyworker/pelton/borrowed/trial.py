@@ -1,0 +1,72 @@
+"""A first run of a borrowed model, which shows what its code cannot promise: that requests of one step know nothing of each other, and
+that keys and values are all it remembers.
+
+A row must have the same logits alone, behind another one, and in two steps. A convolution over tokens, a state, positions that
+are counted instead of taken: each makes one of the three differ, and not by a rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pelton.kv import KvArena
+from pelton.loading.error import LoadError
+from pelton.models.model import LanguageModel
+from pelton.step import Step
+
+TOKENS = 7  # of a row; a block has 8 at least
+CUT = 3
+# Of the logits' length. Sums in another order change bfloat16 by 2⁻⁸ a layer, and near ties between experts by some more.
+DIFFERENCE_MAX = 0.2
+
+
+def check_rows(model: LanguageModel, arena: KvArena, positions: int, name: str) -> None:
+    """Refuses a model whose rows are not their own. What blocks hold before is lost."""
+    count = min(TOKENS, positions)
+    vocab = model.config.vocab
+    first, second = ([(seed + 7 * at) % vocab for at in range(count)] for seed in (11, 5))
+    alone = _logits(model, arena, [(0, 0, second)])
+    kinds = len(arena.shape.kinds)
+    if arena.blocks >= 2 * kinds:  # else no two requests ever meet
+        together = _logits(model, arena, [(0, 0, first), (1, 0, second)])[count:]
+        _compare(
+            alone,
+            together,
+            f"{name} mixes the requests of a step; supported: models whose tokens meet in attention alone",
+        )
+    if count > CUT:
+        _logits(model, arena, [(0, 0, second[:CUT])])
+        later = _logits(model, arena, [(0, CUT, second[CUT:])])
+        _compare(
+            alone[CUT:],
+            later,
+            f"{name} goes on otherwise after a step than within it; supported: models that remember keys and values alone, and take "
+            "their positions from the step",
+        )
+
+
+def _compare(expected: Tensor, got: Tensor, refusal: str) -> None:
+    difference = (got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    if not bool((difference <= DIFFERENCE_MAX).all()):
+        raise LoadError(f"{refusal} (its logits differ by {float(difference.max()):.0%})")
+
+
+def _logits(model: LanguageModel, arena: KvArena, rows: list[tuple[int, int, list[int]]]) -> Tensor:
+    """After each token of rows of (number, first position, ids). A row has a block of its own for each kind of layers."""
+    device = arena.layers[0][0].device
+    kinds, size = len(arena.shape.kinds), arena.shape.block_size
+    blocks = torch.tensor([[number * kinds + kind for number, _, _ in rows] for kind in range(kinds)], device=device)
+    counts = torch.tensor([len(ids) for _, _, ids in rows], device=device)
+    row = torch.arange(len(rows), device=device).repeat_interleave(counts)
+    places = torch.cat([torch.arange(start, start + len(ids), device=device) for _, start, ids in rows])
+    step = Step(
+        ids=torch.tensor([token for _, _, ids in rows for token in ids], dtype=torch.int32, device=device),
+        positions=places.int(),
+        kv_slots=blocks[:, row] * size + places,
+        block_table=blocks[:, :, None].int(),
+        row_offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int(),
+        row_starts=torch.tensor([start for _, start, _ in rows], dtype=torch.int32, device=device),
+        kv=arena,
+    )
+    return model.logits(step, torch.arange(len(places), device=device))

@@ -1,0 +1,45 @@
+"""Whose definition of a model runs: Pelton's own, or that of transformers."""
+
+from __future__ import annotations
+
+import torch
+
+from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
+from pelton.loading.native import NativeSource
+from pelton.loading.source import Source
+from pelton.loading.wish import Wish
+from pelton.models import family_of, named, resolve
+from pelton.quantization import Quantization
+
+BACKENDS = ("auto", "native", "transformers")
+
+
+def source_of(
+    wish: Wish, checkpoint: Checkpoint, quantization: Quantization, device: torch.device, dtype: torch.dtype
+) -> Source:
+    """By `--model-backend` and config.json."""
+    backend, config = wish.model_backend or "auto", checkpoint.config
+    if backend not in BACKENDS:
+        raise LoadError(f"--model-backend {backend}; supported: {', '.join(BACKENDS)}")
+    if config.get("auto_map") and not wish.trust_remote_code:  # B:A7: on every path, whatever else the config says
+        raise LoadError(
+            "the model brings Python code of its own (`auto_map` in config.json), and Pelton runs none unless told so: read it, then "
+            "set --trust-remote-code"
+        )
+    is_ours = family_of(config) is not None
+    if backend == "native" or (backend == "auto" and is_ours) or named(config) == "none":
+        family, sizes = resolve(config)
+        family = family.as_stored(checkpoint.tensors)
+        return NativeSource(family, sizes.within(wish.max_model_len), quantization, checkpoint, device, dtype)
+    if quantization.is_quantised:
+        raise LoadError(
+            f"{named(config)} would run through transformers, which here takes weights that are not quantised; this is "
+            f"{quantization.name}: give a checkpoint of bfloat16, and leave --quantize away"
+        )
+    # Imported for such models alone: the package takes seconds, and need not be there.
+    from pelton.borrowed.architecture import architecture_of
+    from pelton.borrowed.source import BorrowedSource
+
+    architecture = architecture_of(checkpoint.folder, config, wish.trust_remote_code)
+    return BorrowedSource(architecture, checkpoint, wish.max_model_len, device, dtype)

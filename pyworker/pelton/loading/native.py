@@ -1,0 +1,97 @@
+"""Models that Pelton defines: the families of `pelton.models`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+
+import torch
+from pelton_kernels import ops
+from pelton_kernels.program import Built
+
+from pelton.kv import Division, KvArena
+from pelton.layers.linear import Linear
+from pelton.loading import weights
+from pelton.loading.checkpoint import Checkpoint
+from pelton.models.config import DecoderConfig
+from pelton.models.decoder import Decoder
+from pelton.models.family import Family
+from pelton.models.model import LanguageModel
+from pelton.program import record_model
+from pelton.quantization import Quantization
+from pelton.step import Step
+
+
+class NativeSource:
+    """See `Source`."""
+
+    def __init__(
+        self,
+        family: Family,
+        config: DecoderConfig,
+        quantization: Quantization,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Compares the checkpoint's tensors with those that the config wants."""
+        self.name = family.name
+        self.config = config
+        self._family = family
+        self._quantization = quantization
+        self._checkpoint = checkpoint
+        self._device = device
+        self._dtype = dtype
+        weights.check_sizes(config, family, checkpoint)
+        bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
+        self._bare = weights.holdings(bare, family, quantization)
+        weights.compare(self._bare, family, config, quantization, checkpoint)
+
+    @property
+    def division(self) -> Division:
+        return self.config.division
+
+    def needed_bytes(self) -> int:
+        return weights.needed_bytes(self._bare, self._dtype)
+
+    def stored_bytes(self) -> int:
+        return weights.stored_bytes(self._bare, self._checkpoint)
+
+    def read(self, positions: int) -> Generator[int, None, LanguageModel]:
+        model = Decoder(self.config, positions).to(self._device)
+        holdings = weights.holdings(model, self._family, self._quantization)
+        yield from weights.read(holdings, self._checkpoint, self._dtype, self._device)
+        return model
+
+    def tried(self, model: LanguageModel, arena: KvArena, positions: int) -> Built | None:
+        assert isinstance(model, Decoder)
+        built = record_model(model, arena, positions) if self._device.type == "cpu" else None
+        if built is None:
+            _try_step(model, arena, self._device)
+        return built
+
+    def numerics_id(self, model: LanguageModel) -> str:
+        """That of the kernels; and where weights are quantised, which of them and how."""
+        schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
+        ids = sorted({ops.numerics_id(self._device, self._dtype, scheme) for scheme in schemes.values()})
+        if set(schemes.values()) == {None}:
+            return ids[0]
+        layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
+        return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
+
+
+def _try_step(model: Decoder, arena: KvArena, device: torch.device) -> None:
+    """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
+    for tokens in (1, arena.shape.block_size):
+        places = torch.arange(tokens, device=device)
+        kinds = len(arena.shape.kinds)
+        step = Step(
+            ids=torch.zeros(tokens, dtype=torch.int32, device=device),
+            positions=places.int(),
+            kv_slots=places.repeat(kinds, 1),
+            block_table=torch.zeros(kinds, 1, 1, dtype=torch.int32, device=device),
+            row_offsets=torch.tensor([0, tokens], dtype=torch.int32, device=device),
+            row_starts=torch.zeros(1, dtype=torch.int32, device=device),
+            kv=arena,
+        )
+        model.head(model(step)[-1:])
