@@ -424,6 +424,8 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
+        // For routes that tell errors in another protocol's form.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -3,6 +3,7 @@
 //! Handlers read a body, call `generate` and write what comes. Never here: what a field means (`api`), how an answer is made
 //! (`generate`), text or tokens.
 
+mod anthropic;
 mod around;
 mod body;
 mod connection;
