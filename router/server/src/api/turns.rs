@@ -75,6 +75,19 @@ impl Turns {
         self.turns.iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id)
     }
 
+    /// Another conversation that goes on with this one.
+    pub(super) fn join(&mut self, other: Self) {
+        self.turns.extend(other.turns);
+    }
+
+    /// A call that is answered and was never made before.
+    pub(super) fn stray_result(&self) -> Option<&str> {
+        let is_made =
+            |end: usize, id: &str| self.turns[..end].iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id);
+        let answered = self.turns.iter().enumerate().filter_map(|(at, turn)| Some((at, turn.answers.as_deref()?)));
+        answered.into_iter().find(|(at, id)| !is_made(*at, id)).map(|(_, id)| id)
+    }
+
     /// See [`Last`]; of no turns at all: open.
     pub(super) fn last(&self) -> Last {
         match self.turns.last() {

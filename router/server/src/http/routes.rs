@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, anthropic, around, generation, health, host, models, tokens};
+use super::{App, anthropic, around, generation, health, host, models, responses, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -26,6 +26,10 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/v1/chat/completions", POST, post(generation::chat_completions)),
         (anthropic::MESSAGES, POST, post(anthropic::messages)),
         (anthropic::COUNT_TOKENS, POST, post(anthropic::count_tokens)),
+        ("/v1/responses", POST, post(responses::create)),
+        ("/v1/responses/{id}", "GET, HEAD, DELETE", get(responses::retrieve).delete(responses::delete)),
+        ("/v1/responses/{id}/cancel", POST, post(responses::cancel)),
+        ("/v1/responses/{id}/input_items", GET, get(responses::input_items)),
         ("/v1/models", GET, get(models::list)),
         ("/v1/models/{*id}", GET, get(models::one)),
         ("/tokenize", POST, post(tokens::tokenize)),
