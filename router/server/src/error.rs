@@ -106,6 +106,12 @@ pub enum ApiError {
         /// The names that exist.
         served: String,
     },
+    /// Nothing is kept under this id, for this key.
+    #[error("there is no response `{id}`: it was not kept, is too old, or was deleted")]
+    UnknownResponse {
+        /// What was asked for, shortened.
+        id: String,
+    },
     /// No key, or a wrong one.
     #[error("a valid API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     Unauthorized,
@@ -296,6 +302,9 @@ impl ApiError {
                 param: Some("model"),
                 ..of(StatusCode::NOT_FOUND, "NotFoundError", "model_not_found", Code::NotFound)
             },
+            Self::UnknownResponse { .. } => {
+                of(StatusCode::NOT_FOUND, "NotFoundError", "response_not_found", Code::NotFound)
+            }
             Self::Unauthorized => {
                 of(StatusCode::UNAUTHORIZED, "AuthenticationError", "invalid_api_key", Code::Unauthenticated)
             }
@@ -424,6 +433,8 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
+        // For routes that tell errors in another protocol's form.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -18,6 +18,7 @@ use super::{
     sampling::{read_options, read_request_id, read_stream},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
+    thinking::{read_effort, set_effort},
     tools::read_tools,
     unserved::refuse_in_chat,
     usage::{Usage, UsageSum},
@@ -122,24 +123,14 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
     Ok((input, reading))
 }
 
-/// The template's own variables; `reasoning_effort` is one of them under its name (B:A3), and switches thinking on or off in
-/// templates that know a switch alone, unless the request says that itself.
+/// The template's own variables, and what `reasoning_effort` says to it.
 fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
-    let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
-    let efforts = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-    if let Some(effort) = fields.one_of("reasoning_effort", &efforts, allowed)? {
-        let thinks = effort != "none";
-        kwargs.entry("reasoning_effort").or_insert(effort.into());
-        if !SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
-            kwargs.extend(SWITCHES.map(|switch| (switch.to_owned(), thinks.into())));
-        }
+    if let Some(effort) = read_effort(fields, "reasoning_effort")? {
+        set_effort(&mut kwargs, effort);
     }
     Ok(kwargs)
 }
-
-/// What templates call the switch for thinking.
-const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// A whole response.
 #[derive(Debug, Serialize)]

@@ -85,6 +85,10 @@ impl<E: Events> Events for ExplainedEvents<E> {
         self.events.end(out);
     }
 
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        self.events.keep_alive(out);
+    }
+
     fn error(&mut self, error: &ApiError, out: &mut BytesMut) {
         self.events.error(error, out);
     }

@@ -4,6 +4,7 @@
 //! never ignored. Writing: deltas of an answer become chunks of a stream or add up to a whole response.
 //! Never here: sockets, the engine, the model; ranges of sampling values are `generate`'s, which all doors share.
 
+pub(crate) mod anthropic;
 pub(crate) mod chat;
 pub(crate) mod completion;
 mod constrained;
@@ -12,10 +13,14 @@ mod fields;
 mod logprobs;
 mod messages;
 pub(crate) mod models;
+mod parts;
+pub(crate) mod responses;
 mod sampling;
 pub(crate) mod stream;
+mod thinking;
 pub(crate) mod tokens;
 mod tools;
+mod turns;
 mod unserved;
 mod usage;
 

@@ -22,6 +22,11 @@ pub(crate) trait Events: Send + 'static {
     /// Writes what follows the last delta.
     fn end(&mut self, out: &mut BytesMut);
 
+    /// Shows that the answer is still under way.
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        out.put_slice(b": keep-alive\n\n");
+    }
+
     /// Writes an error in place of whatever would follow.
     fn error(&mut self, error: &ApiError, out: &mut BytesMut) {
         event(out, &error.envelope());
@@ -34,6 +39,14 @@ pub(crate) fn event(out: &mut BytesMut, value: &impl Serialize) {
     out.put_slice(b"data: ");
     serde_json::to_writer(out.writer(), value).expect("our own types have text keys, and buffers grow");
     out.put_slice(b"\n\n");
+}
+
+/// One event of a protocol whose events have names.
+pub(crate) fn named_event(out: &mut BytesMut, name: &str, value: &impl Serialize) {
+    for piece in ["event: ", name, "\n"] {
+        out.put_slice(piece.as_bytes());
+    }
+    event(out, value);
 }
 
 /// The last event of OpenAI's streams.

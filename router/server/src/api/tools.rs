@@ -64,8 +64,7 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
         return Err(ApiError::Missing { param: tool.at("function"), allowed: "an object with a `name`" });
     };
     let name: String = function.need("name", "a text")?;
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_name) {
+    if !is_function_name(&name, NAME_MAX) {
         let allowed = "1 to 64 of the characters a-z, A-Z, 0-9, _ and -";
         return Err(ApiError::invalid(function.at("name"), quoted(&name), allowed));
     }
@@ -76,6 +75,12 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     tool.finish()?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     serde_json::from_str(raw.get()).map_err(unreadable)
+}
+
+/// Whether a function can be called by this name of at most `most` characters.
+pub(super) fn is_function_name(name: &str, most: usize) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    (1..=most).contains(&name.len()) && name.chars().all(is_part)
 }
 
 /// What has to be called; `None`: the tools are not offered to the model at all.

@@ -9,7 +9,7 @@ use super::fields::Fields;
 use crate::error::ApiError;
 
 /// A parameter, the JSON values of it that ask for nothing (`null` always does), and what any other value asks for.
-type Unserved = (&'static str, &'static [&'static str], &'static str);
+pub(super) type Unserved = (&'static str, &'static [&'static str], &'static str);
 
 /// In chats and completions.
 const BOTH: &[Unserved] = &[
@@ -68,7 +68,19 @@ pub(crate) fn refuse_in_chat(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 }
 
 fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiError> {
-    for &(name, without_effect, what) in tables.iter().copied().flatten() {
+    for table in tables {
+        refuse_all(fields, table)?;
+    }
+    for &name in TEXTS_WITHOUT_EFFECT {
+        fields.text(name)?;
+    }
+    fields.read::<HashMap<String, String>>("metadata", "an object from texts to texts")?;
+    Ok(())
+}
+
+/// Refuses what stands in a table.
+pub(super) fn refuse_all(fields: &mut Fields<'_>, table: &[Unserved]) -> Result<(), ApiError> {
+    for &(name, without_effect, what) in table {
         let Some(raw) = fields.raw(name) else { continue };
         // Compared without spaces: no value here has a space within a text.
         let value: String = raw.get().split_ascii_whitespace().collect();
@@ -76,10 +88,6 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
             return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
         }
     }
-    for &name in TEXTS_WITHOUT_EFFECT {
-        fields.text(name)?;
-    }
-    fields.read::<HashMap<String, String>>("metadata", "an object from texts to texts")?;
     Ok(())
 }
 

@@ -76,6 +76,13 @@ settings! {
         /// ask for less by the headers `x-request-timeout-ms`, `x-envoy-expected-rq-timeout-ms` or gRPC's deadline. Not set: as
         /// long as it takes.
         request_timeout: Option<Duration>;
+        /// Responses (`/v1/responses`) that are kept in memory for clients that ask for them again or go on with them; then the oldest
+        /// goes. Each API key sees its own. 0: none is kept.
+        response_store_count: Count<0, 1_000_000> = "10000";
+        /// What they may take in all. A conversation counts whole in each of its responses.
+        response_store_size: Bytes = "256MiB";
+        /// How long each is kept at most.
+        response_store_lifetime: Duration = "24h";
         /// How long running requests may take to finish after SIGTERM.
         drain_timeout: Duration = "30s";
     }

@@ -8,6 +8,14 @@ use crate::error::ApiError;
 /// `1` asks for it; `0`, like no header, does not.
 pub(super) struct Explains(pub(super) bool);
 
+impl Explains {
+    /// Where an answer's form has no place for it.
+    pub(super) fn refuse(self) -> Result<(), ApiError> {
+        let what = "an explanation of such a request".into();
+        if self.0 { Err(ApiError::NotServed { param: "x-explain".to_owned(), what }) } else { Ok(()) }
+    }
+}
+
 impl<S: Sync> FromRequestParts<S> for Explains {
     type Rejection = ApiError;
 

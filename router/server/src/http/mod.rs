@@ -3,6 +3,7 @@
 //! Handlers read a body, call `generate` and write what comes. Never here: what a field means (`api`), how an answer is made
 //! (`generate`), text or tokens.
 
+mod anthropic;
 mod around;
 mod body;
 mod connection;
@@ -12,6 +13,7 @@ mod health;
 mod host;
 mod listen;
 mod models;
+mod responses;
 mod routes;
 mod slots;
 mod sse;
@@ -22,10 +24,12 @@ mod unparsed;
 use std::sync::Arc;
 
 use crate::{
+    api::responses::Store,
     auth::{ApiKey, Keys},
     generate::Serving,
 };
 
+pub use crate::api::responses::StoreLimits;
 pub(crate) use health::is_ready;
 pub use listen::{Listeners, serve};
 
@@ -34,11 +38,12 @@ pub use listen::{Listeners, serve};
 pub struct App {
     pub(crate) serving: Arc<Serving>,
     pub(crate) keys: Arc<Keys>,
+    pub(crate) responses: Arc<Store>,
 }
 
 impl App {
     /// Without keys, everybody is let in.
-    pub fn new(serving: Arc<Serving>, api_keys: Vec<ApiKey>) -> Self {
-        Self { serving, keys: Arc::new(Keys::new(api_keys)) }
+    pub fn new(serving: Arc<Serving>, api_keys: Vec<ApiKey>, responses: StoreLimits) -> Self {
+        Self { serving, keys: Arc::new(Keys::new(api_keys)), responses: Arc::new(Store::new(responses)) }
     }
 }

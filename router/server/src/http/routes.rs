@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, around, generation, health, host, models, tokens};
+use super::{App, anthropic, around, generation, health, host, models, responses, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -24,6 +24,12 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
     vec![
         ("/v1/completions", POST, post(generation::completions)),
         ("/v1/chat/completions", POST, post(generation::chat_completions)),
+        (anthropic::MESSAGES, POST, post(anthropic::messages)),
+        (anthropic::COUNT_TOKENS, POST, post(anthropic::count_tokens)),
+        ("/v1/responses", POST, post(responses::create)),
+        ("/v1/responses/{id}", "GET, HEAD, DELETE", get(responses::retrieve).delete(responses::delete)),
+        ("/v1/responses/{id}/cancel", POST, post(responses::cancel)),
+        ("/v1/responses/{id}/input_items", GET, get(responses::input_items)),
         ("/v1/models", GET, get(models::list)),
         ("/v1/models/{*id}", GET, get(models::one)),
         ("/tokenize", POST, post(tokens::tokenize)),
@@ -60,6 +66,7 @@ fn surrounded(router: Router, app: &App) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around::authorize))
         .layer(from_fn(host::check))
+        .layer(from_fn(anthropic::speak)) // what the layers within refuse is an answer of these routes, too
         .layer(from_fn_with_state(app.clone(), around::measure))
         .layer(from_fn(around::identify))
 }

@@ -4,7 +4,7 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::header;
 
 use crate::{
@@ -66,7 +66,7 @@ impl<E: Events> Writer for EventWriter<E> {
     }
 
     fn keep_alive(&mut self) -> Option<Bytes> {
-        self.buffer.put_slice(b": keep-alive\n\n");
+        self.events.keep_alive(&mut self.buffer);
         self.written()
     }
 }

@@ -14,6 +14,7 @@ use crate::command::Trouble;
 use crate::config::{Config, Device, Secret, Worker, WorkerAddress};
 use crate::display;
 use crate::generate::{ApiLimits, check_defaults};
+use crate::http::StoreLimits;
 use crate::machine;
 
 /// Long texts that may wait for the pool; at 4 KiB or more each that is at least 4 MiB of work.
@@ -200,6 +201,16 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
         max_connections: connections(config.server.max_connections.0, machine::raise_open_files()),
         keeps_prompts: config.engine.prefix_caching && config.engine.kv_keep_share.0 > 0,
         ..ApiLimits::DEFAULT
+    }
+}
+
+/// What is kept of responses.
+pub(super) fn kept(config: &Config) -> StoreLimits {
+    let server = &config.server;
+    StoreLimits {
+        count: server.response_store_count.0 as usize,
+        bytes: usize::try_from(server.response_store_size.0).unwrap_or(usize::MAX),
+        lifetime: server.response_store_lifetime,
     }
 }
 

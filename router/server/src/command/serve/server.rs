@@ -59,7 +59,7 @@ impl Server {
         let Opened { engine, serving, name, chats } = opened;
         let (url, needs_key) = (doors.url(), !keys.is_empty());
         let (metrics, format) = (Arc::clone(&serving.metrics), serving.format.clone());
-        let (app, listeners) = (App::new(serving, keys), doors.listeners()?);
+        let (app, listeners) = (App::new(serving, keys, parts::kept(config)), doors.listeners()?);
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
         let (closed, hurry) = (closing.clone(), CancellationToken::new());
         let hurried = hurry.clone();

@@ -1,0 +1,212 @@
+//! `system` and `messages`: content in blocks, as turns of a chat.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, value::RawValue};
+
+use crate::{
+    api::{
+        fields::{Fields, quoted},
+        turns::Turns,
+        unserved::{Unserved, refuse_all},
+    },
+    error::ApiError,
+};
+
+const MESSAGES: &str = "a list of at least one message";
+const ROLES: &str = "\"user\" or \"assistant\"";
+const CONTENT: &str = "a text, or a list of blocks";
+const TEXT_BLOCKS: &str = "a text, or a list of blocks {\"type\": \"text\", \"text\": ...}";
+
+/// What stands before a result that the client marks as an error: templates have no other place for it.
+const ERROR_MARK: &str = "Error: ";
+
+/// The client's own form of a call has a place for it, empty but for tools that come in sets.
+const TOOLSETS: &[Unserved] = &[("toolset_name", &[], "a set of tools")];
+
+/// Reads blocks into turns, and collects how long the prompt is to be kept.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub(super) turns: Turns,
+    /// The longest that any `cache_control` asks for.
+    pub(super) keep: Option<Duration>,
+}
+
+enum Content<'a> {
+    Text(String),
+    Blocks(Vec<Fields<'a>>),
+}
+
+impl Reader {
+    /// What the model is told before the conversation.
+    pub(super) fn system(&mut self, fields: &mut Fields<'_>) -> Result<(), ApiError> {
+        let texts = self.texts(fields, "system")?;
+        if !texts.is_empty() {
+            self.turns.say("system", texts);
+        }
+        Ok(())
+    }
+
+    /// The conversation.
+    pub(super) fn messages(&mut self, fields: &mut Fields<'_>) -> Result<(), ApiError> {
+        let Some(messages) = fields.objects("messages")? else {
+            return Err(ApiError::Missing { param: fields.at("messages"), allowed: MESSAGES });
+        };
+        if messages.is_empty() {
+            return Err(ApiError::invalid(fields.at("messages"), "an empty list", MESSAGES));
+        }
+        messages.into_iter().try_for_each(|message| self.message(message))
+    }
+
+    fn message(&mut self, mut message: Fields<'_>) -> Result<(), ApiError> {
+        let Some(role) = message.one_of("role", &["user", "assistant"], ROLES)? else {
+            return Err(ApiError::Missing { param: message.at("role"), allowed: ROLES });
+        };
+        let Some(content) = content(&mut message, "content", CONTENT)? else {
+            return Err(ApiError::Missing { param: message.at("content"), allowed: CONTENT });
+        };
+        message.finish()?;
+        match (role, content) {
+            ("user", Content::Text(text)) => self.turns.say_on(vec![text]),
+            ("user", Content::Blocks(blocks)) => self.of_user(blocks)?,
+            (_, Content::Text(text)) => self.turns.answered(text),
+            (_, Content::Blocks(blocks)) => blocks.into_iter().try_for_each(|block| self.of_assistant(block))?,
+        }
+        Ok(())
+    }
+
+    /// Texts and results of calls, which are turns of their own.
+    fn of_user(&mut self, blocks: Vec<Fields<'_>>) -> Result<(), ApiError> {
+        let mut texts = Vec::new();
+        for mut block in blocks {
+            match kind(&mut block)?.as_str() {
+                "text" => texts.push(self.text(block)?),
+                "tool_result" => {
+                    if !texts.is_empty() {
+                        self.turns.say_on(std::mem::take(&mut texts));
+                    }
+                    self.result(block)?;
+                }
+                other => return Err(not_served(&block, other)),
+            }
+        }
+        if !texts.is_empty() {
+            self.turns.say_on(texts);
+        }
+        Ok(())
+    }
+
+    fn of_assistant(&mut self, mut block: Fields<'_>) -> Result<(), ApiError> {
+        match kind(&mut block)?.as_str() {
+            "text" => {
+                let text = self.text(block)?;
+                self.turns.answered(text);
+                Ok(())
+            }
+            "thinking" => {
+                let text: String = block.need("thinking", "a text")?;
+                block.text("signature")?; // whoever signed it: a text that is shown to the model needs no proof
+                block.finish()?;
+                self.turns.thought(&text);
+                Ok(())
+            }
+            "tool_use" => self.call(block),
+            other => Err(not_served(&block, other)),
+        }
+    }
+
+    fn call(&mut self, mut block: Fields<'_>) -> Result<(), ApiError> {
+        let id: String = block.need("id", "a text")?;
+        let name: String = block.need("name", "a text")?;
+        let object = "an object";
+        let input: &RawValue = block.need("input", object)?;
+        if serde_json::from_str::<Map<String, Value>>(input.get()).is_err() {
+            return Err(block.wrong("input", input, object));
+        }
+        if let Some(mut caller) = block.object("caller")? {
+            caller.one_of("type", &["direct"], "\"direct\"")?;
+            caller.finish()?;
+        }
+        refuse_all(&mut block, TOOLSETS)?;
+        self.cache_control(&mut block)?;
+        block.finish()?;
+        self.turns.called(&id, &name, input.get());
+        Ok(())
+    }
+
+    fn result(&mut self, mut block: Fields<'_>) -> Result<(), ApiError> {
+        let id: String = block.need("tool_use_id", "a text")?;
+        if !self.turns.has_call(&id) {
+            let allowed = "the `id` of a `tool_use` block in a message before";
+            return Err(ApiError::invalid(block.at("tool_use_id"), quoted(&id), allowed));
+        }
+        let mut texts = self.texts(&mut block, "content")?;
+        if block.flag("is_error")? == Some(true) {
+            texts.insert(0, ERROR_MARK.to_owned());
+        }
+        refuse_all(&mut block, TOOLSETS)?;
+        self.cache_control(&mut block)?;
+        block.finish()?;
+        self.turns.resulted(id, texts);
+        Ok(())
+    }
+
+    /// A field that is a text, or a list of blocks of text.
+    fn texts(&mut self, fields: &mut Fields<'_>, name: &'static str) -> Result<Vec<String>, ApiError> {
+        let blocks = match content(fields, name, TEXT_BLOCKS)? {
+            None => return Ok(Vec::new()),
+            Some(Content::Text(text)) => return Ok(vec![text]),
+            Some(Content::Blocks(blocks)) => blocks,
+        };
+        let texts = blocks.into_iter().map(|mut block| match kind(&mut block)?.as_str() {
+            "text" => self.text(block),
+            other => Err(not_served(&block, other)),
+        });
+        texts.collect()
+    }
+
+    fn text(&mut self, mut block: Fields<'_>) -> Result<String, ApiError> {
+        let text = block.need("text", "a text")?;
+        self.cache_control(&mut block)?;
+        if block.read::<Vec<&RawValue>>("citations", "a list")?.is_some_and(|citations| !citations.is_empty()) {
+            return Err(ApiError::NotServed { param: block.at("citations"), what: "citing documents".into() });
+        }
+        block.finish()?;
+        Ok(text)
+    }
+
+    /// Prompts are cached anyway, for as long as it happens; an hour is asked for by name, and means the whole prompt.
+    pub(super) fn cache_control(&mut self, fields: &mut Fields<'_>) -> Result<(), ApiError> {
+        let Some(mut control) = fields.object("cache_control")? else { return Ok(()) };
+        let kind = "\"ephemeral\"";
+        if control.one_of("type", &["ephemeral"], kind)?.is_none() {
+            return Err(ApiError::Missing { param: control.at("type"), allowed: kind });
+        }
+        if control.one_of("ttl", &["5m", "1h"], "\"5m\" or \"1h\"")? == Some("1h") {
+            self.keep = Some(Duration::from_secs(3600));
+        }
+        control.finish()
+    }
+}
+
+fn content<'a>(
+    fields: &mut Fields<'a>,
+    name: &'static str,
+    allowed: &'static str,
+) -> Result<Option<Content<'a>>, ApiError> {
+    let Some(raw) = fields.raw(name) else { return Ok(None) };
+    match raw.get().as_bytes().first() {
+        Some(b'"') => Ok(fields.text(name)?.map(Content::Text)),
+        Some(b'[') => Ok(fields.objects(name)?.map(Content::Blocks)),
+        _ => Err(fields.wrong(name, raw, allowed)),
+    }
+}
+
+fn kind(block: &mut Fields<'_>) -> Result<String, ApiError> {
+    block.need("type", "a text, such as \"text\"")
+}
+
+fn not_served(block: &Fields<'_>, kind: &str) -> ApiError {
+    let what = format!("a block of type {} here", quoted(kind)).into();
+    ApiError::NotServed { param: block.at("type"), what }
+}

@@ -1,0 +1,113 @@
+//! A whole message, and what streams share with it: blocks, the reason of the end, usage.
+
+use pelton_engine::Usage as AnswerUsage;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::generate::{Call, Ending, Finish, StopCause, Whole};
+
+/// Stands where Anthropic proves that a thought is its own. Clients drop thoughts that have nothing there.
+pub(super) const SIGNATURE: &str = "unsigned";
+
+/// How a message is shown, in streams and whole.
+pub(crate) struct MessageForm {
+    pub(crate) id: String,
+    pub(crate) model: String,
+    pub(crate) shows_thinking: bool,
+    /// Tokens of the prompt.
+    pub(crate) prompt: usize,
+    pub(crate) request_id: String,
+}
+
+/// A message. In a stream's first event it is empty.
+#[derive(Debug, Serialize)]
+pub(crate) struct Message<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: Vec<Value>,
+    #[serde(flatten)]
+    end: End,
+    usage: MessageUsage,
+}
+
+/// Why a message ended; `null` while it has not.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct End {
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<String>,
+}
+
+/// Tokens that a message took. Those of the prompt are divided into read from the cache and others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct MessageUsage {
+    input_tokens: u32,
+    cache_creation_input_tokens: u32,
+    cache_read_input_tokens: u32,
+    output_tokens: u32,
+}
+
+impl From<AnswerUsage> for MessageUsage {
+    fn from(AnswerUsage { prompt, cached, completion }: AnswerUsage) -> Self {
+        Self {
+            input_tokens: prompt - cached,
+            // Nobody pays for writing: what is new enters the cache anyway, and is among `input_tokens`.
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: cached,
+            output_tokens: completion,
+        }
+    }
+}
+
+impl From<&Finish> for End {
+    fn from(finish: &Finish) -> Self {
+        let because = |stop_reason| Self { stop_reason: Some(stop_reason), stop_sequence: None };
+        match &finish.ending {
+            Ending::Length => because("max_tokens"),
+            Ending::Stop(StopCause::Text(text)) => {
+                Self { stop_sequence: Some(text.clone()), ..because("stop_sequence") }
+            }
+            Ending::Stop(_) if finish.has_calls => because("tool_use"),
+            Ending::Stop(_) => because("end_turn"),
+        }
+    }
+}
+
+impl MessageForm {
+    /// What a stream begins with: how much of the prompt is cached is known at its end.
+    pub(super) fn empty(&self) -> Message<'_> {
+        let prompt = u32::try_from(self.prompt).expect("prompts fit the context");
+        self.message(Vec::new(), End::default(), AnswerUsage { prompt, ..AnswerUsage::default() })
+    }
+
+    pub(crate) fn whole(&self, answer: Whole) -> Message<'_> {
+        let Whole { reasoning, text, calls, tokens: _, finish } = answer;
+        let mut content = Vec::new();
+        if self.shows_thinking && !reasoning.is_empty() {
+            content.push(json!({ "type": "thinking", "thinking": reasoning, "signature": SIGNATURE }));
+        }
+        if !text.is_empty() {
+            content.push(json!({ "type": "text", "text": text, "citations": null }));
+        }
+        content.extend(calls.into_iter().map(tool_use));
+        self.message(content, End::from(&finish), finish.usage)
+    }
+
+    fn message(&self, content: Vec<Value>, end: End, usage: AnswerUsage) -> Message<'_> {
+        let (id, model, usage) = (&self.id, &self.model, usage.into());
+        Message { id, kind: "message", role: "assistant", model, content, end, usage }
+    }
+}
+
+/// Arguments that are no object, as those of a call that was cut are none, are told under a name of their own, as Anthropic
+/// tells its clients to do.
+fn tool_use(Call { id, name, arguments }: Call) -> Value {
+    let input = match serde_json::from_str::<Map<String, Value>>(&arguments) {
+        Ok(input) => input,
+        Err(_) if arguments.trim().is_empty() => Map::new(),
+        Err(_) => Map::from_iter([("INVALID_JSON".to_owned(), arguments.into())]),
+    };
+    json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+}

@@ -1,0 +1,20 @@
+//! Anthropic's `/v1/messages` and `/v1/messages/count_tokens`: their requests as chats, answers as their messages and events.
+//!
+//! What is read here becomes the request that a chat becomes, and the deltas that come back are those of any answer.
+//! Never here: how an answer is made, and OpenAI's names.
+
+mod blocks;
+mod error;
+mod events;
+mod message;
+mod request;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+pub(crate) use {
+    error::ErrorBody,
+    events::MessageEvents,
+    message::MessageForm,
+    request::{CountRequest, MessagesRequest, renamed},
+};

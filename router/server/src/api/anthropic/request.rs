@@ -1,0 +1,220 @@
+//! Requests: what a message shall be an answer to, and how.
+
+use pelton_grammar::Constraint;
+use pelton_text::ChatInput;
+use serde_json::{Map, Value};
+
+use super::{blocks::Reader, tools::read_tools};
+use crate::{
+    api::{
+        fields::{Fields, quoted},
+        models::read_model,
+        thinking::{read_effort, set_effort, switch},
+        turns::Last,
+        unserved::{Unserved, refuse_all},
+    },
+    error::ApiError,
+    generate::{Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ToolUse, now},
+};
+
+/// Tokens of thinking at least, as for Anthropic.
+const BUDGET_MIN: u32 = 1024;
+
+/// What is not served, as in `unserved`.
+const UNSERVED: &[Unserved] = &[
+    ("container", &[], "containers"),
+    ("context_management", &["{}", "{\"edits\":[]}"], "editing the context"),
+    ("diagnostics", &["{}", "{\"previous_message_id\":null}"], "comparing prompts"),
+    ("inference_geo", &["\"global\""], "a choice of place"),
+    ("mcp_servers", &["[]"], "MCP servers"),
+    ("speed", &["\"standard\""], "a choice of speed"),
+    ("user_profile_id", &[], "profiles of users"),
+    ("workspace_id", &[], "workspaces"),
+];
+
+/// A request for a message.
+#[derive(Debug)]
+pub(crate) struct MessagesRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) is_stream: bool,
+    /// Whether what the model thinks is told.
+    pub(crate) shows_thinking: bool,
+    pub(crate) request: Request,
+}
+
+/// A request for the count of its tokens.
+#[derive(Debug)]
+pub(crate) struct CountRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: Prompt,
+}
+
+/// What both have.
+struct Asked {
+    model: Option<String>,
+    reader: Reader,
+    tools: Option<(Vec<Value>, ToolUse)>,
+    thinking: Thinking,
+    constrained: Option<Constrained>,
+    kwargs: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Thinking {
+    is_shown: bool,
+    budget: Option<u32>,
+}
+
+impl MessagesRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let asked = Asked::read(&mut fields)?;
+        refuse_all(&mut fields, UNSERVED)?;
+        let max_tokens: u32 = fields.need("max_tokens", "an integer, 1 or above")?;
+        if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
+            let allowed = format!("less than `max_tokens`, which is {max_tokens}");
+            return Err(ApiError::invalid("thinking.budget_tokens", budget, allowed));
+        }
+        let mut options = Options {
+            max_tokens: Some(max_tokens),
+            temperature: fields.number("temperature")?,
+            top_k: fields.read("top_k", "an integer")?,
+            top_p: fields.number("top_p")?,
+            seed: fields.read("seed", "an integer of 64 bits")?,
+            stop: fields.read("stop_sequences", "a list of texts")?.unwrap_or_default(),
+            priority: fields.read("priority", "an integer of 32 bits")?,
+            cache_salt: fields.text("cache_salt")?,
+            ..Options::default()
+        };
+        if let Some(mut metadata) = fields.object("metadata")? {
+            options.user = metadata.text("user_id")?;
+            metadata.finish()?;
+        }
+        fields.one_of("service_tier", &["auto", "standard_only"], "\"auto\" or \"standard_only\"")?;
+        let is_stream = fields.flag("stream")?.unwrap_or(false);
+        fields.finish()?;
+        let (model, thinking) = (asked.model.clone(), asked.thinking);
+        options.keep = asked.reader.keep;
+        options.constrained = asked.constrained.clone();
+        let (prompt, tools) = asked.into_prompt()?;
+        let request = Request { prompts: vec![prompt], options, echo: false, tools };
+        Ok(Self { model, is_stream, shows_thinking: thinking.is_shown, request })
+    }
+}
+
+impl CountRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let asked = Asked::read(&mut fields)?;
+        refuse_all(&mut fields, UNSERVED)?;
+        fields.finish()?;
+        let model = asked.model.clone();
+        let (prompt, _) = asked.into_prompt()?;
+        Ok(Self { model, prompt })
+    }
+}
+
+impl Asked {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let model = read_model(fields)?;
+        let mut reader = Reader::default();
+        reader.cache_control(fields)?;
+        reader.system(fields)?;
+        reader.messages(fields)?;
+        let tools = read_tools(fields, &mut reader)?;
+        let mut kwargs = Map::new();
+        let thinking = read_thinking(fields, &mut kwargs)?;
+        let constrained = read_output(fields, &mut kwargs)?;
+        Ok(Self { model, reader, tools, thinking, constrained, kwargs })
+    }
+
+    /// A last message of the model's own is continued.
+    fn into_prompt(self) -> Result<(Prompt, Option<ToolUse>), ApiError> {
+        let last = self.reader.turns.last();
+        if last == Last::Calls {
+            let reason = "end with a `tool_use` block; the next message must have its `tool_result`".to_owned();
+            return Err(ApiError::Conflict { param: "messages".to_owned(), reason });
+        }
+        let (tools, reading) = self.tools.unzip();
+        let input = ChatInput {
+            messages: self.reader.turns.into_messages(),
+            tools,
+            documents: None,
+            template: None,
+            add_generation_prompt: last == Last::Open,
+            continue_final_message: last == Last::Answer,
+            kwargs: self.kwargs,
+            now: now(),
+        };
+        Ok((Prompt::Chat { input: Box::new(input), add_special: false }, reading))
+    }
+}
+
+/// Without it a model does not think, if its template has a switch, and what it thinks nevertheless is not told.
+fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Thinking, ApiError> {
+    let Some(mut thinking) = fields.object("thinking")? else {
+        switch(kwargs, false);
+        return Ok(Thinking { is_shown: false, budget: None });
+    };
+    let allowed = "\"enabled\", \"adaptive\" or \"disabled\"";
+    let Some(kind) = thinking.one_of("type", &["enabled", "adaptive", "disabled"], allowed)? else {
+        return Err(ApiError::Missing { param: thinking.at("type"), allowed });
+    };
+    let (thinks, mut budget) = (kind != "disabled", None);
+    switch(kwargs, thinks);
+    if kind == "enabled" {
+        let allowed = "an integer, 1024 or above";
+        let tokens: u32 = thinking.need("budget_tokens", allowed)?;
+        if tokens < BUDGET_MIN {
+            return Err(ApiError::invalid(thinking.at("budget_tokens"), tokens, allowed));
+        }
+        // A target, as for Anthropic: some templates tell it to the model, and nobody enforces it.
+        kwargs.insert("thinking_budget".to_owned(), tokens.into());
+        budget = Some(tokens);
+    }
+    let display = match thinks {
+        true => thinking.one_of("display", &["summarized", "omitted"], "\"summarized\" or \"omitted\"")?,
+        false => None,
+    };
+    thinking.finish()?;
+    Ok(Thinking { is_shown: thinks && display != Some("omitted"), budget })
+}
+
+/// `output_config`, and `output_format`, which was its `format` before.
+fn read_output(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Option<Constrained>, ApiError> {
+    let mut constrained = read_format(fields, "output_format")?;
+    let Some(mut config) = fields.object("output_config")? else { return Ok(constrained) };
+    if let Some(effort) = read_effort(&mut config, "effort")? {
+        set_effort(kwargs, effort);
+    }
+    if let Some(format) = read_format(&mut config, "format")? {
+        if constrained.is_some() {
+            let reason = "cannot go together with `output_format`, which says the same".to_owned();
+            return Err(ApiError::Conflict { param: config.at("format"), reason });
+        }
+        constrained = Some(format);
+    }
+    config.finish()?;
+    Ok(constrained)
+}
+
+fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Constrained>, ApiError> {
+    let Some(mut format) = fields.object(name)? else { return Ok(None) };
+    let kind: String = format.need("type", "\"json_schema\"")?;
+    if kind != "json_schema" {
+        return Err(ApiError::invalid(format.at("type"), quoted(&kind), "\"json_schema\""));
+    }
+    let schema: Map<String, Value> = format.need("schema", "a JSON schema, an object")?;
+    let param = format.at("schema");
+    format.finish()?;
+    Ok(Some(Constrained { constraint: Constraint::JsonSchema(schema.into()), param }))
+}
+
+/// An error of the shared checks, by Anthropic's names.
+pub(crate) fn renamed(error: ApiError) -> ApiError {
+    error.renamed(|param| match param {
+        "stop" => Some("stop_sequences"),
+        PROMPT_CACHE_RETENTION => Some("cache_control.ttl"),
+        _ => None,
+    })
+}

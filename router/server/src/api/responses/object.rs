@@ -1,0 +1,99 @@
+//! The object `response`: what was asked for, how far it is, what has come of it.
+
+use pelton_engine::Usage;
+use pelton_text::Tokenizer;
+use serde_json::{Map, Value, json};
+
+use super::output::Output;
+use crate::{
+    error::ApiError,
+    generate::{CallPiece, Delta, Ending, Finish, Whole},
+};
+
+/// How a response is shown, in streams and whole.
+#[derive(Clone)]
+pub(crate) struct ResponseForm {
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    /// What responses repeat of their request.
+    pub(crate) asked: Map<String, Value>,
+    /// With which log-probabilities are shown, if they are wanted.
+    pub(crate) shows_logprobs: Option<Tokenizer>,
+}
+
+/// A response that will not change any more.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) response: Value,
+    /// Its items, for conversations that go on with it.
+    pub(crate) output: Vec<Value>,
+}
+
+/// How far a response is.
+pub(super) enum State<'a> {
+    InProgress,
+    Ended(&'a Finish),
+    Failed(&'a ApiError),
+}
+
+impl ResponseForm {
+    /// While it is under way, or of one that came to nothing.
+    pub(crate) fn in_progress(&self) -> Value {
+        self.show(&State::InProgress, &[])
+    }
+
+    pub(crate) fn whole(&self, answer: Whole) -> Done {
+        let mut output = Output::new(self.shows_logprobs.clone());
+        let Whole { reasoning, text, calls, tokens, finish } = answer;
+        let pieces = calls.into_iter().enumerate().flat_map(|(index, call)| {
+            let start = CallPiece::Start { index, id: call.id, name: call.name };
+            [start, CallPiece::Arguments { index, delta: call.arguments }]
+        });
+        let (calls, finish_of_delta) = (pieces.collect(), Some(finish.clone()));
+        output.delta(Delta { choice: 0, reasoning, text, calls, tokens, finish: finish_of_delta }, &mut |_, _| {});
+        Done { response: self.show(&State::Ended(&finish), &output.items), output: output.items }
+    }
+
+    pub(crate) fn failed(&self, error: &ApiError) -> Done {
+        Done { response: self.show(&State::Failed(error), &[]), output: Vec::new() }
+    }
+
+    pub(super) fn show(&self, state: &State<'_>, output: &[Value]) -> Value {
+        let is_length = matches!(state, State::Ended(Finish { ending: Ending::Length, .. }));
+        let status = match state {
+            State::InProgress => "in_progress",
+            State::Failed(_) => "failed",
+            State::Ended(_) if is_length => "incomplete",
+            State::Ended(_) => "completed",
+        };
+        let error = match state {
+            State::Failed(error) => {
+                let code = if error.status().is_client_error() { "invalid_prompt" } else { "server_error" };
+                json!({ "code": code, "message": error.to_string() })
+            }
+            _ => Value::Null,
+        };
+        let usage = match state {
+            State::Ended(finish) => usage(finish.usage, finish.reasoning_tokens),
+            _ => Value::Null,
+        };
+        let cut = if is_length { json!({ "reason": "max_output_tokens" }) } else { Value::Null };
+        let mut shown = json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
+            "incomplete_details": cut, "model": self.model, "output": output,
+        });
+        let members = shown.as_object_mut().expect("it was made as one");
+        members.extend(self.asked.clone());
+        members.insert("usage".to_owned(), usage);
+        shown
+    }
+}
+
+fn usage(Usage { prompt, cached, completion }: Usage, reasoning: Option<u32>) -> Value {
+    json!({
+        "input_tokens": prompt, "input_tokens_details": { "cached_tokens": cached },
+        "output_tokens": completion, "output_tokens_details": { "reasoning_tokens": reasoning.unwrap_or(0) },
+        "total_tokens": u64::from(prompt) + u64::from(completion),
+    })
+}

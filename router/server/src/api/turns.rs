@@ -1,0 +1,170 @@
+//! A conversation that a protocol tells in parts, put together as messages in the form of chats.
+//!
+//! What the model itself said stands in one turn, however many parts the protocol has for it: templates know an answer as one
+//! message with reasoning, text and calls.
+
+use serde_json::{Value, json};
+
+/// Turns, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    turns: Vec<Turn>,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    role: &'static str,
+    texts: Vec<String>,
+    reasoning: String,
+    calls: Vec<Value>,
+    /// In a turn of the role `tool`: the call that it answers.
+    answers: Option<String>,
+}
+
+/// What a conversation ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// A turn that the model is to answer.
+    Open,
+    /// Text of the model's own.
+    Answer,
+    /// Calls of the model's own, which nobody has answered.
+    Calls,
+}
+
+impl Turns {
+    /// A turn of its own.
+    pub(super) fn say(&mut self, role: &'static str, texts: Vec<String>) {
+        self.turns.push(Turn { role, texts, ..Turn::default() });
+    }
+
+    /// What a user says, within the user's last turn if nobody has said anything since.
+    pub(super) fn say_on(&mut self, texts: Vec<String>) {
+        match self.turns.last_mut() {
+            Some(turn) if turn.role == "user" => {
+                turn.texts.push("\n\n".to_owned());
+                turn.texts.extend(texts);
+            }
+            _ => self.say("user", texts),
+        }
+    }
+
+    /// Text that the model has said.
+    pub(super) fn answered(&mut self, text: String) {
+        self.answer().texts.push(text);
+    }
+
+    /// What the model thought.
+    pub(super) fn thought(&mut self, text: &str) {
+        self.answer().reasoning.push_str(text);
+    }
+
+    /// A call that the model made; `arguments` is the text of a JSON object.
+    pub(super) fn called(&mut self, id: &str, name: &str, arguments: &str) {
+        let call = json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        self.answer().calls.push(call);
+    }
+
+    /// What a call came to.
+    pub(super) fn resulted(&mut self, id: String, texts: Vec<String>) {
+        self.turns.push(Turn { role: "tool", texts, answers: Some(id), ..Turn::default() });
+    }
+
+    /// Whether a call has been made under this id.
+    pub(super) fn has_call(&self, id: &str) -> bool {
+        self.turns.iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id)
+    }
+
+    /// Another conversation that goes on with this one.
+    pub(super) fn join(&mut self, other: Self) {
+        self.turns.extend(other.turns);
+    }
+
+    /// A call that is answered and was never made before.
+    pub(super) fn stray_result(&self) -> Option<&str> {
+        let is_made =
+            |end: usize, id: &str| self.turns[..end].iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id);
+        let answered = self.turns.iter().enumerate().filter_map(|(at, turn)| Some((at, turn.answers.as_deref()?)));
+        answered.into_iter().find(|(at, id)| !is_made(*at, id)).map(|(_, id)| id)
+    }
+
+    /// See [`Last`]; of no turns at all: open.
+    pub(super) fn last(&self) -> Last {
+        match self.turns.last() {
+            Some(turn) if turn.role == "assistant" && turn.calls.is_empty() => Last::Answer,
+            Some(turn) if turn.role == "assistant" => Last::Calls,
+            _ => Last::Open,
+        }
+    }
+
+    /// The messages of a chat.
+    pub(super) fn into_messages(self) -> Vec<Value> {
+        self.turns.into_iter().map(Turn::into_message).collect()
+    }
+
+    fn answer(&mut self) -> &mut Turn {
+        if self.turns.last().is_none_or(|turn| turn.role != "assistant") {
+            self.say("assistant", Vec::new());
+        }
+        self.turns.last_mut().expect("a turn of the model was just put there")
+    }
+}
+
+impl Turn {
+    fn into_message(self) -> Value {
+        let Self { role, texts, reasoning, calls, answers } = self;
+        let mut message = json!({ "role": role });
+        // An answer that only called tools has no content.
+        match &texts[..] {
+            [] if !calls.is_empty() => {}
+            [] => message["content"] = "".into(),
+            [text] => message["content"] = text.as_str().into(),
+            texts => message["content"] = texts.iter().map(|text| json!({ "type": "text", "text": text })).collect(),
+        }
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = reasoning.into();
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        if let Some(id) = answers {
+            message["tool_call_id"] = id.into();
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_model_said_is_one_message() {
+        let mut turns = Turns::default();
+        turns.say("system", vec!["Be brief.".into()]);
+        turns.say_on(vec!["What is".into()]);
+        turns.say_on(vec!["5 + 5?".into()]);
+        turns.thought("Hm. ");
+        turns.thought("Add.");
+        turns.answered("Let me see.".into());
+        assert_eq!(turns.last(), Last::Answer);
+        turns.called("1", "add", "{\"a\":5}");
+        assert_eq!(turns.last(), Last::Calls);
+        assert!(turns.has_call("1") && !turns.has_call("2"));
+        turns.resulted("1".into(), vec!["10".into()]);
+        turns.called("2", "add", "{}");
+        turns.resulted("2".into(), vec![]);
+        assert_eq!(turns.last(), Last::Open);
+        let call = |id: &str, arguments: &str| json!({ "id": id, "type": "function", "function": { "name": "add", "arguments": arguments } });
+        let part = |text: &str| json!({ "type": "text", "text": text });
+        let expected = [
+            json!({ "role": "system", "content": "Be brief." }),
+            json!({ "role": "user", "content": [part("What is"), part("\n\n"), part("5 + 5?")] }),
+            json!({ "role": "assistant", "content": "Let me see.", "reasoning_content": "Hm. Add.", "tool_calls": [call("1", "{\"a\":5}")] }),
+            json!({ "role": "tool", "tool_call_id": "1", "content": "10" }),
+            json!({ "role": "assistant", "tool_calls": [call("2", "{}")] }),
+            json!({ "role": "tool", "tool_call_id": "2", "content": "" }),
+        ];
+        assert_eq!(turns.into_messages(), expected);
+    }
+}

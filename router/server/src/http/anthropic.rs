@@ -1,0 +1,82 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`, and what their clients expect of every answer there.
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderName, HeaderValue, header};
+use serde_json::{Value, json};
+
+use super::{App, around::RequestId, body::JsonBody, explain::Explains, sse};
+use crate::{
+    api::anthropic::{CountRequest, ErrorBody, MessageEvents, MessageForm, MessagesRequest, renamed},
+    error::ApiError,
+    generate::Terms,
+};
+
+/// By which Anthropic's clients know a request.
+static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
+pub(super) const MESSAGES: &str = "/v1/messages";
+pub(super) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+
+pub(super) async fn messages(
+    State(App { serving, .. }): State<App>,
+    Extension(RequestId(request_id)): Extension<RequestId>,
+    terms: Terms,
+    explains: Explains,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    explains.refuse()?;
+    let asked = serving.on_text(body.len(), move || MessagesRequest::read(&body)).await?;
+    serving.check_model(asked.model.as_deref())?;
+    let generation = serving.generate(asked.request, terms).await.map_err(renamed)?;
+    let form = MessageForm {
+        id: format!("msg_{request_id}"),
+        model: serving.model_name().to_owned(),
+        shows_thinking: asked.shows_thinking,
+        prompt: generation.prompts()[0].ids.len(),
+        request_id,
+    };
+    if asked.is_stream {
+        return Ok(sse::respond(&serving, generation, MessageEvents::new(form)));
+    }
+    let answer = generation.whole().await?.pop().expect("one answer was asked for");
+    Ok(Json(form.whole(answer)).into_response())
+}
+
+pub(super) async fn count_tokens(
+    State(App { serving, .. }): State<App>,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let asked = serving.on_text(body.len(), move || CountRequest::read(&body)).await?;
+    serving.check_model(asked.model.as_deref())?;
+    let prepared = serving.count(asked.prompt).await?;
+    Ok(Json(json!({ "input_tokens": prepared.ids.len() })))
+}
+
+/// On these routes every answer has the header `request-id`, and every error Anthropic's form.
+pub(super) async fn speak(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let rest = path.strip_prefix(MESSAGES);
+    if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return next.run(request).await;
+    }
+    let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
+    let mut response = next.run(request).await;
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let body = ErrorBody::new(&error, &id);
+        let status = body.status;
+        let mut translated = (status, Json(body)).into_response();
+        for name in [header::RETRY_AFTER, header::ALLOW, header::WWW_AUTHENTICATE] {
+            if let Some(value) = response.headers_mut().remove(&name) {
+                translated.headers_mut().insert(name, value);
+            }
+        }
+        response = translated;
+    }
+    response.headers_mut().insert(REQUEST_ID.clone(), HeaderValue::from_str(&id).expect("ids are visible ASCII"));
+    response
+}
