@@ -136,6 +136,8 @@ class Bench:
             "down": (s.width, s.inner),
         }
         for name, (columns, depth) in shapes.items():
+            if self.only not in f"linear {name}":
+                continue
             size = columns * depth * self.dtype.itemsize
             copies = max(1, s.weight_bytes // size)
             packed = [ops.pack(torch.randn(columns, depth).to(self.dtype)) for _ in range(copies)]
@@ -161,6 +163,10 @@ class Bench:
         s = self.sizes
         for scheme in SCHEMES:
             for name, columns, depth in (("gate_up", 2 * s.inner, s.width), ("o", s.width, s.heads * s.dim)):
+                title = f"int{scheme.bits}" + (f"-g{scheme.group}" if scheme.group else "")
+                title += "" if scheme.activations == "int8" else "-a16"
+                if self.only not in f"{title} {name}":
+                    continue
                 weight = torch.randn(columns, depth)
                 first = ops.quantize(weight, self.dtype, scheme)
                 packed = [
@@ -177,8 +183,6 @@ class Bench:
                         return out
 
                     shape = f"[{tokens}, {depth}] -> {columns}"
-                    title = f"int{scheme.bits}" + (f"-g{scheme.group}" if scheme.group else "")
-                    title += "" if scheme.activations == "int8" else "-a16"
                     if tokens <= 16:
                         self.measure(f"{title} {name}", shape, call, nbytes=first.nbytes, calls=len(used))
                     else:

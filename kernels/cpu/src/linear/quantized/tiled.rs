@@ -1,6 +1,6 @@
 //! Integers in tiles (AMX): the same exact sums of segments as elsewhere, 64 neighbours along K at a time.
 //!
-//! 1. Codes of 8 bits are tiles as they lie. Those of 4 bits are unpacked, a segment of a panel at a time, for all rows of a group.
+//! 1. Codes of 8 bits are tiles as they lie.
 //! 2. Activations are packed as `[row block][segment][step][row]` of 64 bytes, blocks as in the other tiled product; a segment
 //!    is filled up with zeros to whole steps. Where a segment is shorter than a step, the tiles are as short as it is.
 //! 3. Two blocks at a time: sums of a segment begin in memory with −zero · Σ x, pass through the tiles once, and are added to the
@@ -28,14 +28,13 @@ const HALF: usize = 2 * LANES * size_of::<u32>();
 /// One row of a block and one step.
 type Words = [i8; 4 * TILE_WORDS];
 
-/// Whether tiles take less time than vectors: both give the same bits. Few rows are bound by reading either way, and vectors
-/// read without a detour; codes of 4 bits cost the unpacking.
+/// Whether tiles take less time than vectors: both give the same bits. Few rows are bound by reading either way.
+///
+/// Tried and left: codes of 4 bits, unpacked for all rows of a group (groups of 64: 1.3 times as long with 96 rows). With short groups
+/// the sums' way through memory takes longer than the products.
 pub(super) fn is_faster(scheme: Scheme, rows: usize) -> bool {
-    let least = match scheme.bits {
-        Bits::Eight => 3,
-        Bits::Four => 8,
-    };
-    scheme.activations == Activations::Int8 && rows >= least
+    let is_long = scheme.group.is_none() && scheme.bits == Bits::Eight;
+    is_long && scheme.activations == Activations::Int8 && rows >= 3
 }
 
 /// As `linear_quantized`, for a chunk of rows.
@@ -141,17 +140,13 @@ impl Kernel for Panels<'_> {
         let most = self.rows.blocks().min(GROUP_ROWS / TILE_ROWS) * self.shape.rows;
         let mut held: Vec<Sums<u32>> = vec![[[0; LANES]; VECTORS]; 2 * self.shape.rows];
         let mut sums: Vec<Sums<f32>> = vec![[[0.0; LANES]; VECTORS]; most];
-        let mut codes: Vec<Sums<u32>> = Vec::new();
-        if self.weight.scheme().bits == Bits::Four {
-            codes.resize(self.steps * TILE_WORDS, [[0; LANES]; VECTORS]);
-        }
         for unit in self.units.clone() {
             let (panel, group) = (unit / self.groups, unit % self.groups);
             let blocks = part(self.rows.blocks(), self.groups, group);
             let sums = &mut sums[..blocks.len() * self.shape.rows];
             sums.fill([[0.0; LANES]; VECTORS]);
             for segment in 0..self.weight.layout().segments {
-                let (header, words) = self.segment(panel, segment, &mut codes);
+                let (header, words) = self.segment(panel, segment);
                 for (sums, first) in sums.chunks_mut(2 * self.shape.rows).zip(blocks.clone().step_by(2)) {
                     let some = first..blocks.end.min(first + 2);
                     let held = &mut held[..sums.len()];
@@ -172,26 +167,10 @@ impl Kernel for Panels<'_> {
 impl Panels<'_> {
     /// A segment's scales and zero points, and its codes as tiles.
     #[inline(always)]
-    fn segment<'a>(
-        &'a self,
-        panel: usize,
-        segment: usize,
-        unpacked: &'a mut [Sums<u32>],
-    ) -> (&'a [Sums<u32>], &'a [u8]) {
-        let layout = self.weight.layout();
-        let (header, words) = self.weight.segment(panel, segment).as_chunks::<VECTORS>().0.split_at(layout.header);
-        if self.weight.scheme().bits == Bits::Eight {
-            return (header, bytemuck::cast_slice(words));
-        }
-        for (word, quads) in words[..layout.words].iter().zip(unpacked.as_chunks_mut::<2>().0) {
-            let [low, high] = quads;
-            let words = word.as_flattened().iter();
-            for (word, (low, high)) in words.zip(low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut())) {
-                *low = word & 0x0f0f_0f0f;
-                *high = word >> 4 & 0x0f0f_0f0f;
-            }
-        }
-        (header, bytemuck::cast_slice(unpacked))
+    fn segment(&self, panel: usize, segment: usize) -> (&[Sums<u32>], &[u8]) {
+        let vectors = self.weight.segment(panel, segment).as_chunks::<VECTORS>().0;
+        let (header, words) = vectors.split_at(self.weight.layout().header);
+        (header, bytemuck::cast_slice(words))
     }
 
     /// −zero · Σ x for all sums of these blocks.
