@@ -141,7 +141,7 @@ def test_a_table_may_be_looked_into_by_position(isa: str) -> None:
     for tokens, draws in ((5, 2), (8, 3)):
         given = inputs(tokens, draws)
         recordings.append(record(lambda given=given: by_position(model, given), given))  # type: ignore[misc]
-    program = build(torch.float32, (recordings[0], recordings[1]), (Counts(5, 2), Counts(8, 3)))
+    program = build(torch.float32, (recordings[0], recordings[1]), (Counts(5, 2), Counts(8, 3))).program
     assert program.call_backs == 0
     for tokens, draws in ((1, 1), (9, 2)):
         given = inputs(tokens, draws)

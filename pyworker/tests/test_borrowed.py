@@ -15,7 +15,8 @@ from borrowed_checkpoints import VARIANTS, write
 from pelton import inspect
 from pelton.borrowed.attention import Heard, attending, attention
 from pelton.loading.error import LoadError
-from pelton.loading.load import Loaded, Progress, load
+from pelton.loading.load import Loaded, load
+from pelton.loading.ready import Progress
 from pelton.loading.wish import Wish
 from pelton.step import Step
 from plans import Admit

@@ -61,6 +61,8 @@ CASES: dict[str, dict[str, object]] = {
     "llama": {},
     "qwen3": {"dtype": "bfloat16"},
     "gemma3": {},
+    "gpt2": {},
+    "cohere-normed": {"dtype": "bfloat16"},
     "olmo2": {"dtype": "bfloat16", "quantize": "int8"},
     "mistral": {"quantize": "int4", "quantize_skip": "none"},
 }
