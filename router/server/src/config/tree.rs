@@ -6,7 +6,7 @@ use std::time::Duration;
 use pelton_engine::Endpoint;
 
 use super::setting::settings;
-use super::units::{Bytes, Count, Tokens};
+use super::units::{Bytes, Count, Room, Tokens};
 use super::value::Auto;
 use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Url, WorkerAddress};
 
@@ -167,7 +167,7 @@ settings! {
         model_cache: PathBuf, by super::derived::model_cache as "~/.cache/pelton/models";
         /// The most that all models there may take; those used longest ago go. A model takes about what its weights take. 0: none is
         /// kept.
-        model_cache_size: Bytes = "16GiB";
+        model_cache_size: Room = "16GiB";
         /// The Python interpreter that runs the worker.
         python: PathBuf, by super::derived::python as "the one that runs the command, else python3";
     }

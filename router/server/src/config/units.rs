@@ -99,6 +99,25 @@ impl Word for Bytes {
     }
 }
 
+/// A bound in bytes that may be 0: for nothing at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room(pub u64);
+
+impl Word for Room {
+    fn form() -> String {
+        Bytes::form()
+    }
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "0" {
+            return Ok(Self(0));
+        }
+        Bytes::parse(text).map(|bytes| Self(bytes.0)).map_err(|allowed| format!("0 or {allowed}"))
+    }
+    fn show(&self) -> String {
+        if self.0 == 0 { "0".into() } else { Bytes(self.0).show() }
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&crate::display::bytes(self.0))
