@@ -1,0 +1,56 @@
+"""SIGTERM while requests run: they finish, or are cut at the deadline and told so; the exit code is 0 and nobody is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from support.server import Server, is_alive, serving
+
+COMPLETIONS = "/v1/completions"
+
+
+def when_running(server: Server, count: int) -> None:
+    server.wait_until("they run", lambda: server.metric("vllm:num_requests_running") >= count)
+
+
+def test_what_runs_is_finished_within_the_deadline(checkpoints: Path) -> None:
+    body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "n": 64}
+    answers: list[Any] = []
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--drain-timeout", "300s") as server:
+        client = threading.Thread(target=lambda: answers.append(server.post(COMPLETIONS, body)))
+        client.start()
+        when_running(server, 64)
+        server.process.send_signal(signal.SIGTERM)
+        client.join(timeout=300)
+        assert server.process.wait(timeout=60) == 0
+    assert answers[0].status_code == 200, answers[0].text
+    assert answers[0].json()["usage"]["completion_tokens"] == 64 * 400
+
+
+def test_what_runs_longer_is_cut_and_told(checkpoints: Path) -> None:
+    body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 8}
+    lines: list[str] = []
+
+    def read(server: Server) -> None:
+        with server.stream(COMPLETIONS, body) as response:
+            lines.extend(line for line in response.iter_lines() if line)
+
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--drain-timeout", "2s") as server:
+        client = threading.Thread(target=read, args=[server])
+        client.start()
+        when_running(server, 8)
+        workers = server.worker_pids()
+        for pid in workers:  # so that it is not done in time
+            os.kill(pid, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        client.join(timeout=60)
+        assert server.process.wait(timeout=60) == 0
+    *_, error, done = lines
+    assert done == "data: [DONE]"
+    assert json.loads(error.removeprefix("data: "))["error"]["code_name"] == "shutting_down"
+    assert not any(is_alive(pid) for pid in workers)
