@@ -28,6 +28,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a group that hangs is waited for",
+        "admission.rs",
+        "|| (id != here && epoch.is_stalled(prices, now))",
+        "|| (id != here && epoch.is_stalled(prices, crate::Micros(0)))",
+    ),
+    Mutant(
+        "long prompts behind another one use up the looks",
+        "admission.rs",
+        "passed_over.len() - unlooked_at < PASSED_OVER_MAX",
+        "passed_over.len() < PASSED_OVER_MAX",
+    ),
+    Mutant(
+        "who was alone pays for it",
+        "shares.rs",
+        "self.level = self.level.max(account.served);",
+        "self.level = self.level.max(0);",
+    ),
+    Mutant(
         "a row whose mask has missed counts as drawn",
         "commit.rs",
         "let end = row.end - u32::from(is_unsampled);",
