@@ -263,7 +263,7 @@ impl Core {
             next.row(slot, running, request, count);
         }
         epoch.move_frontier(slot, self.requests.get_mut(key));
-        self.requests.move_to_slot(key, id, slot);
+        self.requests.move_to_slot(&ticket, id, slot);
         self.tell_admitted(key, cached, below, missed, expected);
         true
     }
