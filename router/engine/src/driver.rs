@@ -293,9 +293,7 @@ impl Driver {
         });
         self.tell_blocks();
         self.tell_events(); // of those that fit no more
-        if !matches!(self.shared.status.borrow().phase, Phase::Draining) {
-            self.set_phase(Phase::Ready);
-        }
+        self.set_phase(Phase::Ready);
         Ok(())
     }
 
@@ -307,7 +305,7 @@ impl Driver {
         loop {
             match self.groups[index].poll(vocab_size) {
                 Polled::Nothing => return has_read,
-                Polled::Step { results, not_finite, rows, took } => {
+                Polled::Step { results, computed, not_finite, rows, took } => {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
@@ -329,6 +327,9 @@ impl Driver {
                         return self.distrust(index, &Garbage::Commit(error));
                     }
                     self.stats.steps += 1;
+                    for (request, tokens) in computed {
+                        self.suspects.computed(request, tokens);
+                    }
                     self.tell_events();
                     self.ask_for_masks(index);
                 }
@@ -493,8 +494,14 @@ impl Driver {
         (self.core, self.recorder) = (None, None);
     }
 
+    /// Whoever drains goes on draining, whatever becomes of the workers meanwhile.
     fn set_phase(&self, phase: Phase) {
-        self.shared.status.send_modify(|status| status.phase = phase);
+        let ends = matches!(phase, Phase::Draining | Phase::Ended | Phase::Failed { .. });
+        self.shared.status.send_modify(|status| {
+            if ends || !matches!(status.phase, Phase::Draining) {
+                status.phase = phase;
+            }
+        });
     }
 }
 
