@@ -16,6 +16,7 @@ pub(crate) mod models;
 mod parts;
 pub(crate) mod responses;
 mod sampling;
+pub(crate) mod scale_out;
 pub(crate) mod stream;
 mod thinking;
 pub(crate) mod tokens;

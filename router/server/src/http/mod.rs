@@ -15,6 +15,7 @@ mod listen;
 mod models;
 mod responses;
 mod routes;
+mod scale_out;
 mod slots;
 mod sse;
 pub(crate) mod terms;
