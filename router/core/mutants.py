@@ -46,6 +46,24 @@ MUTANTS = [
         "self.level = self.level.max(0);",
     ),
     Mutant(
+        "those in a hurry have every turn",
+        "queue.rs",
+        "Class::Urgent => true,",
+        "Class::Urgent => false,",
+    ),
+    Mutant(
+        "those in a hurry go by arrival",
+        "queue.rs",
+        'Rank::Hurried(self.deadline.expect("what is urgent has a deadline"), self.place)',
+        "Rank::Hurried(Micros(0), self.place)",
+    ),
+    Mutant(
+        "new users go before those that have waited for long",
+        "queue.rs",
+        "Self::Due => (party.of_tenant(), shares.served(party).of_tenant()),",
+        "Self::Due => (party, shares.served(party)),",
+    ),
+    Mutant(
         "a row whose mask has missed counts as drawn",
         "commit.rs",
         "let end = row.end - u32::from(is_unsampled);",
@@ -75,8 +93,8 @@ MUTANTS = [
     Mutant(
         "the latest is served first",
         "queue.rs",
-        "Class::Priority(_) => Micros(0),",
-        "Class::Priority(_) => Micros(u64::MAX - self.place.arrival.0),",
+        "Class::Priority(_) => Rank::Fair(Micros(0), self.place),",
+        "Class::Priority(_) => Rank::Fair(Micros(u64::MAX - self.place.arrival.0), self.place),",
     ),
     Mutant(
         "a slot is free while a step in flight names it",

@@ -378,7 +378,7 @@ impl Account {
 
     /// It is back, and so many of its tokens have KV. Says how many are computed once more, and whether for want of a worker.
     pub(crate) fn comes_back(&mut self, cached: u32) -> (u32, bool) {
-        let tokens = self.computed.saturating_sub(cached);
+        let tokens = std::mem::replace(&mut self.computed, cached).saturating_sub(cached);
         let again = if self.was_lost { &mut self.so_far.again_lost } else { &mut self.so_far.again_preempted };
         *again = again.saturating_add(tokens);
         (tokens, self.was_lost)

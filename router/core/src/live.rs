@@ -248,10 +248,9 @@ impl Requests {
     pub(crate) fn charge(&mut self, key: RequestKey, tokens: u64) {
         let request = self.get_mut(key);
         let (party, was) = (request.party, std::mem::replace(&mut request.charged, tokens));
-        let before = self.shares.served(party);
         let signed = |tokens: u64| i64::try_from(tokens).expect("bounded by prompt and output");
         self.shares.charge(party, signed(tokens) - signed(was));
-        self.queue.reorder(party, before, &self.shares);
+        self.queue.reorder(party, &self.shares);
     }
 
     /// Charges for what a request really had, when it ends.

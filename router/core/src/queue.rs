@@ -5,7 +5,9 @@
 //! ever behind more important ones. While there are both, they take turns, so neither can starve the other. Then by priority,
 //! smaller first. Within due and priority, first those that have run before (preempted, or their worker was lost), by their
 //! place; then by fair shares: the tenant that was served fewest tokens, of its users the one that was served fewest, of that
-//! user's requests the first place. A share is charged when a request is admitted, so the order changes with every admission.
+//! user's requests, and among equals, the first place. Of those that are due a tenant's are served as they became due, whoever
+//! its users are: a user is a name that anybody may make up, and new ones would go before an old one for ever. A share is
+//! charged when a request is admitted, so the order changes with every admission.
 //!
 //! A request that is passed over is taken out and put back as it was: it keeps its place ahead of later ones. B:SC1.
 //! Never here: what a request needs, or whether there is room for it. Every call is O(log n).
@@ -69,6 +71,16 @@ pub(crate) enum Class {
     Urgent,
     Due,
     Priority(i32),
+}
+
+impl Class {
+    /// Whose share counts, and what it is.
+    fn payer(self, party: Party, shares: &Shares) -> (Party, Served) {
+        match self {
+            Self::Due => (party.of_tenant(), shares.served(party).of_tenant()),
+            _ => (party, shares.served(party)),
+        }
+    }
 }
 
 /// Where a request stands within its class.
@@ -167,10 +179,11 @@ impl Queue {
         }
     }
 
-    /// A party's share has changed from `before`: its requests move accordingly.
-    pub(crate) fn reorder(&mut self, party: Party, before: Served, shares: &Shares) {
-        for ranks in self.classes.values_mut() {
-            ranks.fair.reorder(party, before, shares.served(party));
+    /// A party's share has changed: its requests move accordingly.
+    pub(crate) fn reorder(&mut self, party: Party, shares: &Shares) {
+        for (class, ranks) in &mut self.classes {
+            let (party, served) = class.payer(party, shares);
+            ranks.fair.reorder(party, served);
         }
     }
 
@@ -184,7 +197,10 @@ impl Queue {
         match ticket.rank() {
             Rank::Hurried(deadline, place) => drop(ranks.hurried.insert((deadline, place))),
             Rank::HasRun(place) => drop(ranks.has_run.insert(place)),
-            Rank::Fair(due, place) => ranks.fair.insert(ticket.party, shares.served(ticket.party), (due, place)),
+            Rank::Fair(due, place) => {
+                let (party, served) = ticket.class.payer(ticket.party, shares);
+                ranks.fair.insert(party, served, (due, place));
+            }
         }
     }
 
@@ -193,7 +209,10 @@ impl Queue {
         let stood = match ticket.rank() {
             Rank::Hurried(deadline, place) => ranks.hurried.remove(&(deadline, place)),
             Rank::HasRun(place) => ranks.has_run.remove(&place),
-            Rank::Fair(due, place) => ranks.fair.remove(ticket.party, shares.served(ticket.party), &(due, place)),
+            Rank::Fair(due, place) => {
+                let (party, served) = ticket.class.payer(ticket.party, shares);
+                ranks.fair.remove(party, served, &(due, place))
+            }
         };
         assert!(stood, "{ticket:?} stands in its class");
         if ranks.is_empty() {
@@ -211,7 +230,8 @@ impl Queue {
                 Rank::Hurried(deadline, place) => ranks.hurried.contains(&(deadline, place)),
                 Rank::HasRun(place) => ranks.has_run.contains(&place),
                 Rank::Fair(due, place) => {
-                    ranks.fair.contains(ticket.party, shares.served(ticket.party), &(due, place))
+                    let (party, served) = ticket.class.payer(ticket.party, shares);
+                    ranks.fair.contains(party, served, &(due, place))
                 }
             });
             let is_to_rise = self.to_rise.contains(&(ticket.rise().0, ticket.place));
@@ -329,6 +349,46 @@ mod tests {
     }
 
     #[test]
+    fn of_users_that_were_served_alike_the_one_who_asked_first_is_first() {
+        let by_user = |id: u64, user| Ticket { party: Party { tenant: 0, user }, ..ticket(id, 0, id, 0) };
+        assert_eq!(order(&[by_user(1, 9), by_user(2, 5), by_user(3, 7)], Micros(10)), [1, 2, 3]);
+        let by_tenant = [ticket(1, 0, 1, 9), ticket(2, 0, 2, 5), ticket(3, 0, 3, 7)];
+        assert_eq!(order(&by_tenant, Micros(10)), [1, 2, 3]);
+    }
+
+    /// One tenant whose every request names a new user, and one user that was served before; more comes than can be served.
+    #[test]
+    fn new_users_hold_up_nobody_for_longer_than_those_that_were_due_before() {
+        let (mut queue, mut shares) = (Queue::default(), Shares::default());
+        let honest = Party { tenant: 1, user: u64::MAX };
+        shares.enter(honest);
+        shares.charge(honest, 1_000_000);
+        queue.insert(Ticket { party: honest, ..ticket(0, 0, 0, 1) }, &shares);
+        let (second, mut id) = (1_000_000, 0);
+        for now in 0..120 {
+            for _ in 0..11 {
+                id += 1;
+                let party = Party { tenant: 1, user: id };
+                shares.enter(party);
+                queue.insert(Ticket { party, ..ticket(id, 0, now * second, 1) }, &shares);
+            }
+            queue.age(Micros(now * second), &shares);
+            for _ in 0..10 {
+                let ticket = queue.pop_first(&shares).expect("more comes than can be served");
+                queue.served(ticket.class);
+                shares.charge(ticket.party, 100);
+                queue.reorder(ticket.party, &shares);
+                shares.leave(ticket.party);
+                if ticket.party == honest {
+                    assert!(now * second <= PATIENCE.0 + second, "it is the first that is due");
+                    return;
+                }
+            }
+        }
+        panic!("it was never served");
+    }
+
+    #[test]
     fn a_tenant_with_a_thousand_requests_does_not_hold_up_one_with_two() {
         let (mut queue, mut shares) = (Queue::default(), Shares::default());
         for id in 0..1_000 {
@@ -342,9 +402,8 @@ mod tests {
         let mut served = Vec::new();
         for _ in 0..6 {
             let ticket = queue.pop_first(&shares).expect("many wait");
-            let before = shares.served(ticket.party);
             shares.charge(ticket.party, 100);
-            queue.reorder(ticket.party, before, &shares);
+            queue.reorder(ticket.party, &shares);
             queue.check(&shares);
             served.push(ticket.party.tenant);
         }

@@ -123,19 +123,34 @@ pub(crate) struct Served {
     user: u64,
 }
 
-/// Items of parties, the least served party's first.
+impl Served {
+    /// Where users do not count.
+    pub(crate) fn of_tenant(self) -> Self {
+        Self { user: 0, ..self }
+    }
+}
+
+impl Party {
+    /// Where users do not count.
+    pub(crate) fn of_tenant(self) -> Self {
+        Self { user: 0, ..self }
+    }
+}
+
+/// Items of parties: the least served tenant's first, of its users the least served one's. Of equals the one with the first item.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
 pub(crate) struct Turn<T> {
-    tenants: BTreeMap<u64, Users<T>>,
-    order: BTreeSet<(u64, u64)>, // (served, tenant)
+    tenants: BTreeMap<u64, (u64, Users<T>)>, // with what each was served
+    order: BTreeSet<(u64, T, u64)>,          // served, the item whose turn it is, the tenant
 }
 
+/// Those of one tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
 struct Users<T> {
-    items: BTreeMap<u64, BTreeSet<T>>,
-    order: BTreeSet<(u64, u64)>, // (served, user)
+    users: BTreeMap<u64, (u64, BTreeSet<T>)>, // with what each was served
+    order: BTreeSet<(u64, T, u64)>,           // served, the first item, the user
 }
 
 impl<T> Default for Turn<T> {
@@ -144,65 +159,93 @@ impl<T> Default for Turn<T> {
     }
 }
 
-impl<T: Ord> Turn<T> {
+impl<T> Default for Users<T> {
+    fn default() -> Self {
+        Self { users: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<T: Ord + Copy> Users<T> {
+    fn first(&self) -> Option<T> {
+        self.order.first().map(|&(_, item, _)| item)
+    }
+
+    /// Changes a user's items, and puts it where it belongs then.
+    fn change<R>(&mut self, user: u64, served: u64, change: impl FnOnce(&mut BTreeSet<T>) -> R) -> R {
+        let (was, items) = self.users.entry(user).or_insert_with(|| (served, BTreeSet::new()));
+        if let Some(&first) = items.first() {
+            self.order.remove(&(*was, first, user));
+        }
+        *was = served;
+        let result = change(items);
+        match items.first() {
+            Some(&first) => drop(self.order.insert((served, first, user))),
+            None => drop(self.users.remove(&user)),
+        }
+        result
+    }
+}
+
+impl<T: Ord + Copy> Turn<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.tenants.is_empty()
     }
 
     /// The item whose turn it is.
     pub(crate) fn first(&self) -> Option<&T> {
-        let users = &self.tenants[&self.order.first()?.1];
-        let (_, user) = users.order.first().expect("a tenant without items is removed");
-        users.items[user].first()
+        self.order.first().map(|(_, item, _)| item)
     }
 
     pub(crate) fn insert(&mut self, party: Party, served: Served, item: T) {
-        self.order.insert((served.tenant, party.tenant));
-        let users = self
-            .tenants
-            .entry(party.tenant)
-            .or_insert_with(|| Users { items: BTreeMap::new(), order: BTreeSet::new() });
-        users.order.insert((served.user, party.user));
-        users.items.entry(party.user).or_default().insert(item);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.tenants.values().flat_map(|users| users.items.values()).map(BTreeSet::len).sum()
-    }
-
-    /// Whether the item is there, under the right shares.
-    pub(crate) fn contains(&self, party: Party, served: Served, item: &T) -> bool {
-        self.order.contains(&(served.tenant, party.tenant))
-            && self.tenants.get(&party.tenant).is_some_and(|users| {
-                users.order.contains(&(served.user, party.user)) && users.items[&party.user].contains(item)
-            })
+        self.change(party, served, |items| items.insert(item));
     }
 
     /// Says whether the item was there.
     pub(crate) fn remove(&mut self, party: Party, served: Served, item: &T) -> bool {
-        let Some(users) = self.tenants.get_mut(&party.tenant) else { return false };
-        let Some(items) = users.items.get_mut(&party.user) else { return false };
-        let was_there = items.remove(item);
-        if items.is_empty() {
-            users.items.remove(&party.user);
-            users.order.remove(&(served.user, party.user));
-        }
-        if users.items.is_empty() {
-            self.tenants.remove(&party.tenant);
-            self.order.remove(&(served.tenant, party.tenant));
-        }
-        was_there
+        self.change(party, served, |items| items.remove(item))
     }
 
     /// What a party was served has changed.
-    pub(crate) fn reorder(&mut self, party: Party, before: Served, after: Served) {
-        let Some(users) = self.tenants.get_mut(&party.tenant) else { return };
-        if self.order.remove(&(before.tenant, party.tenant)) {
-            self.order.insert((after.tenant, party.tenant));
+    pub(crate) fn reorder(&mut self, party: Party, served: Served) {
+        if self.tenants.get(&party.tenant).is_some_and(|(_, users)| users.users.contains_key(&party.user)) {
+            self.change(party, served, |_| ());
+        } else if self.tenants.contains_key(&party.tenant) {
+            self.change_tenant(party.tenant, served.tenant, |_| ());
         }
-        if users.order.remove(&(before.user, party.user)) {
-            users.order.insert((after.user, party.user));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tenants.values().flat_map(|(_, users)| users.users.values()).map(|(_, items)| items.len()).sum()
+    }
+
+    /// Whether the item is there, under the right shares.
+    pub(crate) fn contains(&self, party: Party, served: Served, item: &T) -> bool {
+        let Some((of_tenant, users)) = self.tenants.get(&party.tenant) else { return false };
+        let Some((of_user, items)) = users.users.get(&party.user) else { return false };
+        let (Some(turn), Some(&first)) = (users.first(), items.first()) else { return false };
+        (*of_tenant, *of_user) == (served.tenant, served.user)
+            && self.order.contains(&(served.tenant, turn, party.tenant))
+            && users.order.contains(&(served.user, first, party.user))
+            && items.contains(item)
+    }
+
+    fn change<R>(&mut self, party: Party, served: Served, change: impl FnOnce(&mut BTreeSet<T>) -> R) -> R {
+        self.change_tenant(party.tenant, served.tenant, |users| users.change(party.user, served.user, change))
+    }
+
+    /// Changes a tenant's users, and puts it where it belongs then.
+    fn change_tenant<R>(&mut self, tenant: u64, served: u64, change: impl FnOnce(&mut Users<T>) -> R) -> R {
+        let (was, users) = self.tenants.entry(tenant).or_insert_with(|| (served, Users::default()));
+        if let Some(turn) = users.first() {
+            self.order.remove(&(*was, turn, tenant));
         }
+        *was = served;
+        let result = change(users);
+        match users.first() {
+            Some(turn) => drop(self.order.insert((served, turn, tenant))),
+            None => drop(self.tenants.remove(&tenant)),
+        }
+        result
     }
 }
 
@@ -224,9 +267,8 @@ mod tests {
         let mut got = BTreeMap::new();
         for _ in 0..times {
             let next = *turn.first().expect("all stay");
-            let before = shares.served(next);
             shares.charge(next, cost(next));
-            turn.reorder(next, before, shares.served(next));
+            turn.reorder(next, shares.served(next));
             *got.entry(next).or_default() += cost(next);
         }
         got
