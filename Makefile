@@ -60,6 +60,8 @@ lint: prerequisites-lint build ## rustfmt, clippy, ruff, mypy: warnings are erro
 	.venv/bin/ruff format --check .
 	@echo "==> mypy"
 	.venv/bin/mypy
+	@echo "==> planted bugs still apply"
+	.venv/bin/python router/core/mutants.py --check
 
 .PHONY: test-rust
 test-rust:

@@ -1,6 +1,7 @@
 """Plants bugs in a copy of the core, one at a time, and sees whether its tests catch each of them: `make mutants`.
 
     python router/core/mutants.py [NAME ...]
+    python router/core/mutants.py --check    only whether all of them still apply: a part of `make lint`
 
 A mutant that survives is a hole in the tests. One that no longer applies, or does not compile, fails too: then it is to be
 written anew. A run takes some minutes: each mutant is compiled and tested.
@@ -260,13 +261,18 @@ MUTANTS = [
 ]
 
 
-def planted(copy: Path, mutant: Mutant) -> str:
-    """Plants the bug and returns the file as it was."""
-    path = copy / "router/core/src" / mutant.file
-    text = path.read_text()
+def text_without(root: Path, mutant: Mutant) -> str:
+    """The file without the bug, in which there must be one place for it."""
+    text = (root / "router/core/src" / mutant.file).read_text()
     if text.count(mutant.is_) != 1:
         sys.exit(f"{mutant.name}: {mutant.file} has {text.count(mutant.is_)} times: {mutant.is_}")
-    path.write_text(text.replace(mutant.is_, mutant.was))
+    return text
+
+
+def planted(copy: Path, mutant: Mutant) -> str:
+    """Plants the bug and returns the file as it was."""
+    text = text_without(copy, mutant)
+    (copy / "router/core/src" / mutant.file).write_text(text.replace(mutant.is_, mutant.was))
     return text
 
 
@@ -285,6 +291,10 @@ def tests_fail(copy: Path) -> bool:
 
 def main() -> None:
     names = sys.argv[1:]
+    if names == ["--check"]:
+        for mutant in MUTANTS:
+            text_without(ROOT, mutant)
+        return
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)

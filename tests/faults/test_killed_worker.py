@@ -1,4 +1,4 @@
-"""A worker that dies, or stops, is replaced; nobody gets an error and no token changes."""
+"""A worker that dies is replaced; nobody gets an error and no token changes."""
 
 from __future__ import annotations
 

@@ -78,11 +78,25 @@ impl Disk {
         let ((reads, read_jobs), (others, other_jobs)) = (unbounded(), unbounded());
         let (tell, answers) = unbounded();
         let is_cut = Arc::new(AtomicBool::new(false));
-        let desk =
-            Desk { tell, bell, is_cut: Arc::clone(&is_cut), store: None, scratch: Vec::new(), rests_until: None };
-        let thread = thread::Builder::new()
-            .name("pelton-disk".to_owned())
-            .spawn(move || desk.run(folder, limit_bytes, &model, &read_jobs, &other_jobs))?;
+        let desk = Desk {
+            tell,
+            bell,
+            is_cut: Arc::clone(&is_cut),
+            store: None,
+            scratch: Vec::new(),
+            rests_until: None,
+            complained: None,
+        };
+        let thread = thread::Builder::new().name("pelton-disk".to_owned()).spawn(move || {
+            let (tell, bell) = (desk.tell.clone(), Arc::clone(&desk.bell));
+            let run = || desk.run(folder, limit_bytes, &model, &read_jobs, &other_jobs);
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                // Orders are caught one by one: it was the folder, for which the engine waits.
+                tracing::error!("an assertion failed on the thread of --kv-disk: the server goes on without it");
+                let _ = tell.send(Answer::Opened(None));
+                bell.ring();
+            }
+        })?;
         let senders = Some(Senders { reads, others });
         Ok(Self { senders, answers, thread: Some(thread), is_cut, life: 0, writes_waiting: 0 })
     }
@@ -174,6 +188,7 @@ struct Desk {
     store: Option<Store>,
     scratch: Vec<u8>,
     rests_until: Option<Instant>,
+    complained: Option<Instant>, // of blocks that could not be read
 }
 
 impl Desk {
@@ -291,7 +306,12 @@ impl Desk {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!("a KV block on disk is computed again: {error}");
+                if self.complained.is_none_or(|last| last.elapsed() >= REST) {
+                    self.complained = Some(Instant::now());
+                    tracing::warn!("a KV block on disk is computed again, and others may be: {error}");
+                } else {
+                    tracing::debug!("a KV block on disk is computed again: {error}");
+                }
                 Err(match error {
                     ReadError::Damaged { .. } => DiskFault::Damaged,
                     ReadError::System { .. } => DiskFault::Failed,

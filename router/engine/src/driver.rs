@@ -269,7 +269,7 @@ impl Driver {
         let (id, blocks) = (self.groups[index].id, report.blocks);
         if self.core.is_none() {
             let (below, entries) = self.tiers.begin(&report);
-            let core = new_core(&self.config, &self.capacities, self.hash_key.words(), &report, below);
+            let core = new_core(&self.config, &self.capacities, self.hash_key.of_blocks(), &report, below);
             let core = self.core.insert(RecordedCore::new(core, self.recorder.clone()));
             if !entries.is_empty() {
                 core.restore_disk(entries);

@@ -46,7 +46,7 @@ struct Wanted {
     drawn: Vec<TokenId>,
     /// The latest row that needs a mask.
     row: Option<MaskedRow>,
-    /// Behind how many tokens the latest mask was wanted, and since when.
+    /// Behind how many tokens the mask to come is wanted, and since when.
     since: Option<(usize, Instant)>,
     /// Whether a thread has the request, or will have it.
     is_taken: bool,
@@ -165,7 +165,10 @@ impl Job {
         let state = state.get_or_insert_with(|| self.tracked.grammar.begin());
         while let Some((row, fresh)) = self.tracked.next(state.taken()) {
             match behind(state, &fresh) {
-                Ok(mask) => row.allow(mask),
+                Ok(mask) => {
+                    row.allow(mask);
+                    lock(&self.tracked.wanted).since = None; // a row that is replayed waits anew
+                }
                 Err(why) => {
                     row.writer.pass_over(row.step, row.slot);
                     return Err(why); // it stays taken: nobody asks for a request that has ended
@@ -283,5 +286,21 @@ mod tests {
         let stuck: Vec<_> = masks.stuck().map(|(request, why)| (request.0, why.to_string())).collect();
         assert!(matches!(&stuck[..], [(1, why)] if why.contains("longer than 60 s")), "{stuck:?}");
         drop(computing);
+    }
+
+    /// As after the loss of a worker that has hung for long.
+    #[test]
+    fn a_mask_that_had_come_is_asked_for_again_at_any_time() {
+        let (mut masks, writer, memory) = rig();
+        let tracked = Tracked::new(grammar("ab"));
+        masks.ask(RequestId(1), Arc::clone(&tracked), 0, (&writer, 1, 0));
+        assert_eq!(taken(&memory, 1, 0), Some(vec![0b001, 0]));
+        // Computed, and written; the thread notes it right after.
+        while lock(&tracked.wanted).is_taken {
+            thread::yield_now();
+        }
+        assert_eq!(lock(&tracked.wanted).since, None);
+        masks.ask(RequestId(1), tracked, 0, (&writer, 2, 0));
+        assert_eq!((taken(&memory, 2, 0), masks.stuck().count()), (Some(vec![0b001, 0]), 0));
     }
 }

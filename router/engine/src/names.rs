@@ -1,7 +1,8 @@
 //! Numbers for texts that clients choose, so that nothing behind the engine's door handles texts.
 //!
-//! They are made with the key of the prefix cache: blocks on disk are found by the salt's number, too, so it has to outlive the
-//! process as they do. Whoever does not know the key can choose no text for a given number.
+//! Blocks on disk are found by the salt's number, too, so its key has to outlive the process as theirs does: both are made of one
+//! secret, each by a function that nobody can turn around. So the blocks' key, which recordings hold, tells nothing of who
+//! stands behind a number, and whoever knows neither can choose no text for a given number.
 
 use std::hash::Hasher as _;
 
@@ -10,8 +11,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::Failure;
 
-/// Makes block keys of tokens, and numbers of texts.
-#[derive(Debug, Clone, Copy)]
+/// A secret that numbers of texts, and the key of blocks, are made of.
+#[derive(Clone, Copy)]
 pub(crate) struct HashKey([u64; 2]);
 
 impl HashKey {
@@ -26,14 +27,24 @@ impl HashKey {
         Ok(Self([low, high].map(|half| u64::from_le_bytes(half.try_into().expect("split at 8")))))
     }
 
-    /// As the core takes it.
-    pub(crate) fn words(self) -> [u64; 2] {
-        self.0
+    /// The key that the core makes names of blocks with.
+    pub(crate) fn of_blocks(self) -> [u64; 2] {
+        [self.derive(b"blocks, low"), self.derive(b"blocks, high")]
+    }
+
+    fn of_texts(self) -> [u64; 2] {
+        [self.derive(b"texts, low"), self.derive(b"texts, high")]
+    }
+
+    fn derive(self, purpose: &[u8]) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
+        hasher.write(purpose);
+        hasher.finish()
     }
 
     /// The same number for the same text as long as the key is the same; never 0.
     pub(crate) fn number(self, text: &str) -> u64 {
-        let [low, high] = self.0.map(|half| !half); // not what tokens are hashed with
+        let [low, high] = self.of_texts();
         let mut hasher = SipHasher24::new_with_keys(low, high);
         hasher.write(text.as_bytes());
         hasher.finish().max(1)
@@ -52,6 +63,7 @@ mod tests {
         assert_ne!(key().number("mine"), key().number("yours"));
         let fresh = || HashKey::of(None).expect("randomness");
         assert_ne!(fresh().number("mine"), fresh().number("mine"));
-        assert_ne!(fresh().words(), fresh().words());
+        assert_ne!(fresh().of_blocks(), fresh().of_blocks());
+        assert_ne!(key().of_blocks(), key().of_texts());
     }
 }

@@ -133,7 +133,11 @@ impl Store {
             match name.strip_suffix(KIND).and_then(place_of) {
                 Some(place) => match self.entry(place) {
                     Ok(entry) => entries.push(entry),
-                    Err(error) => {
+                    // It may be sound: another start finds it again.
+                    Err(error @ ReadError::System { .. }) => {
+                        tracing::warn!("a file of the KV folder cannot be read: {error}");
+                    }
+                    Err(error @ ReadError::Damaged { .. }) => {
                         tracing::debug!("a file of the KV folder is removed: {error}");
                         remove(&self.dir, &name)?;
                     }
