@@ -94,9 +94,9 @@ fn measure(size: Size) -> Cost {
         let next = core.plan(GROUP, now).expect("one step ahead");
         plan_time += begin.elapsed();
         let due = std::mem::replace(&mut ahead, next);
-        let rows = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
+        let draws = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows }).expect("as planned");
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, draws }).expect("as planned");
         core.events().for_each(|event| drop(black_box(event)));
         commit_time += begin.elapsed();
     }
@@ -134,6 +134,7 @@ fn filled(size: Size) -> Core {
         hash_key: [1, 2],
         host_blocks: size.host_blocks,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: size.prefix_caching,
         pin_share: 0,
         tenant_cache_share: 100,

@@ -24,6 +24,8 @@ impl Driver {
             let seen = std::mem::replace(&mut self.counts_seen, counts);
             self.stats.preemptions += counts.preemptions - seen.preemptions;
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
+            self.stats.drafted_tokens += counts.drafted_tokens - seen.drafted_tokens;
+            self.stats.accepted_tokens += counts.accepted_tokens - seen.accepted_tokens;
             self.stats.unsampled += counts.unsampled - seen.unsampled;
             self.stats.expired += counts.expired - seen.expired;
             self.stats.host_hit_tokens += counts.host_hits - seen.host_hits;
