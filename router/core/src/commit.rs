@@ -91,16 +91,17 @@ impl Core {
             let is_unsampled = row.masked && result.is_none();
             // A row that is taken back is computed again from its last token on.
             let mut end = row.end - row.drafts - u32::from(is_unsampled);
+            let counts = end + u32::try_from(accepted).expect("at most its drafts");
             running.draws -= u32::from(row.samples) + row.drafts;
             if is_unsampled {
                 epoch.take_back(row);
                 totals.unsampled += 1;
             } else if row.drafts > 0 {
-                running.take_back_drafts(end + u32::try_from(accepted).expect("at most its drafts"));
+                running.take_back_drafts(counts);
             }
             let now = requests.looks.now;
             let request = requests.get_mut(key);
-            request.account.step(took_us);
+            request.account.step(took_us, counts);
             request.account.drafted(row.drafts);
             totals.drafted_tokens += u64::from(row.drafts);
             for left in (0..=accepted).rev() {
