@@ -2,8 +2,9 @@
 
     .venv/bin/python bench/cpu/speculation.py [MODEL] [--repeat 5] [--together 4] [--json bench/results/speculation-DATE.json]
 
-Two tasks: `copying`, whose answers repeat what stands before them, and `plain`, whose answers do not. Both servers run at once, one of them
-idle. Every answer is compared: its tokens are the same on both.
+Three tasks: `same` is one token again and again, the most that drafts can bring; `copying` asks greedily for what follows a sentence said six
+times, which a model that can copy goes on with (the demo model cannot); `varying` draws at temperature 2, so that there is little to draft: what
+looking for drafts costs. Every answer is compared: its tokens are the same on both. How many drafts came true stands in each line.
 """
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ from support.server import Server, serving  # noqa: E402
 WORDS = ["river", "stone", "cloud", "lamp", "seven", "green", "paper", "window", "market", "silver", "garden", "winter"]
 
 
+RULES: dict[str, dict[str, Any]] = {
+    "same": {"temperature": 0, "logit_bias": {"33": 100.0}},
+    "copying": {"temperature": 0},
+    "varying": {"temperature": 2.0},
+}
+
+
 def body(task: str, number: int, tokens: int) -> dict[str, Any]:
-    """A request of a task. Greedy answers of small models fall into loops; a high temperature keeps `plain` ones out of them."""
+    """A request of a task."""
     source = random.Random(f"{task} {number}")
     sentence = " ".join(source.choice(WORDS) for _ in range(12)) + ". "
-    prompt = sentence * 6 if task == "copying" else " ".join(source.choice(WORDS) for _ in range(80))
-    rules = {"temperature": 0} if task == "copying" else {"temperature": 1.0, "seed": number}
-    return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "return_token_ids": True, **rules}
+    rules = {"max_tokens": tokens, "ignore_eos": True, "return_token_ids": True, "seed": number, **RULES[task]}
+    return {"prompt": sentence * 6, **rules}
 
 
 def run(server: Server, task: str, count: int, tokens: int) -> tuple[float, list[Any]]:
@@ -85,7 +92,7 @@ def main() -> None:
     with serving(options.model) as off, serving(options.model, "--speculate", "ngram") as on:
         lines = [
             measure(off, on, task, count, options.tokens, options.repeat)
-            for task in ("copying", "plain")
+            for task in RULES
             for count in (1, options.together)
         ]
     result = {
