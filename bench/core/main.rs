@@ -136,9 +136,9 @@ fn measure(size: Size) -> Cost {
         let next = core.plan(GROUP, now).expect("one step ahead");
         plan_time += begin.elapsed();
         let due = std::mem::replace(&mut ahead, next);
-        let rows = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
+        let draws = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows }).expect("as planned");
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, draws }).expect("as planned");
         let ended = core.events().filter(|event| matches!(black_box(event), Event::Finished { .. })).count();
         commit_time += begin.elapsed();
         let come: Vec<NewRequest> = (next_id..).take(ended).map(|id| request(id, size)).collect();
@@ -182,6 +182,7 @@ fn filled(size: Size) -> Core {
         hash_key: [1, 2],
         host_blocks: size.host_blocks,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: size.prefix_caching,
         pin_share: 0,
         tenant_cache_share: 100,

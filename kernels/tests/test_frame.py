@@ -46,7 +46,7 @@ def plan(step: int, rows: list[tuple[int, int, list[int]]]) -> bytes:
     for slot, start, known in rows:
         words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0]
         tokens += known
-    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, 0]
+    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, len(rows)]
     signed = checksum(header, words, tokens)
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
     return struct.pack(f"<{18 + len(words) + len(tokens)}I", *header, *words, *tokens)
@@ -66,7 +66,7 @@ def region(end: _native.WorkerEnd, frame: int, name: str, dtype: torch.dtype = t
 def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(end):
     assert end.accept_plan(plan(1, [(3, 10, [7, 8, 9]), (1, 0, [4])])) == 0
     assert end.wait(0.0) == 0
-    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0)
+    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 2)
     assert region(end, 0, "rows")[:2, :6].tolist() == [[3, 10, 3, 3, 0, 1], [1, 0, 1, 1, 3, 1]]
     assert region(end, 0, "tokens").flatten()[:4].tolist() == [7, 8, 9, 4]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pelton.frames import (
     ADMIT_SLOT,
     ROW_COUNT,
+    ROW_DRAFTS,
     ROW_FLAGS,
     ROW_KNOWN,
     ROW_OFFSET,
@@ -43,10 +44,11 @@ class Layout:
     row_starts: Ints  # [rows]
     pending_at: Indices  # [pending]: places in `ids`
     pending_slots: Indices  # [pending]: whose latest token stands there
-    drawn_rows: NDArray[np.intp]  # [drawn]: rows that sample
-    drawn_at: Indices  # [drawn]: their last tokens' places
-    drawn_slots: Ints  # [drawn]
-    drawn_positions: Ints  # [drawn]: where the drawn tokens will stand
+    drawn_rows: NDArray[np.intp]  # [draws]: rows that sample; one with drafts once more for each of them
+    drawn_results: NDArray[np.intp]  # [draws]: their places among the results
+    drawn_at: Indices  # [draws]: places of the tokens behind which they are drawn
+    drawn_slots: Ints  # [draws]
+    drawn_positions: Ints  # [draws]: where the drawn tokens will stand
 
 
 class Batch:
@@ -89,6 +91,11 @@ class Batch:
         ids[is_known] = frame.tokens
 
         samples = np.flatnonzero(rows[:, ROW_FLAGS] & ROW_SAMPLES)
+        drafts = rows[:, ROW_DRAFTS]
+        drawn, nth = spread(drafts[samples] + 1)  # the nth draw of a row stands before the drafts that follow it
+        drawn_rows = samples[drawn]
+        drafts_behind = drafts[drawn_rows] - nth.astype(np.int32)
+        drafts_before = np.cumsum(drafts) - drafts
         return Layout(
             ids=ids,
             positions=positions,
@@ -100,8 +107,9 @@ class Batch:
             row_starts=np.ascontiguousarray(starts),
             pending_at=pending_at,
             pending_slots=slots[is_pending].astype(np.int64),
-            drawn_rows=samples,
-            drawn_at=(ends[samples] - 1).astype(np.int64),
-            drawn_slots=slots[samples],
-            drawn_positions=reach[samples],
+            drawn_rows=drawn_rows,
+            drawn_results=drawn_rows + drafts_before[drawn_rows] + nth,
+            drawn_at=(ends[drawn_rows] - 1 - drafts_behind).astype(np.int64),
+            drawn_slots=slots[drawn_rows],
+            drawn_positions=reach[drawn_rows] - drafts_behind,
         )

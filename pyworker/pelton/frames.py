@@ -22,7 +22,7 @@ BIAS_OFFSET, BIAS_COUNT, SUPPRESS_OFFSET, SUPPRESS_COUNT, HISTORY_OFFSET, HISTOR
 ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
-ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
+ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET, ROW_DRAFTS = range(8)
 ROW_SAMPLES, ROW_MASKED = 1, 2  # of ROW_FLAGS
 UNSAMPLED = 2  # of a result's flags
 
@@ -67,6 +67,7 @@ class Counts:
     tokens: int
     saves: int
     loads: int
+    draws: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What each row drew, by row number. Rows that do not sample are zero."""
+    """What rows drew: a place for each row, and one more for each of its drafts. Those of rows that do not sample are zero."""
 
-    sampled: Ints  # [rows]
-    flags: Ints  # [rows]
-    chosen_logprob: Floats  # [rows]
-    top_ids: Ints  # [rows, top_logprobs]
-    top_logprobs: Floats  # [rows, top_logprobs]
+    sampled: Ints  # [draws]
+    flags: Ints  # [draws]
+    chosen_logprob: Floats  # [draws]
+    top_ids: Ints  # [draws, top_logprobs]
+    top_logprobs: Floats  # [draws, top_logprobs]
 
 
 class FrameViews:
@@ -116,7 +117,7 @@ class FrameViews:
 
     def cut(self, frame: int, counts: Counts) -> Frame:
         """The used part of each region."""
-        region, rows = self._frames[frame], counts.rows
+        region, draws = self._frames[frame], counts.draws
         return Frame(
             drops=region["drops"][: counts.drops, 0],
             admits=region["admits"][: counts.admits],
@@ -127,14 +128,14 @@ class FrameViews:
             saves=region["saves"][: counts.saves],
             loads=region["loads"][: counts.loads],
             copies=region["copies"][: counts.copies],
-            rows=region["rows"][:rows],
+            rows=region["rows"][: counts.rows],
             tokens=region["tokens"][: counts.tokens, 0],
             results=Results(
-                sampled=region["sampled"][:rows, 0],
-                flags=region["flags"][:rows, 0],
-                chosen_logprob=region["chosen_logprob"][:rows, 0].view(np.float32),
-                top_ids=region["top_ids"][:rows],
-                top_logprobs=region["top_logprobs"][:rows].view(np.float32),
+                sampled=region["sampled"][:draws, 0],
+                flags=region["flags"][:draws, 0],
+                chosen_logprob=region["chosen_logprob"][:draws, 0].view(np.float32),
+                top_ids=region["top_ids"][:draws],
+                top_logprobs=region["top_logprobs"][:draws].view(np.float32),
             ),
         )
 

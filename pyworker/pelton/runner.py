@@ -110,4 +110,4 @@ class Runner:
         parts = (drawn.tokens, drawn.flags, drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs)
         region: Array
         for region, values in zip(whole, self._transfer.down(parts), strict=True):
-            region[at.drawn_rows] = values
+            region[at.drawn_results] = values

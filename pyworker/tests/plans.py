@@ -58,6 +58,7 @@ class Row:
     count: int
     known: list[int]
     samples: bool
+    drafts: int = 0  # the last of these tokens
 
 
 @dataclass
@@ -108,7 +109,8 @@ class Plan:
             len(tokens),
         ]
         head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
-        tail = [int(self.has_top), len(self.saves), len(self.loads), 0]
+        draws = len(self.rows) + sum(row.drafts for row in self.rows)
+        tail = [int(self.has_top), len(self.saves), len(self.loads), draws]
         checksum = checksum_of(_words([*head, 0, 0, *tail]), *body.values())
         return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, *tail]), **body}
 
@@ -150,7 +152,8 @@ class Plan:
         records, flat = b"", 0
         tokens: list[int] = []
         for row in self.rows:
-            records += _words([row.slot, row.start, row.count, len(row.known), len(tokens), int(row.samples), flat, 0])
+            offsets = [len(tokens), int(row.samples), flat, row.drafts]
+            records += _words([row.slot, row.start, row.count, len(row.known), *offsets])
             tokens += row.known
             flat += row.count
         return records, tokens

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pelton.frames import Counts, FrameViews, Results
@@ -32,6 +33,8 @@ class Request:
     blocks: dict[tuple[int, int], int] = field(default_factory=dict)  # by kind and place
     computed: int = 0
     planned: int = 0  # tokens drawn or to be drawn by steps in flight
+    drafts: list[int] = field(default_factory=list)  # in flight
+    accepted: int = 0
 
     @property
     def known(self) -> list[int]:
@@ -82,8 +85,15 @@ class OneByOne:
 class TinyRouter:
     """Drives a worker's steps. `chunk` bounds a row's tokens; None: all that the budget leaves, at random."""
 
-    def __init__(self, loaded: Loaded | Kept, chunk: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        loaded: Loaded | Kept,
+        chunk: int | None = None,
+        seed: int = 0,
+        guess: Callable[[Request], list[int]] | None = None,
+    ) -> None:
         self._worker = OneByOne(loaded)
+        self._guess = guess  # what a request will draw next, rightly or not
         shape = loaded.shape
         self._block_size = shape.block_size
         self._kinds = shape.kinds
@@ -128,18 +138,28 @@ class TinyRouter:
         for request in self._random.sample(running, len(running)):
             total = len(request.prompt) + request.planned  # known, or known to the device
             count = min(total - request.computed, left, self._chunk or left)
-            if count == 0 or request.is_planned_out:
+            if count == 0 or request.is_planned_out or request.drafts:
                 continue
+            has_drafts = self._guess is not None and not request.rules.has_penalties
+            if has_drafts and request.planned > len(request.output):
+                continue  # they stand behind what is known
             if self._chunk is None:
                 count = self._random.randint(1, count)
             self._give_blocks(plan, request, request.computed + count)
             known = request.known[request.computed : request.computed + count]
             samples = request.computed + count == total
-            plan.rows.append(Row(request.rules.slot, request.computed, count, known, samples))
-            request.computed += count
-            left -= count
+            if samples and has_drafts and self._guess:
+                drawn = len(running) + sum(row.drafts for row in plan.rows)  # at most as many as slots
+                room = min(left - count - len(running), request.max_tokens - request.planned - 1)
+                request.drafts = self._guess(request)[: max(0, min(room, CAPACITIES["slots"] - drawn))]
+                self._give_blocks(plan, request, request.computed + count + len(request.drafts))
+            drafts = len(request.drafts)
+            row = Row(request.rules.slot, request.computed, count + drafts, known + request.drafts, samples, drafts)
+            plan.rows.append(row)
+            request.computed += row.count
+            left -= row.count
             if samples:
-                request.planned += 1
+                request.planned += 1 + drafts
                 sampled.append(request)
         plan.has_top = any(request.rules.logprobs for request in running)
         if not plan.rows:
@@ -153,19 +173,31 @@ class TinyRouter:
             gone = [place for place in request.blocks if place[0] == kind and place[1] < behind]
             self._free += [request.blocks.pop(place) for place in gone]
             for at in range(-(-request.computed // self._block_size), -(-tokens // self._block_size)):
+                if (kind, at) in request.blocks:  # of drafts that did not count
+                    continue
                 request.blocks[kind, at] = self._free.pop()
                 plan.appends.append((request.rules.slot, kind, at, request.blocks[kind, at]))
         self.held_max = max(self.held_max, len(request.blocks))
 
     def _commit(self, plan: Plan, sampled: list[Request]) -> None:
         results, at = self._worker.compute(), iter(sampled)
-        for number, row in enumerate(plan.rows):
+        first = 0  # of a row's results
+        for row in plan.rows:
             if row.samples:
                 request = next(at)
-                request.output.append(int(results.sampled[number]))
-                assert results.flags[number] == 0
-                top = zip(results.top_ids[number].tolist(), results.top_logprobs[number].tolist(), strict=True)
-                request.logprobs.append((float(results.chosen_logprob[number]), list(top) if plan.has_top else []))
+                drafts, request.drafts = request.drafts, []
+                for number, draft in enumerate([*drafts, None], start=first):
+                    request.output.append(int(results.sampled[number]))
+                    assert results.flags[number] == 0
+                    top = zip(results.top_ids[number].tolist(), results.top_logprobs[number].tolist(), strict=True)
+                    request.logprobs.append((float(results.chosen_logprob[number]), list(top) if plan.has_top else []))
+                    if request.output[-1] != draft:
+                        break
+                    request.accepted += 1
+                if drafts:
+                    request.planned = len(request.output)
+                    request.computed = len(request.known) - 1
+            first += 1 + row.drafts
 
 
 def eagerly(loaded: Loaded) -> Loaded:

@@ -65,10 +65,52 @@ MUTANTS = [
         "Self::Due => (party, shares.served(party)),",
     ),
     Mutant(
+        "a draft counts that was not drawn",
+        "drafts.rs",
+        "take_while(|(draft, drawn)| **draft == *drawn).count()",
+        "filter(|(draft, drawn)| **draft == *drawn).count()",
+    ),
+    Mutant(
+        "the KV of drafts that were not drawn counts",
+        "commit.rs",
+        "let mut end = row.end - row.drafts - u32::from(is_unsampled);",
+        "let mut end = row.end - u32::from(is_unsampled);",
+    ),
+    Mutant(
+        "the step behind drafts goes on where they end",
+        "epoch.rs",
+        "(self.planned, self.drafts) = (end, 0);",
+        "(self.planned, self.drafts) = (self.planned.max(end), 0);",
+    ),
+    Mutant(
+        "a step is planned ahead of one with drafts",
+        "epoch.rs",
+        "if self.loading > 0 || self.drafts > 0 {",
+        "if self.loading > 0 {",
+    ),
+    Mutant(
+        "drafts go beyond the end of a request",
+        "drafting.rs",
+        "self.drafts_max.min(request.known_max - request.known() - 1)",
+        "self.drafts_max",
+    ),
+    Mutant(
+        "a step draws more than it has slots",
+        "drafting.rs",
+        "let draws = self.config.limits.slots - running - enter;",
+        "let draws = self.config.limits.slots - enter.min(0);",
+    ),
+    Mutant(
+        "drafts take the last blocks",
+        "drafting.rs",
+        "wanted + (others * kinds.tables()) as usize",
+        "wanted",
+    ),
+    Mutant(
         "a row whose mask has missed counts as drawn",
         "commit.rs",
-        "let end = row.end - u32::from(is_unsampled);",
-        "let end = row.end;",
+        "let mut end = row.end - row.drafts - u32::from(is_unsampled);",
+        "let mut end = row.end - row.drafts;",
     ),
     Mutant(
         "what was planned behind a row that was not drawn counts",
@@ -281,7 +323,7 @@ def tests_fail(copy: Path) -> bool:
     built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         sys.exit(f"the mutant does not compile:\n{built.stderr}")
-    for tests in ("--lib", "steps", "kinds", "cache", "tiers", "loads", "worlds"):
+    for tests in ("--lib", "steps", "drafts", "kinds", "cache", "tiers", "loads", "worlds"):
         chosen = [tests] if tests == "--lib" else ["--test", tests]
         run = subprocess.run([*command[:6], *chosen], cwd=copy, capture_output=True, check=False)
         if run.returncode != 0:

@@ -136,8 +136,8 @@ impl WorkerEnd {
         }
     }
 
-    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads) of a frame
-    /// that was taken and not yet published.
+    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads, draws) of
+    /// a frame that was taken and not yet published.
     fn header<'py>(&self, py: Python<'py>, frame: u32) -> PyResult<Bound<'py, PyTuple>> {
         let end = self.lock();
         let h = end.header(frame).map_err(runtime_error)?;
@@ -154,8 +154,9 @@ impl WorkerEnd {
             h.tokens,
             h.saves,
             h.loads,
+            h.draws,
         ];
-        let values: [u64; 13] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
+        let values: [u64; 14] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
         PyTuple::new(py, values)
     }
 

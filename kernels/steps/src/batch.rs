@@ -55,11 +55,13 @@ pub(crate) struct Arrays {
     row_offsets: Vec<i32>,
     row_starts: Vec<i32>,
     drawn_at: Vec<i32>,
-    /// Rows that draw.
+    /// Each draw's row: one draw for a row, and one more for each of its drafts.
     pub(crate) drawn_rows: Vec<usize>,
-    /// Their slots.
+    /// Its place among the results.
+    pub(crate) drawn_results: Vec<usize>,
+    /// Its slot.
     pub(crate) drawn_slots: Vec<i32>,
-    /// Where the drawn tokens will stand.
+    /// Where the drawn token will stand.
     pub(crate) drawn_positions: Vec<i32>,
 }
 
@@ -85,6 +87,7 @@ impl Arrays {
         self.row_starts.clear();
         self.drawn_at.clear();
         self.drawn_rows.clear();
+        self.drawn_results.clear();
         self.drawn_slots.clear();
         self.drawn_positions.clear();
     }
@@ -144,6 +147,7 @@ impl Batch {
             }
         }
         into.row_offsets.push(0);
+        let mut results = 0;
         for (number, row) in plan.rows.iter().enumerate() {
             let slot = row.slot as usize;
             let (start, end) = (row.start as usize, (row.start + row.count) as usize);
@@ -154,11 +158,15 @@ impl Batch {
             into.row_offsets.push(into.ids.len() as i32);
             into.row_starts.push(start as i32);
             if row.flags & ROW_SAMPLES != 0 {
-                into.drawn_at.push(into.ids.len() as i32 - 1);
-                into.drawn_rows.push(number);
-                into.drawn_slots.push(slot as i32);
-                into.drawn_positions.push(end as i32);
+                for before_end in (0..=row.drafts as usize).rev() {
+                    into.drawn_at.push((into.ids.len() - 1 - before_end) as i32);
+                    into.drawn_rows.push(number);
+                    into.drawn_results.push(results + row.drafts as usize - before_end);
+                    into.drawn_slots.push(slot as i32);
+                    into.drawn_positions.push((end - before_end) as i32);
+                }
             }
+            results += 1 + row.drafts as usize;
         }
         Ok(())
     }
@@ -179,7 +187,7 @@ mod tests {
     }
 
     fn row(slot: u32, start: u32, count: u32, known: u32, token_offset: u32, samples: bool) -> Row {
-        Row { slot, start, count, known, token_offset, flags: u32::from(samples), row_offset: 0, zero: 0 }
+        Row { slot, start, count, known, token_offset, flags: u32::from(samples), row_offset: 0, drafts: 0 }
     }
 
     fn admits(slots: &[u32]) -> Vec<Admit> {
@@ -233,6 +241,25 @@ mod tests {
         batch.apply(&plan).unwrap();
         batch.lay_out(&plan, &latest, &mut arrays).unwrap();
         assert_eq!(arrays.block_table, [7]);
+    }
+
+    #[test]
+    fn a_row_with_drafts_draws_after_its_last_known_token_and_after_each_draft() {
+        let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
+        let rows = [row(1, 0, 2, 2, 0, false), Row { drafts: 2, ..row(4, 5, 3, 3, 2, true) }, row(0, 3, 1, 1, 5, true)];
+        let plan = PlanView {
+            admits: &admits(&[0, 1, 4]),
+            appends: &appends(&[(1, 1), (4, 2), (4, 3), (0, 5)]),
+            rows: &rows,
+            tokens: &[10, 11, 20, 21, 22, 30],
+            ..PlanView::default()
+        };
+        batch.apply(&plan).unwrap();
+        batch.lay_out(&plan, &[0; 8], &mut arrays).unwrap();
+        assert_eq!(arrays.ids, [10, 11, 20, 21, 22, 30]);
+        assert_eq!((&arrays.drawn_at[..], &arrays.drawn_rows[..]), (&[2, 3, 4, 5][..], &[1, 1, 1, 2][..]));
+        assert_eq!((&arrays.drawn_slots[..], &arrays.drawn_positions[..]), (&[4, 4, 4, 0][..], &[6, 7, 8, 4][..]));
+        assert_eq!(arrays.drawn_results, [1, 2, 3, 4]);
     }
 
     #[test]

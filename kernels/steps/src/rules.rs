@@ -140,7 +140,8 @@ impl Rules {
         }
     }
 
-    /// Draws a token for each row of `logits`, and remembers it as its slot's latest. `top`: likeliest tokens reported per row.
+    /// Draws a token for each row of `logits`, and remembers it as its slot's latest. Of a slot with drafts nobody asks for that:
+    /// the last of its draws may count or not. `top`: likeliest tokens reported per row.
     /// A row whose mask is missing comes back without a token, and nothing of it is remembered.
     pub(crate) fn draw(
         &mut self,

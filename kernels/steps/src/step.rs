@@ -54,18 +54,19 @@ pub struct Steps {
     results: RowResults,
 }
 
-/// By row of the step; zero where a row does not draw. As words, floats by their bits.
+/// By row of the step, with one more place for each of its drafts; zero where a row does not draw. As words, floats by their
+/// bits.
 #[derive(Default)]
 pub struct RowResults {
-    /// The token drawn.
+    /// The tokens drawn.
     pub sampled: Vec<u32>,
     /// `RESULT_*`.
     pub flags: Vec<u32>,
-    /// Its log-probability.
-    pub chosen: Vec<u32>,
-    /// `[rows, top_logprobs]`.
-    pub top_ids: Vec<u32>,
     /// Their log-probabilities.
+    pub chosen: Vec<u32>,
+    /// `[draws, top_logprobs]`.
+    pub top_ids: Vec<u32>,
+    /// The log-probabilities of these.
     pub top_logprobs: Vec<u32>,
 }
 
@@ -102,7 +103,7 @@ impl Steps {
         }
         self.copy(cpu, program, plan)?;
         self.batch.lay_out(plan, self.rules.latest(), &mut self.arrays)?;
-        self.results.clear(plan.rows.len(), self.top_logprobs);
+        self.results.clear(plan.draws() as usize, self.top_logprobs);
         if plan.rows.is_empty() {
             return Ok(&self.results);
         }
@@ -113,7 +114,7 @@ impl Steps {
             self.masks.take(plan, &self.arrays.drawn_rows, masks);
             let rows = DrawnRows { slots: drawn_slots, positions: drawn_positions, masks: &self.masks };
             self.rules.draw(cpu, logits, rows, top, &mut self.drawn)?;
-            self.results.scatter(&self.arrays.drawn_rows, &self.drawn, top);
+            self.results.scatter(&self.arrays.drawn_results, &self.drawn, top);
         }
         Ok(&self.results)
     }
@@ -158,25 +159,25 @@ fn column<T>(list: &mut Vec<i32>, records: &[T], field: impl Fn(&T) -> u32) {
 }
 
 impl RowResults {
-    fn clear(&mut self, rows: usize, top: usize) {
+    fn clear(&mut self, draws: usize, top: usize) {
         for list in [&mut self.sampled, &mut self.flags, &mut self.chosen] {
             list.clear();
-            list.resize(rows, 0);
+            list.resize(draws, 0);
         }
         for list in [&mut self.top_ids, &mut self.top_logprobs] {
             list.clear();
-            list.resize(rows * top, 0);
+            list.resize(draws * top, 0);
         }
     }
 
-    fn scatter(&mut self, rows: &[usize], drawn: &Drawn, top: usize) {
-        for (at, &row) in rows.iter().enumerate() {
-            self.sampled[row] = drawn.tokens[at] as u32;
-            self.flags[row] = drawn.flags[at] as u32;
-            self.chosen[row] = drawn.chosen[at].to_bits();
+    fn scatter(&mut self, places: &[usize], drawn: &Drawn, top: usize) {
+        for (at, &place) in places.iter().enumerate() {
+            self.sampled[place] = drawn.tokens[at] as u32;
+            self.flags[place] = drawn.flags[at] as u32;
+            self.chosen[place] = drawn.chosen[at].to_bits();
             for likeliest in 0..top {
-                self.top_ids[row * top + likeliest] = drawn.top_ids[at * top + likeliest] as u32;
-                self.top_logprobs[row * top + likeliest] = drawn.top_logprobs[at * top + likeliest].to_bits();
+                self.top_ids[place * top + likeliest] = drawn.top_ids[at * top + likeliest] as u32;
+                self.top_logprobs[place * top + likeliest] = drawn.top_logprobs[at * top + likeliest].to_bits();
             }
         }
     }

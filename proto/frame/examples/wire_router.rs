@@ -86,6 +86,6 @@ fn decoding(slot: u32, step: u64) -> Row {
         token_offset: slot,
         flags: ROW_SAMPLES,
         row_offset: slot,
-        zero: 0,
+        drafts: 0,
     }
 }

@@ -112,14 +112,14 @@ impl Inline {
     /// Used words of each region of a result, none above its capacity.
     fn result_regions(&self, header: &ResultHeader) -> Result<Vec<(Region, usize)>, FrameError> {
         let place = self.memory.layout().place(Region::TopIds);
-        if header.rows > place.capacity {
+        if header.draws > place.capacity {
             let step = crate::checksum::whole(header.step_lo, header.step_hi);
-            let (region, got, capacity) = (Region::Sampled, header.rows.into(), place.capacity);
+            let (region, got, capacity) = (Region::Sampled, header.draws.into(), place.capacity);
             return Err(FrameError::TooMany { step, region, got, capacity });
         }
-        let rows = header.rows as usize;
-        let top = if header.top == 0 { 0 } else { rows * place.words };
-        Ok(result_regions(rows, top).into())
+        let draws = header.draws as usize;
+        let top = if header.top == 0 { 0 } else { draws * place.words };
+        Ok(result_regions(draws, top).into())
     }
 
     fn put(

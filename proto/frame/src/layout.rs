@@ -19,7 +19,7 @@ const BYTES_MAX: usize = 1 << 30;
 pub struct Capacities {
     /// Steps in flight at most.
     pub frames: u32,
-    /// Slots, and rows of a step.
+    /// Slots; rows of a step and their drafts together.
     pub slots: u32,
     /// Tokens of all rows.
     pub tokens: u32,
@@ -33,7 +33,7 @@ pub struct Capacities {
     pub suppressed: u32,
     /// History tokens of all admits.
     pub history: u32,
-    /// Likeliest tokens that can be reported per row.
+    /// Likeliest tokens that can be reported per draw.
     pub top_logprobs: u32,
     /// Blocks saved to host memory.
     pub saves: u32,
@@ -90,13 +90,13 @@ pub enum Region {
     Tokens,
     /// `ResultHeader`: the result part begins.
     ResultHeader,
-    /// The token that each row drew.
+    /// The tokens drawn, row by row: see `ResultHeader::draws`.
     Sampled,
-    /// `RESULT_*` of each row.
+    /// `RESULT_*` of each.
     Flags,
     /// Log-probability of the drawn token (f32).
     ChosenLogprob,
-    /// Likeliest tokens of each row.
+    /// Likeliest tokens in the place of each.
     TopIds,
     /// Their log-probabilities (f32).
     TopLogprobs,

@@ -128,10 +128,16 @@ impl<'a> PlanView<'a> {
             top: u32::from(top),
             saves: count(self.saves.len()),
             loads: count(self.loads.len()),
+            draws: self.draws(),
             ..FrameHeader::default()
         };
         (header.checksum_lo, header.checksum_hi) = halves(plan_checksum(&header, self.parts()));
         header
+    }
+
+    /// Records of each region of the result. Of a checked plan at most the slots.
+    pub fn draws(&self) -> u32 {
+        self.rows.iter().map(|row| 1 + row.drafts).sum()
     }
 
     /// Whether everything fits, stays inside its bounds, and offsets are what they count.
@@ -207,13 +213,17 @@ impl<'a> PlanView<'a> {
     fn check_rows(&self, at: &mut Cursor, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         let capacities = layout.capacities();
         let mut taken = vec![false; capacities.slots as usize];
-        let (mut tokens, mut flat) = (0, 0);
+        let (mut tokens, mut flat, mut drafts) = (0, 0, 0);
         for (index, row) in self.rows.iter().enumerate() {
             (at.region, at.index) = (Region::Rows, index);
             at.vacant("slot", row.slot, &mut taken)?;
             at.within("count", row.count, &(1..=capacities.tokens - flat))?; // empty once the step is full
             at.within("start", row.start, &(0..=bounds.positions.saturating_sub(row.count)))?;
             at.within("known", row.known, &(row.count - 1..=row.count))?;
+            let drafts_max = if row.flags == ROW_SAMPLES && row.known == row.count { row.count - 1 } else { 0 };
+            let left = capacities.slots.saturating_sub(drafts + self.rows.len() as u32);
+            at.within("drafts", row.drafts, &(0..=drafts_max.min(left)))?;
+            drafts += row.drafts;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
             at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED))?;

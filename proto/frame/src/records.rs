@@ -11,13 +11,13 @@ use crate::checksum::Checksum;
 /// First word of a memory: "PLTN" in bytes.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"PLTN");
 /// Counts meanings that the layout alone does not show.
-pub const FRAME_VERSION: u32 = 2;
+pub const FRAME_VERSION: u32 = 3;
 
 /// `Admit::flags`: the request has penalties, and `history` counts.
 pub const ADMIT_PENALTIES: u32 = 1;
 /// `Admit::flags`: log-probabilities of drawn tokens are wanted.
 pub const ADMIT_LOGPROBS: u32 = 1 << 1;
-/// `Row::flags`: a token is drawn after the row's last token.
+/// `Row::flags`: a token is drawn after the row's last token, and after those before it that `drafts` says.
 pub const ROW_SAMPLES: u32 = 1;
 /// `Row::flags`, with `ROW_SAMPLES`: it is drawn within its slot's mask of this step, or not at all.
 pub const ROW_MASKED: u32 = 1 << 1;
@@ -127,8 +127,8 @@ record! {
         saves: u32,
         /// Records in `loads`.
         loads: u32,
-        /// Zero.
-        zero: u32,
+        /// Records of each region of the result: one for each row, and one more for each of its drafts.
+        draws: u32,
     }
 }
 
@@ -255,8 +255,9 @@ record! {
         flags: u32,
         /// First token of the row in the step's flat order: the running sum of `count`.
         row_offset: u32,
-        /// Zero.
-        zero: u32,
+        /// Its last tokens that are drafts: a token is drawn after the last one before them, and after each of them. Only if
+        /// it samples, has no mask, and all of its tokens are known.
+        drafts: u32,
     }
 }
 
@@ -281,8 +282,10 @@ record! {
         checksum_hi: u32,
         /// As in the plan: whether likeliest tokens are carried.
         top: u32,
+        /// As in the plan: the first one of a row stands at its number, and as many places on as the rows before it have drafts.
+        draws: u32,
         /// Zero.
-        zero: [u32; 7],
+        zero: [u32; 6],
     }
 }
 

@@ -7,20 +7,20 @@ use crate::{
     checksum::{Checksum, agree, halves, whole},
 };
 
-/// Results of one step, copied out and checked. All arrays by row of the step.
+/// Results of one step, copied out and checked. All arrays by draw: one for each row, and one more for each of its drafts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Results {
     /// Which step.
     pub step: u64,
     /// How long the worker took.
     pub duration_us: u32,
-    /// The token each row drew; means nothing where the row does not sample.
+    /// The tokens drawn; means nothing where the row does not sample.
     pub sampled: Vec<u32>,
     /// `RESULT_*`.
     pub flags: Vec<u32>,
     /// Log-probability of the drawn token; means nothing unless asked for.
     pub chosen: Vec<f32>,
-    /// `top_logprobs` entries per row, likeliest first. Empty if no row's request asked for any.
+    /// `top_logprobs` entries per draw, likeliest first. Empty if no row's request asked for any.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -38,6 +38,7 @@ pub struct RouterEnd {
 struct Due {
     step: u64,
     rows: u32,
+    draws: u32,
     top: bool,
 }
 
@@ -96,7 +97,7 @@ impl RouterEnd {
         let header = plan.header(self.epoch(), top);
         self.memory.write(frame, Region::Header, bytemuck::cast_slice(&[header]));
         self.submitted = self.submitted.wrapping_add(1);
-        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, top });
+        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, draws: header.draws, top });
         self.memory.submissions().raise();
         Ok(())
     }
@@ -119,11 +120,11 @@ impl RouterEnd {
 
     fn copy_out(&mut self, frame: u32, due: &Due) -> Result<Results, FrameError> {
         // First the copy, of as much as is due whatever the header claims; then the checks, on the copy alone.
-        let rows = due.rows as usize;
-        let top = if due.top { rows * self.memory.layout().capacities().top_logprobs as usize } else { 0 };
+        let draws = due.draws as usize;
+        let top = if due.top { draws * self.memory.layout().capacities().top_logprobs as usize } else { 0 };
         self.scratch.clear();
         self.memory.read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut self.scratch);
-        for (region, words) in result_regions(rows, top) {
+        for (region, words) in result_regions(draws, top) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         let (header, arrays) = self.scratch.split_at(ResultHeader::WORDS);
@@ -131,9 +132,9 @@ impl RouterEnd {
         self.check(&header, arrays, due)?;
 
         let floats = |words: &[u32]| words.iter().map(|word| f32::from_bits(*word)).collect::<Vec<_>>();
-        let (sampled, arrays) = arrays.split_at(rows);
-        let (flags, arrays) = arrays.split_at(rows);
-        let (chosen, arrays) = arrays.split_at(rows);
+        let (sampled, arrays) = arrays.split_at(draws);
+        let (flags, arrays) = arrays.split_at(draws);
+        let (chosen, arrays) = arrays.split_at(draws);
         let (ids, logprobs) = arrays.split_at(top);
         Ok(Results {
             step: due.step,
@@ -150,6 +151,7 @@ impl RouterEnd {
             ("epoch", header.epoch.into(), self.epoch().into()),
             ("step", whole(header.step_lo, header.step_hi), due.step),
             ("rows", header.rows.into(), due.rows.into()),
+            ("draws", header.draws.into(), due.draws.into()),
             ("top", header.top.into(), u64::from(due.top)),
         ];
         for (field, got, expected) in fields {
@@ -174,11 +176,11 @@ impl Drop for RouterEnd {
 }
 
 /// Used words of the result's regions, in order.
-pub(crate) fn result_regions(rows: usize, top: usize) -> [(Region, usize); 5] {
+pub(crate) fn result_regions(draws: usize, top: usize) -> [(Region, usize); 5] {
     [
-        (Region::Sampled, rows),
-        (Region::Flags, rows),
-        (Region::ChosenLogprob, rows),
+        (Region::Sampled, draws),
+        (Region::Flags, draws),
+        (Region::ChosenLogprob, draws),
         (Region::TopIds, top),
         (Region::TopLogprobs, top),
     ]

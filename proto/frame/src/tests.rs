@@ -49,7 +49,7 @@ impl Plan {
     fn row(mut self, slot: u32, start: u32, count: u32) -> Self {
         let token_offset = self.tokens.len() as u32;
         let row_offset = self.rows.iter().map(|row| row.count).sum();
-        let row = Row { slot, start, count, known: count, token_offset, flags: ROW_SAMPLES, row_offset, zero: 0 };
+        let row = Row { slot, start, count, known: count, token_offset, flags: ROW_SAMPLES, row_offset, drafts: 0 };
         self.rows.push(row);
         self.tokens.extend(start..start + count);
         self
@@ -105,16 +105,16 @@ fn take(worker: &mut WorkerEnd) -> u32 {
     }
 }
 
-/// Writes a result for every row: token `first`, `first + 1` ...
+/// Writes all results: token `first`, `first + 1` ...
 fn answer(worker: &mut WorkerEnd, frame: u32, first: u32) {
-    let rows = worker.header(frame).unwrap().rows;
+    let draws = worker.header(frame).unwrap().draws;
     let memory = worker.memory().clone();
     let top = memory.layout().capacities().top_logprobs;
-    memory.write(frame, Region::Sampled, &(first..first + rows).collect::<Vec<_>>());
-    memory.write(frame, Region::Flags, &vec![0; rows as usize]);
-    memory.write(frame, Region::ChosenLogprob, &vec![(-0.5f32).to_bits(); rows as usize]);
-    memory.write(frame, Region::TopIds, &(0..rows * top).collect::<Vec<_>>());
-    memory.write(frame, Region::TopLogprobs, &vec![(-0.25f32).to_bits(); (rows * top) as usize]);
+    memory.write(frame, Region::Sampled, &(first..first + draws).collect::<Vec<_>>());
+    memory.write(frame, Region::Flags, &vec![0; draws as usize]);
+    memory.write(frame, Region::ChosenLogprob, &vec![(-0.5f32).to_bits(); draws as usize]);
+    memory.write(frame, Region::TopIds, &(0..draws * top).collect::<Vec<_>>());
+    memory.write(frame, Region::TopLogprobs, &vec![(-0.25f32).to_bits(); (draws * top) as usize]);
     worker.publish(frame, STATUS_OK, Duration::from_micros(250)).unwrap();
 }
 
@@ -238,6 +238,10 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.rows[1].token_offset = 8, "rows[1].token_offset is 8; allowed: 9 to 9"),
         (|p| p.rows[1].row_offset = 10, "rows[1].row_offset is 10"),
         (|p| p.rows[1].flags = 2, "rows[1].flags is 2"),
+        (|p| p.rows[0].drafts = 9, "rows[0].drafts is 9; allowed: 0 to 6"),
+        (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 0), "rows[0].drafts is 1; allowed: 0 to 0"),
+        (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 3), "rows[0].drafts is 1; allowed: 0 to 0"),
+        (|p| (p.rows[0].drafts, p.rows[0].known) = (1, 8), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| p.tokens.push(1), "tokens is 11, and 10 is due"),
         (|p| p.tokens.truncate(5), "tokens is 5, and 10 is due"),
         (|p| p.drops = vec![0; 9], "9 drops do not fit; the frame holds 8"),
@@ -396,11 +400,13 @@ prop_compose! {
         temperature in any::<f32>(),
     ) -> Plan {
         let mut plan = Plan { drops, ..Plan::default() };
-        let (mut token_offset, mut row_offset) = (0, 0);
+        let (mut token_offset, mut row_offset, mut drafts_left) = (0, 0, 8 - rows.len() as u32);
         for ((start, count, last_known, samples), slot) in rows.into_iter().zip(&slots) {
             let known = if last_known { count } else { count - 1 };
+            let drafts = if samples && last_known { (start % count).min(drafts_left) } else { 0 };
+            drafts_left -= drafts;
             plan.rows.push(Row {
-                slot: *slot, start, count, known, token_offset, flags: u32::from(samples), row_offset, zero: 0,
+                slot: *slot, start, count, known, token_offset, flags: u32::from(samples), row_offset, drafts,
             });
             (token_offset, row_offset) = (token_offset + known, row_offset + count);
         }
@@ -440,7 +446,9 @@ fn exchange(plans: &[Plan], mut router: RouterEnd, mut worker: WorkerEnd, mut ca
         carry();
         let results = router.poll().expect("the result was carried").unwrap();
         assert_eq!(results.step, step);
-        assert_eq!(results.sampled, (100..100 + plan.rows.len() as u32).collect::<Vec<_>>());
+        let draws = plan.rows.iter().map(|row| 1 + row.drafts).sum::<u32>();
+        assert_eq!(results.sampled, (100..100 + draws).collect::<Vec<_>>());
+        assert_eq!((results.flags.len(), results.chosen.len()), (draws as usize, draws as usize));
     }
 }
 

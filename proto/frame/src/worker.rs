@@ -137,13 +137,14 @@ impl WorkerEnd {
             status,
             duration_us: u32::try_from(duration.as_micros()).unwrap_or(u32::MAX),
             top: plan.top,
+            draws: plan.draws,
             ..ResultHeader::default()
         };
         self.holds_plan = false;
-        let rows = plan.rows as usize;
-        let top = if plan.top == 1 { rows * capacities.top_logprobs as usize } else { 0 };
+        let draws = plan.draws as usize;
+        let top = if plan.top == 1 { draws * capacities.top_logprobs as usize } else { 0 };
         self.scratch.clear();
-        for (region, words) in result_regions(rows, top) {
+        for (region, words) in result_regions(draws, top) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         sign(&mut header, &self.scratch);
@@ -187,6 +188,11 @@ impl WorkerEnd {
         }
         let plan = plan_view(step, parts);
         plan.check(self.memory.layout(), &self.bounds)?;
+        // Counted by nobody before the rows were checked.
+        let (got, expected) = (header.draws.into(), plan.draws().into());
+        if got != expected {
+            return Err(FrameError::Header { part: "plan", field: "draws", got, expected });
+        }
         Ok(header)
     }
 }

@@ -244,6 +244,7 @@ impl Core {
             // What is copied or brought back, and what stands behind that, counts when the first row is done.
             committed: counted(indexed) * self.config.block_size,
             draws: 0,
+            drafts: 0,
             shared,
             found: counted(places),
             indexed,
@@ -260,7 +261,7 @@ impl Core {
         let running = epoch.running_mut(slot);
         assert_eq!(running.loading > 0, waits_for_loads, "the step takes loads in their order");
         if !waits_for_loads {
-            next.row(slot, running, request, count);
+            next.row(slot, running, request, count, &[]);
         }
         epoch.move_frontier(slot, self.requests.get_mut(key));
         self.requests.move_to_slot(&ticket, id, slot);

@@ -1,7 +1,7 @@
 //! The invariants of everything, for tests: what each part asserts of itself, and that the parts agree.
 
 use crate::core::Core;
-use crate::epoch::{Epoch, Owner, Running, STEPS_IN_FLIGHT};
+use crate::epoch::{Epoch, Owner, Running, STEPS_IN_FLIGHT, SentRow};
 use crate::live::{Home, Requests};
 use crate::{CoreConfig, GroupId, SlotId, StepId};
 
@@ -16,6 +16,9 @@ impl Core {
         let mut held = 0;
         for (key, request) in self.requests.iter() {
             assert!(request.known() < request.known_max, "{:?} has not ended", request.place);
+            if let Some(drafter) = &request.drafter {
+                drafter.check(&request.tokens);
+            }
             match request.home {
                 Home::Queue => {
                     assert!(self.requests.waiting().any(|ticket| ticket.key == key && ticket.place == request.place))
@@ -99,8 +102,11 @@ fn check_owner(id: GroupId, slot: SlotId, running: &Running, epoch: &Epoch, requ
         let request = requests.get(key);
         assert_eq!(request.home, Home::Slot(id, slot));
         assert!(running.planned <= request.known() + running.draws);
-        let draws = rows.iter().filter(|(_, row)| row.samples && !row.is_void).count();
-        assert_eq!(running.draws as usize, draws, "{slot:?}: draws in flight");
+        let draws = |row: &SentRow| if row.samples && !row.is_void { 1 + row.drafts } else { 0 };
+        assert_eq!(running.draws, rows.iter().map(|(_, row)| draws(row)).sum::<u32>(), "{slot:?}: draws in flight");
+        let drafts: u32 = rows.iter().map(|(_, row)| row.drafts).sum();
+        assert_eq!(running.drafts, drafts, "{slot:?}: drafts in flight");
+        assert!(drafts == 0 || rows.len() == 1, "{slot:?}: nothing is planned behind drafts or before them");
     }
     if let Some(&(step, row)) = rows.last() {
         assert_eq!(step, running.last_row);

@@ -1,6 +1,7 @@
 //! What a step's results change: tokens, ends, the index, and what comes home.
 
 use crate::core::Core;
+use crate::drafts::accepted;
 use crate::epoch::{Owner, SentRow};
 use crate::{Event, GroupId, RowResult, StepId, StepResults};
 
@@ -21,15 +22,15 @@ pub enum CommitError {
         /// What the results name.
         got: StepId,
     },
-    /// One result per row.
-    #[error("{got} results came for {expected} rows")]
-    WrongRowCount {
-        /// Rows of the step.
+    /// One result per row, and one for each draft.
+    #[error("{got} results came, and the step's rows and drafts are {expected}")]
+    WrongCount {
+        /// Rows of the step, and their drafts.
         expected: usize,
-        /// Rows of the results.
+        /// Results.
         got: usize,
     },
-    /// A token for each row that samples, none for the others. A masked row's may be missing.
+    /// A token for each row that samples and for each of its drafts, none for the others. A masked row's may be missing.
     #[error("row {row} samples: {samples}; a token came: {}", !samples)]
     WrongRow {
         /// Which row.
@@ -54,8 +55,15 @@ impl Core {
         for &source in &due.sources {
             epoch.blocks.give_source(source);
         }
-        for (&row, result) in due.rows.iter().zip(results.rows) {
-            self.commit_row(group, row, result, results.took_us);
+        let (mut drafts, mut draws) = (due.drafts.as_slice(), results.draws.into_iter());
+        for &row in &due.rows {
+            let (its_drafts, others) = drafts.split_at(row.drafts as usize);
+            drafts = others;
+            let drawn = draws.as_slice().iter().map_while(|draw| draw.as_ref().map(|draw| draw.token));
+            let accepted = accepted(its_drafts, drawn);
+            let mut its_draws = draws.by_ref().take(1 + its_drafts.len());
+            self.commit_row(group, row, accepted, &mut its_draws, results.took_us);
+            its_draws.for_each(drop);
         }
         self.land(group, &due);
         self.totals.steps += 1;
@@ -63,30 +71,52 @@ impl Core {
         Ok(())
     }
 
-    fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>, took_us: u32) {
+    /// Takes in one row. Of its drafts `accepted` count: what was drawn in their places and behind them, token by token as if
+    /// each had had a row of its own. What is drawn behind the others, and their KV, counts for nothing.
+    fn commit_row(
+        &mut self,
+        group: GroupId,
+        row: SentRow,
+        accepted: usize,
+        draws: &mut impl Iterator<Item = Option<RowResult>>,
+        took_us: u32,
+    ) {
         let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner
             && !row.is_void
         {
+            let mut result = draws.next().expect("check() counted them");
             let is_unsampled = row.masked && result.is_none();
-            let end = row.end - u32::from(is_unsampled); // a row that is taken back is computed again from its last token on
-            let before = std::mem::replace(&mut running.committed, end);
-            running.draws -= u32::from(row.samples);
+            // A row that is taken back is computed again from its last token on.
+            let mut end = row.end - row.drafts - u32::from(is_unsampled);
+            let counts = end + u32::try_from(accepted).expect("at most its drafts");
+            running.draws -= u32::from(row.samples) + row.drafts;
             if is_unsampled {
                 epoch.take_back(row);
                 totals.unsampled += 1;
+            } else if row.drafts > 0 {
+                running.take_back_drafts(counts);
             }
             let now = requests.looks.now;
             let request = requests.get_mut(key);
-            request.account.step(took_us, end);
-            epoch.index_computed(row.slot, request);
-            epoch.pass(row.slot, before);
-            if let Some(RowResult { token, logprobs }) = result {
+            request.account.step(took_us, counts);
+            request.account.drafted(row.drafts);
+            totals.drafted_tokens += u64::from(row.drafts);
+            for left in (0..=accepted).rev() {
+                let request = requests.get_mut(key);
+                let before = std::mem::replace(&mut epoch.running_mut(row.slot).committed, end);
+                epoch.index_computed(row.slot, request);
+                epoch.pass(row.slot, before);
+                let Some(RowResult { token, logprobs }) = result.take() else { break };
                 let id = request.place.id;
                 if request.drawn() == 0 {
                     request.account.first_token(now);
+                }
+                if left > 0 {
+                    request.account.accepted();
+                    totals.accepted_tokens += 1;
                 }
                 totals.generated_tokens += 1;
                 events.push(Event::Token { request: id, token, logprobs });
@@ -99,7 +129,12 @@ impl Core {
                     requests.remove(key);
                     return;
                 }
+                if left > 0 {
+                    result = draws.next().expect("check() counted them");
+                    end += 1;
+                }
             }
+            requests.get_mut(key).take_in();
         }
         epoch.settle(row.slot, requests);
     }
@@ -109,15 +144,18 @@ fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), Com
     if results.step != due {
         return Err(CommitError::WrongStep { expected: due, got: results.step });
     }
-    if results.rows.len() != rows.len() {
-        return Err(CommitError::WrongRowCount { expected: rows.len(), got: results.rows.len() });
+    let expected = rows.iter().map(|row| 1 + row.drafts as usize).sum();
+    if results.draws.len() != expected {
+        return Err(CommitError::WrongCount { expected, got: results.draws.len() });
     }
-    let is_wrong = |(row, result): (&SentRow, &Option<RowResult>)| {
-        let may_be_missing = row.masked && result.is_none();
-        row.samples != result.is_some() && !may_be_missing
-    };
-    match rows.iter().zip(&results.rows).position(is_wrong) {
-        Some(row) => Err(CommitError::WrongRow { row, samples: rows[row].samples }),
-        None => Ok(()),
+    let mut draws = results.draws.iter();
+    for (number, row) in rows.iter().enumerate() {
+        for draw in draws.by_ref().take(1 + row.drafts as usize) {
+            let may_be_missing = row.masked && draw.is_none();
+            if row.samples != draw.is_some() && !may_be_missing {
+                return Err(CommitError::WrongRow { row: number, samples: row.samples });
+            }
+        }
     }
+    Ok(())
 }

@@ -47,6 +47,10 @@ pub struct CoreConfig {
     pub disk_places: u32,
     /// Whether requests share the blocks of a common prefix.
     pub prefix_caching: bool,
+    /// So many tokens of a row may be drafts, taken from where its request's text has come by before; 0: none ever is. All drafts of a
+    /// step are at most the slots that are not running: `limits.slots` has to be more than `max_running` for the last one to
+    /// have any.
+    pub drafts_max: u32,
     /// How many percent of a worker's blocks pins may name together; 0: there are no pins.
     pub pin_share: u32,
     /// How many percent of a worker's blocks a tenant's requests may leave behind to be found later, and of what pins may
@@ -72,6 +76,7 @@ impl CoreConfig {
             host_blocks: 0,
             disk_places: 0,
             prefix_caching: true,
+            drafts_max: 0,
             pin_share: 0,
             tenant_cache_share: 100,
             tells_cache_changes: false,
@@ -123,6 +128,10 @@ pub struct Counts {
     pub loads: u64,
     /// Tokens committed.
     pub generated_tokens: u64,
+    /// Drafts computed, in steps that have committed.
+    pub drafted_tokens: u64,
+    /// Of these, those that were drawn too: each saved its request a step.
+    pub accepted_tokens: u64,
     /// Rows whose mask did not come in time: each was computed a second time.
     pub unsampled: u64,
     /// Times a request lost its blocks to another one.
@@ -221,7 +230,8 @@ impl Core {
         }
         assert!(!new.masked || self.kinds.states() == 0, "a state cannot be taken back by a token");
         check_bounds(&new, &self.config)?;
-        let request = LiveRequest::new(new, self.config.max_model_len);
+        let drafts = self.config.drafts_max > 0 && self.kinds.states() == 0;
+        let request = LiveRequest::new(new, self.config.max_model_len, drafts);
         self.check_fits(&request)?;
         let key = self.requests.insert(request);
         self.prefetch(key);

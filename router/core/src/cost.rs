@@ -50,6 +50,13 @@ impl Work {
         }
     }
 
+    /// So many drafts at the end of a row that was counted, behind `start` tokens. They make no prompt of it: what such rows
+    /// take tells decoding steps apart.
+    pub(crate) fn with_drafts(self, start: u32, drafts: u32) -> Self {
+        let (start, drafts) = (u64::from(start), u64::from(drafts));
+        Self { tokens: self.tokens + drafts, read: self.read + drafts * start + drafts * (drafts + 1) / 2, ..self }
+    }
+
     /// One more block that is copied between tiers.
     pub(crate) fn with_copied_block(self) -> Self {
         Self { copied: self.copied + 1, ..self }

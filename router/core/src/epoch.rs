@@ -22,7 +22,7 @@ use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
 use crate::table::Table;
 use crate::tiers::Transfers;
-use crate::{BlockId, CoreConfig, HostBlockId, Micros, SlotId, StepId};
+use crate::{BlockId, CoreConfig, HostBlockId, Micros, SlotId, StepId, TokenId};
 
 /// One step runs, one waits behind it: the worker never waits for the router. More would only add tokens past a stop.
 pub(crate) const STEPS_IN_FLIGHT: usize = 2;
@@ -44,7 +44,8 @@ pub(crate) struct Running {
     pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
     pub(crate) committed: u32,        // tokens with KV by steps that are done
-    pub(crate) draws: u32,            // tokens that steps in flight will draw
+    pub(crate) draws: u32,            // tokens that steps in flight will draw, at most
+    pub(crate) drafts: u32,           // of a row in flight: until it is known which count, nothing is planned behind it
     pub(crate) shared: u32,           // blocks of the full kinds that were a hit on the device
     pub(crate) found: u32,            // places of the table that were a hit in any tier
     pub(crate) loading: u32,          // blocks of these whose load no step holds yet: until then it has no row
@@ -56,14 +57,21 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tokens that could be computed now, those not known yet included. None while loads are to be planned, and once the draws
-    /// in flight end the request.
+    /// Tokens that could be computed now, those not known yet included. None while loads are to be planned or drafts are in
+    /// flight, and once the draws in flight end the request.
     pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
-        if self.loading > 0 {
+        if self.loading > 0 || self.drafts > 0 {
             return 0;
         }
         let expected = request.known() + self.draws;
         if expected < request.known_max { expected - self.planned } else { 0 }
+    }
+
+    /// A row has come back whose drafts count up to here. The KV of the others is void: the next row writes over it, and
+    /// nobody reads it before.
+    pub(crate) fn take_back_drafts(&mut self, end: u32) {
+        assert!(self.draws == 0 && end <= self.planned, "nothing is planned behind drafts");
+        (self.planned, self.drafts) = (end, 0);
     }
 }
 
@@ -72,6 +80,7 @@ impl Running {
 pub(crate) struct Sent {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<SentRow>,
+    pub(crate) drafts: Vec<TokenId>,    // of all rows, one row after the other
     pub(crate) named: Vec<SlotId>,      // slots that it names and that have no row in it
     pub(crate) sources: Vec<BlockId>,   // held until its copies are done
     pub(crate) saves: Vec<HostBlockId>, // what it saves to
@@ -83,7 +92,8 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct SentRow {
     pub(crate) slot: SlotId,
-    pub(crate) end: u32, // so many tokens have KV after it
+    pub(crate) end: u32,    // so many tokens have KV after it
+    pub(crate) drafts: u32, // the last of these tokens
     pub(crate) samples: bool,
     pub(crate) masked: bool,  // its token may be missing
     pub(crate) is_void: bool, // the row before it drew no token, so this one computes with a wrong one: nothing of it counts

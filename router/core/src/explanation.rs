@@ -173,6 +173,10 @@ pub struct Explanation {
     pub missed: Missed,
     /// Tokens drawn.
     pub drawn: u32,
+    /// Drafts of tokens that were computed for it.
+    pub drafted: u32,
+    /// Of these, those that were drawn too.
+    pub accepted: u32,
     /// Steps that had more than one of its tokens: parts of its prompt, or of what was lost.
     pub chunks: u32,
     /// Steps that it had part in.
@@ -265,6 +269,8 @@ impl Explanation {
             cached_disk: 0,
             missed: Missed::default(),
             drawn: 0,
+            drafted: 0,
+            accepted: 0,
             chunks: 0,
             steps: 0,
             steps_us: 0,
@@ -352,6 +358,16 @@ impl Account {
         self.computed = self.computed.max(computed);
         self.so_far.steps += 1;
         self.so_far.steps_us += u64::from(took_us);
+    }
+
+    /// A row of it had so many drafts.
+    pub(crate) fn drafted(&mut self, drafts: u32) {
+        self.so_far.drafted += drafts;
+    }
+
+    /// A token was drawn that was drafted.
+    pub(crate) fn accepted(&mut self) {
+        self.so_far.accepted += 1;
     }
 
     /// Its first token was drawn.

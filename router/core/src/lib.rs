@@ -11,6 +11,8 @@ mod check;
 mod commit;
 mod core;
 mod cost;
+mod drafting;
+mod drafts;
 mod epoch;
 mod event;
 mod explanation;
@@ -40,6 +42,7 @@ mod traces;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
+pub use drafts::accepted;
 pub use event::{CacheChange, Event, FinishReason, Medium, TokenLogprobs};
 pub use explanation::{Explanation, Missed, Preempted, Wait, Waited};
 pub use ids::{BlockId, BlockKey, DiskPlace, GroupId, HostBlockId, Micros, PinId, RequestId, SlotId, StepId, TokenId};

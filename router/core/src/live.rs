@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::drafts::Drafter;
 use crate::explanation::{Account, Looks};
 use crate::keys::KeyChain;
 use crate::kinds::Kinds;
@@ -55,14 +56,18 @@ pub(crate) struct LiveRequest {
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
     pub(crate) was_admitted: bool,
-    pub(crate) uncached: u32, // prompt tokens to compute, as of its first admission
+    pub(crate) uncached: u32,            // prompt tokens to compute, as of its first admission
+    pub(crate) drafter: Option<Drafter>, // none: it has no drafts
     pub(crate) account: Account,
     pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
     charged: u64,                             // tokens that its party was charged
 }
 
 impl LiveRequest {
-    pub(crate) fn new(new: NewRequest, max_model_len: u32) -> Self {
+    /// Where `drafts` are made at all, it has some unless what it draws depends on more than the tokens before: a mask comes for
+    /// one token at a time, and penalties count what was drawn.
+    pub(crate) fn new(new: NewRequest, max_model_len: u32, drafts: bool) -> Self {
+        let has_drafts = drafts && !new.masked && !new.sampling.has_penalties();
         let prompt_len = u32::try_from(new.prompt.len()).expect("a prompt fits the context");
         let mut tokens = Vec::with_capacity(new.prompt.len() + new.generated.len());
         tokens.extend_from_slice(&new.prompt);
@@ -82,6 +87,7 @@ impl LiveRequest {
             was_admitted: false,
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
+            drafter: has_drafts.then(Drafter::new),
             awaited_reads: Vec::new(),
             charged: 0,
         }
@@ -111,6 +117,20 @@ impl LiveRequest {
     /// Below so many known tokens no stop token is drawn.
     pub(crate) fn suppress_until(&self) -> u32 {
         self.prompt_len.saturating_add(self.stop.min_tokens)
+    }
+
+    /// Lets its drafter see what is known by now.
+    pub(crate) fn take_in(&mut self) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.take_in(&self.tokens);
+        }
+    }
+
+    /// What probably comes next, by its drafter, which has said that it is worth it.
+    pub(crate) fn draft(&self, count: u32, drafts: &mut Vec<TokenId>) {
+        if let Some(drafter) = self.drafter.as_ref().filter(|_| count > 0) {
+            drafter.drafts(&self.tokens, count, drafts);
+        }
     }
 
     /// Takes a drawn token, and says whether it was the last one.
@@ -337,7 +357,7 @@ mod tests {
             party: Party::default(),
             deadline: None,
         };
-        LiveRequest::new(new, 10)
+        LiveRequest::new(new, 10, false)
     }
 
     fn rule(max_tokens: u32, stop_ids: &[TokenId]) -> StopRule {

@@ -8,7 +8,7 @@ use crate::hit::Hit;
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 use crate::state;
-use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId};
+use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId, TokenId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
 const CHUNK_MIN: u32 = 16;
@@ -40,6 +40,7 @@ pub(crate) struct NextStep {
     left: Limits,
     plan: Plan,
     rows: Vec<SentRow>,
+    drafts: Vec<TokenId>,
     named: Vec<SlotId>,
     sources: Vec<BlockId>,
 }
@@ -63,6 +64,7 @@ impl NextStep {
             left,
             plan: Plan::default(),
             rows: Vec::new(),
+            drafts: Vec::new(),
             named: Vec::new(),
             sources: Vec::new(),
         }
@@ -208,19 +210,43 @@ impl NextStep {
         self.sources.push(copy.from);
     }
 
-    /// Gives a slot its row, of `count` tokens, and tells the worker of the blocks that it fills.
-    pub(crate) fn row(&mut self, slot: SlotId, running: &mut Running, request: &mut LiveRequest, count: u32) {
-        assert!(count > 0 && count <= self.left.tokens && !self.has_row(running));
+    /// How many drafts a row of one token behind `start` others may have, of at most `most`, so that `reserved` tokens are left for others, and it takes no longer than it should.
+    pub(crate) fn drafts_max(&self, start: u32, most: u32, reserved: u32) -> u32 {
+        let left = self.left.tokens.saturating_sub(self.kept).saturating_sub(reserved).saturating_sub(1);
+        let most = most.min(left);
+        let Some(Pace { target_us, prices }) = self.pace else { return most };
+        let work = self.work.with_row(start, 1);
+        let fits = |&drafts: &u32| prices.micros(work.with_drafts(start + 1, drafts)) <= target_us;
+        (1..=most).take_while(fits).last().unwrap_or(0)
+    }
+
+    /// Whether the step's lists hold these appends, and as many for each of `others`.
+    pub(crate) fn takes_appends(&self, appends: u32, others: u32) -> bool {
+        self.left.appends.saturating_sub(others) >= appends
+    }
+
+    /// Gives a slot its row, of `count` tokens and the drafts behind them, and tells the worker of the blocks that it fills.
+    pub(crate) fn row(
+        &mut self,
+        slot: SlotId,
+        running: &mut Running,
+        request: &mut LiveRequest,
+        count: u32,
+        drafts: &[TokenId],
+    ) {
+        let drafted = u32::try_from(drafts.len()).expect("at most `drafts_max`");
+        assert!(count > 0 && count + drafted <= self.left.tokens && !self.has_row(running));
         let (start, known) = (running.planned, request.known());
         let before = self.work;
-        self.work = before.with_row(start, count);
+        self.work = before.with_row(start, count).with_drafts(start + count, drafted);
         if count > 1 {
             let longer = || self.prices.micros(self.work).saturating_sub(self.prices.micros(before));
             request.account.chunk(if self.has_decoding { longer() } else { 0 });
         }
         *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
-        let end = start + count;
-        let samples = end == known + running.draws;
+        let samples = start + count == known + running.draws;
+        assert!(drafts.is_empty() || samples && running.draws == 0, "drafts are planned from committed state");
+        let end = start + count + drafted;
         let places = end.div_ceil(self.block_size) as usize;
         if places > running.appended {
             self.tell_blocks(slot, running, places);
@@ -228,18 +254,21 @@ impl NextStep {
         if self.kinds.states() > 0 {
             self.tell_states(slot, running, end);
         }
-        self.left.tokens -= count;
+        self.left.tokens -= count + drafted;
 
-        let tokens = &request.tokens[start as usize..end.min(known) as usize];
+        let tokens = &request.tokens[start as usize..(start + count).min(known) as usize];
         self.plan.tokens.extend_from_slice(tokens);
-        let known = u32::try_from(tokens.len()).expect("at most `count`");
+        self.plan.tokens.extend_from_slice(drafts);
+        self.drafts.extend_from_slice(drafts);
+        let known = u32::try_from(tokens.len()).expect("at most `count`") + drafted;
         let masked = samples && request.masked;
-        self.plan.rows.push(Row { slot, start, count, known, samples, masked });
-        self.rows.push(SentRow { slot, end, samples, masked, is_void: false });
+        self.plan.rows.push(Row { slot, start, count: count + drafted, known, drafts: drafted, samples, masked });
+        self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, is_void: false });
 
         running.appended = running.appended.max(places); // a row that was taken back may have reached further
         running.planned = end;
-        running.draws += u32::from(samples);
+        running.draws += u32::from(samples) + drafted;
+        running.drafts = drafted;
         (running.last_row, running.last_step) = (self.step, self.step);
     }
 
@@ -272,6 +301,7 @@ impl NextStep {
         let sent = Sent {
             step: self.step,
             rows: self.rows,
+            drafts: self.drafts,
             named: self.named,
             sources: self.sources,
             saves: saves.iter().map(|save| save.to).collect(),

@@ -9,7 +9,7 @@ use crate::{BlockId, HostBlockId, RequestId, Sampling, SlotId, StepId, TokenId};
 /// What one step may hold at most: the capacities of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Rows, and slots of the persistent batch.
+    /// Slots of the persistent batch; rows and their drafts together, so that a step has no more draws than this.
     pub slots: u32,
     /// Tokens of all rows together.
     pub tokens: u32,
@@ -153,10 +153,31 @@ pub struct Row {
     /// Those of them that stand in `Plan::tokens`: `count`, or `count - 1` if the last one is not known yet. That one
     /// is what the slot's latest sampling row draws (one step ahead).
     pub known: u32,
+    /// Its last tokens that are drafts: a token is drawn after the last one before them, and after each of them. Never if
+    /// the row does not sample, if one of its tokens is not known, or while another step with a row of the slot is in flight.
+    pub drafts: u32,
     /// Whether a token is drawn after the row's last token.
     pub samples: bool,
     /// Whether it is drawn within a mask: then it may come back without a token. Never if the row does not sample.
     pub masked: bool,
+}
+
+impl Plan {
+    /// The drafts of all rows, one row after the other.
+    pub fn drafts(&self) -> impl Iterator<Item = TokenId> + '_ {
+        let mut end = 0;
+        self.rows.iter().flat_map(move |row| {
+            end += row.known as usize;
+            self.tokens[end - row.drafts as usize..end].iter().copied()
+        })
+    }
+}
+
+impl Row {
+    /// How many results it has: one, and one for each draft.
+    pub fn results(&self) -> usize {
+        1 + self.drafts as usize
+    }
 }
 
 /// Results of one step, in the order of its rows.
@@ -166,11 +187,12 @@ pub struct StepResults {
     pub step: StepId,
     /// How long the worker computed, in microseconds; 0 if nobody measured it.
     pub took_us: u32,
-    /// One entry per row; `None` where the row does not sample, or where its mask did not come in time.
-    pub rows: Vec<Option<RowResult>>,
+    /// One entry per row, and one more for each of its drafts, in the order of the tokens that are drawn; `None` where the
+    /// row does not sample, or where its mask did not come in time.
+    pub draws: Vec<Option<RowResult>>,
 }
 
-/// What one sampling row drew.
+/// What was drawn after one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowResult {
     /// The token.

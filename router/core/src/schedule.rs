@@ -7,12 +7,14 @@
 //!   3. those that wait (`admission.rs`), within the same bound;
 //!   4. the longer prompts: half of the step is theirs at least, all of what is left if nobody else wants it.
 //!
-//! One step ahead: a token that a step in flight will draw counts as known, and the worker fills it in.
+//! One step ahead: a token that a step in flight will draw counts as known, and the worker fills it in. Not so where drafts
+//! are worth more (`drafting.rs`): they stand behind the last token that is really known.
 //!
 //! When blocks run out, a request may take them from requests behind it. The first of all is never preempted and so
 //! always gets on: everything ends. One that has nobody behind it waits, and keeps what it has.
 
 use crate::core::{Core, Counts};
+use crate::drafting::Drafting;
 use crate::epoch::Epoch;
 use crate::live::Requests;
 use crate::next_step::NextStep;
@@ -41,13 +43,14 @@ impl Core {
         if prompts.has_short || prompts.has_long {
             next.keep(1); // with more that draw than tokens in a step, prompts would wait for ever
         }
-        self.plan_rows(group, RowKind::OneToken, next);
+        let drafting = self.drafting(group, prompts.has_short || prompts.has_long);
+        self.plan_rows(group, RowKind::OneToken, drafting, next);
         next.keep_nothing();
         if prompts.has_long {
             next.keep_half();
         }
         if prompts.has_short {
-            self.plan_rows(group, RowKind::ShortPrompt, next);
+            self.plan_rows(group, RowKind::ShortPrompt, None, next);
         }
         prompts
     }
@@ -56,7 +59,7 @@ impl Core {
     pub(crate) fn plan_long_prompts(&mut self, group: GroupId, prompts: Prompts, next: &mut NextStep) {
         next.keep_nothing();
         if prompts.has_long {
-            self.plan_rows(group, RowKind::LongPrompt, next);
+            self.plan_rows(group, RowKind::LongPrompt, None, next);
         }
     }
 
@@ -80,8 +83,8 @@ impl Core {
         prompts
     }
 
-    fn plan_rows(&mut self, group: GroupId, kind: RowKind, next: &mut NextStep) {
-        let mut at = 0;
+    fn plan_rows(&mut self, group: GroupId, kind: RowKind, mut drafting: Option<Drafting>, next: &mut NextStep) {
+        let (mut at, mut drafts) = (0, Vec::new());
         while !next.is_full()
             && let Some(&(_, slot)) = self.epoch(group).order.get(at)
         {
@@ -91,6 +94,14 @@ impl Core {
             let ahead = running.ahead(self.requests.get(key));
             if self.kind(ahead) != Some(kind) || next.has_row(running) {
                 continue;
+            }
+            let request = self.requests.get(key);
+            let mut depth = drafting.as_mut().map_or(0, |drafting| drafting.depth(request, running));
+            if depth > 0 && running.draws > 0 {
+                continue; // held back: its row in flight has to land first
+            }
+            if running.last_step > epoch.last_committed {
+                depth = 0; // the end of a prompt, and the rest of it is in flight
             }
             let count = next.row_max(ahead, running.planned, running.appended);
             if count == 0 {
@@ -111,7 +122,12 @@ impl Core {
                 let table = &mut slots[slot.index()].as_mut().expect("it serves").table;
                 blocks.take_for_row(table, start, start + count);
             }
-            next.row(slot, epoch.running_mut(slot), requests.get_mut(key), count);
+            drafts.clear();
+            if let Some(drafting) = drafting.as_mut().filter(|_| depth > 0) {
+                let count = drafting.take_room(epoch, slot, depth, next);
+                requests.get(key).draft(count, &mut drafts);
+            }
+            next.row(slot, epoch.running_mut(slot), requests.get_mut(key), count, &drafts);
         }
     }
 }

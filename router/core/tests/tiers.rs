@@ -37,6 +37,7 @@ fn config() -> CoreConfig {
         hash_key: [1, 2],
         host_blocks: 32,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: true,
         pin_share: 0,
         tenant_cache_share: 100,
@@ -68,7 +69,7 @@ fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
 
 fn commit(core: &mut Core, group: GroupId, plan: &Plan, token: TokenId, took_us: u32) {
     let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    core.commit(group, StepResults { step: plan.step, took_us, rows }).expect("results of the step that is due");
+    core.commit(group, StepResults { step: plan.step, took_us, draws: rows }).expect("results of the step that is due");
     core.check();
 }
 

@@ -137,7 +137,7 @@ impl Driver {
         bell: Arc<Bell>,
         shared: Arc<Shared>,
     ) -> Result<Self, Failure> {
-        let capacities = step::capacities(config.max_running, config.token_budget);
+        let capacities = step::capacities(config.slots(), config.token_budget);
         let recorder = config.record.clone().map(record).transpose()?;
         let mut cache_events = Vec::new();
         if let Some(options) = &config.cache_events {
@@ -156,7 +156,7 @@ impl Driver {
             let (link, events) = pelton_link::start(options).map_err(|error| Failure::Internal(error.to_string()))?;
             let id =
                 GroupId(u16::try_from(index).map_err(|_| Failure::Internal("more than 65,535 workers".to_owned()))?);
-            groups.push(Group::new(id, link, events, config.max_running, config.deadlines));
+            groups.push(Group::new(id, link, events, config.slots(), config.deadlines));
         }
         Ok(Self {
             config,

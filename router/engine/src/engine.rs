@@ -31,8 +31,10 @@ pub struct EngineConfig {
     pub workers: Vec<WorkerSpec>,
     /// What each worker loads, and within which bounds.
     pub load: LoadOptions,
-    /// Requests in a batch at most; also the slots of a worker.
+    /// Requests in a batch at most. A worker has so many slots, and `drafts_max` for drafts.
     pub max_running: u32,
+    /// Drafts of a request in a step at most; 0: none.
+    pub drafts_max: u32,
     /// Tokens in a step at most.
     pub token_budget: u32,
     /// How long a step that draws tokens should take; prompts are cut so that it does.
@@ -53,6 +55,19 @@ pub struct EngineConfig {
     pub record: Option<RecordOptions>,
     /// Bounds of all waits for workers.
     pub deadlines: Deadlines,
+}
+
+impl EngineConfig {
+    /// The slots of a worker, which are also the draws of a step.
+    pub fn slots(&self) -> u32 {
+        slots(self.max_running, self.drafts_max)
+    }
+}
+
+/// The slots of a worker that computes so many requests at once, and so many drafts for each at most: one has room for all of
+/// its drafts when all run.
+pub fn slots(max_running: u32, drafts_max: u32) -> u32 {
+    max_running + drafts_max
 }
 
 /// How long workers may take. The one that passes its bound is replaced, and the log names the bound.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{GroupId, Plan, RequestId, StepResults};
+use pelton_core::{GroupId, Plan, RequestId, Row, StepResults};
 use pelton_frame::{MaskWriter, RouterEnd};
 use pelton_link::{LinkEvent, LinkHandle};
 
@@ -174,8 +174,8 @@ impl Group {
                     true if row.known == row.count => RowMask::Due,
                     true => RowMask::Later,
                 };
-                let (slot, samples, start, count) = (row.slot.0, row.samples, row.start, row.count);
-                InFlightRow { request, slot, samples, mask, logprobs, start, count }
+                let Row { samples, drafts, start, count, .. } = *row;
+                InFlightRow { request, slot: row.slot.0, samples, drafts, mask, logprobs, start, count }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");
@@ -183,6 +183,7 @@ impl Group {
         self.in_flight.push_back(InFlight {
             step: plan.step,
             rows,
+            drafts: plan.drafts().collect(),
             tokens: plan.rows.iter().map(|row| row.count).sum(),
             submitted: Instant::now(),
         });
@@ -237,8 +238,13 @@ impl Group {
 
     /// Rows that count on a token that was not drawn count for nothing.
     fn void_rows_behind(&mut self, step: &InFlight, results: &StepResults) {
-        let unsampled = |(row, result): &(&InFlightRow, &Option<_>)| row.samples && result.is_none();
-        for (row, _) in step.rows.iter().zip(&results.rows).filter(unsampled) {
+        let mut draws = results.draws.iter();
+        for row in &step.rows {
+            let first = draws.next().expect("a result for each draw");
+            draws.by_ref().take(row.drafts as usize).for_each(drop); // such a row has no mask
+            if !row.samples || first.is_some() {
+                continue;
+            }
             let later = self.in_flight.iter_mut().flat_map(|later| &mut later.rows);
             later.filter(|later| later.slot == row.slot).for_each(|later| later.mask = RowMask::Void);
         }

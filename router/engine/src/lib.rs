@@ -24,7 +24,7 @@ pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
 pub use disk::DiskOptions;
 pub use driver::TierOptions;
-pub use engine::{Deadlines, Engine, EngineConfig};
+pub use engine::{Deadlines, Engine, EngineConfig, slots};
 pub use pelton_core::{
     CacheScope, Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,
     Waited,

@@ -93,6 +93,10 @@ pub struct Stats {
     pub disk_faults: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Drafts of tokens computed.
+    pub drafted_tokens: u64,
+    /// Of these, those that were drawn too.
+    pub accepted_tokens: u64,
     /// Rows that were computed a second time, because their masks did not come in time.
     pub unsampled: u64,
     /// Prompts that are kept because a client wants it.

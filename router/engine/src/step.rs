@@ -1,6 +1,6 @@
 //! Between the core's values and a frame's records: a plan is flattened, results are put back in the order of rows.
 
-use pelton_core::{Limits, Plan, RowResult, StepId, StepResults, TokenLogprobs};
+use pelton_core::{Limits, Plan, RowResult, StepId, StepResults, TokenId, TokenLogprobs, accepted};
 use pelton_frame as frame;
 
 use crate::BadFrames;
@@ -20,15 +20,15 @@ const MOVES_MAX: u32 = 1024;
 /// Prompt and output of one request at most.
 pub(crate) const CONTEXT_MAX: u32 = 1 << 20;
 
-/// Capacities for the requests that may run at once. Arrays that are not used cost address space only.
-pub(crate) fn capacities(max_running: u32, token_budget: u32) -> frame::Capacities {
+/// Capacities for so many slots: of the requests that may run at once, and of drafts. Arrays that are not used cost address space only.
+pub(crate) fn capacities(slots: u32, token_budget: u32) -> frame::Capacities {
     frame::Capacities {
         frames: FRAMES,
-        slots: max_running,
+        slots,
         tokens: token_budget,
         // The longest context in blocks of 16, found in the cache at once.
         appends: CONTEXT_MAX / 16,
-        copies: max_running,
+        copies: slots,
         // Eight requests with the most biases that the API allows may be admitted in one step.
         biases: 8 * 1024,
         suppressed: 32 * 128,
@@ -108,7 +108,7 @@ impl Flattened {
                 token_offset,
                 flags: u32::from(row.samples) * frame::ROW_SAMPLES + u32::from(row.masked) * frame::ROW_MASKED,
                 row_offset,
-                zero: 0,
+                drafts: row.drafts,
             });
             token_offset += row.known;
             row_offset += row.count;
@@ -194,6 +194,7 @@ fn word(value: usize) -> u32 {
 pub(crate) struct InFlight {
     pub(crate) step: StepId,
     pub(crate) rows: Vec<InFlightRow>,
+    pub(crate) drafts: Vec<TokenId>, // of all rows, one row after the other
     pub(crate) tokens: u32,
     pub(crate) submitted: std::time::Instant,
 }
@@ -204,6 +205,7 @@ pub(crate) struct InFlightRow {
     pub(crate) request: pelton_core::RequestId,
     pub(crate) slot: u32,
     pub(crate) samples: bool,
+    pub(crate) drafts: u32,
     pub(crate) mask: RowMask,
     pub(crate) logprobs: Option<u32>,
     pub(crate) start: u32,
@@ -264,7 +266,7 @@ impl Garbage {
     }
 }
 
-/// Results in the order of rows, and the requests whose logits were not finite.
+/// Results in the order of rows and draws, and the requests whose logits were not finite where it counts.
 pub(crate) fn read(
     step: &InFlight,
     results: &frame::Results,
@@ -272,31 +274,40 @@ pub(crate) fn read(
 ) -> Result<(StepResults, Vec<pelton_core::RequestId>), Garbage> {
     assert_eq!(results.step, step.step.0, "the port has checked it");
     let mut not_finite = Vec::new();
-    let top_width = results.top.len() / step.rows.len().max(1);
-    let mut rows = Vec::with_capacity(step.rows.len());
-    for (index, row) in step.rows.iter().enumerate() {
-        if !row.samples {
-            rows.push(None);
-            continue;
+    let top_width = results.top.len() / results.sampled.len().max(1);
+    let mut draws = Vec::with_capacity(results.sampled.len());
+    let mut drafts = step.drafts.as_slice();
+    for row in &step.rows {
+        let first = draws.len();
+        let (its_drafts, others) = drafts.split_at(row.drafts as usize);
+        drafts = others;
+        // Behind a draft that was not drawn nothing means anything.
+        let drawn = results.sampled[first..=first + its_drafts.len()].iter().copied();
+        let counts = first..=first + accepted(its_drafts, drawn);
+        for index in first..=first + its_drafts.len() {
+            if !row.samples {
+                draws.push(None);
+                continue;
+            }
+            if results.flags[index] & frame::RESULT_UNSAMPLED != 0 {
+                draws.push(None); // if it has no mask, the core does not believe it
+                continue;
+            }
+            let token = results.sampled[index];
+            if token >= vocab_size {
+                return Err(Garbage::Token { step: results.step, token, vocab_size });
+            }
+            if results.flags[index] & frame::RESULT_NOT_FINITE != 0 && counts.contains(&index) {
+                not_finite.push(row.request);
+            }
+            let logprobs = row.logprobs.map(|top| {
+                let top = results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect();
+                Box::new(TokenLogprobs { chosen: results.chosen[index], top })
+            });
+            draws.push(Some(RowResult { token, logprobs }));
         }
-        if results.flags[index] & frame::RESULT_UNSAMPLED != 0 {
-            rows.push(None); // if it has no mask, the core does not believe it
-            continue;
-        }
-        let token = results.sampled[index];
-        if token >= vocab_size {
-            return Err(Garbage::Token { step: results.step, token, vocab_size });
-        }
-        if results.flags[index] & frame::RESULT_NOT_FINITE != 0 {
-            not_finite.push(row.request);
-        }
-        let logprobs = row.logprobs.map(|top| {
-            let top = results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect();
-            Box::new(TokenLogprobs { chosen: results.chosen[index], top })
-        });
-        rows.push(Some(RowResult { token, logprobs }));
     }
-    Ok((StepResults { step: step.step, took_us: results.duration_us, rows }, not_finite))
+    Ok((StepResults { step: step.step, took_us: results.duration_us, draws }, not_finite))
 }
 
 #[cfg(test)]
@@ -328,9 +339,9 @@ mod tests {
             saves: vec![Save { from: BlockId(5), to: HostBlockId(6) }],
             loads: vec![Load { from: HostBlockId(7), to: BlockId(8) }],
             rows: vec![
-                Row { slot: SlotId(2), start: 0, count: 3, known: 3, samples: false, masked: false },
-                Row { slot: SlotId(4), start: 9, count: 1, known: 0, samples: true, masked: true },
-                Row { slot: SlotId(5), start: 1, count: 2, known: 2, samples: true, masked: false },
+                Row { slot: SlotId(2), start: 0, count: 3, known: 3, drafts: 0, samples: false, masked: false },
+                Row { slot: SlotId(4), start: 9, count: 1, known: 0, drafts: 0, samples: true, masked: true },
+                Row { slot: SlotId(5), start: 1, count: 2, known: 2, drafts: 1, samples: true, masked: false },
             ],
             tokens: vec![10, 11, 12, 20, 21],
             ..Plan::default()
@@ -348,8 +359,9 @@ mod tests {
         assert_eq!((view.admits[0].seed_lo, view.admits[0].seed_hi), (2, 1));
         assert_eq!(view.biases.len(), 3);
         assert_eq!(view.suppressed, [1, 1, 2]);
-        let rows: Vec<_> = view.rows.iter().map(|r| (r.token_offset, r.row_offset, r.flags)).collect();
-        assert_eq!(rows, [(0, 0, 0), (3, 3, frame::ROW_SAMPLES | frame::ROW_MASKED), (3, 4, frame::ROW_SAMPLES)]);
+        let rows: Vec<_> = view.rows.iter().map(|r| (r.token_offset, r.row_offset, r.flags, r.drafts)).collect();
+        let expected = [(0, 0, 0, 0), (3, 3, frame::ROW_SAMPLES | frame::ROW_MASKED, 0), (3, 4, frame::ROW_SAMPLES, 1)];
+        assert_eq!(rows, expected);
         assert_eq!(view.saves, [frame::Save { block: 5, host_block: 6 }]);
         assert_eq!(view.loads, [frame::Load { host_block: 7, block: 8 }]);
     }
@@ -380,12 +392,19 @@ mod tests {
             request: RequestId(id),
             slot: 0,
             samples,
+            drafts: 0,
             mask: RowMask::Settled,
             logprobs,
             start: 0,
             count: 1,
         };
-        InFlight { step: StepId(3), rows: rows.iter().map(row).collect(), tokens: 1, submitted: Instant::now() }
+        InFlight {
+            step: StepId(3),
+            rows: rows.iter().map(row).collect(),
+            drafts: vec![],
+            tokens: 1,
+            submitted: Instant::now(),
+        }
     }
 
     #[test]
@@ -401,9 +420,9 @@ mod tests {
         };
         let (read, not_finite) = read(&step, &results, 100).expect("valid");
         assert_eq!(not_finite, [RequestId(2)]);
-        assert_eq!(read.rows[0], None);
-        assert_eq!(read.rows[1], Some(RowResult { token: 5, logprobs: None }));
-        let logprobs = read.rows[2].clone().and_then(|row| row.logprobs).expect("asked for");
+        assert_eq!(read.draws[0], None);
+        assert_eq!(read.draws[1], Some(RowResult { token: 5, logprobs: None }));
+        let logprobs = read.draws[2].clone().and_then(|row| row.logprobs).expect("asked for");
         assert_eq!(*logprobs, TokenLogprobs { chosen: -0.5, top: vec![(6, -0.5)] });
     }
 
@@ -417,7 +436,29 @@ mod tests {
             ..frame::Results::default()
         };
         let (read, not_finite) = read(&in_flight(&[(1, true, None)]), &results, 100).expect("valid");
-        assert_eq!((&read.rows[..], &not_finite[..]), (&[None][..], &[][..]));
+        assert_eq!((&read.draws[..], &not_finite[..]), (&[None][..], &[][..]));
+    }
+
+    #[test]
+    fn a_row_with_drafts_has_a_result_for_each_and_what_is_drawn_behind_a_wrong_one_is_not_looked_at() {
+        let mut step = in_flight(&[(1, false, None), (2, true, Some(1)), (3, true, None)]);
+        (step.rows[1].drafts, step.drafts) = (2, vec![7, 8]);
+        let results = |sampled: [u32; 3], flags: [u32; 3]| frame::Results {
+            step: 3,
+            sampled: [&[0][..], &sampled, &[6]].concat(),
+            flags: [&[0][..], &flags, &[0]].concat(),
+            chosen: vec![0.0, -1.0, -2.0, -3.0, -4.0],
+            top: (0..5).map(|at| (at, -(at as f32))).collect(),
+            ..frame::Results::default()
+        };
+        let (all, not_finite) = read(&step, &results([7, 9, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
+        assert_eq!(not_finite, [], "8 was not drawn");
+        let drawn: Vec<_> = all.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.token)).collect();
+        assert_eq!(drawn, [None, Some(7), Some(9), Some(5), Some(6)]);
+        let logprobs = all.draws[2].as_ref().and_then(|draw| draw.logprobs.as_deref()).expect("asked for");
+        assert_eq!(*logprobs, TokenLogprobs { chosen: -2.0, top: vec![(2, -2.0)] });
+        let (_, not_finite) = read(&step, &results([7, 8, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
+        assert_eq!(not_finite, [RequestId(2)]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub enum Call {
         step: StepId,
         /// How long it took.
         took_us: u32,
-        /// What each row drew.
+        /// What was drawn, in the order of `StepResults::draws`.
         tokens: Vec<Option<TokenId>>,
     },
     /// `disk_orders`: taking them changes the core.
@@ -87,7 +87,7 @@ pub enum Call {
 
 impl Call {
     pub(crate) fn commit(group: GroupId, results: &StepResults) -> Self {
-        let tokens = results.rows.iter().map(|row| row.as_ref().map(|result| result.token)).collect();
+        let tokens = results.draws.iter().map(|row| row.as_ref().map(|result| result.token)).collect();
         Self::Commit { group, step: results.step, took_us: results.took_us, tokens }
     }
 }

@@ -249,6 +249,7 @@ mod tests {
             hash_key: [1, 2],
             host_blocks: 0,
             disk_places: 0,
+            drafts_max: 0,
             prefix_caching: true,
             pin_share: 0,
             tenant_cache_share: 100,

@@ -217,10 +217,10 @@ impl Running<'_> {
                 }
             }
             Call::Commit { group, step, took_us, tokens } => {
-                let row = |token| RowResult { token, logprobs: None };
-                let rows = tokens.into_iter().map(|token| token.map(row)).collect();
+                let draw = |token| RowResult { token, logprobs: None };
+                let draws = tokens.into_iter().map(|token| token.map(draw)).collect();
                 // Refused then, refused now: the plans after it say so.
-                let _ = self.core.commit(group, StepResults { step, took_us, rows });
+                let _ = self.core.commit(group, StepResults { step, took_us, draws });
             }
             Call::WorkerLost(group) => self.core.worker_lost(group),
             Call::RemoveGroup(group) => {

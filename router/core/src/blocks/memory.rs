@@ -34,6 +34,7 @@ fn blocks(capacity: u32, kinds: Vec<Kind>) -> Blocks {
         hash_key: [1, 2],
         host_blocks: 0,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: true,
         pin_share: 0,
         tenant_cache_share: 100,
@@ -57,7 +58,7 @@ fn request(id: u32, tokens: u32) -> LiveRequest {
         party: Party::default(),
         deadline: None,
     };
-    LiveRequest::new(new, 1 << 20)
+    LiveRequest::new(new, 1 << 20, false)
 }
 
 /// Computes a request and lets go of it: all of its blocks stay findable.

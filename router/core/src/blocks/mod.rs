@@ -69,6 +69,10 @@ impl Blocks {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    pub(crate) fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
     pub(crate) fn kinds(&self) -> &Kinds {
         &self.kinds
     }

@@ -110,6 +110,7 @@ pub(crate) fn config() -> CoreConfig {
         hash_key: [1, 2],
         host_blocks: 0,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: true,
         pin_share: 0,
         tenant_cache_share: 100,
@@ -224,7 +225,7 @@ impl Load {
         let plan = site.plans.pop_front().expect("it was running");
         let took = (self.cost)(&plan); // the clock of the worker knows no noise of the machine around it
         site.done_at = None;
-        let rows = plan
+        let draws = plan
             .rows
             .iter()
             .map(|row| {
@@ -235,7 +236,7 @@ impl Load {
             })
             .collect();
         let took_us = u32::try_from(took).expect("steps take less than an hour");
-        self.core.commit(group, StepResults { step: plan.step, took_us, rows }).expect("as planned");
+        self.core.commit(group, StepResults { step: plan.step, took_us, draws }).expect("as planned");
         self.hear();
     }
 

@@ -141,9 +141,12 @@ impl World {
     pub(super) fn lose(&mut self, group: GroupId) {
         let site = self.site(group);
         site.findable.clear();
+        let mut had_drafts = false;
         if let Some(worker) = site.worker.take() {
+            had_drafts = worker.has_drafts();
             worker.die(&mut self.host);
         }
+        self.seen.kills_with_drafts += u64::from(had_drafts);
         self.core.worker_lost(group);
     }
 
@@ -187,11 +190,11 @@ impl World {
         let Some(mut results) = worker.results.pop_front() else { return };
         match kind {
             0 => results.step = results.step.next(),
-            1 => results.rows.push(None),
-            2 | 3 if results.rows.is_empty() => results.rows.push(None),
-            2 => drop(results.rows.pop()),
-            _ if may_lack_tokens => results.rows.push(None), // a missing token may be right
-            _ => results.rows[0] = if results.rows[0].is_some() { None } else { Some(requests::row_result()) },
+            1 => results.draws.push(None),
+            2 | 3 if results.draws.is_empty() => results.draws.push(None),
+            2 => drop(results.draws.pop()),
+            _ if may_lack_tokens => results.draws.push(None), // a missing token may be right
+            _ => results.draws[0] = if results.draws[0].is_some() { None } else { Some(requests::row_result()) },
         }
         let before = self.core.counts();
         self.core.commit(group, results).expect_err("garbled results are refused");
@@ -220,6 +223,11 @@ impl World {
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
             seen.chunks += u64::from(!row.samples);
+            seen.drafts_in_company += u64::from(row.drafts > 0 && plan.rows.len() > 1);
+            let takes_blocks = plan.appends.iter().any(|append| append.slot == row.slot);
+            seen.drafts_taking_blocks += u64::from(row.drafts > 0 && takes_blocks);
+            assert!(row.drafts <= self.config.drafts_max);
+            assert!(row.drafts == 0 || row.samples && !row.masked && row.known == row.count, "{row:?}");
         }
         for admit in &plan.admits {
             seen.histories += u64::from(!admit.history.is_empty());

@@ -108,6 +108,10 @@ fn check_explanation(explanation: &Explanation, now: Micros) {
         }
         None => assert_eq!(waited.total(), until.0 - arrival.0, "{explanation:?}"),
     }
+    assert!(
+        explanation.accepted <= explanation.drafted && explanation.accepted <= explanation.drawn,
+        "{explanation:?}"
+    );
     assert!(explanation.cached_host + explanation.cached_disk <= explanation.cached, "{explanation:?}");
     let missed = explanation.missed;
     let told = explanation.cached + missed.evicted + missed.too_short + explanation.new_tokens();

@@ -163,6 +163,12 @@ seen! {
     disk_blocks_restored,
     clears,
     unsampled,
+    drafts,
+    drafts_accepted,
+    drafts_rejected,
+    drafts_in_company,
+    drafts_taking_blocks,
+    kills_with_drafts,
     rushes,
     long_queues,
     long_waits,
@@ -290,6 +296,9 @@ impl World {
         self.seen.host_hits += counts.host_hits;
         self.seen.disk_hits += counts.disk_hits;
         self.seen.unsampled += counts.unsampled;
+        self.seen.drafts += counts.drafted_tokens;
+        self.seen.drafts_accepted += counts.accepted_tokens;
+        self.seen.drafts_rejected += counts.drafted_tokens - counts.accepted_tokens;
         self.seen.preemptions += counts.preemptions;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
@@ -341,7 +350,7 @@ fn config(random: &mut Random) -> CoreConfig {
     let longest = max_model_len.div_ceil(block_size);
     let kinds = kinds::kinds(random);
     let limits = Limits {
-        slots: max_running + random.within(0..=2),
+        slots: max_running + random.within(0..=6),
         tokens: random.within(1..=60),
         appends: longest * kinds::tables(&kinds) + random.within(0..=20),
         saves: random.within(1..=4),
@@ -366,6 +375,7 @@ fn config(random: &mut Random) -> CoreConfig {
         hash_key: [random.next(), random.next()],
         host_blocks,
         disk_places: if host_blocks > 0 { disk_places } else { 0 },
+        drafts_max: if random.once_in(2) { 0 } else { random.within(1..=8) },
         prefix_caching: !random.once_in(10),
         pin_share: if random.once_in(2) { 0 } else { random.within(1..=100) },
         tenant_cache_share: if random.once_in(2) { 100 } else { random.within(0..=99) },

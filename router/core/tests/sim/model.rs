@@ -3,7 +3,7 @@
 //! Each kind of layers keeps a hash of its own for each token. A full one's hashes all tokens up to it, and a draw reads
 //! all of them. A window's is made of the oldest one that the token sees, the latest, and the token; a draw reads those
 //! that it sees. A state is one hash of all tokens. A draw depends on what it reads, the request's sampling, and for
-//! penalties a tally of all its tokens. So a wrong block, a missed copy, a block that was used again too early, a block
+//! penalties a tally of all its tokens. With `top_k` most of a text repeats itself, so that drafts come true. So a wrong block, a missed copy, a block that was used again too early, a block
 //! that a window still needed, a state that was continued from another one, a wrong start or a wrong history gives
 //! another token.
 
@@ -90,6 +90,11 @@ impl Draw<'_> {
         noise = mix(noise, mix(self.tally, u64::from(self.prompt_len)));
         for &(token, bias) in &self.sampling.logit_bias {
             noise = mix(noise, mix(u64::from(token), u64::from(bias.to_bits())));
+        }
+        let repeats = self.sampling.top_k > 0 && noise >> 61 != 0; // seven times of eight
+        let often = self.position.checked_rem(self.sampling.top_k).unwrap_or(0);
+        if repeats && !(self.position < self.suppress_until && self.suppressed.contains(&often)) {
+            return often;
         }
         loop {
             let token = (noise % u64::from(VOCAB_SIZE)) as TokenId;

@@ -50,6 +50,9 @@ pub(crate) fn request(
     if random.once_in(3) {
         sampling.presence_penalty = 0.5;
     }
+    if random.once_in(2) {
+        sampling.top_k = random.within(1..=5);
+    }
     NewRequest {
         id,
         prompt: prompt.into(),

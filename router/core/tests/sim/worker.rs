@@ -98,7 +98,7 @@ impl Worker {
             target.fill(None);
             target[..copy.tokens as usize].copy_from_slice(&source[..copy.tokens as usize]);
         }
-        let mut results = vec![None; plan.rows.len()];
+        let mut results = vec![Vec::new(); plan.rows.len()];
         let mut offset = 0;
         let mut rows: Vec<(usize, Row, &[TokenId])> = Vec::new();
         for (at, &row) in plan.rows.iter().enumerate() {
@@ -113,7 +113,8 @@ impl Worker {
             let misses = row.masked && self.masks_miss && random.once_in(4);
             results[at] = self.compute(row, tokens, &moves, misses);
         }
-        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), rows: results });
+        let draws = results.into_iter().flatten().collect();
+        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), draws });
     }
 
     /// The worker dies: what it was saving is half there.
@@ -121,6 +122,11 @@ impl Worker {
         for save in self.plans.iter().flat_map(|plan| &plan.saves) {
             host[save.to.index()].fill(None);
         }
+    }
+
+    /// Whether a row of a step in flight has drafts.
+    pub(crate) fn has_drafts(&self) -> bool {
+        self.plans.iter().flat_map(|plan| &plan.rows).any(|row| row.drafts > 0)
     }
 
     /// What steps in flight are about to read of the host's memory.
@@ -144,8 +150,9 @@ impl Worker {
         *place = Some(Slot { admit, tables, states, tally, drawn: None, is_stale: false });
     }
 
-    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Option<RowResult> {
-        assert!(row.count >= 1 && row.count - row.known <= 1);
+    /// What is drawn behind the row's last token and behind each of its drafts.
+    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Vec<Option<RowResult>> {
+        assert!(row.count > row.drafts && row.count - row.known <= 1);
         let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
         let is_nonsense = slot.is_stale && row.known < row.count;
         // A first row whose mask has missed leaves nothing behind: any token will do.
@@ -168,15 +175,24 @@ impl Worker {
             }
         }
         if !row.samples {
-            return None;
+            return vec![None];
         }
         if misses || is_nonsense {
             self.slot(row.slot).is_stale = true;
-            return (!misses).then_some(RowResult { token: 0, logprobs: None }); // nobody may look at it
+            return vec![(!misses).then_some(RowResult { token: 0, logprobs: None })]; // nobody may look at it
         }
         let end = row.start + row.count;
-        let context = model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
-        let slot = self.slots[row.slot.index()].as_mut().expect("looked at above");
+        let draws = (end - row.drafts..=end).map(|position| Some(self.draw(row.slot, position))).collect();
+        if row.drafts > 0 {
+            self.slot(row.slot).drawn = None; // nobody knows yet which one counts
+        }
+        draws
+    }
+
+    /// What stands at `end`, behind all that is kept before.
+    fn draw(&mut self, slot: SlotId, end: u32) -> RowResult {
+        let context = model::context(&self.kinds, end - 1, |kind, position| self.read(slot, kind, position));
+        let slot = self.slots[slot.index()].as_mut().expect("rows name slots in use");
         let token = Draw {
             context,
             position: end,
@@ -192,7 +208,7 @@ impl Worker {
             slot.tally = slot.tally.wrapping_add(model::tally(token));
         }
         let logprobs = slot.admit.sampling.logprobs.map(|_| Box::new(logprobs(token)));
-        Some(RowResult { token, logprobs })
+        RowResult { token, logprobs }
     }
 
     /// Carries a slot's state on over a row's tokens, from block to block as it was told, else in place.
@@ -263,6 +279,7 @@ impl Worker {
             ("loads", plan.loads.len(), limits.loads),
             ("copies", plan.copies.len(), limits.copies),
             ("states", plan.states.len(), limits.states),
+            ("results", total(&mut plan.rows.iter().map(Row::results)), limits.slots),
             ("tokens", total(&mut plan.rows.iter().map(|row| row.count as usize)), limits.tokens),
             ("biases", total(&mut plan.admits.iter().map(|admit| admit.sampling.logit_bias.len())), limits.biases),
             ("suppressed", total(&mut plan.admits.iter().map(|admit| admit.suppressed.len())), limits.suppressed),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
+    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, Row, RowResult,
     Sampling, StepResults, StopRule, TokenId,
 };
 
@@ -12,7 +12,7 @@ pub(crate) const STOP: TokenId = 99;
 
 pub(crate) fn config() -> CoreConfig {
     let limits = Limits {
-        slots: 4,
+        slots: 16,
         tokens: 64,
         appends: 64,
         saves: 0,
@@ -35,6 +35,7 @@ pub(crate) fn config() -> CoreConfig {
         hash_key: [1, 2],
         host_blocks: 0,
         disk_places: 0,
+        drafts_max: 0,
         prefix_caching: true,
         pin_share: 50,
         tenant_cache_share: 100,
@@ -67,8 +68,8 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
 
 /// Results in which every sampling row draws `token`.
 pub(crate) fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
-    let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, took_us: 0, rows }
+    let draw = |row: &Row| vec![row.samples.then_some(RowResult { token, logprobs: None }); row.results()];
+    StepResults { step: plan.step, took_us: 0, draws: plan.rows.iter().flat_map(draw).collect() }
 }
 
 pub(crate) fn commit(core: &mut Core, plan: &Plan, token: TokenId) {

@@ -32,6 +32,7 @@ pub(super) fn new_core(
         hash_key,
         host_blocks: below.host_blocks,
         disk_places: below.disk_places,
+        drafts_max: config.drafts_max,
         prefix_caching: config.prefix_caching,
         pin_share: config.pin_share,
         tenant_cache_share: config.tenant_cache_share,

@@ -169,6 +169,7 @@ impl Rig {
             workers: plays.iter().map(worker).collect(),
             load,
             max_running: 16,
+            drafts_max: 0,
             token_budget: 64,
             queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,

@@ -122,6 +122,7 @@ pub(crate) fn json(told: &Explanation) -> Value {
             "known_under_another_salt": told.missed.has_other_salt,
         },
         "completion_tokens": told.drawn,
+        "drafts": { "computed": told.drafted, "accepted": told.accepted },
         "prompt_chunks": told.chunks,
         "steps": told.steps,
         "steps_ms": ms(told.steps_us),
@@ -167,6 +168,9 @@ pub(crate) fn text(told: &Explanation, end: &str) -> String {
         seconds(told.steps_us),
         told.chunks
     ));
+    if told.drafted > 0 {
+        line(format!("{} tokens were drafted, {} of them drawn", told.drafted, told.accepted));
+    }
     if told.preempted.times > 0 {
         line(format!(
             "preempted {} times, which gave up {} tokens: {} were computed again",

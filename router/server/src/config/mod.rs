@@ -21,7 +21,9 @@ pub use setting::{Default, Derived, Scope, Section, Setting, Settings};
 pub use tree::{Engine, General, Hub, Log, Model, Server, Worker};
 pub use units::{Bytes, Count, Seed, Tokens};
 pub use value::{Arity, Auto, Row, Value, Word};
-pub use words::{BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Url, WorkerAddress};
+pub use words::{
+    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Speculate, Url, WorkerAddress,
+};
 
 pub(crate) use page::{explain, flags_page, help};
 pub(crate) use setting::settings;
@@ -89,6 +91,14 @@ impl Config {
     pub fn max_running(&self) -> u32 {
         const USUAL: u32 = 256;
         self.engine.max_running.said().map_or(USUAL.min(self.engine.token_budget.0), |count| count.0)
+    }
+
+    /// Drafts of a request in a step at most; 0: none.
+    pub fn drafts_max(&self) -> u32 {
+        match self.engine.speculate {
+            Speculate::Off => 0,
+            Speculate::Ngram => self.engine.speculate_max.0,
+        }
     }
 
     /// How many workers serve.

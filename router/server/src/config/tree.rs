@@ -8,7 +8,9 @@ use pelton_engine::Endpoint;
 use super::setting::settings;
 use super::units::{Bytes, Count, Room, Tokens};
 use super::value::Auto;
-use super::words::{BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Url, WorkerAddress};
+use super::words::{
+    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Speculate, Url, WorkerAddress,
+};
 
 settings! {
     /// General
@@ -121,6 +123,12 @@ settings! {
         /// How long a step that draws tokens should take, such as 50ms: prompts are cut so that those who read do not wait longer
         /// for their next token. Not set: prompts take what `token-budget` allows.
         itl_target: Option<Duration>;
+        /// Whether tokens are drafted, so that a step may draw several of a request: `ngram` drafts what has followed the request's
+        /// latest tokens before, which pays where answers repeat what stands in the prompt or in themselves. The tokens are the same
+        /// as with `off`.
+        speculate: Speculate = "off";
+        /// Drafts of a request in one step at most. Requests with a grammar or with penalties have none.
+        speculate_max: Count<1, 64> = "8";
         /// Whether blocks of a finished request serve later ones that begin alike.
         prefix_caching: bool = "true";
         /// How many percent of a worker's KV blocks prompts may take whose clients want them to be kept (`prompt_cache_retention`);

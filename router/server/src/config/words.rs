@@ -118,6 +118,16 @@ words! {
 }
 
 words! {
+    /// Where drafts of tokens come from.
+    Speculate {
+        /// There are none.
+        Off = "off",
+        /// From where the request's text has come by before.
+        Ngram = "ngram",
+    }
+}
+
+words! {
     /// The least important message that is still logged.
     LogLevel {
         /// What failed.

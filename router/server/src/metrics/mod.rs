@@ -193,6 +193,9 @@ impl Metrics {
         shown.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", stats.prompt_tokens);
         shown.counter("vllm:prompt_tokens_cached_total", "Of those, found in the prefix cache.", stats.cached_tokens);
         shown.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
+        let (drafted, accepted) = (stats.drafted_tokens, stats.accepted_tokens);
+        shown.counter("vllm:spec_decode_num_draft_tokens_total", "Drafts of tokens computed.", drafted);
+        shown.counter("vllm:spec_decode_num_accepted_tokens_total", "Of those, drawn by the model.", accepted);
         let series = [
             ([("reason", "requests")], stats.queue.refused_by_requests),
             ([("reason", "tokens")], stats.queue.refused_by_tokens),
@@ -272,6 +275,9 @@ impl Metrics {
             stats.disk_faults,
         );
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
+        shown.counter("pelton_spec_draft_tokens_total", "Drafts of tokens computed.", stats.drafted_tokens);
+        let accepted = "Of those, drawn by the model: each saved its request a step.";
+        shown.counter("pelton_spec_accepted_tokens_total", accepted, stats.accepted_tokens);
         let late = "Tokens drawn a step later, because their grammar's mask did not come in time.";
         shown.counter("pelton_late_masks_total", late, stats.unsampled);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);

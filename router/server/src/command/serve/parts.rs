@@ -76,7 +76,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         memory_limit_bytes: config.engine.memory_limit.said().map_or(share.memory_bytes, |bytes| bytes.0),
         block_size: config.engine.block_size.said().map_or(0, |size| size.0),
         threads: config.worker.threads.said().map_or(share.threads, |threads| threads.0),
-        slots: config.max_running(),
+        slots: pelton_engine::slots(config.max_running(), config.drafts_max()),
         token_budget: config.engine.token_budget.0,
         device: config.worker.device.word().to_owned(),
         quantize: config.model.quantize.word().to_owned(),
@@ -90,6 +90,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         workers: workers(config)?,
         load,
         max_running: config.max_running(),
+        drafts_max: config.drafts_max(),
         token_budget: config.engine.token_budget.0,
         itl_target: config.engine.itl_target,
         queue: QueueLimits {
@@ -272,6 +273,17 @@ mod tests {
         assert!(engine.load.memory_limit_bytes > 0 && engine.load.threads > 0);
         assert_eq!((engine.max_running, engine.load.slots, engine.token_budget), (100, 100, 100));
         assert!(matches!(&engine.workers[..], [WorkerSpec::Spawn { .. }]));
+    }
+
+    #[test]
+    fn a_worker_has_slots_for_the_drafts_of_one_more_request_than_run() {
+        let slots = |arguments: &[(&str, &str)]| {
+            let engine = engine_config(&config(arguments), Path::new("/model")).expect("no file is read");
+            (engine.drafts_max, engine.load.slots, engine.slots())
+        };
+        assert_eq!(slots(&[("max_running", "4"), ("speculate_max", "5")]), (0, 4, 4));
+        assert_eq!(slots(&[("max_running", "4"), ("speculate", "ngram")]), (8, 12, 12));
+        assert_eq!(slots(&[("max_running", "4"), ("speculate", "ngram"), ("speculate_max", "5")]), (5, 9, 9));
     }
 
     #[test]
