@@ -23,7 +23,7 @@ ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
 ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
-ROW_SAMPLES, ROW_MASKED = 1, 2  # of ROW_FLAGS
+ROW_SAMPLES, ROW_MASKED, ROW_POOLS = 1, 2, 4  # of ROW_FLAGS
 UNSAMPLED = 2  # of a result's flags
 
 
@@ -89,13 +89,15 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What each row drew, by row number. Rows that do not sample are zero."""
+    """What each row drew or pooled, by row number. Rows that do not sample are zero; vectors of rows that do not pool mean
+    nothing."""
 
     sampled: Ints  # [rows]
     flags: Ints  # [rows]
     chosen_logprob: Floats  # [rows]
     top_ids: Ints  # [rows, top_logprobs]
     top_logprobs: Floats  # [rows, top_logprobs]
+    pooled: Floats  # [rows, pooled_width]
 
 
 class FrameViews:
@@ -106,6 +108,7 @@ class FrameViews:
         self.slots = memory.layout["rows"][2]
         self.tokens = memory.layout["tokens"][2]
         self.top_logprobs = memory.layout["top_ids"][1]
+        self.pooled_width = memory.layout["pooled"][1]
         self._frames = [
             {
                 name: _region(words, memory.preamble_bytes + frame * memory.frame_stride, *place)
@@ -135,6 +138,7 @@ class FrameViews:
                 chosen_logprob=region["chosen_logprob"][:rows, 0].view(np.float32),
                 top_ids=region["top_ids"][:rows],
                 top_logprobs=region["top_logprobs"][:rows].view(np.float32),
+                pooled=region["pooled"][:rows].view(np.float32),
             ),
         )
 

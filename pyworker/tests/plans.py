@@ -20,6 +20,7 @@ CAPACITIES = {
     "top_logprobs": 3,
     "saves": 8,
     "loads": 8,
+    "pooled_width": 4,
 }
 
 

@@ -111,15 +111,16 @@ impl Inline {
 
     /// Used words of each region of a result, none above its capacity.
     fn result_regions(&self, header: &ResultHeader) -> Result<Vec<(Region, usize)>, FrameError> {
-        let place = self.memory.layout().place(Region::TopIds);
-        if header.rows > place.capacity {
+        let [tops, vectors] = [Region::TopIds, Region::Pooled].map(|region| self.memory.layout().place(region));
+        if header.rows > tops.capacity {
             let step = crate::checksum::whole(header.step_lo, header.step_hi);
-            let (region, got, capacity) = (Region::Sampled, header.rows.into(), place.capacity);
+            let (region, got, capacity) = (Region::Sampled, header.rows.into(), tops.capacity);
             return Err(FrameError::TooMany { step, region, got, capacity });
         }
         let rows = header.rows as usize;
-        let top = if header.top == 0 { 0 } else { rows * place.words };
-        Ok(result_regions(rows, top).into())
+        let top = if header.top == 0 { 0 } else { rows * tops.words };
+        let pooled = if header.pooled == 0 { 0 } else { rows * vectors.words };
+        Ok(result_regions(rows, top, pooled).into())
     }
 
     fn put(

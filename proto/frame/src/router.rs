@@ -22,6 +22,8 @@ pub struct Results {
     pub chosen: Vec<f32>,
     /// `top_logprobs` entries per row, likeliest first. Empty if no row's request asked for any.
     pub top: Vec<(u32, f32)>,
+    /// `pooled_width` numbers per row; they mean nothing where the row does not pool. Empty if no row does.
+    pub pooled: Vec<f32>,
 }
 
 /// Plans go in, results come out in the same order. Dropping it tells the worker that no more frames will come.
@@ -39,6 +41,7 @@ struct Due {
     step: u64,
     rows: u32,
     top: bool,
+    pools: bool,
 }
 
 impl RouterEnd {
@@ -96,7 +99,7 @@ impl RouterEnd {
         let header = plan.header(self.epoch(), top);
         self.memory.write(frame, Region::Header, bytemuck::cast_slice(&[header]));
         self.submitted = self.submitted.wrapping_add(1);
-        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, top });
+        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, top, pools: plan.pools() });
         self.memory.submissions().raise();
         Ok(())
     }
@@ -120,10 +123,12 @@ impl RouterEnd {
     fn copy_out(&mut self, frame: u32, due: &Due) -> Result<Results, FrameError> {
         // First the copy, of as much as is due whatever the header claims; then the checks, on the copy alone.
         let rows = due.rows as usize;
-        let top = if due.top { rows * self.memory.layout().capacities().top_logprobs as usize } else { 0 };
+        let capacities = self.memory.layout().capacities();
+        let top = if due.top { rows * capacities.top_logprobs as usize } else { 0 };
+        let pooled = if due.pools { rows * capacities.pooled_width as usize } else { 0 };
         self.scratch.clear();
         self.memory.read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut self.scratch);
-        for (region, words) in result_regions(rows, top) {
+        for (region, words) in result_regions(rows, top, pooled) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         let (header, arrays) = self.scratch.split_at(ResultHeader::WORDS);
@@ -134,7 +139,8 @@ impl RouterEnd {
         let (sampled, arrays) = arrays.split_at(rows);
         let (flags, arrays) = arrays.split_at(rows);
         let (chosen, arrays) = arrays.split_at(rows);
-        let (ids, logprobs) = arrays.split_at(top);
+        let (ids, arrays) = arrays.split_at(top);
+        let (logprobs, vectors) = arrays.split_at(top);
         Ok(Results {
             step: due.step,
             duration_us: header.duration_us,
@@ -142,6 +148,7 @@ impl RouterEnd {
             flags: flags.to_vec(),
             chosen: floats(chosen),
             top: ids.iter().copied().zip(floats(logprobs)).collect(),
+            pooled: floats(vectors),
         })
     }
 
@@ -151,6 +158,7 @@ impl RouterEnd {
             ("step", whole(header.step_lo, header.step_hi), due.step),
             ("rows", header.rows.into(), due.rows.into()),
             ("top", header.top.into(), u64::from(due.top)),
+            ("pooled", header.pooled.into(), u64::from(due.pools)),
         ];
         for (field, got, expected) in fields {
             if got != expected {
@@ -174,13 +182,14 @@ impl Drop for RouterEnd {
 }
 
 /// Used words of the result's regions, in order.
-pub(crate) fn result_regions(rows: usize, top: usize) -> [(Region, usize); 5] {
+pub(crate) fn result_regions(rows: usize, top: usize, pooled: usize) -> [(Region, usize); 6] {
     [
         (Region::Sampled, rows),
         (Region::Flags, rows),
         (Region::ChosenLogprob, rows),
         (Region::TopIds, top),
         (Region::TopLogprobs, top),
+        (Region::Pooled, pooled),
     ]
 }
 

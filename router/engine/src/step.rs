@@ -35,6 +35,7 @@ pub(crate) fn capacities(max_running: u32, token_budget: u32) -> frame::Capaciti
         // The longest context, with penalties.
         history: CONTEXT_MAX,
         top_logprobs: 20,
+        pooled_width: 0,
         saves: MOVES_MAX,
         loads: MOVES_MAX,
     }
@@ -398,6 +399,7 @@ mod tests {
             flags: vec![0, frame::RESULT_NOT_FINITE, 0],
             chosen: vec![0.0, 0.0, -0.5],
             top: vec![(0, 0.0), (0, 0.0), (0, 0.0), (0, 0.0), (6, -0.5), (7, -1.0)],
+            pooled: Vec::new(),
         };
         let (read, not_finite) = read(&step, &results, 100).expect("valid");
         assert_eq!(not_finite, [RequestId(2)]);

@@ -224,6 +224,8 @@ pub(crate) async fn load(
         kept_bytes: options.kept_bytes,
         model_backend: options.model_backend.clone(),
         trust_remote_code: options.trust_remote_code,
+        task: options.task.clone(),
+        pooling: options.pooling.clone(),
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

@@ -96,6 +96,10 @@ pub struct LoadOptions {
     pub model_backend: String,
     /// Whether Python code in the model's folder may run.
     pub trust_remote_code: bool,
+    /// "auto", "generate", "embed" or "classify".
+    pub task: String,
+    /// "mean", "cls" or "last"; empty: as the checkpoint says.
+    pub pooling: String,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

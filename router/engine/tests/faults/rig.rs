@@ -164,6 +164,8 @@ impl Rig {
             kept_bytes: 0,
             model_backend: "auto".to_owned(),
             trust_remote_code: false,
+            task: "auto".to_owned(),
+            pooling: String::new(),
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),

@@ -86,6 +86,7 @@ impl Script for Play {
             budget: Some(Budget { kv_bytes_per_block: BLOCK_BYTES as u64, ..Budget::default() }),
             numerics_id: "plain tokens".to_owned(),
             invariant: true,
+            pooling: None,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
         Ok(Box::pin(tokio_stream::once(Ok(last))))

@@ -21,7 +21,9 @@ pub use setting::{Default, Derived, Scope, Section, Setting, Settings};
 pub use tree::{Engine, General, Hub, Log, Model, Server, Worker};
 pub use units::{Bytes, Count, Seed, Tokens};
 pub use value::{Arity, Auto, Row, Value, Word};
-pub use words::{BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Url, WorkerAddress};
+pub use words::{
+    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret, Task, Url, WorkerAddress,
+};
 
 pub(crate) use page::{explain, flags_page, help};
 pub(crate) use setting::settings;
