@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult, Sampling,
-    StepResults, StopRule,
+    CacheScope, Core, CoreConfig, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult,
+    Sampling, StepResults, StopRule,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -96,7 +96,8 @@ fn measure(size: Size) -> Cost {
         let due = std::mem::replace(&mut ahead, next);
         let rows = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows }).expect("as planned");
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, rows, ..StepResults::default() })
+            .expect("as planned");
         core.events().for_each(|event| drop(black_box(event)));
         commit_time += begin.elapsed();
     }
@@ -146,6 +147,7 @@ fn filled(size: Size) -> Core {
             id: RequestId(id),
             prompt: vec![token; 32].into(),
             generated: Vec::new(),
+            goal: Goal::Tokens,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 4_000, min_tokens: 0, stop_ids: [2].into() },
             masked: false,

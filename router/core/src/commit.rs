@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::epoch::{Owner, SentRow};
-use crate::{Event, GroupId, RowResult, StepId, StepResults};
+use crate::{Event, FinishReason, GroupId, RowResult, StepId, StepResults};
 
 /// Results that do not belong to the step that is due. Nothing was changed; the caller replaces the worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,14 @@ pub enum CommitError {
         /// Whether it samples.
         samples: bool,
     },
+    /// A vector for each row that pools.
+    #[error("{got} vectors came for {expected} rows that pool")]
+    WrongVectorCount {
+        /// Rows that pool.
+        expected: usize,
+        /// Vectors of the results.
+        got: usize,
+    },
 }
 
 impl Core {
@@ -54,8 +62,14 @@ impl Core {
         for &source in &due.sources {
             epoch.blocks.give_source(source);
         }
+        let mut vectors = results.vectors.into_iter();
         for (&row, result) in due.rows.iter().zip(results.rows) {
-            self.commit_row(group, row, result, results.took_us);
+            let given = match result {
+                Some(result) => Given::Token(result),
+                None if row.pools => Given::Vector(vectors.next().expect("check() has counted them")),
+                None => Given::Nothing,
+            };
+            self.commit_row(group, row, given, results.took_us);
         }
         self.land(group, &due);
         self.totals.steps += 1;
@@ -63,14 +77,14 @@ impl Core {
         Ok(())
     }
 
-    fn commit_row(&mut self, group: GroupId, row: SentRow, result: Option<RowResult>, took_us: u32) {
+    fn commit_row(&mut self, group: GroupId, row: SentRow, given: Given, took_us: u32) {
         let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner
             && !row.is_void
         {
-            let is_unsampled = row.masked && result.is_none();
+            let is_unsampled = row.masked && matches!(given, Given::Nothing);
             let end = row.end - u32::from(is_unsampled); // a row that is taken back is computed again from its last token on
             let before = std::mem::replace(&mut running.committed, end);
             running.draws -= u32::from(row.samples);
@@ -83,26 +97,40 @@ impl Core {
             request.account.step(took_us);
             epoch.index_computed(row.slot, request);
             epoch.pass(row.slot, before);
-            if let Some(RowResult { token, logprobs }) = result {
-                let id = request.place.id;
-                if request.drawn() == 0 {
-                    request.account.first_token(now);
+            let id = request.place.id;
+            let end = match given {
+                Given::Nothing => None,
+                Given::Token(RowResult { token, logprobs }) => {
+                    if request.drawn() == 0 {
+                        request.account.first_token(now);
+                    }
+                    totals.generated_tokens += 1;
+                    events.push(Event::Token { request: id, token, logprobs });
+                    request.push(token).inspect(|_| lengths.learn(request.drawn()))
                 }
-                totals.generated_tokens += 1;
-                events.push(Event::Token { request: id, token, logprobs });
-                if let Some(reason) = request.push(token) {
-                    lengths.learn(request.drawn());
-                    let explanation = Box::new(requests.explain(key));
-                    events.push(Event::Finished { request: id, reason, explanation });
-                    epoch.leave(row.slot, requests);
-                    requests.settle_account(key);
-                    requests.remove(key);
-                    return;
+                Given::Vector(vector) => {
+                    events.push(Event::Vector { request: id, vector });
+                    Some(FinishReason::Vector)
                 }
+            };
+            if let Some(reason) = end {
+                let explanation = Box::new(requests.explain(key));
+                events.push(Event::Finished { request: id, reason, explanation });
+                epoch.leave(row.slot, requests);
+                requests.settle_account(key);
+                requests.remove(key);
+                return;
             }
         }
         epoch.settle(row.slot, requests);
     }
+}
+
+/// What a row brings.
+enum Given {
+    Nothing,
+    Token(RowResult),
+    Vector(Box<[f32]>),
 }
 
 fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), CommitError> {
@@ -116,8 +144,9 @@ fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), Com
         let may_be_missing = row.masked && result.is_none();
         row.samples != result.is_some() && !may_be_missing
     };
-    match rows.iter().zip(&results.rows).position(is_wrong) {
-        Some(row) => Err(CommitError::WrongRow { row, samples: rows[row].samples }),
-        None => Ok(()),
+    if let Some(row) = rows.iter().zip(&results.rows).position(is_wrong) {
+        return Err(CommitError::WrongRow { row, samples: rows[row].samples });
     }
+    let (expected, got) = (rows.iter().filter(|row| row.pools).count(), results.vectors.len());
+    if got == expected { Ok(()) } else { Err(CommitError::WrongVectorCount { expected, got }) }
 }

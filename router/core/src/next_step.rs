@@ -8,7 +8,7 @@ use crate::hit::Hit;
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 use crate::state;
-use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId};
+use crate::{Admit, Append, BlockId, Copy, CoreConfig, Goal, Limits, Load, Plan, Row, Save, SlotId, StepId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
 const CHUNK_MIN: u32 = 16;
@@ -218,9 +218,11 @@ impl NextStep {
             let longer = || self.prices.micros(self.work).saturating_sub(self.prices.micros(before));
             request.account.chunk(if self.has_decoding { longer() } else { 0 });
         }
-        *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
+        let draws = request.goal == Goal::Tokens;
+        *(if count == 1 && draws { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
         let end = start + count;
-        let samples = end == known + running.draws;
+        let is_last = end == known + running.draws;
+        let (samples, pools) = (is_last && draws, is_last && !draws);
         let places = end.div_ceil(self.block_size) as usize;
         if places > running.appended {
             self.tell_blocks(slot, running, places);
@@ -234,8 +236,8 @@ impl NextStep {
         self.plan.tokens.extend_from_slice(tokens);
         let known = u32::try_from(tokens.len()).expect("at most `count`");
         let masked = samples && request.masked;
-        self.plan.rows.push(Row { slot, start, count, known, samples, masked });
-        self.rows.push(SentRow { slot, end, samples, masked, is_void: false });
+        self.plan.rows.push(Row { slot, start, count, known, samples, masked, pools });
+        self.rows.push(SentRow { slot, end, samples, masked, pools, is_void: false });
 
         running.appended = running.appended.max(places); // a row that was taken back may have reached further
         running.planned = end;

@@ -157,6 +157,8 @@ pub struct Row {
     pub samples: bool,
     /// Whether it is drawn within a mask: then it may come back without a token. Never if the row does not sample.
     pub masked: bool,
+    /// Whether the request's tokens end with this row and become a vector. Never if the row samples.
+    pub pools: bool,
 }
 
 /// Results of one step, in the order of its rows.
@@ -168,6 +170,8 @@ pub struct StepResults {
     pub took_us: u32,
     /// One entry per row; `None` where the row does not sample, or where its mask did not come in time.
     pub rows: Vec<Option<RowResult>>,
+    /// The vectors of the rows that pool, in their order.
+    pub vectors: Vec<Box<[f32]>>,
 }
 
 /// What one sampling row drew.

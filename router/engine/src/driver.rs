@@ -34,6 +34,7 @@ use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
+pub use begin::goal;
 pub(crate) use begin::kinds;
 use begin::{new_core, unfit};
 use keeping::Keeping;
@@ -261,13 +262,14 @@ impl Driver {
             && (known.numerics_id != report.numerics_id
                 || known.max_model_len != report.max_model_len
                 || known.block_size != report.block_size
-                || known.kinds != report.kinds)
+                || known.kinds != report.kinds
+                || known.pooling != report.pooling)
         {
             return Err(format!(
                 "worker {index} serves another model or computes otherwise than the first one: {report:?} against {known:?}"
             ));
         }
-        if let Some(why) = unfit(&report, &self.capacities) {
+        if let Some(why) = unfit(&report, &self.capacities, self.config.token_budget) {
             return Err(why);
         }
         let (id, blocks) = (self.groups[index].id, report.blocks);
@@ -321,7 +323,8 @@ impl Driver {
                         // Another worker's were not finite either: it is the request. Nothing it draws from here on means
                         // anything; its neighbours are computed apart from it.
                         self.core.as_mut().expect("a worker was attached").abort(request);
-                        let message = "the model's logits are not finite for this request".to_owned();
+                        let what = if self.gives_vectors() { "vector is" } else { "logits are" };
+                        let message = format!("the model's {what} not finite for this request");
                         self.fail(request, Failure::Internal(message));
                     }
                     let core = self.core.as_mut().expect("a worker was attached");
@@ -335,6 +338,10 @@ impl Driver {
                 Polled::Garbage(garbage) => return self.distrust(index, &garbage),
             }
         }
+    }
+
+    fn gives_vectors(&self) -> bool {
+        self.shared.status.borrow().model.as_ref().is_some_and(|model| model.pooling.is_some())
     }
 
     fn tell_events(&mut self) {
@@ -352,6 +359,10 @@ impl Driver {
                     self.stats.generated_tokens += 1;
                     self.journal.token(request, token, logprobs);
                     self.suspects.progressed(request);
+                }
+                Event::Vector { request, vector } => {
+                    self.stats.vectors += 1;
+                    self.journal.vector(request, vector);
                 }
                 Event::Finished { request, reason, explanation } => {
                     self.journal.finished(request, reason, explanation);

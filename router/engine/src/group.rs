@@ -172,8 +172,8 @@ impl Group {
                     true if row.known == row.count => RowMask::Due,
                     true => RowMask::Later,
                 };
-                let (slot, samples, start, count) = (row.slot.0, row.samples, row.start, row.count);
-                InFlightRow { request, slot, samples, mask, logprobs, start, count }
+                let (slot, samples, pools) = (row.slot.0, row.samples, row.pools);
+                InFlightRow { request, slot, samples, pools, mask, logprobs, start: row.start, count: row.count }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");

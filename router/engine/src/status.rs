@@ -93,6 +93,8 @@ pub struct Stats {
     pub disk_faults: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Vectors made.
+    pub vectors: u64,
     /// Rows that were computed a second time, because their masks did not come in time.
     pub unsampled: u64,
     /// Prompts that are kept because a client wants it.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pelton_frame::{HostMemory, MaskWriter, RouterEnd};
 use pelton_rpc::v1;
 
+use crate::Pooling;
+
 /// One thing that happened to a worker. The bell is rung after each.
 #[allow(clippy::large_enum_variant)] // a handful in a worker's life, each moved twice
 pub enum LinkEvent {
@@ -106,6 +108,8 @@ pub struct ModelReport {
     pub invariant: bool,
     /// What it takes.
     pub budget: Budget,
+    /// What it gives instead of tokens, if it does.
+    pub pooling: Option<Pooling>,
 }
 
 impl From<v1::Budget> for Budget {
@@ -153,6 +157,7 @@ impl ModelReport {
             numerics_id: report.numerics_id,
             invariant: report.invariant,
             budget: report.budget.unwrap_or_default().into(),
+            pooling: report.pooling.map(Pooling::check).transpose()?,
         })
     }
 }

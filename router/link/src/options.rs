@@ -151,7 +151,7 @@ pub struct LinkOptions {
     pub spec: WorkerSpec,
     /// What it loads.
     pub load: LoadOptions,
-    /// What a step may hold.
+    /// What a step may hold. How wide vectors are is for the model to say.
     pub capacities: Capacities,
     /// Rung after every event and every result.
     pub bell: Arc<Bell>,

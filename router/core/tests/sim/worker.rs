@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Admit, BlockId, CacheScope, CoreConfig, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove, StepId,
-    StepResults, TokenId, TokenLogprobs,
+    Admit, BlockId, CacheScope, CoreConfig, Goal, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove,
+    StepId, StepResults, TokenId, TokenLogprobs,
 };
 
 use super::model::{self, Draw};
@@ -19,7 +19,7 @@ pub(crate) struct Worker {
     copy_us: u32,
     slots: Vec<Option<Slot>>,
     plans: VecDeque<Plan>,
-    scopes: BTreeMap<RequestId, CacheScope>, // of all that were ever admitted here
+    asked: BTreeMap<RequestId, (CacheScope, Goal)>, // of all that were ever admitted here
     last_step: StepId,
     masks_miss: bool, // now and then, none comes in time
     /// Results that nobody has read yet.
@@ -28,6 +28,13 @@ pub(crate) struct Worker {
 
 /// What the workers of a host share: by block, by offset.
 pub(crate) type HostMemory = Vec<Vec<Option<u64>>>;
+
+/// What a row brings.
+enum Given {
+    Nothing,
+    Token(RowResult),
+    Vector(Box<[f32]>),
+}
 
 struct Slot {
     admit: Admit,
@@ -49,7 +56,7 @@ impl Worker {
             copy_us,
             slots: (0..limits.slots).map(|_| None).collect(),
             plans: VecDeque::new(),
-            scopes: BTreeMap::new(),
+            asked: BTreeMap::new(),
             last_step: StepId(0),
             masks_miss,
             results: VecDeque::new(),
@@ -57,8 +64,8 @@ impl Worker {
     }
 
     /// A step enters the frames.
-    pub(crate) fn receive(&mut self, plan: Plan, scope: impl Fn(RequestId) -> CacheScope) {
-        self.scopes.extend(plan.admits.iter().map(|admit| (admit.request, scope(admit.request))));
+    pub(crate) fn receive(&mut self, plan: Plan, asked: impl Fn(RequestId) -> (CacheScope, Goal)) {
+        self.asked.extend(plan.admits.iter().map(|admit| (admit.request, asked(admit.request))));
         self.check_limits(&plan);
         assert_eq!(plan.step, self.last_step.next(), "steps come without gaps");
         self.last_step = plan.step;
@@ -99,6 +106,7 @@ impl Worker {
             target[..copy.tokens as usize].copy_from_slice(&source[..copy.tokens as usize]);
         }
         let mut results = vec![None; plan.rows.len()];
+        let mut vectors = vec![None; plan.rows.len()];
         let mut offset = 0;
         let mut rows: Vec<(usize, Row, &[TokenId])> = Vec::new();
         for (at, &row) in plan.rows.iter().enumerate() {
@@ -111,9 +119,15 @@ impl Worker {
             let moves: Vec<StateMove> = plan.states.iter().copied().filter(|told| told.slot == row.slot).collect();
             assert!(row.samples || !row.masked, "a mask is for a row that draws");
             let misses = row.masked && self.masks_miss && random.once_in(4);
-            results[at] = self.compute(row, tokens, &moves, misses);
+            match self.compute(row, tokens, &moves, misses) {
+                Given::Nothing => {}
+                Given::Token(result) => results[at] = Some(result),
+                Given::Vector(vector) => vectors[at] = Some(vector),
+            }
         }
-        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), rows: results });
+        let vectors = vectors.into_iter().flatten().collect();
+        let took_us = took(&plan, self.copy_us);
+        self.results.push_back(StepResults { step: plan.step, took_us, rows: results, vectors });
     }
 
     /// The worker dies: what it was saving is half there.
@@ -144,7 +158,7 @@ impl Worker {
         *place = Some(Slot { admit, tables, states, tally, drawn: None, is_stale: false });
     }
 
-    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Option<RowResult> {
+    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Given {
         assert!(row.count >= 1 && row.count - row.known <= 1);
         let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
         let is_nonsense = slot.is_stale && row.known < row.count;
@@ -152,7 +166,8 @@ impl Worker {
         let latest = slot.drawn.or(slot.is_stale.then_some(0));
         let unknown = (row.known < row.count).then(|| latest.expect("an unknown token was drawn before"));
         let tokens: Vec<TokenId> = tokens.iter().copied().chain(unknown).collect();
-        let scope = &self.scopes[&slot.admit.request];
+        let (scope, goal) = &self.asked[&slot.admit.request];
+        let (goal, prompt_len) = (*goal, slot.admit.prompt_len);
         let meaning = |(position, token)| model::meaning(scope, position, token);
         let meanings: Vec<u64> = (row.start..).zip(tokens).map(meaning).collect();
         for (number, kind) in self.kinds.clone().into_iter().enumerate() {
@@ -167,15 +182,23 @@ impl Worker {
                 self.kept[block][offset] = Some(kept);
             }
         }
-        if !row.samples {
-            return None;
+        let end = row.start + row.count;
+        let context = || model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
+        if row.pools {
+            assert!(!row.samples && end == prompt_len, "a vector is of all tokens of a request");
+            return Given::Vector(model::vector(goal, context, &meanings));
         }
+        assert!(goal != Goal::VectorOfAll, "all tokens of such a request stand in one row");
+        if !row.samples {
+            return Given::Nothing;
+        }
+        assert!(goal == Goal::Tokens, "nothing is drawn for a vector");
         if misses || is_nonsense {
             self.slot(row.slot).is_stale = true;
-            return (!misses).then_some(RowResult { token: 0, logprobs: None }); // nobody may look at it
+            let nonsense = RowResult { token: 0, logprobs: None }; // nobody may look at it
+            return if misses { Given::Nothing } else { Given::Token(nonsense) };
         }
-        let end = row.start + row.count;
-        let context = model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
+        let context = context();
         let slot = self.slots[row.slot.index()].as_mut().expect("looked at above");
         let token = Draw {
             context,
@@ -192,7 +215,7 @@ impl Worker {
             slot.tally = slot.tally.wrapping_add(model::tally(token));
         }
         let logprobs = slot.admit.sampling.logprobs.map(|_| Box::new(logprobs(token)));
-        Some(RowResult { token, logprobs })
+        Given::Token(RowResult { token, logprobs })
     }
 
     /// Carries a slot's state on over a row's tokens, from block to block as it was told, else in place.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
+    CacheScope, Core, CoreConfig, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult,
     Sampling, StepResults, StopRule, TokenId,
 };
 
@@ -54,6 +54,7 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
         id: RequestId(id),
         prompt: prompt.into_iter().collect(),
         generated: Vec::new(),
+        goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
         masked: false,
@@ -68,7 +69,7 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
 /// Results in which every sampling row draws `token`.
 pub(crate) fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
     let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, took_us: 0, rows }
+    StepResults { step: plan.step, took_us: 0, rows, ..StepResults::default() }
 }
 
 pub(crate) fn commit(core: &mut Core, plan: &Plan, token: TokenId) {

@@ -1,6 +1,6 @@
 //! How a core begins: the configuration in its words.
 
-use pelton_core::{Core, CoreConfig, KINDS_MAX, Kind};
+use pelton_core::{Core, CoreConfig, Goal, KINDS_MAX, Kind};
 use pelton_frame::Capacities;
 
 use crate::{EngineConfig, LayerKind, ModelReport, step};
@@ -32,11 +32,25 @@ pub(super) fn new_core(
         hash_key,
         host_blocks: below.host_blocks,
         disk_places: below.disk_places,
-        prefix_caching: config.prefix_caching,
+        prefix_caching: has_prefix_cache(config, report),
         pin_share: config.pin_share,
         tenant_cache_share: config.tenant_cache_share,
-        tells_cache_changes: config.cache_events.is_some() && config.prefix_caching,
+        tells_cache_changes: config.cache_events.is_some() && has_prefix_cache(config, report),
     })
+}
+
+/// KV of tokens that see those behind them is of no use to another text.
+fn has_prefix_cache(config: &EngineConfig, report: &ModelReport) -> bool {
+    config.prefix_caching && goal(report) != Goal::VectorOfAll
+}
+
+/// What requests of this model give.
+pub fn goal(report: &ModelReport) -> Goal {
+    match &report.pooling {
+        None => Goal::Tokens,
+        Some(pooling) if pooling.is_bidirectional => Goal::VectorOfAll,
+        Some(_) => Goal::VectorOfLast,
+    }
 }
 
 /// The kinds of this model's layers. None has a state: no worker tells of one, and frames carry no moves of states.
@@ -49,7 +63,22 @@ pub(crate) fn kinds(report: &ModelReport) -> Vec<Kind> {
 }
 
 /// Why the core could not serve this model, if so.
-pub(super) fn unfit(report: &ModelReport, capacities: &Capacities) -> Option<String> {
+pub(super) fn unfit(report: &ModelReport, capacities: &Capacities, token_budget: u32) -> Option<String> {
+    if goal(report) == Goal::VectorOfAll {
+        if report.kinds != [LayerKind::Full] {
+            let kinds = &report.kinds;
+            return Some(format!(
+                "a model that sees all tokens of a text at once has layers of {kinds:?}; allowed: [Full]"
+            ));
+        }
+        if report.max_model_len > token_budget {
+            return Some(format!(
+                "the model sees all tokens of a text at once, and its {} are more than a step holds; \
+                 allowed: --max-model-len {token_budget} at most, or a larger --token-budget",
+                report.max_model_len
+            ));
+        }
+    }
     if report.max_model_len > step::CONTEXT_MAX {
         return Some(format!(
             "a context of {} tokens is more than a frame holds; allowed: --max-model-len {} at most",
@@ -74,6 +103,7 @@ pub(super) fn unfit(report: &ModelReport, capacities: &Capacities) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Gives, Pooling};
 
     fn report(max_model_len: u32, block_size: u32, kinds: Vec<LayerKind>) -> ModelReport {
         ModelReport {
@@ -88,6 +118,7 @@ mod tests {
             kinds,
             numerics_id: "plain".to_owned(),
             invariant: true,
+            pooling: None,
             budget: crate::Budget::default(),
         }
     }
@@ -95,7 +126,7 @@ mod tests {
     #[test]
     fn a_context_that_no_frame_holds_is_refused_and_the_refusal_names_what_fits() {
         let capacities = step::capacities(8, 64);
-        let unfit = |tokens, block, kinds: &[LayerKind]| unfit(&report(tokens, block, kinds.to_vec()), &capacities);
+        let unfit = |tokens, block, kinds: &[LayerKind]| unfit(&report(tokens, block, kinds.to_vec()), &capacities, 64);
         assert_eq!(unfit(step::CONTEXT_MAX, 16, &[LayerKind::Full]), None);
         assert!(
             unfit(step::CONTEXT_MAX + 1, 16, &[LayerKind::Full]).is_some_and(|why| why.contains("1048576 at most"))
@@ -108,6 +139,26 @@ mod tests {
                 .is_some_and(|why| why.contains("for 7 kinds") && why.contains("149792 at most"))
         );
         assert!(unfit(64, 16, &[LayerKind::Full; 17]).is_some_and(|why| why.contains("of 17 kinds")));
+    }
+
+    #[test]
+    fn a_model_that_sees_all_tokens_at_once_has_full_layers_and_texts_that_fit_a_step() {
+        let capacities = step::capacities(8, 64);
+        let gives = Gives::Embedding { normalize: true };
+        let pooling = |is_bidirectional| Some(Pooling { width: 8, is_bidirectional, gives: gives.clone() });
+        let bidirectional = |tokens, kinds: &[LayerKind]| {
+            unfit(&ModelReport { pooling: pooling(true), ..report(tokens, 16, kinds.to_vec()) }, &capacities, 64)
+        };
+        assert_eq!(bidirectional(64, &[LayerKind::Full]), None);
+        assert!(bidirectional(65, &[LayerKind::Full]).is_some_and(|why| why.contains("--max-model-len 64 at most")));
+        for kinds in [&[LayerKind::Window(5)][..], &[LayerKind::Full; 2]] {
+            assert!(bidirectional(64, kinds).is_some_and(|why| why.contains("allowed: [Full]")), "{kinds:?}");
+        }
+        let causal = ModelReport { pooling: pooling(false), ..report(6_500, 16, vec![LayerKind::Full]) };
+        assert_eq!(unfit(&causal, &capacities, 64), None);
+        let goals = [None, pooling(false), pooling(true)]
+            .map(|pooling| goal(&ModelReport { pooling, ..report(64, 16, vec![LayerKind::Full]) }));
+        assert_eq!(goals, [Goal::Tokens, Goal::VectorOfLast, Goal::VectorOfAll]);
     }
 
     #[test]

@@ -123,6 +123,7 @@ mod tests {
             numerics_id: "cpu-portable-bf16".into(),
             invariant: true,
             budget,
+            pooling: None,
         };
         let format = Format::named("hermes", &tokenizer()).expect("it is known");
         let start = Start {

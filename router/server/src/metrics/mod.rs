@@ -272,6 +272,7 @@ impl Metrics {
             stats.disk_faults,
         );
         shown.counter("pelton_generated_tokens_total", "Tokens generated.", stats.generated_tokens);
+        shown.counter("pelton_vectors_total", "Vectors made of texts.", stats.vectors);
         let late = "Tokens drawn a step later, because their grammar's mask did not come in time.";
         shown.counter("pelton_late_masks_total", late, stats.unsampled);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
