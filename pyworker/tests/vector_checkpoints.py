@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 from random_checkpoints import VOCAB
+from safetensors.torch import save_file
 
 SEPARATOR = 3
 
@@ -120,8 +121,6 @@ def pooled_by(folder: Path, mode: str, *, normalizes: bool = True, dense: Sequen
         sizes = {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
         activation = {"activation_function": "torch.nn.modules.activation.Tanh"}
         (own / "config.json").write_text(json.dumps(sizes | activation))
-        from safetensors.torch import save_file
-
         save_file(
             {f"linear.{name}": value.detach() for name, value in layer.state_dict().items()}, own / "model.safetensors"
         )

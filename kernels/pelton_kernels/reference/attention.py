@@ -77,7 +77,8 @@ def paged_attention(
         if soft_cap is not None:
             scores = soft_cap * torch.tanh(scores / soft_cap)
         position, key = (torch.arange(begin, known, device=q.device) for begin in (start, first))
-        hidden = key > (known if is_whole else position[:, None])
+        sees = torch.full_like(position, known - 1) if is_whole else position  # to here
+        hidden = key > sees[:, None]
         if window is not None:
             hidden |= key >= position[:, None] + window
             hidden |= key <= position[:, None] - window
