@@ -80,7 +80,7 @@ impl Core {
             }
             let now = requests.looks.now;
             let request = requests.get_mut(key);
-            request.account.step(took_us);
+            request.account.step(took_us, end);
             epoch.index_computed(row.slot, request);
             epoch.pass(row.slot, before);
             if let Some(RowResult { token, logprobs }) = result {
