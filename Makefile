@@ -86,8 +86,8 @@ worlds: ## The core's simulator for as long as you like: make worlds COUNT=10000
 	$(CARGO) run --locked --release -p pelton-core --example worlds -- $(or $(COUNT),100000) $(or $(FIRST),0)
 
 .PHONY: soak
-soak: build ## A server under load for MINUTES=10 (8 hours: MINUTES=480): memory, descriptors and blocks must not grow
-	$(PY) tests/soak/soak.py --minutes $(or $(MINUTES),10) $(if $(JSON),--json $(JSON),)
+soak: build ## A server under load for MINUTES=10 (8 hours: MINUTES=480): memory, descriptors and blocks must not grow; KILL=20: a worker is killed so often; FLAGS="--kv-host-memory 1GiB"
+	$(PY) tests/soak/soak.py --minutes $(or $(MINUTES),10) $(if $(JSON),--json $(JSON),) $(if $(KILL),--kill-every $(KILL),) $(if $(FLAGS),-- $(FLAGS),)
 
 # The coverage that libFuzzer needs, as stable compilers know it.
 COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

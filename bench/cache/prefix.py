@@ -5,9 +5,12 @@
 Goal C6: the first token of a request with 2,048 known and 32 new tokens, over that of one whose tokens are all new, within 5 %
 (aim 2.5). Cold and warm requests take turns, each with tokens of its own.
 
-Goal C7: what the cache's bookkeeping costs a step when nothing hits, over the step's time, within 0.5 % (aim 0.1). The first is
-the core's own time with and without the cache (bench/core, 256 rows); the second is measured here, of a server whose batch is
-full of requests that share nothing.
+Goal C7: what the cache's bookkeeping costs when nothing hits, over the time that it goes with, within 0.5 % (aim 0.1). The first is
+the core's own time for a request of 512 new tokens and 32 drawn ones, with and without the cache: its hashes, look-ups,
+entries, and what is given up for them (bench/core, 256 rows, eight such requests a step). The second is measured here: what a
+server with a full batch takes for each of many such requests.
+
+Ends with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.server import Server, serving  # noqa: E402
 
 SHARED, NEW = 2048, 32
-STREAMS, TOKENS = 256, 32
+STREAMS, REQUESTS, PROMPT, TOKENS = 256, 512, 512, 32  # as bench/core's comings and goings
+A_STEP = 8  # of those requests end and come in each of its steps
+C6, C7 = 0.05, 0.005
 FIRST_ID = 300  # above the special tokens and single bytes of any of our checkpoints
-PROMPT = 24  # below a block, so that nothing is shared
 
 
 def first_token_s(server: Server, prompt: list[int]) -> tuple[float, int]:
@@ -77,8 +81,8 @@ def warm_over_cold(server: Server, repeat: int, vocab: int) -> dict[str, Any]:
     }
 
 
-def step_us(server: Server, vocab: int) -> float:
-    """How long a step takes whose batch is full of requests that share nothing."""
+def request_us(server: Server, vocab: int) -> float:
+    """What a request takes of a server whose batch is full of requests that share nothing."""
     rng = random.Random(2)
 
     def ask(_: int) -> None:
@@ -89,21 +93,20 @@ def step_us(server: Server, vocab: int) -> float:
         }
         server.post("/v1/completions", body, timeout=600).raise_for_status()
 
-    before, begin = server.metric("pelton_steps_total"), time.perf_counter()
+    begin = time.perf_counter()
     with ThreadPoolExecutor(STREAMS) as pool:
-        list(pool.map(ask, range(STREAMS)))
-    took = time.perf_counter() - begin
-    return took / (server.metric("pelton_steps_total") - before) * 1e6
+        list(pool.map(ask, range(REQUESTS)))
+    return (time.perf_counter() - begin) / REQUESTS * 1e6
 
 
 def bookkeeping_us() -> float:
-    """What a step of 256 rows costs the core more with the cache than without."""
+    """What such a request costs the core more with the cache than without."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "core.json"
         command = ["cargo", "run", "--release", "--locked", "-q", "-p", "pelton-core", "--example", "bench_core"]
-        subprocess.run([*command, "--", str(out)], cwd=ROOT, check=True)
+        subprocess.run([*command, "--", str(out)], cwd=ROOT, stdout=sys.stderr, check=False)  # it has a goal of its own
         sizes = {line["size"]: line["plan_us"] + line["commit_us"] for line in json.loads(out.read_text())}
-    return max(0.0, sizes["goal"] - sizes["without prefix cache"])
+    return max(0.0, sizes["comings and goings"] - sizes["the same without prefix cache"]) / A_STEP
 
 
 def main() -> int:
@@ -116,21 +119,27 @@ def main() -> int:
     arguments = parser.parse_args()
     with serving(arguments.model, "--max-running", str(STREAMS)) as server:
         found = warm_over_cold(server, arguments.repeat, arguments.vocab)
-        step = step_us(server, arguments.vocab)
+        request = request_us(server, arguments.vocab)
     cost = bookkeeping_us()
     found |= {
         "model": arguments.model or "demo",
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.processor() or platform.machine(),
-        "step_us": round(step),
+        "request_us": round(request),
         "bookkeeping_us": round(cost, 2),
-        "bookkeeping_over_step": round(cost / step, 6),
+        "bookkeeping_over_request": round(cost / request, 6),
     }
     text = json.dumps(found, indent=1)
     print(text)
     if arguments.json:
         arguments.json.write_text(text + "\n")
-    return 0
+    missed = [
+        f"{goal} is missed: {found[name]} where {most} is allowed"
+        for goal, name, most in (("C6", "warm_over_cold", C6), ("C7", "bookkeeping_over_request", C7))
+        if found[name] > most
+    ]
+    print("\n".join(missed), file=sys.stderr)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

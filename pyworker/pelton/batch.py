@@ -22,6 +22,7 @@ from pelton.frames import (
     ROW_FLAGS,
     ROW_KNOWN,
     ROW_OFFSET,
+    ROW_POOLS,
     ROW_SAMPLES,
     ROW_SLOT,
     ROW_START,
@@ -43,7 +44,7 @@ class Layout:
     row_starts: Ints  # [rows]
     pending_at: Indices  # [pending]: places in `ids`
     pending_slots: Indices  # [pending]: whose latest token stands there
-    drawn_rows: NDArray[np.intp]  # [drawn]: rows that sample
+    drawn_rows: NDArray[np.intp]  # [drawn]: rows that sample, or that pool, as the model does
     drawn_at: Indices  # [drawn]: their last tokens' places
     drawn_slots: Ints  # [drawn]
     drawn_positions: Ints  # [drawn]: where the drawn tokens will stand
@@ -88,7 +89,7 @@ class Batch:
         # Known tokens lie in the frame in the order of rows, as they do here: what is left out closes up.
         ids[is_known] = frame.tokens
 
-        samples = np.flatnonzero(rows[:, ROW_FLAGS] & ROW_SAMPLES)
+        samples = np.flatnonzero(rows[:, ROW_FLAGS] & (ROW_SAMPLES | ROW_POOLS))
         return Layout(
             ids=ids,
             positions=positions,

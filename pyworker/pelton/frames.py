@@ -24,7 +24,7 @@ HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
 ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
 ROW_SAMPLES, ROW_MASKED, ROW_POOLS = 1, 2, 4  # of ROW_FLAGS
-UNSAMPLED = 2  # of a result's flags
+NOT_FINITE, UNSAMPLED = 1, 2  # of a result's flags
 
 
 class Regions(Protocol):

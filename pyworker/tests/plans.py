@@ -59,6 +59,7 @@ class Row:
     count: int
     known: list[int]
     samples: bool
+    pools: bool = False
 
 
 @dataclass
@@ -151,7 +152,18 @@ class Plan:
         records, flat = b"", 0
         tokens: list[int] = []
         for row in self.rows:
-            records += _words([row.slot, row.start, row.count, len(row.known), len(tokens), int(row.samples), flat, 0])
+            records += _words(
+                [
+                    row.slot,
+                    row.start,
+                    row.count,
+                    len(row.known),
+                    len(tokens),
+                    int(row.samples) | (4 if row.pools else 0),
+                    flat,
+                    0,
+                ]
+            )
             tokens += row.known
             flat += row.count
         return records, tokens

@@ -30,8 +30,8 @@ def prompt(seed: int) -> list[int]:
     return [rng.randrange(len(SPECIALS), VOCAB) for _ in range(PREFIX + 1)]
 
 
-def ask(server: Server, seed: int) -> Done:
-    return complete(server, prompt(seed), max_tokens=8)
+def ask(server: Server, seed: int, **fields: object) -> Done:
+    return complete(server, prompt(seed), max_tokens=8, **fields)
 
 
 def push_out(server: Server, seeds: Sequence[int] = range(100, 106)) -> None:
@@ -122,8 +122,9 @@ def test_a_prefix_outlives_the_server_on_disk_and_its_worker_may_be_killed_meanw
     with serving(checkpoints / "llama-gqa", *FLAGS, *HOST, *disk) as server:
         for seed in (1, 2):
             ask(server, seed)
+        ask(server, 3, cache_salt="mine")
         settle(server)
-        assert server.metric("pelton_disk_blocks") >= 2 * WHOLE_BLOCKS // BLOCK
+        assert server.metric("pelton_disk_blocks") >= 3 * WHOLE_BLOCKS // BLOCK
         # `serving` ends it by SIGKILL: nothing is left to an orderly end.
     files = list((tmp_path / "kv").rglob("*"))
     assert files
@@ -132,6 +133,9 @@ def test_a_prefix_outlives_the_server_on_disk_and_its_worker_may_be_killed_meanw
         again = ask(server, 1)
         assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (expected[1], True)
         assert tier(server, "disk") >= WHOLE_BLOCKS - BLOCK
+        assert ask(server, 3, cache_salt="another's").cached < BLOCK
+        again = ask(server, 3, cache_salt="mine")
+        assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (expected[3], True)
         os.kill(server.worker_pid(), signal.SIGKILL)
         again = ask(server, 2)
         assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (expected[2], True)

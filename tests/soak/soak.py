@@ -1,18 +1,22 @@
 """A server under a load of all kinds for as long as one likes: what it takes must not grow, and all must come home.
 
     .venv/bin/python tests/soak/soak.py --minutes 10 --json bench/results/soak-DATE.json
+    .venv/bin/python tests/soak/soak.py --kill-every 20 -- --kv-host-memory 64MiB --kv-disk /var/tmp/kv
 
-Clients stream, read whole answers, leave in the middle, ask for several answers, for log-probabilities, for nonsense. Every few
-seconds each process's resident memory and descriptors are read. It fails if memory grows by more than its own noise, if a
-descriptor is left, or if a block or a slot is still held when nobody asks for anything any more.
+Clients stream, read whole answers, leave in the middle, ask for several answers, for log-probabilities, for JSON of a schema, for
+nonsense. Every few seconds each process's resident memory and descriptors are read. It fails if memory grows by more than its own
+noise, if a descriptor is left, or if a block or a slot is still held when nobody asks for anything any more. With `--kill-every`
+a worker is killed so often; no client may notice, and the router's memory alone is looked at.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
+import signal
 import statistics
 import sys
 import threading
@@ -41,6 +45,7 @@ class Counts:
     whole: int = 0
     streamed: int = 0
     left: int = 0
+    constrained: int = 0
     refused: int = 0
     failed: list[str] = field(default_factory=list)
 
@@ -81,7 +86,7 @@ class Client(threading.Thread):
         self.client = httpx.Client(base_url=server.url, timeout=300)
 
     def run(self) -> None:
-        acts = [self.whole, self.whole, self.stream, self.stream, self.leave, self.refused]
+        acts = [self.whole, self.whole, self.stream, self.stream, self.constrained, self.leave, self.refused]
         while not self.over.is_set():
             try:
                 self.random.choice(acts)()
@@ -116,6 +121,26 @@ class Client(threading.Thread):
         assert lines[-1] == "data: [DONE]", lines[-1]
         self.counts.streamed += 1
 
+    def constrained(self) -> None:
+        schema = {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "size": {"enum": [self.random.randrange(50), 7]},
+            },
+            "required": ["name", "size"],
+            "additionalProperties": False,
+        }
+        form = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+        answer = self.client.post(
+            "/v1/chat/completions", json={**self.body(), "n": 1, "max_tokens": 200, "response_format": form}
+        )
+        answer.raise_for_status()
+        choice = answer.json()["choices"][0]
+        if choice["finish_reason"] == "stop":
+            assert set(json.loads(choice["message"]["content"])) == {"name", "size"}
+        self.counts.constrained += 1
+
     def leave(self) -> None:
         body = {**self.body(), "stream": True, "max_tokens": 512}
         with self.client.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -126,6 +151,21 @@ class Client(threading.Thread):
         answer = self.client.post("/v1/chat/completions", json={**self.body(), "temperature": "hot"})
         assert answer.status_code == STATUS_BAD, answer.text
         self.counts.refused += 1
+
+
+class Killer(threading.Thread):
+    """Kills a worker, any one, as soon as all are ready again and so many seconds have passed."""
+
+    def __init__(self, server: Server, every_s: float, over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.server, self.every_s, self.over, self.killed = server, every_s, over, 0
+        self.workers = len(server.worker_pids())
+
+    def run(self) -> None:
+        while not self.over.wait(self.every_s):
+            if self.server.metric("pelton_workers_ready") == self.workers:
+                os.kill(random.choice(self.server.worker_pids()), signal.SIGKILL)
+                self.killed += 1
 
 
 def trend(name: str, samples: list[Sample]) -> Trend:
@@ -140,11 +180,16 @@ def trend(name: str, samples: list[Sample]) -> Trend:
     return Trend(name, sizes[0], sizes[-1], slope * span, noise, samples[0].files, samples[-1].files)
 
 
-def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
+def soak(minutes: float, every_s: float, flags: list[str], kill_every_s: float = 0) -> dict[str, Any]:
     """Runs the load and says what was found."""
     counts, over = Counts(), threading.Event()
     with serving(None, *flags) as server:
-        names = {server.process.pid: "router", **{pid: f"worker {i}" for i, pid in enumerate(server.worker_pids())}}
+        names = {server.process.pid: "router"}
+        killer = Killer(server, kill_every_s, over)
+        if kill_every_s:
+            killer.start()
+        else:
+            names |= {pid: f"worker {i}" for i, pid in enumerate(server.worker_pids())}
         files_before = {pid: open_files(pid) for pid in names}
         clients = [Client(server, seed, counts, over) for seed in range(CLIENTS)]
         for client in clients:
@@ -159,6 +204,9 @@ def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
         over.set()
         for client in clients:
             client.join()
+        if kill_every_s:
+            killer.join()
+            server.wait_until("workers are back", lambda: server.metric("pelton_workers_ready") == killer.workers, 120)
         server.wait_until("all blocks come home", lambda: server.metric("pelton_blocks_held") == 0, 60)
         server.wait_until("connections are closed", lambda: all(open_files(p) <= files_before[p] for p in names), 60)
         left = {name: server.metric(name) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting")}
@@ -166,7 +214,9 @@ def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
         tokens = server.metric("pelton_generated_tokens_total")
     warm = {pid: [s for s in all_ if s.second >= minutes * 60 * WARM_UP] for pid, all_ in samples.items()}
     trends = [trend(names[pid], warm[pid]) for pid in names]
-    is_sound = all(t.is_flat for t in trends) and not counts.failed and not any(left.values()) and restarts == 0
+    is_sound = (
+        all(t.is_flat for t in trends) and not counts.failed and not any(left.values()) and restarts == killer.killed
+    )
     return {
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "date": time.strftime("%Y-%m-%d"),
@@ -177,6 +227,7 @@ def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
         "generated_tokens": tokens,
         "processes": [{**asdict(t), "is_flat": t.is_flat} for t in trends],
         "left": left,
+        "workers_killed": killer.killed,
         "worker_restarts": restarts,
         "is_sound": is_sound,
     }
@@ -185,7 +236,7 @@ def soak(minutes: float, every_s: float, flags: list[str]) -> dict[str, Any]:
 def say(second: float, minutes: float, counts: Counts, server: Server) -> None:
     """A line of progress."""
     rss = [rss_bytes(pid) / MIB for pid in (server.process.pid, *server.worker_pids())]
-    done = counts.whole + counts.streamed + counts.left + counts.refused
+    done = counts.whole + counts.streamed + counts.left + counts.constrained + counts.refused
     sizes = " + ".join(f"{size:.1f}" for size in rss)
     print(
         f"{second:7.0f} of {minutes * 60:.0f} s: {done} requests, {len(counts.failed)} failed, {sizes} MiB", flush=True
@@ -197,10 +248,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--every", type=float, default=5, help="seconds between readings")
+    parser.add_argument("--kill-every", type=float, default=0, help="seconds between a worker's deaths; 0: none dies")
     parser.add_argument("--json", type=Path, help="where to write what was found")
     parser.add_argument("flags", nargs="*", help="of `pelton serve`, after --")
     arguments = parser.parse_args()
-    found = soak(arguments.minutes, arguments.every, arguments.flags)
+    found = soak(arguments.minutes, arguments.every, arguments.flags, arguments.kill_every)
     text = json.dumps(found, indent=1)
     if arguments.json:
         arguments.json.write_text(text + "\n")

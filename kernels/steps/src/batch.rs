@@ -6,7 +6,7 @@
 //! A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last.
 
 use pelton_cpu::program::StepRows;
-use pelton_frame::{Append, PlanView, ROW_SAMPLES};
+use pelton_frame::{Append, PlanView, ROW_POOLS, ROW_SAMPLES};
 
 /// A plan that its blocks do not carry: the router's bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +55,7 @@ pub(crate) struct Arrays {
     row_offsets: Vec<i32>,
     row_starts: Vec<i32>,
     drawn_at: Vec<i32>,
-    /// Rows that draw.
+    /// Rows that draw, or pool: a step's rows do one or the other, as the model does.
     pub(crate) drawn_rows: Vec<usize>,
     /// Their slots.
     pub(crate) drawn_slots: Vec<i32>,
@@ -153,7 +153,7 @@ impl Batch {
             into.positions.extend(start as i32..end as i32);
             into.row_offsets.push(into.ids.len() as i32);
             into.row_starts.push(start as i32);
-            if row.flags & ROW_SAMPLES != 0 {
+            if row.flags & (ROW_SAMPLES | ROW_POOLS) != 0 {
                 into.drawn_at.push(into.ids.len() as i32 - 1);
                 into.drawn_rows.push(number);
                 into.drawn_slots.push(slot as i32);

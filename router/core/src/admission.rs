@@ -266,7 +266,7 @@ impl Core {
             next.row(slot, running, request, count);
         }
         epoch.move_frontier(slot, self.requests.get_mut(key));
-        self.requests.move_to_slot(key, id, slot);
+        self.requests.move_to_slot(&ticket, id, slot);
         self.tell_admitted(key, cached, below, missed, expected);
         true
     }
@@ -275,7 +275,11 @@ impl Core {
     /// pays no second time.
     fn tell_admitted(&mut self, key: RequestKey, cached: u32, below: Below, missed: Missed, expected: u32) {
         let request = self.requests.get_mut(key);
-        if !request.was_admitted {
+        if request.was_admitted {
+            let (again, was_lost) = request.account.comes_back(cached);
+            let totals = &mut self.totals;
+            *(if was_lost { &mut totals.again_lost } else { &mut totals.again_preempted }) += u64::from(again);
+        } else {
             request.was_admitted = true;
             let cached = cached.min(request.prompt_len);
             request.account.cached(cached, below, missed);

@@ -94,7 +94,7 @@ impl Core {
             }
             let now = requests.looks.now;
             let request = requests.get_mut(key);
-            request.account.step(took_us);
+            request.account.step(took_us, end);
             epoch.index_computed(row.slot, request);
             epoch.pass(row.slot, before);
             let id = request.place.id;

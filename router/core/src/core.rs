@@ -129,6 +129,10 @@ pub struct Counts {
     pub preemptions: u64,
     /// Tokens whose KV was lost by that, as far as nobody else held it.
     pub preempted_tokens: u64,
+    /// Tokens that were computed once more because their request had been preempted.
+    pub again_preempted: u64,
+    /// The same because its worker, or what it was loading, was lost.
+    pub again_lost: u64,
     /// Now: pins that have not ended.
     pub pins: usize,
     /// Now: blocks that they name, in each group.

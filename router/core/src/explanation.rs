@@ -183,6 +183,10 @@ pub struct Explanation {
     pub preempted: Preempted,
     /// Times its worker was lost while it ran, or what it was loading.
     pub replayed: u32,
+    /// Tokens, its own among them, that were computed once more because it had lost its blocks to others.
+    pub again_preempted: u32,
+    /// The same because its worker was lost.
+    pub again_lost: u32,
     /// Times it took the blocks of others.
     pub preempted_others: Preempted,
     /// By how much its chunks lengthened steps in which others drew tokens, as the cost model foresaw it.
@@ -196,7 +200,9 @@ pub(crate) struct Account {
     since: Micros, // booked until then
     outage: u64,   // as of `since`
     reason: Wait,
-    look: u64, // when the reason was seen
+    look: u64,      // when the reason was seen
+    was_lost: bool, // why it came back to the queue last: its worker was lost, or else it was preempted
+    computed: u32,  // tokens that had KV, at most
 }
 
 /// When the core looks at those that wait.
@@ -264,6 +270,8 @@ impl Explanation {
             steps_us: 0,
             preempted: Preempted::default(),
             replayed: 0,
+            again_preempted: 0,
+            again_lost: 0,
             preempted_others: Preempted::default(),
             slowed_others_us: 0,
         }
@@ -277,7 +285,7 @@ impl Explanation {
 
 impl Account {
     pub(crate) fn new(so_far: Explanation) -> Self {
-        Self { since: so_far.arrival, so_far, outage: 0, reason: Wait::Queue, look: 0 }
+        Self { since: so_far.arrival, so_far, outage: 0, reason: Wait::Queue, look: 0, was_lost: false, computed: 0 }
     }
 
     /// It stands in the queue, for the first time or again.
@@ -339,8 +347,9 @@ impl Account {
         self.so_far.slowed_others_us += slows_others_us;
     }
 
-    /// A step that it had part in is done.
-    pub(crate) fn step(&mut self, took_us: u32) {
+    /// A step that it had part in is done: so many of its tokens have KV.
+    pub(crate) fn step(&mut self, took_us: u32, computed: u32) {
+        self.computed = self.computed.max(computed);
         self.so_far.steps += 1;
         self.so_far.steps_us += u64::from(took_us);
     }
@@ -353,6 +362,7 @@ impl Account {
     /// It loses its blocks.
     pub(crate) fn preempted(&mut self, tokens: u32) {
         self.so_far.preempted.add(tokens);
+        self.was_lost = false;
     }
 
     /// It takes the blocks of another one.
@@ -363,6 +373,15 @@ impl Account {
     /// Its worker is gone.
     pub(crate) fn replayed(&mut self) {
         self.so_far.replayed += 1;
+        self.was_lost = true;
+    }
+
+    /// It is back, and so many of its tokens have KV. Says how many are computed once more, and whether for want of a worker.
+    pub(crate) fn comes_back(&mut self, cached: u32) -> (u32, bool) {
+        let tokens = self.computed.saturating_sub(cached);
+        let again = if self.was_lost { &mut self.so_far.again_lost } else { &mut self.so_far.again_preempted };
+        *again = again.saturating_add(tokens);
+        (tokens, self.was_lost)
     }
 
     /// All of it, as of now.

@@ -165,13 +165,7 @@ impl Requests {
         let request = self.get_mut(key);
         request.home = Home::Queue;
         request.account.begin_to_wait(&looks);
-        let ticket = Ticket {
-            key,
-            place: request.place,
-            party: request.party,
-            deadline: request.deadline,
-            has_run: request.was_admitted,
-        };
+        let ticket = Ticket::new(key, request.place, request.party, request.deadline, request.was_admitted);
         self.queue.insert(ticket, &self.shares);
     }
 
@@ -185,7 +179,7 @@ impl Requests {
         request.account.hold(&looks);
         let place = request.place;
         let waited = self.queue.remove(place, &self.shares);
-        assert!(waited, "{place:?} waited");
+        assert!(waited.is_some(), "{place:?} waited");
         self.held += 1;
         true
     }
@@ -208,12 +202,13 @@ impl Requests {
     }
 
     /// Takes a request, whose turn it was, into a slot.
-    pub(crate) fn move_to_slot(&mut self, key: RequestKey, group: GroupId, slot: SlotId) {
-        let request = self.get_mut(key);
+    pub(crate) fn move_to_slot(&mut self, ticket: &Ticket, group: GroupId, slot: SlotId) {
+        self.queue.served(ticket.class);
+        let looks = self.looks;
+        let request = self.get_mut(ticket.key);
         assert_eq!(request.home, Home::Queue, "{:?} waited", request.place);
         request.home = Home::Slot(group, slot);
-        let looks = self.looks;
-        self.get_mut(key).account.admit(&looks);
+        request.account.admit(&looks);
     }
 
     /// Notes what one waits for that was looked at.
@@ -280,7 +275,7 @@ impl Requests {
         match request.home {
             Home::Queue => {
                 let waited = self.queue.remove(place, &self.shares);
-                assert!(waited, "{place:?} waited");
+                assert!(waited.is_some(), "{place:?} waited");
             }
             Home::Held => self.held -= 1,
             Home::Slot(..) => {}

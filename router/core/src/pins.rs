@@ -58,12 +58,15 @@ pub enum PinRefusal {
     /// (`CoreConfig::tenant_cache_share`).
     #[error("the prefix needs {needed} KV blocks more; {left} may still be pinned")]
     TooMany {
-        /// Blocks that no other pin names; for the tenant's share all of its blocks.
+        /// Blocks that no other pin names; for the tenant's share, and where too many pins name the same, all of its blocks.
         needed: u32,
         /// What is left.
         left: u32,
     },
 }
+
+/// Pins may name the same blocks, as those of a common beginning: on average each so often, since every name takes memory.
+const NAMES_PER_BLOCK_MAX: u32 = 8;
 
 /// A block that a pin names: the last one of a chain, of a kind of layers.
 pub(crate) type PinnedBlock = (usize, Key);
@@ -74,6 +77,7 @@ pub(crate) struct Pins {
     list: BTreeMap<PinId, Pin>,
     ends: BTreeSet<(Micros, PinId)>,
     named: Named,
+    names: u32, // of blocks, in all pins
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -100,6 +104,7 @@ impl Pins {
 
     fn insert(&mut self, id: PinId, pin: Pin) {
         self.ends.insert((pin.until, id));
+        self.names += count(&pin.blocks);
         for &block in &pin.blocks {
             self.named.add(block);
         }
@@ -109,6 +114,7 @@ impl Pins {
     fn remove(&mut self, id: PinId) -> Option<Pin> {
         let pin = self.list.remove(&id)?;
         self.ends.remove(&(pin.until, id));
+        self.names -= count(&pin.blocks);
         for &block in &pin.blocks {
             self.named.remove(block);
         }
@@ -120,6 +126,12 @@ impl Pins {
         let needed = pin.blocks.iter().filter(|&&block| !self.named.contains(block)).count();
         let needed = u32::try_from(needed).expect("blocks are counted by u32");
         let left = blocks_max.saturating_sub(u32::try_from(self.named.len()).expect("within the bound"));
+        if needed > left {
+            return Err(PinRefusal::TooMany { needed, left });
+        }
+        let replaced = self.list.get(&id).map_or(0, |pin| count(&pin.blocks));
+        let names_max = blocks_max.saturating_mul(NAMES_PER_BLOCK_MAX);
+        let (needed, left) = (count(&pin.blocks), names_max.saturating_add(replaced).saturating_sub(self.names));
         if needed > left {
             return Err(PinRefusal::TooMany { needed, left });
         }

@@ -1,10 +1,11 @@
 //! The requests that wait, in the order in which they are to be served.
 //!
-//! First those that are *due*: half of the time until their deadline has passed, or, without one, all the patience that
-//! their priority asks of them. So nobody waits for ever behind more important ones. Then by priority, smaller first. Within
-//! either, first those that have run before (preempted, or their worker was lost), by their place; then by fair shares: the
-//! tenant that was served fewest tokens, of its users the one that was served fewest, of that user's requests the first
-//! place. A share is charged when a request is admitted, so the order changes with every admission.
+//! First those that are *urgent*: half of the time until their deadline has passed; the nearest deadline comes first, whoever
+//! asks. And those that are *due*: they have waited for all the patience that their priority asks of them, so nobody waits for
+//! ever behind more important ones. While there are both, they take turns, so neither can starve the other. Then by priority,
+//! smaller first. Within due and priority, first those that have run before (preempted, or their worker was lost), by their
+//! place; then by fair shares: the tenant that was served fewest tokens, of its users the one that was served fewest, of that
+//! user's requests the first place. A share is charged when a request is admitted, so the order changes with every admission.
 //!
 //! A request that is passed over is taken out and put back as it was: it keeps its place ahead of later ones. B:SC1.
 //! Never here: what a request needs, or whether there is room for it. Every call is O(log n).
@@ -30,111 +31,139 @@ pub(crate) struct Ticket {
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
     pub(crate) has_run: bool,
+    pub(crate) class: Class,
 }
 
 impl Ticket {
-    fn due(&self) -> Micros {
+    /// Of a request that comes into the queue.
+    pub(crate) fn new(key: RequestKey, place: Place, party: Party, deadline: Option<Micros>, has_run: bool) -> Self {
+        Self { key, place, party, deadline, has_run, class: Class::Priority(place.priority) }
+    }
+
+    /// When it rises, and to which class.
+    fn rise(&self) -> (Micros, Class) {
         let arrival = self.place.arrival.0;
         match self.deadline {
-            Some(deadline) => Micros(arrival + deadline.0.saturating_sub(arrival) / 2),
+            Some(deadline) => (Micros(arrival + deadline.0.saturating_sub(arrival) / 2), Class::Urgent),
             None => {
                 let above = u64::try_from(self.place.priority).unwrap_or(0);
-                Micros(arrival.saturating_add(PATIENCE.0 * (above + 1).min(PATIENCE_FACTOR_MAX)))
+                let patience = PATIENCE.0 * (above + 1).min(PATIENCE_FACTOR_MAX);
+                (Micros(arrival.saturating_add(patience)), Class::Due)
             }
         }
     }
 
-    /// Where it stands among the requests of its party: of those that are due, the nearest deadline is first.
-    fn rank(&self, class: Class) -> (Micros, Place) {
-        let first = match class {
-            Class::Due => self.deadline.unwrap_or_else(|| self.due()),
-            Class::Priority(_) => Micros(0),
-        };
-        (first, self.place)
+    fn rank(&self) -> Rank {
+        match self.class {
+            Class::Urgent => Rank::Hurried(self.deadline.expect("what is urgent has a deadline"), self.place),
+            _ if self.has_run => Rank::HasRun(self.place),
+            Class::Due => Rank::Fair(self.rise().0, self.place),
+            Class::Priority(_) => Rank::Fair(Micros(0), self.place),
+        }
     }
 }
 
-/// Requests are served class by class.
+/// Requests are served class by class, but for the first two, which take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Class {
+pub(crate) enum Class {
+    Urgent,
     Due,
     Priority(i32),
+}
+
+/// Where a request stands within its class.
+enum Rank {
+    /// By its deadline.
+    Hurried(Micros, Place),
+    /// By its place.
+    HasRun(Place),
+    /// By what its party was served, then by these.
+    Fair(Micros, Place),
 }
 
 /// See the top of the file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Queue {
-    tickets: BTreeMap<Place, Waiting>,
+    tickets: BTreeMap<Place, Ticket>,
     classes: BTreeMap<Class, Ranks>,
-    to_be_due: BTreeSet<(Micros, Place)>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Waiting {
-    ticket: Ticket,
-    class: Class,
+    to_rise: BTreeSet<(Micros, Place)>,
+    urgent_had_its_turn: bool,
 }
 
 /// Those of one class.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Ranks {
+    hurried: BTreeSet<(Micros, Place)>,
     has_run: BTreeSet<Place>,
     fair: Turn<(Micros, Place)>,
 }
 
 impl Ranks {
     fn is_empty(&self) -> bool {
-        self.has_run.is_empty() && self.fair.is_empty()
+        self.hurried.is_empty() && self.has_run.is_empty() && self.fair.is_empty()
+    }
+
+    fn first(&self) -> Option<&Place> {
+        let hurried = self.hurried.first().map(|(_, place)| place);
+        let fair = || self.fair.first().map(|(_, place)| place);
+        hurried.or_else(|| self.has_run.first()).or_else(fair)
     }
 }
 
 impl Queue {
-    /// Enters a request, new or passed over or come back. If it is due already, the next `age` will see it.
+    /// Enters a request, new or passed over or come back. If its time to rise has come, the next `age` will see it.
     pub(crate) fn insert(&mut self, ticket: Ticket, shares: &Shares) {
-        let class = Class::Priority(ticket.place.priority);
-        self.to_be_due.insert((ticket.due(), ticket.place));
-        self.enter(&ticket, class, shares);
-        let before = self.tickets.insert(ticket.place, Waiting { ticket, class });
+        let ticket = Ticket { class: Class::Priority(ticket.place.priority), ..ticket };
+        self.to_rise.insert((ticket.rise().0, ticket.place));
+        self.enter(&ticket, shares);
+        let before = self.tickets.insert(ticket.place, ticket);
         assert!(before.is_none(), "{:?} waits once", ticket.place);
     }
 
-    /// Takes a request out. False: it does not wait.
-    pub(crate) fn remove(&mut self, place: Place, shares: &Shares) -> bool {
-        let Some(Waiting { ticket, class }) = self.tickets.remove(&place) else { return false };
-        self.to_be_due.remove(&(ticket.due(), place));
-        self.leave(&ticket, class, shares);
-        true
+    /// Takes a request out. None: it does not wait.
+    pub(crate) fn remove(&mut self, place: Place, shares: &Shares) -> Option<Ticket> {
+        let ticket = self.tickets.remove(&place)?;
+        self.to_rise.remove(&(ticket.rise().0, place));
+        self.leave(&ticket, shares);
+        Some(ticket)
     }
 
     /// Takes out the one whose turn it is.
     pub(crate) fn pop_first(&mut self, shares: &Shares) -> Option<Ticket> {
-        let place = self.first_place()?;
-        let ticket = self.tickets[&place].ticket;
-        self.remove(place, shares);
-        Some(ticket)
+        self.remove(self.first_place()?, shares)
+    }
+
+    /// One of this class was served: of the first two, the other one is next.
+    pub(crate) fn served(&mut self, class: Class) {
+        self.urgent_had_its_turn = match class {
+            Class::Urgent => true,
+            Class::Due => false,
+            Class::Priority(_) => self.urgent_had_its_turn,
+        };
     }
 
     /// The one whose turn it is.
     pub(crate) fn first(&self) -> Option<RequestKey> {
-        Some(self.tickets[&self.first_place()?].ticket.key)
+        Some(self.tickets[&self.first_place()?].key)
     }
 
     fn first_place(&self) -> Option<Place> {
-        let (_, ranks) = self.classes.first_key_value()?;
-        let fair = || ranks.fair.first().map(|(_, place)| place);
-        Some(*ranks.has_run.first().or_else(fair).expect("an empty class is removed"))
+        let due = self.classes.get(&Class::Due).filter(|_| self.urgent_had_its_turn);
+        let ranks = due.or_else(|| self.classes.values().next())?;
+        Some(*ranks.first().expect("an empty class is removed"))
     }
 
-    /// Lets those become due whose time has come.
+    /// Lets those rise whose time has come.
     pub(crate) fn age(&mut self, now: Micros, shares: &Shares) {
-        while let Some(&(due, place)) = self.to_be_due.first()
+        while let Some(&(due, place)) = self.to_rise.first()
             && due <= now
         {
-            self.to_be_due.pop_first();
-            let waiting = self.tickets.get_mut(&place).expect("those to be due wait");
-            let (ticket, was) = (waiting.ticket, std::mem::replace(&mut waiting.class, Class::Due));
-            self.leave(&ticket, was, shares);
-            self.enter(&ticket, Class::Due, shares);
+            self.to_rise.pop_first();
+            let ticket = self.tickets[&place];
+            self.leave(&ticket, shares);
+            let risen = Ticket { class: ticket.rise().1, ..ticket };
+            self.enter(&risen, shares);
+            self.tickets.insert(place, risen);
         }
     }
 
@@ -147,40 +176,46 @@ impl Queue {
 
     /// All that wait, by place.
     pub(crate) fn tickets(&self) -> impl ExactSizeIterator<Item = &Ticket> {
-        self.tickets.values().map(|waiting| &waiting.ticket)
+        self.tickets.values()
     }
 
-    fn enter(&mut self, ticket: &Ticket, class: Class, shares: &Shares) {
-        let ranks = self.classes.entry(class).or_default();
-        if ticket.has_run {
-            ranks.has_run.insert(ticket.place);
-        } else {
-            ranks.fair.insert(ticket.party, shares.served(ticket.party), ticket.rank(class));
+    fn enter(&mut self, ticket: &Ticket, shares: &Shares) {
+        let ranks = self.classes.entry(ticket.class).or_default();
+        match ticket.rank() {
+            Rank::Hurried(deadline, place) => drop(ranks.hurried.insert((deadline, place))),
+            Rank::HasRun(place) => drop(ranks.has_run.insert(place)),
+            Rank::Fair(due, place) => ranks.fair.insert(ticket.party, shares.served(ticket.party), (due, place)),
         }
     }
 
-    fn leave(&mut self, ticket: &Ticket, class: Class, shares: &Shares) {
-        let ranks = self.classes.get_mut(&class).expect("it stands in its class");
-        let stood = match ticket.has_run {
-            true => ranks.has_run.remove(&ticket.place),
-            false => ranks.fair.remove(ticket.party, shares.served(ticket.party), &ticket.rank(class)),
+    fn leave(&mut self, ticket: &Ticket, shares: &Shares) {
+        let ranks = self.classes.get_mut(&ticket.class).expect("it stands in its class");
+        let stood = match ticket.rank() {
+            Rank::Hurried(deadline, place) => ranks.hurried.remove(&(deadline, place)),
+            Rank::HasRun(place) => ranks.has_run.remove(&place),
+            Rank::Fair(due, place) => ranks.fair.remove(ticket.party, shares.served(ticket.party), &(due, place)),
         };
         assert!(stood, "{ticket:?} stands in its class");
         if ranks.is_empty() {
-            self.classes.remove(&class);
+            self.classes.remove(&ticket.class);
         }
     }
+
     /// Asserts that each ticket stands where its class and its party's share say, and nothing else does.
     pub(crate) fn check(&self, shares: &Shares) {
-        let stand: usize = self.classes.values().map(|ranks| ranks.has_run.len() + ranks.fair.len()).sum();
-        assert_eq!(stand, self.tickets.len());
-        for Waiting { ticket, class } in self.tickets.values() {
-            let ranks = &self.classes[class];
-            assert!(match ticket.has_run {
-                true => ranks.has_run.contains(&ticket.place),
-                false => ranks.fair.contains(ticket.party, shares.served(ticket.party), &ticket.rank(*class)),
+        let count = |ranks: &Ranks| ranks.hurried.len() + ranks.has_run.len() + ranks.fair.len();
+        assert_eq!(self.classes.values().map(count).sum::<usize>(), self.tickets.len());
+        for ticket in self.tickets.values() {
+            let ranks = &self.classes[&ticket.class];
+            assert!(match ticket.rank() {
+                Rank::Hurried(deadline, place) => ranks.hurried.contains(&(deadline, place)),
+                Rank::HasRun(place) => ranks.has_run.contains(&place),
+                Rank::Fair(due, place) => {
+                    ranks.fair.contains(ticket.party, shares.served(ticket.party), &(due, place))
+                }
             });
-            assert_eq!(*class != Class::Due, self.to_be_due.contains(&(ticket.due(), ticket.place)), "{ticket:?}");
+            let is_to_rise = self.to_rise.contains(&(ticket.rise().0, ticket.place));
+            assert_eq!(matches!(ticket.class, Class::Priority(_)), is_to_rise, "{ticket:?}");
         }
     }
 }
@@ -194,7 +229,11 @@ mod tests {
     fn ticket(id: u64, priority: i32, arrival: u64, tenant: u64) -> Ticket {
         let place = Place { priority, arrival: Micros(arrival), id: RequestId(id) };
         let party = Party { tenant, user: 0 };
-        Ticket { key: Requests::key_for_tests(id), place, party, deadline: None, has_run: false }
+        Ticket::new(Requests::key_for_tests(id), place, party, None, false)
+    }
+
+    fn with(deadline: u64, ticket: Ticket) -> Ticket {
+        Ticket { deadline: Some(Micros(deadline)), ..ticket }
     }
 
     /// The order in which tickets come, aged until `now`, if nobody is charged.
@@ -226,12 +265,50 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_due_when_half_of_its_time_has_passed() {
-        let with = |deadline, ticket| Ticket { deadline: Some(Micros(deadline)), ..ticket };
+    fn a_deadline_is_urgent_when_half_of_its_time_has_passed() {
         let tickets = [ticket(1, 0, 0, 0), with(1_000, ticket(2, 0, 10, 0)), with(600, ticket(3, 9, 20, 0))];
         assert_eq!(order(&tickets, Micros(300)), [1, 2, 3]);
         assert_eq!(order(&tickets, Micros(310)), [3, 1, 2], "its priority does not matter any more");
         assert_eq!(order(&tickets, Micros(505)), [3, 2, 1], "the nearer deadline first");
+    }
+
+    /// Whoever asks, and whatever they were served.
+    #[test]
+    fn the_nearest_deadline_is_first_among_all_tenants() {
+        let (mut queue, mut shares) = (Queue::default(), Shares::default());
+        let asked = [(1, 900, 1), (2, 500, 2), (3, 700, 1), (4, 600, 3)];
+        for (id, deadline, tenant) in asked {
+            shares.enter(Party { tenant, user: 0 });
+            queue.insert(with(deadline, ticket(id, 0, 0, tenant)), &shares);
+        }
+        shares.charge(Party { tenant: 2, user: 0 }, 10_000);
+        queue.age(Micros(450), &shares);
+        queue.check(&shares);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop_first(&shares)).map(|ticket| ticket.place.id.0).collect();
+        assert_eq!(order, [2, 4, 3, 1]);
+    }
+
+    #[test]
+    fn those_in_a_hurry_and_those_that_waited_for_long_take_turns() {
+        let (mut queue, mut shares) = (Queue::default(), Shares::default());
+        shares.enter(Party::default());
+        for id in 0..4 {
+            shares.enter(Party { tenant: 1, user: 0 });
+            queue.insert(ticket(id, 0, 0, 0), &shares);
+            queue.insert(with(PATIENCE.0 + 10 * id, ticket(10 + id, 0, 0, 1)), &shares);
+        }
+        queue.age(PATIENCE, &shares);
+        let mut served = Vec::new();
+        while let Some(ticket) = queue.pop_first(&shares) {
+            queue.insert(ticket, &shares); // looked at in vain: that was no turn
+            queue.age(PATIENCE, &shares);
+            let again = queue.pop_first(&shares).expect("it waits");
+            assert_eq!(again, ticket);
+            queue.served(ticket.class);
+            queue.check(&shares);
+            served.push(ticket.place.id.0);
+        }
+        assert_eq!(served, [10, 0, 11, 1, 12, 2, 13, 3]);
     }
 
     /// B:SC1.

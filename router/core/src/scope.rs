@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 /// See the top of the file. The default: on tokens alone.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CacheScope {
     /// Requests with different salts share no blocks; 0: none. C:K3.
     pub salt: u64,
@@ -17,7 +17,7 @@ pub struct CacheScope {
 }
 
 /// Tokens of a prompt that only hold the places of something else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Span {
     /// The first of them, from the start of the prompt.
     pub start: u32,
@@ -30,7 +30,7 @@ pub struct Span {
 }
 
 /// What a span stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SpanKind {
     /// An image, a sound or the like.
     Media,

@@ -126,6 +126,22 @@ fn of_each_kind_is_kept_what_a_hit_on_the_whole_prefix_needs() {
     }
 }
 
+/// Each name takes memory, though the block is counted once.
+#[test]
+fn pins_name_the_same_blocks_only_so_often() {
+    let mut core = core(16, config());
+    let longer = |id: u64| pin(id, (0..24).chain([100 + id as TokenId; 4])); // 7 blocks, 6 of them common
+    core.pin(longer(0)).expect("7 of 8 blocks");
+    core.pin(longer(1)).expect("8 of 8 blocks");
+    let again = |id| pin(id, 0..28 - 4);
+    (2..10).for_each(|id| core.pin(again(id)).expect("6 blocks that are named already"));
+    assert_eq!(core.counts().blocks_pinned, 8);
+    assert_eq!(core.pin(again(10)), Err(PinRefusal::TooMany { needed: 6, left: 2 }), "of 64 names");
+    core.pin(again(9)).expect("it is named so often already");
+    core.unpin(PinId(0));
+    core.pin(again(10)).expect("room");
+}
+
 #[test]
 fn what_cannot_be_pinned_is_refused_with_the_reason_and_changes_nothing() {
     let none = Kind::State { mode: StateMode::None };

@@ -192,6 +192,31 @@ fn the_request_behind_gives_its_blocks_and_loses_no_token_that_is_in_flight() {
 }
 
 #[test]
+fn what_is_computed_once_more_is_booked_to_the_preemption_or_to_the_lost_worker() {
+    let booked = |core: &mut Core| {
+        while core.counts().running + core.counts().waiting > 0 {
+            step(core, 7);
+        }
+        let told = core.events().filter_map(|event| match event {
+            Event::Finished { explanation, .. } => Some((explanation.again_preempted, explanation.again_lost)),
+            _ => None,
+        });
+        let told: Vec<_> = told.collect();
+        (told, core.counts().again_preempted, core.counts().again_lost)
+    };
+    // The first one takes two of the second one's three blocks; of its 12 tokens those of the third are found.
+    assert_eq!(booked(&mut full_house([0, 0])), (vec![(0, 0), (8, 0)], 8, 0));
+
+    let mut core = core(16, CoreConfig { token_budget: 8, ..config() });
+    core.submit(request(1, 0..20)).expect("room");
+    step(&mut core, 7);
+    core.worker_lost(GROUP);
+    core.worker_back(GROUP, 16, false);
+    // Of 20 tokens 8 had been computed: the others are computed for the first time.
+    assert_eq!(booked(&mut core), (vec![(0, 8)], 0, 8));
+}
+
+#[test]
 fn nobody_is_preempted_while_blocks_are_on_their_way_and_nobody_overtakes() {
     let mut core = full_house([0, 0]);
     let twelfth = core.plan(GROUP, Micros(0)).expect("both compute their token 12");

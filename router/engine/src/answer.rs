@@ -223,7 +223,7 @@ impl Answer {
 }
 
 fn engine_is_gone() -> Output {
-    Output::Failed(Failure::Internal("the engine has ended".to_owned()))
+    Output::Failed(Failure::ShuttingDown)
 }
 
 impl Drop for Answer {

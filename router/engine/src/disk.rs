@@ -4,6 +4,7 @@
 //! their order is kept. A disk that fails is left alone for a minute; what it should have kept is computed again.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -151,7 +152,6 @@ impl Disk {
     }
 
     fn send_read(&self, job: Job) {
-        // A thread that has panicked answers no more: requests wait for it within the core's own bound.
         let _ = self.senders.as_ref().map(|senders| senders.reads.send(job));
     }
 
@@ -200,15 +200,35 @@ impl Desk {
                 self.answer(Answer::Opened(opened));
             }
             Job::Order { life, order, memory } => {
-                let (place, was_write, result) = match order {
-                    DiskOrder::Write { place, from, key, parent, tokens, salt } => {
-                        let parent = parent.map(|parent| parent.0);
-                        (place, true, self.write(place, from, &Record { key: key.0, parent, tokens, salt }, &memory))
-                    }
-                    DiskOrder::Read { place, to, key } => (place, false, self.read(place, to, key, &memory)),
-                    DiskOrder::Erase { place } => return self.erase(place),
+                let awaited = match order {
+                    DiskOrder::Write { place, .. } => Some((place, true)),
+                    DiskOrder::Read { place, .. } => Some((place, false)),
+                    DiskOrder::Erase { .. } => None,
                 };
-                self.answer(Answer::Done { life, place, was_write, result });
+                let done = catch_unwind(AssertUnwindSafe(|| self.follow(order, &memory)));
+                let result = done.unwrap_or_else(|_| {
+                    // Whoever waits for this order is answered, and so is everybody after it.
+                    tracing::error!("an assertion failed on the thread of --kv-disk: the server goes on without it");
+                    self.store = None;
+                    Err(DiskFault::Failed)
+                });
+                if let Some((place, was_write)) = awaited {
+                    self.answer(Answer::Done { life, place, was_write, result });
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, order: DiskOrder, memory: &HostMemory) -> Result<(), DiskFault> {
+        match order {
+            DiskOrder::Write { place, from, key, parent, tokens, salt } => {
+                let parent = parent.map(|parent| parent.0);
+                self.write(place, from, &Record { key: key.0, parent, tokens, salt }, memory)
+            }
+            DiskOrder::Read { place, to, key } => self.read(place, to, key, memory),
+            DiskOrder::Erase { place } => {
+                self.erase(place);
+                Ok(())
             }
         }
     }
@@ -303,4 +323,42 @@ fn next(reads: &Receiver<Job>, others: &Receiver<Job>) -> Option<Job> {
 fn entry(entry: Entry) -> DiskEntry {
     let Entry { place, record: Record { key, parent, tokens, salt }, last_used } = entry;
     DiskEntry { place: DiskPlace(place), key: BlockKey(key), parent: parent.map(BlockKey), tokens, salt, last_used }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_ends_in_an_assertion_is_answered_and_so_are_those_after_it() {
+        let (home, model) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        std::fs::write(model.path().join("model.safetensors"), b"weights").expect("written");
+        let folder = Folder::claim(home.path()).expect("it is free");
+        let bell = Arc::new(Bell::create().expect("a bell"));
+        let mut disk = Disk::start(folder, 1 << 20, model.path().to_owned(), bell).expect("a thread");
+        disk.senders
+            .as_ref()
+            .expect("it runs")
+            .others
+            .send(Job::Open { numerics_id: "plain".to_owned(), block_size: 4, block_bytes: 64 })
+            .expect("it listens");
+        let Ok(Answer::Opened(Some(opened))) = disk.answers.recv() else { panic!("it is opened first") };
+        assert!(opened.places > 0);
+        let memory = Arc::new(HostMemory::create(2, 64).expect("small"));
+        let write = |place, from| DiskOrder::Write {
+            place: DiskPlace(place),
+            from: HostBlockId(from),
+            key: BlockKey(u128::from(place).to_le_bytes()),
+            parent: None,
+            tokens: vec![1, 2, 3, 4].into(),
+            salt: 0,
+        };
+        for (place, from, expected) in [(0, 1, Ok(())), (1, 99, Err(DiskFault::Failed)), (0, 1, Err(DiskFault::Failed))]
+        {
+            assert!(disk.order(write(place, from), &memory).is_none(), "it is taken");
+            let Ok(Answer::Done { place: told, result, .. }) = disk.answers.recv() else { panic!("it is answered") };
+            assert_eq!((told, result), (DiskPlace(place), expected));
+        }
+        disk.finish(Duration::from_secs(1));
+    }
 }

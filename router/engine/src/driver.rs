@@ -48,6 +48,7 @@ use crate::{
     inbox::Command,
     journal::Journal,
     masks::Masks,
+    names::HashKey,
     step::{self, Garbage},
     suspects::Suspects,
 };
@@ -74,7 +75,7 @@ pub(crate) struct Driver {
     recorder: Option<Recorder>,
     tiers: Tiers,
     keeping: Keeping,
-    hash_key: [u64; 2],
+    hash_key: HashKey,
     journal: Journal,
     masks: Masks,
     suspects: Suspects,
@@ -132,6 +133,7 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
 impl Driver {
     pub(crate) fn start(
         config: EngineConfig,
+        hash_key: HashKey,
         folder: Option<Folder>,
         bell: Arc<Bell>,
         shared: Arc<Shared>,
@@ -145,10 +147,6 @@ impl Driver {
                 cache_events.push(bound.map_err(|error| Failure::Internal(error.to_string()))?);
             }
         }
-        let hash_key = match &folder {
-            Some(folder) => folder.hash_key(), // so that blocks on disk keep their names
-            None => fresh_key()?,
-        };
         let tiers = Tiers::start(&config, folder, &bell)?;
         let masks = Masks::new(Arc::clone(&bell));
         let mut groups = Vec::new();
@@ -161,8 +159,6 @@ impl Driver {
                 GroupId(u16::try_from(index).map_err(|_| Failure::Internal("more than 65,535 workers".to_owned()))?);
             groups.push(Group::new(id, link, events, config.max_running, config.deadlines));
         }
-        let (low, high) = hash_key.split_at(8);
-        let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("split at 8"));
         Ok(Self {
             config,
             capacities,
@@ -175,7 +171,7 @@ impl Driver {
             recorder,
             tiers,
             keeping: Keeping::default(),
-            hash_key: [half(low), half(high)],
+            hash_key,
             journal: Journal::default(),
             masks,
             suspects: Suspects::default(),
@@ -275,7 +271,7 @@ impl Driver {
         let (id, blocks) = (self.groups[index].id, report.blocks);
         if self.core.is_none() {
             let (below, entries) = self.tiers.begin(&report);
-            let core = new_core(&self.config, &self.capacities, self.hash_key, &report, below);
+            let core = new_core(&self.config, &self.capacities, self.hash_key.words(), &report, below);
             let core = self.core.insert(RecordedCore::new(core, self.recorder.clone()));
             if !entries.is_empty() {
                 core.restore_disk(entries);
@@ -295,9 +291,7 @@ impl Driver {
         });
         self.tell_blocks();
         self.tell_events(); // of those that fit no more
-        if !matches!(self.shared.status.borrow().phase, Phase::Draining) {
-            self.set_phase(Phase::Ready);
-        }
+        self.set_phase(Phase::Ready);
         Ok(())
     }
 
@@ -309,7 +303,7 @@ impl Driver {
         loop {
             match self.groups[index].poll(vocab_size) {
                 Polled::Nothing => return has_read,
-                Polled::Step { results, not_finite, rows, took } => {
+                Polled::Step { results, computed, not_finite, rows, took } => {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
@@ -332,6 +326,9 @@ impl Driver {
                         return self.distrust(index, &Garbage::Commit(error));
                     }
                     self.stats.steps += 1;
+                    for (request, tokens) in computed {
+                        self.suspects.computed(request, tokens);
+                    }
                     self.tell_events();
                     self.ask_for_masks(index);
                 }
@@ -504,18 +501,18 @@ impl Driver {
         (self.core, self.recorder) = (None, None);
     }
 
+    /// Whoever drains goes on draining, whatever becomes of the workers meanwhile.
     fn set_phase(&self, phase: Phase) {
-        self.shared.status.send_modify(|status| status.phase = phase);
+        let ends = matches!(phase, Phase::Draining | Phase::Ended | Phase::Failed { .. });
+        self.shared.status.send_modify(|status| {
+            if ends || !matches!(status.phase, Phase::Draining) {
+                status.phase = phase;
+            }
+        });
     }
 }
 
 fn record(options: RecordOptions) -> Result<Recorder, Failure> {
     let file = options.file.display().to_string();
     Recorder::start(options).map_err(|error| Failure::Internal(format!("cannot record to {file}: {error}")))
-}
-
-fn fresh_key() -> Result<[u8; 16], Failure> {
-    let mut key = [0; 16];
-    getrandom::fill(&mut key).map_err(|error| Failure::Internal(format!("no randomness: {error}")))?;
-    Ok(key)
 }

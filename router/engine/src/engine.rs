@@ -20,6 +20,7 @@ use crate::{
     Answer, CacheEventOptions, Failure, Phase, QueueLimits, Stats, Status, Submission, TierOptions,
     driver::{self, Driver},
     inbox::{Command, Inbox},
+    names::HashKey,
     queue::{Place, Queue},
 };
 
@@ -81,6 +82,7 @@ impl Default for Deadlines {
 #[derive(Clone)]
 pub struct Engine {
     inbox: Inbox,
+    hash_key: HashKey,
     shared: Arc<Shared>,
 }
 
@@ -101,6 +103,7 @@ impl Engine {
         // First of all, so that a second server with the same folder hears at once that it is taken.
         let folder = config.tiers.disk.as_ref().map(|disk| Folder::claim(&disk.folder)).transpose();
         let folder = folder.map_err(|error| Failure::Internal(format!("--kv-disk: {error}")))?;
+        let hash_key = HashKey::of(folder.as_ref())?;
         let bell = Arc::new(Bell::create().map_err(|error| internal("cannot create shared memory", &error))?);
         let (commands, incoming) = crossbeam_channel::unbounded();
         let inbox = Inbox::new(commands, Arc::clone(&bell));
@@ -112,14 +115,14 @@ impl Engine {
             next_request: AtomicU64::new(1),
             thread: Mutex::new(None),
         });
-        let driver = Driver::start(config, folder, bell, Arc::clone(&shared))
+        let driver = Driver::start(config, hash_key, folder, bell, Arc::clone(&shared))
             .map_err(|error| internal("cannot start a worker", &error))?;
         let thread = thread::Builder::new()
             .name("pelton-engine".to_owned())
             .spawn(move || driver::run(driver, &incoming))
             .map_err(|error| internal("cannot start the engine thread", &error))?;
         *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        Ok(Self { inbox, shared })
+        Ok(Self { inbox, hash_key, shared })
     }
 
     /// Takes requests that belong together, all of them, or says why not. Never waits.
@@ -135,6 +138,12 @@ impl Engine {
         let (outputs, receiver) = mpsc::unbounded_channel();
         self.inbox.send(Command::Submit(request, Box::new(submission), place, outputs));
         Answer::new(request, receiver, self.inbox.clone())
+    }
+
+    /// The number of a text that a client chose, a salt or a user: the same as long as blocks can be found, on disk over
+    /// restarts. Never 0.
+    pub fn number(&self, text: &str) -> u64 {
+        self.hash_key.number(text)
     }
 
     fn check(&self, submission: &Submission) -> Result<(), Failure> {

@@ -63,6 +63,8 @@ pub(crate) enum Polled {
     Nothing,
     Step {
         results: StepResults,
+        /// Parts of prompts: whose, and how many of its tokens are computed now.
+        computed: Vec<(RequestId, u32)>,
         not_finite: Vec<RequestId>,
         rows: usize,
         took: Duration,
@@ -225,7 +227,9 @@ impl Group {
                     }
                     self.slowest_token = self.slowest_token.max(took / step.tokens.max(TOKENS_MIN));
                 }
-                Polled::Step { results, not_finite, rows: step.rows.len(), took }
+                let parts = step.rows.iter().filter(|row| !row.samples);
+                let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
+                Polled::Step { results, computed, not_finite, rows: step.rows.len(), took }
             }
             Err(garbage) => Polled::Garbage(garbage),
         }

@@ -13,6 +13,7 @@ mod group;
 mod inbox;
 mod journal;
 mod masks;
+mod names;
 mod pace;
 mod queue;
 mod status;

@@ -6,13 +6,19 @@
 //!   2. a thread lets the request's grammar take what was drawn since, computes the mask and writes it to the worker;
 //!   3. a row that nobody wants any more, or that is void, is passed over at once, so that the worker waits for none.
 //!
+//! A request has one thread at most, and one mask to come: where a mask takes so long that its row comes back without it, the
+//! request asks again for a later row, and what was computed for the first one goes there. So a slow grammar holds up
+//! itself, and each of its masks is computed once.
+//!
 //! A grammar's state follows from the tokens alone: a worker's death does not touch it, and after a bug of ours it is made anew
 //! from the journal. Never here: what a grammar is, steps, slots' owners.
 
 use std::{
     num::NonZeroUsize,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -22,24 +28,42 @@ use pelton_grammar::{Grammar, State, Stuck};
 
 /// Threads at most, a quarter of the processors: few, as most masks take microseconds, and several, as some take milliseconds.
 const THREADS_MAX: usize = 8;
+/// A request that has waited for one mask for so long is ended: its rows have come back without a token for long enough.
+const MASK_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A live request's grammar, and the tokens that it has to take.
 pub(crate) struct Tracked {
     grammar: Grammar,
-    /// Locked while a mask is computed, by the threads here alone. None until the first one.
+    /// Locked by the one thread that has the request. None until the first mask.
     state: Mutex<Option<State>>,
-    /// Everything that was drawn. Locked for a push or a copy.
-    drawn: Mutex<Vec<TokenId>>,
+    /// Locked for a push or a copy.
+    wanted: Mutex<Wanted>,
 }
 
-/// The mask behind so many drawn tokens, for a row.
-struct Job {
-    request: RequestId,
-    tracked: Arc<Tracked>,
+#[derive(Default)]
+struct Wanted {
+    /// Everything that was drawn.
+    drawn: Vec<TokenId>,
+    /// The latest row that needs a mask.
+    row: Option<MaskedRow>,
+    /// Behind how many tokens the latest mask was wanted, and since when.
+    since: Option<(usize, Instant)>,
+    /// Whether a thread has the request, or will have it.
+    is_taken: bool,
+}
+
+/// A row, and how many tokens are drawn before its own.
+struct MaskedRow {
     drawn: usize,
     writer: Arc<MaskWriter>,
     step: u64,
     slot: u32,
+}
+
+/// A request that needs a mask.
+struct Job {
+    request: RequestId,
+    tracked: Arc<Tracked>,
 }
 
 /// A request whose grammar cannot go on, and why.
@@ -56,12 +80,23 @@ pub(crate) struct Masks {
 impl Tracked {
     /// At the beginning of an answer.
     pub(crate) fn new(grammar: Grammar) -> Arc<Self> {
-        Arc::new(Self { grammar, state: Mutex::default(), drawn: Mutex::default() })
+        Arc::new(Self { grammar, state: Mutex::default(), wanted: Mutex::default() })
     }
 
     /// A token was committed.
     pub(crate) fn push(&self, token: TokenId) {
-        lock(&self.drawn).push(token);
+        lock(&self.wanted).drawn.push(token);
+    }
+
+    /// The row that needs a mask, and the tokens that the grammar has not taken. None: the thread that has asked is done.
+    fn next(&self, taken: usize) -> Option<(MaskedRow, Vec<TokenId>)> {
+        let mut wanted = lock(&self.wanted);
+        let Some(row) = wanted.row.take() else {
+            wanted.is_taken = false;
+            return None;
+        };
+        let fresh = wanted.drawn.get(taken..row.drawn).unwrap_or_default().to_vec();
+        Some((row, fresh))
     }
 }
 
@@ -71,7 +106,8 @@ impl Masks {
         Self { jobs: None, tells, stuck, bell }
     }
 
-    /// Has the mask of a row computed, behind `drawn` tokens of its request, and written.
+    /// Has the mask of a row computed, behind `drawn` tokens of its request, and written. A row that it asked for before has
+    /// come back by now.
     pub(crate) fn ask(
         &mut self,
         request: RequestId,
@@ -79,9 +115,21 @@ impl Masks {
         drawn: usize,
         (writer, step, slot): (&Arc<MaskWriter>, u64, u32),
     ) {
-        let job = Job { request, tracked, drawn, writer: Arc::clone(writer), step, slot };
+        let mut wanted = lock(&tracked.wanted);
+        let since = wanted.since.filter(|&(before, _)| before == drawn).map_or_else(Instant::now, |(_, since)| since);
+        wanted.since = Some((drawn, since));
+        if since.elapsed() > MASK_WAIT_MAX {
+            let why = format!("what may follow took longer than {} s to compute", MASK_WAIT_MAX.as_secs());
+            let _ = self.tells.send((request, Stuck::because(why))); // we have the other end
+            return writer.pass_over(step, slot);
+        }
+        wanted.row = Some(MaskedRow { drawn, writer: Arc::clone(writer), step, slot });
+        if std::mem::replace(&mut wanted.is_taken, true) {
+            return;
+        }
+        drop(wanted);
         let jobs = self.jobs.get_or_insert_with(|| start(&self.tells, &self.bell));
-        jobs.send(job).expect("its threads end after it");
+        jobs.send(Job { request, tracked }).expect("its threads end after it");
     }
 
     /// Requests whose grammars cannot go on, since the last call.
@@ -97,8 +145,8 @@ fn start(stuck: &Sender<End>, bell: &Arc<Bell>) -> Sender<Job> {
         let (waiting, stuck, bell) = (waiting.clone(), stuck.clone(), Arc::clone(bell));
         let work = move || {
             for job in waiting {
-                if let Err(why) = job.run() {
-                    job.writer.pass_over(job.step, job.slot);
+                let done = catch_unwind(AssertUnwindSafe(|| job.run()));
+                if let Err(why) = done.unwrap_or_else(|_| Err(Stuck::because("an internal error"))) {
                     let _ = stuck.send((job.request, why)); // nobody hears it if the engine has ended
                     bell.ring();
                 }
@@ -111,18 +159,33 @@ fn start(stuck: &Sender<End>, bell: &Arc<Bell>) -> Sender<Job> {
 }
 
 impl Job {
+    /// Computes masks as long as rows of the request need some.
     fn run(&self) -> Result<(), Stuck> {
         let mut state = lock(&self.tracked.state);
         let state = state.get_or_insert_with(|| self.tracked.grammar.begin());
-        if state.taken() > self.drawn {
-            return Ok(()); // its row has come back without it, and a later one has been asked for
+        while let Some((row, fresh)) = self.tracked.next(state.taken()) {
+            match behind(state, &fresh) {
+                Ok(mask) => row.allow(mask),
+                Err(why) => {
+                    row.writer.pass_over(row.step, row.slot);
+                    return Err(why); // it stays taken: nobody asks for a request that has ended
+                }
+            }
         }
-        let fresh = lock(&self.tracked.drawn)[state.taken()..self.drawn].to_vec();
-        state.take(&fresh)?;
-        let mut mask = state.mask()?.to_vec();
+        Ok(())
+    }
+}
+
+fn behind<'a>(state: &'a mut State, fresh: &[TokenId]) -> Result<&'a [u32], Stuck> {
+    state.take(fresh)?;
+    state.mask()
+}
+
+impl MaskedRow {
+    fn allow(&self, mask: &[u32]) {
+        let mut mask = mask.to_vec();
         mask.resize(self.writer.words(), 0); // models have more logits than tokens
         self.writer.allow(self.step, self.slot, &mask);
-        Ok(())
     }
 }
 
@@ -188,5 +251,37 @@ mod tests {
         assert_eq!(taken(&memory, 3, 1), None);
         masks.bell.wait(seen, LONG);
         assert_eq!(masks.stuck().map(|(request, _)| request).collect::<Vec<_>>(), [RequestId(7)]);
+    }
+
+    /// As if its grammar took long.
+    #[test]
+    fn a_slow_grammar_has_one_thread_and_its_latest_row_gets_what_was_computed_for_an_earlier_one() {
+        let (mut masks, writer, memory) = rig();
+        let slow = Tracked::new(grammar("ab"));
+        let computing = lock(&slow.state);
+        for step in 1..20 {
+            masks.ask(RequestId(1), Arc::clone(&slow), 0, (&writer, step, 0));
+        }
+        masks.ask(RequestId(2), Tracked::new(grammar("b")), 0, (&writer, 1, 1));
+        assert_eq!(taken(&memory, 1, 1), Some(vec![0b010, 0]), "the others have threads");
+        drop(computing);
+        assert_eq!(taken(&memory, 19, 0), Some(vec![0b001, 0]));
+        slow.push(0);
+        masks.ask(RequestId(1), slow, 1, (&writer, 20, 0));
+        assert_eq!(taken(&memory, 20, 0), Some(vec![0b010, 0]), "it goes on");
+    }
+
+    #[test]
+    fn a_mask_that_does_not_come_ends_its_request() {
+        let (mut masks, writer, memory) = rig();
+        let slow = Tracked::new(grammar("ab"));
+        let computing = lock(&slow.state);
+        masks.ask(RequestId(1), Arc::clone(&slow), 0, (&writer, 1, 0));
+        lock(&slow.wanted).since = Instant::now().checked_sub(2 * MASK_WAIT_MAX).map(|since| (0, since));
+        masks.ask(RequestId(1), Arc::clone(&slow), 0, (&writer, 2, 0));
+        assert_eq!(taken(&memory, 2, 0), None, "its row waits for nothing");
+        let stuck: Vec<_> = masks.stuck().map(|(request, why)| (request.0, why.to_string())).collect();
+        assert!(matches!(&stuck[..], [(1, why)] if why.contains("longer than 60 s")), "{stuck:?}");
+        drop(computing);
     }
 }

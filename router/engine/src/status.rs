@@ -109,6 +109,10 @@ pub struct Stats {
     pub preemptions: u64,
     /// Tokens whose KV was lost by that.
     pub preempted_tokens: u64,
+    /// Tokens computed once more after a preemption.
+    pub again_preempted: u64,
+    /// Tokens computed once more after a worker's loss.
+    pub again_lost: u64,
     /// Requests whose deadline passed.
     pub expired: u64,
     /// Requests that clients left or that were aborted.

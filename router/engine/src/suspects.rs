@@ -3,15 +3,15 @@
 //! The life of an inquiry:
 //!   1. A worker dies. The requests of its unread steps are suspects; half of them are tried, the others wait, and so
 //!      does everything else that runs on no other worker.
-//!   2. A suspect that draws a token is cleared and runs on. When all that are tried are cleared, the next set is tried.
+//!   2. A suspect that gets on is cleared and runs on: it draws a token, or more of its prompt is computed than ever before. When all that are tried are cleared, the next set is tried.
 //!   3. The worker dies again: those of the trial that were in its steps are halved again.
-//!   4. A request with which a worker dies while nothing else is in its steps, three times without a token between, is
+//!   4. A request with which a worker dies while nothing else is in its steps, three times without getting on between, is
 //!      condemned. Company is no proof, so a neighbour never is.
 //!   5. No suspect is left: everything that waited runs.
 //!
 //! So k guilty requests among batches of n cost O(k log n) workers, and a worker that was killed from outside costs its
-//! requests no more than being replayed in two portions. A request that draws a token in each life of its worker is
-//! never condemned: it ends by itself.
+//! requests no more than being replayed in two portions. A request that gets on in each life of its worker is never
+//! condemned: it ends by itself.
 //!
 //! Invariant: `trial` and the sets in `untried` have no request in common; without suspects nothing is withheld for longer
 //! than to the next `release`.
@@ -32,6 +32,7 @@ pub(crate) struct Suspects {
     untried: Vec<BTreeSet<RequestId>>, // the next one last; none is empty
     withheld: BTreeSet<RequestId>,     // what the caller keeps out of the core: suspects and bystanders
     lone_deaths: BTreeMap<RequestId, u32>,
+    computed: BTreeMap<RequestId, u32>, // of prompts in parts: how many tokens at most, in any life of a worker
 }
 
 impl Suspects {
@@ -86,7 +87,16 @@ impl Suspects {
         None
     }
 
-    /// The request has drawn a token.
+    /// A part of the request's prompt was computed, up to so many tokens. What a worker before had computed is no progress.
+    pub(crate) fn computed(&mut self, request: RequestId, tokens: u32) {
+        let most = self.computed.entry(request).or_default();
+        if tokens > *most {
+            *most = tokens;
+            self.progressed(request);
+        }
+    }
+
+    /// The request has drawn a token, or has otherwise got further than ever before.
     pub(crate) fn progressed(&mut self, request: RequestId) {
         self.lone_deaths.remove(&request);
         self.acquit(&BTreeSet::from([request]));
@@ -95,6 +105,7 @@ impl Suspects {
     /// The request has ended, in whatever way.
     pub(crate) fn left(&mut self, request: RequestId) {
         self.withheld.remove(&request);
+        self.computed.remove(&request);
         self.progressed(request);
     }
 

@@ -43,12 +43,17 @@ struct Kept {
 }
 
 impl Compiler {
-    /// The vocabulary is made when the first grammar needs it.
+    /// The vocabulary is made by `warm`, or when the first grammar needs it.
     pub fn new(make: impl Fn() -> Result<Vocabulary, GrammarError> + Send + Sync + 'static) -> Self {
         Self { make: Box::new(make), vocabulary: OnceLock::new(), kept: Mutex::default() }
     }
 
-    /// Takes up to some 100 ms, and longer the first time: not for an event loop.
+    /// Makes the vocabulary, which takes a second for a large one, before somebody waits for it. An error is told to those.
+    pub fn warm(&self) {
+        let _ = self.vocabulary.get_or_init(&self.make);
+    }
+
+    /// Takes up to some 100 ms, and longer where the vocabulary is not made yet: not for an event loop.
     pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
         let key = format!("{script:?}");
         if let Some(kept) = self.kept().grammars.get(&key) {
@@ -103,4 +108,27 @@ fn shortened(error: &str) -> String {
     const CHARACTERS: usize = 300;
     let lines: Vec<&str> = error.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
     lines.join("; ").chars().take(CHARACTERS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+    use crate::TokenText;
+
+    #[test]
+    fn a_vocabulary_is_made_once_and_before_the_first_grammar_if_wanted() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&made);
+        let compiler = Compiler::new(move || {
+            count.fetch_add(1, Relaxed);
+            Vocabulary::new([TokenText::Bytes(b"a"), TokenText::Special("<end>")].into_iter(), &[1])
+        });
+        assert_eq!(made.load(Relaxed), 0, "nobody has asked");
+        compiler.warm();
+        assert_eq!(made.load(Relaxed), 1);
+        compiler.compile(&Script::of(Constraint::Regex("a".to_owned()))).expect("a regex");
+        assert_eq!(made.load(Relaxed), 1);
+    }
 }

@@ -7,6 +7,13 @@ use llguidance::Matcher;
 #[error("the grammar cannot go on: {0}")]
 pub struct Stuck(String);
 
+impl Stuck {
+    /// For a reason that the grammar itself does not know of.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// See the top of the file. The same tokens make the same state.
 pub struct State {
     matcher: Matcher,

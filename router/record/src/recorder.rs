@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use pelton_core::Snapshot;
@@ -16,6 +16,8 @@ use crate::writer::{Entry, Writer};
 
 /// So many calls may wait for the disk: some seconds of a busy engine, a few MiB.
 const BACKLOG: usize = 8_192;
+/// How long the end waits for the disk.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where to record, and how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,12 +100,20 @@ impl Recorder {
 }
 
 impl Drop for Shared {
-    /// Waits until what was handed over is written.
+    /// Waits until what was handed over is written, but not for ever: a disk may hang.
     fn drop(&mut self) {
         self.entries = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported there.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + ENDS_WITHIN;
+        while !thread.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join(); // a panic there has been reported there
+        } else {
+            tracing::warn!(
+                "the recording is left behind as it is: what was to be written was not within {ENDS_WITHIN:?}"
+            );
         }
     }
 }

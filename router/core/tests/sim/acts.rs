@@ -43,6 +43,15 @@ impl World {
         }
     }
 
+    /// Many come at once, and some wait for long.
+    pub(super) fn rush(&mut self) {
+        for _ in 0..self.random.within(20..=60) {
+            self.submit();
+        }
+        self.seen.rushes += 1;
+        self.seen.long_queues += u64::from(self.core.counts().waiting >= 100);
+    }
+
     pub(super) fn check_never_fits(&self, new: &NewRequest, refusal: &Refusal) {
         let tokens = match new.goal {
             Goal::Tokens => (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1,

@@ -40,6 +40,7 @@ impl World {
                 }
                 Event::Finished { request, reason, explanation } => {
                     check_explanation(&explanation, self.now);
+                    self.seen.long_waits += u64::from(explanation.waited.total() > 30_000_000);
                     self.seen.waits_for_disk += u64::from(explanation.waited.micros(Wait::Disk) > 0);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended);

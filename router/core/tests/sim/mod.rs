@@ -78,6 +78,10 @@ struct Faults {
     disk: bool,
     /// It says nothing for long.
     disk_hangs: bool,
+    /// Many requests come at once.
+    rushes: bool,
+    /// Nothing happens for long, and those that wait have waited for so much longer.
+    pauses: bool,
 }
 
 macro_rules! seen {
@@ -165,6 +169,9 @@ seen! {
     disk_blocks_restored,
     clears,
     unsampled,
+    rushes,
+    long_queues,
+    long_waits,
 }
 
 impl World {
@@ -192,6 +199,8 @@ impl World {
             misses: often(),
             disk: often(),
             disk_hangs: !often(),
+            rushes: !often(),
+            pauses: !often(),
         };
         let longest = config.max_model_len.div_ceil(config.block_size);
         let mut sites = BTreeMap::new();
@@ -218,7 +227,11 @@ impl World {
     pub(crate) fn run(&mut self, actions: usize) {
         for _ in 0..actions {
             self.now.0 += u64::from(self.random.within(0..=100)); // some arrive at the same time
+            if self.faults.pauses && self.random.once_in(100) {
+                self.now.0 += u64::from(self.random.within(0..=60_000_000));
+            }
             match self.random.within(0..=99) {
+                0 if self.faults.rushes && self.random.once_in(10) => self.rush(),
                 0..=11 => self.submit(),
                 12 if self.faults.aborts => self.abort(),
                 13 if self.faults.finishes => self.finish(),
@@ -353,7 +366,7 @@ fn config(random: &mut Random) -> CoreConfig {
         max_model_len,
         limits,
         max_running,
-        max_waiting: random.within(2..=20) as usize,
+        max_waiting: if random.once_in(4) { 200 } else { random.within(2..=20) as usize },
         token_budget: random.within(1..=60),
         itl_target_us: random.once_in(2).then(|| random.within(50..=1_000)),
         hash_key: [random.next(), random.next()],

@@ -74,7 +74,10 @@ pub(crate) fn request(
         priority: if random.once_in(4) { random.within(0..=2) as i32 - 1 } else { 0 },
         arrival: now,
         party: Party { tenant: u64::from(random.within(0..=1)), user: u64::from(random.within(0..=2)) },
-        deadline: random.once_in(12).then(|| Micros(now.0 + u64::from(random.within(1..=8_000)))),
+        deadline: random.once_in(12).then(|| {
+            let within = if random.once_in(3) { 100_000_000 } else { 8_000 };
+            Micros(now.0 + u64::from(random.within(1..=within)))
+        }),
     }
 }
 

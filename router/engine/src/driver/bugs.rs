@@ -52,7 +52,7 @@ impl Driver {
         self.counts_seen = Counts::default();
         let Some(report) = self.shared.status.borrow().model.clone() else { return };
         let below = self.tiers.start_again(&report);
-        let core = new_core(&self.config, &self.capacities, self.hash_key, &report, below);
+        let core = new_core(&self.config, &self.capacities, self.hash_key.words(), &report, below);
         let mut core = RecordedCore::new(core, self.recorder.clone());
         for group in known {
             core.add_group(group, report.blocks, false);

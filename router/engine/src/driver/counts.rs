@@ -24,6 +24,8 @@ impl Driver {
             let seen = std::mem::replace(&mut self.counts_seen, counts);
             self.stats.preemptions += counts.preemptions - seen.preemptions;
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
+            self.stats.again_preempted += counts.again_preempted - seen.again_preempted;
+            self.stats.again_lost += counts.again_lost - seen.again_lost;
             self.stats.unsampled += counts.unsampled - seen.unsampled;
             self.stats.expired += counts.expired - seen.expired;
             self.stats.host_hit_tokens += counts.host_hits - seen.host_hits;

@@ -1,10 +1,10 @@
 //! Prompts whose clients have asked to keep them in the prefix cache for longer: the core's pins.
 //!
 //! To keep a prompt is a wish and no promise. Where there is no room for a new one, those go whose time ends first, of the
-//! same tenant before those of others. A core that begins anew after a bug knows the prompts of live requests only.
+//! same tenant before those of others; of another one only while that keeps more than who asks. A core that begins anew after a bug knows the prompts of live requests only.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
 };
 
@@ -20,6 +20,7 @@ pub(super) struct Keeping {
     names: RandomState,
     ends: BTreeSet<(Micros, PinId)>, // those that have not ended, and perhaps some that have
     kept: HashMap<PinId, Kept>,
+    tokens: BTreeMap<u64, usize>, // that each tenant keeps
     /// Wishes that could not be fulfilled.
     pub(super) refused: u64,
 }
@@ -28,6 +29,7 @@ pub(super) struct Keeping {
 struct Kept {
     until: Micros,
     tenant: u64,
+    tokens: usize,
 }
 
 impl Keeping {
@@ -35,6 +37,7 @@ impl Keeping {
     pub(super) fn begin_anew(&mut self) {
         self.ends.clear();
         self.kept.clear();
+        self.tokens.clear();
     }
 
     /// Asks the core to keep a prompt, at most the first `tokens_max` tokens of it; what is kept already is kept until the
@@ -43,14 +46,14 @@ impl Keeping {
         self.forget_ended(now);
         let tokens = if pin.tokens.len() > tokens_max { pin.tokens[..tokens_max].into() } else { pin.tokens };
         let pin = NewPin { tokens, ..pin };
-        let id = PinId(self.names.hash_one((&pin.tokens, pin.scope.salt, pin.scope.adapter, pin.party.tenant)));
+        let id = PinId(self.names.hash_one((&pin.tokens, &pin.scope, pin.party.tenant)));
         let until = self.kept.get(&id).map_or(pin.until, |kept| kept.until.max(pin.until));
         let pin = NewPin { id, until, ..pin };
         for _ in 0..=GIVEN_UP_MAX {
             match core.pin(pin.clone()) {
-                Ok(()) => return self.note(id, Kept { until, tenant: pin.party.tenant }),
+                Ok(()) => return self.note(id, Kept { until, tenant: pin.party.tenant, tokens: pin.tokens.len() }),
                 Err(PinRefusal::TooMany { .. }) => {
-                    let Some(given_up) = self.first_to_go(id, pin.party.tenant) else { break };
+                    let Some(given_up) = self.first_to_go(id, pin.party.tenant, pin.tokens.len()) else { break };
                     core.unpin(given_up);
                     self.forget(given_up);
                 }
@@ -60,21 +63,32 @@ impl Keeping {
         self.refused += 1;
     }
 
-    fn first_to_go(&self, besides: PinId, tenant: u64) -> Option<PinId> {
-        let mut others = self.ends.iter().map(|&(_, id)| id).filter(|&id| id != besides);
-        let of_tenant = others.clone().find(|id| self.kept[id].tenant == tenant);
-        of_tenant.or_else(|| others.next())
+    fn first_to_go(&self, besides: PinId, tenant: u64, tokens: usize) -> Option<PinId> {
+        let of = |tenant| {
+            let mut others = self.ends.iter().map(|&(_, id)| id).filter(|&id| id != besides);
+            others.find(|id| self.kept[id].tenant == tenant)
+        };
+        let greediest = || {
+            let (tokens_of, other) = self.tokens.iter().map(|(&other, &tokens)| (tokens, other)).max()?;
+            (tokens_of > tokens + self.tokens.get(&tenant).unwrap_or(&0)).then_some(other)
+        };
+        of(tenant).or_else(|| of(greediest()?))
     }
 
     fn note(&mut self, id: PinId, kept: Kept) {
         self.forget(id);
+        *self.tokens.entry(kept.tenant).or_default() += kept.tokens;
         self.ends.insert((kept.until, id));
         self.kept.insert(id, kept);
     }
 
     fn forget(&mut self, id: PinId) {
-        if let Some(Kept { until, .. }) = self.kept.remove(&id) {
-            self.ends.remove(&(until, id));
+        let Some(Kept { until, tenant, tokens }) = self.kept.remove(&id) else { return };
+        self.ends.remove(&(until, id));
+        let left = self.tokens.get_mut(&tenant).expect("it keeps this");
+        *left -= tokens;
+        if *left == 0 {
+            self.tokens.remove(&tenant);
         }
     }
 
@@ -156,8 +170,11 @@ mod tests {
         core.tick(Micros(200));
         assert_eq!(pinned(&core), (2, 6), "what ended at 100 was still there");
         keeping.keep(&mut core, prompt(400, 4, 1, 500), 32, Micros(200));
-        assert_eq!(pinned(&core), (2, 7), "of another tenant, for want of one's own");
-        assert_eq!(keeping.refused, 0);
+        assert_eq!((pinned(&core), keeping.refused), ((2, 7), 0), "of another tenant, for want of one's own");
+        keeping.keep(&mut core, prompt(500, 4, 3, 600), 32, Micros(200));
+        assert_eq!((pinned(&core), keeping.refused), ((2, 7), 1), "nobody keeps more than that would be");
+        keeping.keep(&mut core, prompt(500, 3, 3, 600), 32, Micros(200));
+        assert_eq!((pinned(&core), keeping.refused), ((2, 6), 1), "of the tenant that keeps most");
     }
 
     #[test]

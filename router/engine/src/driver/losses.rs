@@ -63,7 +63,7 @@ impl Driver {
         self.stats.replayed += core.counts().replayed - before;
         self.inquire(&dead, &reason);
         let is_served = self.groups.iter().any(Group::is_attached);
-        if !is_served && !matches!(self.shared.status.borrow().phase, Phase::Draining) {
+        if !is_served {
             self.set_phase(Phase::Recovering { reason });
         }
     }
@@ -117,7 +117,7 @@ impl Driver {
             core.abort(guilty);
             // A client reads nothing of what the workers have said.
             let message = format!(
-                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, without a token between; the server's log says how"
+                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, and it came no further between; the server's log says how"
             );
             self.fail(guilty, Failure::Internal(message));
         }

@@ -11,7 +11,7 @@ use super::{LONE_DEATHS_MAX, Suspects};
 /// What there is of one request.
 #[derive(Debug, Clone)]
 struct Plot {
-    /// It kills once it has so many tokens; none: it is innocent.
+    /// It kills once so much of it is done, parts of its prompt first, then tokens; none: it is innocent.
     fatal_at: Option<u32>,
     /// It ends with so many.
     length: u32,
@@ -23,7 +23,7 @@ struct Plot {
 #[derive(Debug)]
 struct Running {
     request: usize,
-    prefill: u32,
+    computed: u32, // parts of its prompt
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl World {
         while self.workers[worker].len() < self.slots
             && let Some(request) = self.queue.pop_first()
         {
-            self.workers[worker].push(Running { request, prefill: self.plots[request].prefill });
+            self.workers[worker].push(Running { request, computed: 0 });
         }
     }
 
@@ -72,15 +72,18 @@ impl World {
         }
         self.admit(worker);
         let is_fatal = |running: &Running| {
-            running.prefill == 0 && self.plots[running.request].fatal_at == Some(self.tokens[running.request])
+            let plot = &self.plots[running.request];
+            let tokens = if running.computed == plot.prefill { self.tokens[running.request] } else { 0 };
+            plot.fatal_at == Some(running.computed + tokens)
         };
         if self.workers[worker].iter().any(is_fatal) {
             return self.die(worker);
         }
         let mut ended = Vec::new();
         for running in &mut self.workers[worker] {
-            if running.prefill > 0 {
-                running.prefill -= 1;
+            if running.computed < self.plots[running.request].prefill {
+                running.computed += 1;
+                self.suspects.computed(id(running.request), running.computed);
                 continue;
             }
             self.tokens[running.request] += 1;
@@ -125,9 +128,9 @@ impl World {
 
 fn plots() -> impl Strategy<Value = Vec<Plot>> {
     let innocent = (1..12_u32, 0..4_u32).prop_map(|(length, prefill)| Plot { fatal_at: None, length, prefill });
-    let guilty = (0..6_u32, 1..6_u32, 0..4_u32).prop_map(|(at, more, prefill)| Plot {
+    let guilty = (0..9_u32, 1..6_u32, 0..4_u32).prop_map(|(at, more, prefill)| Plot {
         fatal_at: Some(at),
-        length: at + more,
+        length: at.saturating_sub(prefill) + more,
         prefill,
     });
     (vec(innocent, 1..120), vec((guilty, any::<Index>()), 0..6)).prop_map(|(mut plots, guilty)| {
@@ -172,16 +175,16 @@ proptest! {
         }
         prop_assert!(world.deaths <= world.deaths_max(), "{} deaths, allowed: {}", world.deaths, world.deaths_max());
         prop_assert!(!world.suspects.is_inquiring() && world.suspects.withheld() == 0 && world.suspects.count() == 0);
-        prop_assert!(world.suspects.lone_deaths.is_empty());
+        prop_assert!(world.suspects.lone_deaths.is_empty() && world.suspects.computed.is_empty());
     }
 
     #[test]
     fn workers_that_are_killed_from_outside_cost_nobody_its_answer(
-        lengths in vec(1..30_u32, 1..60),
+        lengths in vec((1..30_u32, 0..3_u32), 1..60),
         slots in 1..20_usize,
-        kill_every in 3..20_usize,
+        kill_every in 5..20_usize,
     ) {
-        let plots = lengths.into_iter().map(|length| Plot { fatal_at: None, length, prefill: 0 }).collect();
+        let plots = lengths.into_iter().map(|(length, prefill)| Plot { fatal_at: None, length, prefill }).collect();
         let mut world = World::new(plots, 1, slots);
         for turn in 1.. {
             prop_assert!(turn < 200_000, "it ends: {world:?}");
@@ -249,4 +252,21 @@ fn three_deaths_alone_condemn_unless_a_token_came_between() {
     let verdicts = [(); 3].map(|()| suspects.worker_died(&set(&[1]), set(&[1])));
     assert_eq!(verdicts, [None, None, Some(RequestId(1))]);
     assert!(!suspects.is_inquiring());
+}
+
+/// A long prompt gets on by parts, and no two lives of its worker need to last for all of it.
+#[test]
+fn parts_of_a_prompt_are_progress_where_none_was_before() {
+    let mut suspects = Suspects::default();
+    for life in 1..10 {
+        suspects.computed(RequestId(1), 64);
+        suspects.computed(RequestId(1), 64 * life);
+        assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None, "it came further each time");
+        assert_eq!(suspects.release(), set(&[1]));
+    }
+    let verdicts = [(); 2].map(|()| {
+        suspects.computed(RequestId(1), 64 * 9); // that is where it always ends
+        suspects.worker_died(&set(&[1]), set(&[1]))
+    });
+    assert_eq!(verdicts, [None, Some(RequestId(1))]);
 }

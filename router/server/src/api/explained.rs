@@ -127,6 +127,7 @@ pub(crate) fn json(told: &Explanation) -> Value {
         "steps_ms": ms(told.steps_us),
         "preempted": { "times": told.preempted.times, "tokens": told.preempted.tokens },
         "workers_lost": told.replayed,
+        "computed_again": { "own_preemption": told.again_preempted, "worker_lost": told.again_lost },
         "preempted_others": { "times": told.preempted_others.times, "tokens": told.preempted_others.tokens },
         "slowed_others_ms": ms(told.slowed_others_us),
     })
@@ -167,10 +168,13 @@ pub(crate) fn text(told: &Explanation, end: &str) -> String {
         told.chunks
     ));
     if told.preempted.times > 0 {
-        line(format!("preempted {} times: {} tokens computed again", told.preempted.times, told.preempted.tokens));
+        line(format!(
+            "preempted {} times, which gave up {} tokens: {} were computed again",
+            told.preempted.times, told.preempted.tokens, told.again_preempted
+        ));
     }
     if told.replayed > 0 {
-        line(format!("lost its worker {} times, and was computed again", told.replayed));
+        line(format!("lost its worker {} times: {} tokens were computed again", told.replayed, told.again_lost));
     }
     if told.preempted_others.times > 0 {
         let others = &told.preempted_others;
@@ -243,12 +247,14 @@ request 7, at 1.500000 s: finished
         told.admitted = Some(Micros(1));
         (told.missed.evicted, told.missed.has_other_salt) = (16, true);
         (told.preempted.times, told.preempted.tokens, told.replayed) = (2, 300, 1);
+        (told.again_preempted, told.again_lost) = (20, 7);
         (told.preempted_others.times, told.preempted_others.tokens, told.slowed_others_us) = (3, 400, 1_234);
         let text = text(&told, "aborted");
         for part in [
             "its deadline was after 9.000000 s",
             "of the other 40: 16 had been there and were given up, they are there under another salt",
-            "preempted 2 times: 300 tokens",
+            "preempted 2 times, which gave up 300 tokens: 20 were computed again",
+            "lost its worker 1 times: 7 tokens were computed again",
             "lost its worker 1 times",
             "3 preemptions, 400 tokens",
             "longer by 0.001234 s",

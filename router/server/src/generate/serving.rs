@@ -1,7 +1,6 @@
 //! What all requests share: the engine, the model's text side, names and limits. Made once, at the start.
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -104,8 +103,6 @@ pub struct Serving {
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
-    /// Turns clients' texts into numbers that clients cannot predict.
-    salting: RandomState,
 }
 
 impl Serving {
@@ -123,7 +120,6 @@ impl Serving {
             metrics: Arc::new(Metrics::new(&served_names[0], context)),
             started: Instant::now(),
             created: seconds_since_1970(),
-            salting: RandomState::new(),
             engine,
             checkpoint,
             tokenizer,
@@ -185,12 +181,12 @@ impl Serving {
 
     /// 0 without a salt, so that requests without one share their blocks.
     pub(crate) fn cache_salt(&self, salt: Option<&str>) -> u64 {
-        salt.map_or(0, |salt| self.salting.hash_one(salt).max(1))
+        salt.map_or(0, |salt| self.engine.number(salt))
     }
 
     /// 0 without a user, so that requests without one share what their tenant gets.
     pub(crate) fn user(&self, user: Option<&str>) -> u64 {
-        user.filter(|user| !user.is_empty()).map_or(0, |user| self.salting.hash_one(user).max(1))
+        user.filter(|user| !user.is_empty()).map_or(0, |user| self.engine.number(user))
     }
 
     /// Runs work on a text of so many bytes where it delays nobody else.

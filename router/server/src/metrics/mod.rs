@@ -295,6 +295,14 @@ impl Metrics {
             "Tokens whose KV was lost because a request was preempted.",
             stats.preempted_tokens,
         );
+        let whys = [("own_preemption", stats.again_preempted), ("worker_lost", stats.again_lost)];
+        let whys = whys.map(|(why, tokens)| ([("why", why)], tokens));
+        let series = whys.iter().map(|(labels, tokens)| (labels.as_slice(), *tokens));
+        shown.counters(
+            "pelton_tokens_computed_again_total",
+            "Tokens of prompts and answers computed once more, by what their KV was lost for.",
+            series,
+        );
         let whys =
             [("new", stats.new_tokens), ("evicted", stats.evicted_tokens), ("too_short", stats.too_short_tokens)];
         let whys = whys.map(|(why, tokens)| ([("why", why)], tokens));

@@ -1,9 +1,10 @@
 //! A server from its first answer to its last: the doors, the engine behind them, and their end.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread};
 
 use indicatif::MultiProgress;
 use pelton_engine::{Engine, ModelReport, Phase, Status};
+use pelton_grammar::Compiler;
 use pelton_text::Format;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -24,6 +25,7 @@ pub(crate) struct Server {
     engine: Engine,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
+    grammars: Arc<Compiler>,
     url: String,
     name: String,
     needs_key: bool,
@@ -59,6 +61,7 @@ impl Server {
         let Opened { engine, serving, name, chats } = opened;
         let (url, needs_key) = (doors.url(), !keys.is_empty());
         let (metrics, format) = (Arc::clone(&serving.metrics), serving.format.clone());
+        let grammars = Arc::clone(&serving.grammars);
         let (app, listeners) = (App::new(serving, keys, parts::kept(config)), doors.listeners()?);
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
         let (closed, hurry) = (closing.clone(), CancellationToken::new());
@@ -68,6 +71,7 @@ impl Server {
         Ok(Self {
             status: engine.status(),
             metrics,
+            grammars,
             engine,
             url,
             name,
@@ -85,7 +89,12 @@ impl Server {
         let progress = Progress::new(bars);
         loop {
             match &self.status.borrow_and_update().phase {
-                Phase::Ready => return Ok(()),
+                Phase::Ready => {
+                    let grammars = Arc::clone(&self.grammars);
+                    // After the load, which needs the processors more; without the thread the first grammar does it.
+                    let _ = thread::Builder::new().name("pelton-vocabulary".to_owned()).spawn(move || grammars.warm());
+                    return Ok(());
+                }
                 Phase::Failed { reason } => return Err(Trouble::Failed(reason.clone())),
                 Phase::Loading { stage, done, total } => {
                     self.metrics.loading(*total);
