@@ -45,8 +45,17 @@ struct Candidate<'a> {
 
 impl<'a> ChatLogprobs<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, tokens: &[Drawn]) -> Self {
+        Self::named(tokenizer, tokens, |token| text_of(tokenizer, token))
+    }
+
+    /// The same for clients that read no text: `token` is `token_id:123`.
+    pub(crate) fn by_id(tokenizer: &'a Tokenizer, tokens: &[Drawn]) -> Self {
+        Self::named(tokenizer, tokens, |token| format!("token_id:{token}").into())
+    }
+
+    fn named(tokenizer: &'a Tokenizer, tokens: &[Drawn], name: impl Fn(TokenId) -> Cow<'a, str>) -> Self {
         let candidate = |token, logprob| Candidate {
-            token: text_of(tokenizer, token),
+            token: name(token),
             logprob: finite(logprob),
             bytes: tokenizer.token_bytes(token).unwrap_or_default(),
         };

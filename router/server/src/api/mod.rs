@@ -17,6 +17,7 @@ mod parts;
 pub(crate) mod pooling;
 pub(crate) mod responses;
 mod sampling;
+pub(crate) mod scale_out;
 pub(crate) mod stream;
 mod thinking;
 pub(crate) mod tokens;

@@ -67,6 +67,11 @@ pub(crate) fn refuse_in_chat(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     refuse(fields, &[BOTH, CHAT])
 }
 
+/// Refuses what no answer can have.
+pub(crate) fn refuse_sampling(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    refuse_all(fields, BOTH)
+}
+
 fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiError> {
     for table in tables {
         refuse_all(fields, table)?;

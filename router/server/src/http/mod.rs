@@ -16,6 +16,7 @@ mod models;
 mod pooling;
 mod responses;
 mod routes;
+mod scale_out;
 mod slots;
 mod sse;
 pub(crate) mod terms;

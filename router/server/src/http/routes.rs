@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, anthropic, around, generation, health, host, models, pooling, responses, tokens};
+use super::{App, anthropic, around, generation, health, host, models, pooling, responses, scale_out, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -40,6 +40,9 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/rerank", POST, post(pooling::rerank)),
         ("/v1/rerank", POST, post(pooling::rerank)),
         ("/v2/rerank", POST, post(pooling::rerank)),
+        ("/v1/completions/render", POST, post(scale_out::render_completions)),
+        ("/v1/chat/completions/render", POST, post(scale_out::render_chat)),
+        ("/inference/v1/generate", POST, post(scale_out::generate)),
         ("/tokenize", POST, post(tokens::tokenize)),
         ("/detokenize", POST, post(tokens::detokenize)),
         ("/version", GET, get(models::version)),
