@@ -84,7 +84,8 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<Vec<PoolInput>, ApiE
     let wrong = |got: String| ApiError::invalid(fields.at(name), got, INPUT);
     let prompts = parse_prompts(raw, true).map_err(wrong)?;
     check_count(&fields.at(name), prompts.len(), raw)?;
-    let is_list = prompts.len() > 1 || raw.get().starts_with("[[") || raw.get().starts_with("[\"");
+    let first = raw.get().strip_prefix('[').map_or("", str::trim_start);
+    let is_list = first.starts_with(['[', '"']); // a list of token ids is one input
     let content = |prompt| match prompt {
         Prompt::Text { text, .. } => PoolContent::Text(text),
         Prompt::Ids(ids) => PoolContent::Ids(ids),
