@@ -265,7 +265,7 @@ impl Driver {
                 "worker {index} serves another model or computes otherwise than the first one: {report:?} against {known:?}"
             ));
         }
-        if let Some(why) = unfit(&report, &self.capacities, self.config.token_budget) {
+        if let Some(why) = unfit(&report, &self.capacities) {
             return Err(why);
         }
         let (id, blocks) = (self.groups[index].id, report.blocks);

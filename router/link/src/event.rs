@@ -129,6 +129,12 @@ impl From<v1::Budget> for Budget {
 }
 
 impl ModelReport {
+    /// Tokens that a step must have room for, whatever its budget: those of the longest text, where all of a text's are
+    /// computed together. Else 0.
+    pub fn tokens_together(&self) -> u32 {
+        if self.pooling.as_ref().is_some_and(|pooling| pooling.is_bidirectional) { self.max_model_len } else { 0 }
+    }
+
     /// The worker's claim, checked: what the engine divides by or allocates for is not zero.
     pub(crate) fn check(report: v1::ModelReport, device: String, device_name: String) -> Result<Self, String> {
         let sizes = [

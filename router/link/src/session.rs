@@ -234,10 +234,12 @@ impl Drop for Session {
     }
 }
 
-/// The layout that was planned before anything was loaded, with room for the vectors of this model.
+/// The layout that was planned before anything was loaded, with room for the vectors of this model and for its texts.
 fn for_model(layout: &Layout, report: &ModelReport) -> Result<Layout, Trouble> {
     let pooled_width = report.pooling.as_ref().map_or(0, |pooling| pooling.width);
-    Layout::new(Capacities { pooled_width, ..*layout.capacities() })
+    let capacities = *layout.capacities();
+    let tokens = capacities.tokens.max(report.tokens_together());
+    Layout::new(Capacities { pooled_width, tokens, ..capacities })
         .map_err(|error| Trouble::Contract(format!("a model whose vectors have {pooled_width} numbers: {error}")))
 }
 

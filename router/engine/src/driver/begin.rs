@@ -19,15 +19,17 @@ pub(super) fn new_core(
     report: &ModelReport,
     below: Below,
 ) -> Core {
+    let together = report.tokens_together();
+    let capacities = Capacities { tokens: capacities.tokens.max(together), ..*capacities };
     Core::new(CoreConfig {
         block_size: report.block_size,
         kinds: kinds(report),
         max_model_len: report.max_model_len,
-        limits: step::limits(capacities, report.budget.kv_bytes_per_block),
+        limits: step::limits(&capacities, report.budget.kv_bytes_per_block),
         max_running: config.max_running,
         // The handle counts the queue, so that a refusal needs no turn of this thread.
         max_waiting: usize::MAX,
-        token_budget: config.token_budget,
+        token_budget: config.token_budget.max(together),
         itl_target_us: config.itl_target.map(|target| u32::try_from(target.as_micros()).unwrap_or(u32::MAX)),
         hash_key,
         host_blocks: below.host_blocks,
@@ -63,21 +65,12 @@ pub(crate) fn kinds(report: &ModelReport) -> Vec<Kind> {
 }
 
 /// Why the core could not serve this model, if so.
-pub(super) fn unfit(report: &ModelReport, capacities: &Capacities, token_budget: u32) -> Option<String> {
-    if goal(report) == Goal::VectorOfAll {
-        if report.kinds != [LayerKind::Full] {
-            let kinds = &report.kinds;
-            return Some(format!(
-                "a model that sees all tokens of a text at once has layers of {kinds:?}; allowed: [Full]"
-            ));
-        }
-        if report.max_model_len > token_budget {
-            return Some(format!(
-                "the model sees all tokens of a text at once, and its {} are more than a step holds; \
-                 allowed: --max-model-len {token_budget} at most, or a larger --token-budget",
-                report.max_model_len
-            ));
-        }
+pub(super) fn unfit(report: &ModelReport, capacities: &Capacities) -> Option<String> {
+    if goal(report) == Goal::VectorOfAll && report.kinds != [LayerKind::Full] {
+        let kinds = &report.kinds;
+        return Some(format!(
+            "a model that sees all tokens of a text at once has layers of {kinds:?}; allowed: [Full]"
+        ));
     }
     if report.max_model_len > step::CONTEXT_MAX {
         return Some(format!(
@@ -126,7 +119,7 @@ mod tests {
     #[test]
     fn a_context_that_no_frame_holds_is_refused_and_the_refusal_names_what_fits() {
         let capacities = step::capacities(8, 64);
-        let unfit = |tokens, block, kinds: &[LayerKind]| unfit(&report(tokens, block, kinds.to_vec()), &capacities, 64);
+        let unfit = |tokens, block, kinds: &[LayerKind]| unfit(&report(tokens, block, kinds.to_vec()), &capacities);
         assert_eq!(unfit(step::CONTEXT_MAX, 16, &[LayerKind::Full]), None);
         assert!(
             unfit(step::CONTEXT_MAX + 1, 16, &[LayerKind::Full]).is_some_and(|why| why.contains("1048576 at most"))
@@ -142,20 +135,20 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_sees_all_tokens_at_once_has_full_layers_and_texts_that_fit_a_step() {
+    fn a_model_that_sees_all_tokens_at_once_has_full_layers() {
         let capacities = step::capacities(8, 64);
         let gives = Gives::Embedding { normalize: true };
         let pooling = |is_bidirectional| Some(Pooling { width: 8, is_bidirectional, gives: gives.clone() });
         let bidirectional = |tokens, kinds: &[LayerKind]| {
-            unfit(&ModelReport { pooling: pooling(true), ..report(tokens, 16, kinds.to_vec()) }, &capacities, 64)
+            unfit(&ModelReport { pooling: pooling(true), ..report(tokens, 16, kinds.to_vec()) }, &capacities)
         };
         assert_eq!(bidirectional(64, &[LayerKind::Full]), None);
-        assert!(bidirectional(65, &[LayerKind::Full]).is_some_and(|why| why.contains("--max-model-len 64 at most")));
+        assert_eq!(bidirectional(6_500, &[LayerKind::Full]), None, "a step has room for the longest text");
         for kinds in [&[LayerKind::Window(5)][..], &[LayerKind::Full; 2]] {
             assert!(bidirectional(64, kinds).is_some_and(|why| why.contains("allowed: [Full]")), "{kinds:?}");
         }
         let causal = ModelReport { pooling: pooling(false), ..report(6_500, 16, vec![LayerKind::Full]) };
-        assert_eq!(unfit(&causal, &capacities, 64), None);
+        assert_eq!(unfit(&causal, &capacities), None);
         let goals = [None, pooling(false), pooling(true)]
             .map(|pooling| goal(&ModelReport { pooling, ..report(64, 16, vec![LayerKind::Full]) }));
         assert_eq!(goals, [Goal::Tokens, Goal::VectorOfLast, Goal::VectorOfAll]);

@@ -88,7 +88,7 @@ impl Script for Play {
             family: "scripted".to_owned(),
             dtype: request.dtype,
             vocab_size: VOCAB,
-            max_model_len: if self.vectors_of_all == Some(true) { 64 } else { 256 },
+            max_model_len: 256,
             block_size: BLOCK,
             blocks: self.blocks_in(epoch),
             kinds: vec![Kind { sees: Some(kind::Sees::Full(Full {})) }],
