@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult,
+    CacheScope, Core, CoreConfig, Event, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult,
     Sampling, StepResults, StopRule,
 };
 
@@ -138,7 +138,8 @@ fn measure(size: Size) -> Cost {
         let due = std::mem::replace(&mut ahead, next);
         let draws = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, draws }).expect("as planned");
+        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, draws, ..StepResults::default() })
+            .expect("as planned");
         let ended = core.events().filter(|event| matches!(black_box(event), Event::Finished { .. })).count();
         commit_time += begin.elapsed();
         let come: Vec<NewRequest> = (next_id..).take(ended).map(|id| request(id, size)).collect();
@@ -199,6 +200,7 @@ fn request(id: u64, size: Size) -> NewRequest {
         id: RequestId(id),
         prompt: vec![token; size.flow.prompt() as usize].into(),
         generated: Vec::new(),
+        goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: size.flow.answer(id), min_tokens: 0, stop_ids: [2].into() },
         masked: false,

@@ -55,6 +55,18 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     _native.embed(_DTYPES[out.dtype], _span(out), _span(table), _span(ids), out.shape[1])
 
 
+def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:
+    """See `ops.embed_segments`."""
+    spans = _span(out), _span(table), _span(ids), _span(row_offsets)
+    _native.embed_segments(_DTYPES[out.dtype], *spans, separator, out.shape[1])
+
+
+def pool_rows(out: Tensor, x: Tensor, row_offsets: Tensor, at: Tensor, pooling: str) -> None:
+    """See `ops.pool_rows`."""
+    spans = _span(out), _span(x), _span(row_offsets), _span(at)
+    _native.pool_rows(_DTYPES[out.dtype], _DTYPES[x.dtype], *spans, x.shape[1], pooling)
+
+
 def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
     """See `ops.rms_norm`."""
     _native.rms_norm(_DTYPES[out.dtype], _span(out), _span(x), _span(gain), eps)
@@ -121,6 +133,11 @@ def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
     _native.gelu_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
 
 
+def gelu_erf_mul(out: Tensor, gate_up: Tensor) -> None:
+    """See `ops.gelu_erf_mul`."""
+    _native.gelu_erf_mul(_DTYPES[out.dtype], _span(out), _span(gate_up), out.shape[1])
+
+
 def activate(x: Tensor, function: str) -> None:
     """See `ops.activate`."""
     _native.activate(_DTYPES[x.dtype], _span(x), function)
@@ -171,11 +188,12 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: Tensor | None,
+    is_whole: bool,
 ) -> None:
     """See `ops.paged_attention`."""
     _native.paged_attention(
         _DTYPES[out.dtype], _span(out), _span(q), _span(k_cache), _span(v_cache), _sizes(k_cache),
-        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, window, soft_cap,
+        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, is_whole, window, soft_cap,
         None if sinks is None else _span(sinks),
     )  # fmt: skip
 

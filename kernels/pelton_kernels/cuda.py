@@ -13,7 +13,7 @@ from torch import Tensor
 from pelton_kernels import reference
 from pelton_kernels.checks import refuse
 from pelton_kernels.packed import PackedWeight, Scheme
-from pelton_kernels.triton.activation import activate, gelu_mul, silu_mul
+from pelton_kernels.triton.activation import activate, gelu_erf_mul, gelu_mul, silu_mul
 from pelton_kernels.triton.attention import paged_attention
 from pelton_kernels.triton.layer_norm import add_layer_norm, layer_norm
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
@@ -26,6 +26,8 @@ __all__ = [
     "add_rms_norm",
     "copy_blocks",
     "embed",
+    "embed_segments",
+    "gelu_erf_mul",
     "gelu_mul",
     "layer_norm",
     "linear",
@@ -34,6 +36,7 @@ __all__ = [
     "pack",
     "pack_codes",
     "paged_attention",
+    "pool_rows",
     "quantize",
     "rms_norm",
     "rope_kv_write",
@@ -57,6 +60,16 @@ def numerics_id(dtype: torch.dtype, scheme: Scheme | None) -> str:
 def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     """See `ops.embed`."""
     torch.index_select(table, 0, ids, out=out)
+
+
+def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:
+    """See `ops.embed_segments`."""
+    out.copy_(reference.embed_segments(table, ids, row_offsets, separator))
+
+
+def pool_rows(out: Tensor, x: Tensor, row_offsets: Tensor, at: Tensor, pooling: str) -> None:
+    """See `ops.pool_rows`."""
+    out.copy_(reference.pool_rows(x, row_offsets, at, pooling))
 
 
 def pack(parts: Sequence[Tensor], dtype: torch.dtype) -> PackedWeight:

@@ -32,7 +32,9 @@ __all__ = [
     "available_isas",
     "copy_blocks",
     "embed",
+    "embed_segments",
     "force_isa",
+    "gelu_erf_mul",
     "gelu_mul",
     "layer_norm",
     "linear",
@@ -42,6 +44,7 @@ __all__ = [
     "pack",
     "pack_codes",
     "paged_attention",
+    "pool_rows",
     "quantize",
     "rms_norm",
     "rope_kv_write",
@@ -56,8 +59,10 @@ __all__ = [
 
 
 Caches = tuple[Tensor, Tensor]  # keys and values of a layer
-Function = Literal["silu", "gelu_tanh", "gelu_erf", "relu"]
+Function = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "tanh"]
 FUNCTIONS = get_args(Function)
+Pooling = Literal["first", "last", "mean"]
+POOLINGS = get_args(Pooling)
 STORED = (torch.float32, torch.bfloat16, torch.float16)  # what weights may lie in before they are packed
 
 
@@ -66,6 +71,10 @@ class Kernels(Protocol):
 
     def numerics_id(self, dtype: torch.dtype, scheme: Scheme | None) -> str: ...
     def embed(self, out: Tensor, table: Tensor, ids: Tensor) -> None: ...
+    def embed_segments(
+        self, out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None
+    ) -> None: ...
+    def pool_rows(self, out: Tensor, x: Tensor, row_offsets: Tensor, at: Tensor, pooling: Pooling) -> None: ...
     def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
     def add_rms_norm(self, out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None: ...
     def layer_norm(self, out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, group: int) -> None: ...
@@ -86,6 +95,7 @@ class Kernels(Protocol):
     def linear(self, out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None: ...
     def silu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
     def gelu_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
+    def gelu_erf_mul(self, out: Tensor, gate_up: Tensor) -> None: ...
     def activate(self, x: Tensor, function: Function) -> None: ...
     def add(self, residual: Tensor, x: Tensor) -> None: ...
     def scale(self, x: Tensor, factor: float) -> None: ...
@@ -117,6 +127,7 @@ class Kernels(Protocol):
         window: int | None,
         soft_cap: float | None,
         sinks: Tensor | None,
+        is_whole: bool,
     ) -> None: ...
 
     def copy_blocks(
@@ -198,6 +209,43 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     expect("table", table, out.dtype, (table.shape[0], width), out.device)
     expect("ids", ids, torch.int32, (tokens,), out.device)
     _kernels(out.device).embed(out, table, ids)
+
+
+def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:
+    """out[t] = table[1] where t stands behind the first `separator` of its row, else table[0]: the two texts of a pair.
+
+    out: [T, W]; table: [S, W]; ids: int32 [T]; row_offsets: int32 [R + 1], from 0 to T. Without a separator one segment will do.
+    """
+    expect_format("out", out, 2)
+    expect_dimensions("table", table, 2)
+    expect_dimensions("row_offsets", row_offsets, 1)
+    tokens, width = out.shape
+    if table.shape[0] < (1 if separator is None else 2):
+        raise refuse("table", f"of {table.shape[0]} rows", "1 and more, and 2 and more with a separator")
+    expect("out", out, out.dtype, (tokens, width), out.device)
+    expect("table", table, out.dtype, (table.shape[0], width), out.device)
+    expect("ids", ids, torch.int32, (tokens,), out.device)
+    expect("row_offsets", row_offsets, torch.int32, (row_offsets.shape[0],), out.device)
+    _kernels(out.device).embed_segments(out, table, ids, row_offsets, separator)
+
+
+def pool_rows(out: Tensor, x: Tensor, row_offsets: Tensor, at: Tensor, pooling: Pooling) -> None:
+    """out[d] = the row of x that the token at[d] stands in, as one vector: its "first" or "last" token, or the "mean" of all.
+
+    out: [D, W], of x's format or float32; x: [T, W]; row_offsets: int32 [R + 1], from 0 to T; at: int32 [D].
+    A mean is summed in float32, token by token in their order.
+    """
+    expect_format("x", x, 2)
+    expect_dimensions("row_offsets", row_offsets, 1)
+    expect_dimensions("at", at, 1)
+    out_dtype = torch.float32 if out.dtype is torch.float32 else x.dtype
+    expect("out", out, out_dtype, (at.shape[0], x.shape[1]), x.device)
+    expect("x", x, x.dtype, (x.shape[0], x.shape[1]), x.device)
+    expect("row_offsets", row_offsets, torch.int32, (row_offsets.shape[0],), x.device)
+    expect("at", at, torch.int32, (at.shape[0],), x.device)
+    if pooling not in POOLINGS:
+        raise refuse("pooling", pooling, ", ".join(POOLINGS))
+    _kernels(x.device).pool_rows(out, x, row_offsets, at, pooling)
 
 
 def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
@@ -338,6 +386,12 @@ def gelu_mul(out: Tensor, gate_up: Tensor) -> None:
     _kernels(out.device).gelu_mul(out, gate_up)
 
 
+def gelu_erf_mul(out: Tensor, gate_up: Tensor) -> None:
+    """out = gate · Φ(gate) · up.   out: [T, F]; gate_up: [T, 2F], gate first."""
+    _expect_gated(out, gate_up)
+    _kernels(out.device).gelu_erf_mul(out, gate_up)
+
+
 def _expect_gated(out: Tensor, gate_up: Tensor) -> None:
     expect_format("out", out, 2)
     tokens, width = out.shape
@@ -346,7 +400,7 @@ def _expect_gated(out: Tensor, gate_up: Tensor) -> None:
 
 
 def activate(x: Tensor, function: Function) -> None:
-    """x = function(x), in place, rounded: "silu", "gelu_tanh" (its tanh form), "gelu_erf" (x · Φ(x)) or "relu".   x: [T, F]."""
+    """x = function(x), in place, rounded: "silu", "gelu_tanh" (its tanh form), "gelu_erf" (x · Φ(x)), "relu" or "tanh".   x: [T, F]."""
     expect_format("x", x, 2)
     expect("x", x, x.dtype, (x.shape[0], x.shape[1]), x.device)
     if function not in FUNCTIONS:
@@ -428,6 +482,7 @@ def paged_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    is_whole: bool = False,
 ) -> None:
     """Causal attention over the cache, which holds the keys and values of these tokens already.
 
@@ -437,6 +492,9 @@ def paged_attention(
 
     `window`: a token sees so many positions, its own included, and no block behind them is looked at. `soft_cap`: scores
     become cap · tanh(score / cap). `sinks`: float32 [H], of each head the score of a key without value.
+
+    `is_whole`: not causal: a token sees the others behind it too, to the end of its row, which begins at position 0; a window
+    then reaches as far to both sides.
     """
     expect_format("out", out, 3)
     expect_dimensions("k_cache", k_cache, 4)
@@ -460,7 +518,7 @@ def paged_attention(
     if sinks is not None:
         expect("sinks", sinks, torch.float32, shape[1:2], out.device)
     _kernels(out.device).paged_attention(
-        out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks
+        out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole
     )
 
 

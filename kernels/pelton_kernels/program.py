@@ -23,7 +23,7 @@ from pelton_kernels.script import Lent, Script
 # Inputs that a call-back may look at, in the order in which the executor gives their addresses: those that are per token or draw.
 CALL_BACK_INPUTS = ("ids", "positions", "drawn_at")
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-MIXED = {"linear", "scale", "soft_cap"}  # they make logits, or change them
+MIXED = {"linear", "activate", "scale", "soft_cap", "pool_rows"}  # they make results, or change them
 
 
 @dataclass(frozen=True)

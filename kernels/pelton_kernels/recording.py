@@ -162,6 +162,22 @@ class Recorder:
             self._add("pick", {"out": out, "x": table}, width=out.shape[1])
         cpu.embed(out, table, ids)
 
+    def embed_segments(
+        self, out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None
+    ) -> None:
+        self._expect(ids, "ids")
+        self._expect(row_offsets, "row_offsets")
+        lent = self._fixed("table", table)
+        self._add("embed_segments", {"out": out}, table=lent, separator=separator, width=out.shape[1])
+        cpu.embed_segments(out, table, ids, row_offsets, separator)
+
+    def pool_rows(self, out: Tensor, x: Tensor, row_offsets: Tensor, at: Tensor, pooling: ops.Pooling) -> None:
+        self._expect(row_offsets, "row_offsets")
+        self._expect(at, "drawn_at")
+        fixed = {"width": x.shape[1], "pooling": pooling, "out_dtype": cpu.dtype_name(out)}
+        self._add("pool_rows", {"out": out, "x": x}, **fixed)
+        cpu.pool_rows(out, x, row_offsets, at, pooling)
+
     def rms_norm(self, out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
         self._add("rms_norm", {"out": out, "x": x}, gain=self._fixed("gain", gain), eps=eps)
         cpu.rms_norm(out, x, gain, eps)
@@ -198,8 +214,12 @@ class Recorder:
         self._add("gelu_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
         cpu.gelu_mul(out, gate_up)
 
+    def gelu_erf_mul(self, out: Tensor, gate_up: Tensor) -> None:
+        self._add("gelu_erf_mul", {"out": out, "gate_up": gate_up}, width=out.shape[1])
+        cpu.gelu_erf_mul(out, gate_up)
+
     def activate(self, x: Tensor, function: ops.Function) -> None:
-        self._add("activate", {"x": x}, function=function)
+        self._add("activate", {"x": x}, function=function, dtype=cpu.dtype_name(x))
         cpu.activate(x, function)
 
     def add(self, residual: Tensor, x: Tensor) -> None:
@@ -253,6 +273,7 @@ class Recorder:
         window: int | None,
         soft_cap: float | None,
         sinks: Tensor | None,
+        is_whole: bool,
     ) -> None:
         kind = self._kind(block_table, "block_table")
         self._expect(row_offsets, "row_offsets")
@@ -264,12 +285,13 @@ class Recorder:
             kind=kind,
             heads=q.shape[1],
             scale=scale,
+            is_whole=is_whole,
             window=window,
             soft_cap=soft_cap,
             sinks=None if sinks is None else self._fixed("sinks", sinks),
         )
         cpu.paged_attention(
-            out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks
+            out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole
         )
 
     def numerics_id(self, dtype: torch.dtype, scheme: Scheme | None) -> str:

@@ -134,6 +134,57 @@ def test_paged_attention(
         assert torch.equal(batch.attend(), out)
 
 
+# Rows, heads, heads of keys, their width, tokens of a block; and the window.
+WHOLE = [
+    ([1], 1, 1, 1, 1, None),
+    ([5, 1, 9], 4, 2, 8, 3, None),
+    ([300, 1, 40, 2], 6, 2, 20, 16, 1),
+    ([600, 70], 12, 12, 32, 32, 65),
+    ([257, 30], 4, 1, 128, 32, 300),
+]
+
+
+@pytest.mark.parametrize(("counts", "heads", "kv_heads", "dim", "block_size", "window"), WHOLE)
+def test_whole_rows_see_both_sides(
+    counts: list[int], heads: int, kv_heads: int, dim: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> None:
+    batch = Paged.fresh([(0, count) for count in counts], heads, kv_heads, dim, block_size, dtype)
+    batch.sight = {"window": window, "is_whole": True}
+    out = batch.attend()
+    tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
+    wide = (batch.q.double(), batch.k_cache.double(), batch.v_cache.double())
+    exact = reference.paged_attention(*wide, *tables, **batch.sight)
+    plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
+    assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
+    for row, count in enumerate(counts):  # alone: the same bits
+        begin = int(batch.row_offsets[row])
+        assert torch.equal(batch.row(row, 0, count).attend(), out[begin : begin + count])
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        assert torch.equal(batch.attend(), out)
+
+
+def test_the_reference_of_whole_rows_is_attention_by_the_book() -> None:
+    """Else the tests of kernels would compare one mistake with another."""
+    batch = Paged.fresh([(0, 30)], 2, 2, 8, 4, torch.float32)
+    far = torch.arange(30)
+    for window in (None, 5):
+        out = reference.paged_attention(
+            batch.q, batch.k_cache, batch.v_cache, batch.block_table, batch.row_offsets, batch.row_starts, 0.2,
+            window, is_whole=True,
+        )  # fmt: skip
+        k, v = (
+            cache[batch.block_table[0, :8].long()].transpose(0, 1).flatten(1, 2)[:, :30]
+            for cache in (batch.k_cache, batch.v_cache)
+        )
+        mask = torch.ones(30, 30, dtype=torch.bool)
+        if window is not None:
+            mask = (far[:, None] - far[None, :]).abs() < window
+        q = batch.q.transpose(0, 1)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.2).transpose(0, 1)
+        torch.testing.assert_close(out, expected)
+
+
 def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype) -> None:
     """A token never sees those after it, even those that share its chunk and its block."""
     batch = Paged.fresh([(0, 20)], 4, 2, 16, 8, dtype)

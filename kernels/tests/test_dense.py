@@ -111,13 +111,21 @@ def gelu_power(gate: Tensor) -> Tensor:
     return 2 * math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
 
 
-GATES = [(ops.silu_mul, reference.silu_mul, silu_power), (ops.gelu_mul, reference.gelu_mul, gelu_power)]
+def erf_power(x: Tensor) -> Tensor:
+    return x * x / 2
 
 
-@pytest.mark.parametrize(("op", "oracle", "power"), GATES, ids=["silu", "gelu"])
+GATES = [
+    (ops.silu_mul, reference.silu_mul, silu_power),
+    (ops.gelu_mul, reference.gelu_mul, gelu_power),
+    (ops.gelu_erf_mul, reference.gelu_erf_mul, erf_power),
+]
+
+
+@pytest.mark.parametrize(("op", "oracle", "power"), GATES, ids=["silu", "gelu", "gelu_erf"])
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
 def test_gates(op: Any, oracle: Any, power: Any, tokens: int, width: int, dtype: torch.dtype) -> None:
-    """Both are gate · sigmoid(power) · up. An error of the power counts power times in what e is raised to, and there are
+    """All are gate · f(power) · up. An error of the power counts power times in what e is raised to, and there are
     at most 8 roundings in each part; beside them the one of the result. What float32 cannot hold becomes 0."""
     gate_up = 6 * fresh(tokens, 2 * width, dtype=dtype)
     out = poisoned(tokens, width, dtype=dtype)
@@ -138,15 +146,12 @@ def test_gates(op: Any, oracle: Any, power: Any, tokens: int, width: int, dtype:
         assert torch.equal(again, out)
 
 
-def erf_power(x: Tensor) -> Tensor:
-    return x * x / 2
-
-
 POWERS: list[tuple[ops.Function, Any]] = [
     ("silu", silu_power),
     ("gelu_tanh", gelu_power),
     ("gelu_erf", erf_power),
     ("relu", torch.zeros_like),
+    ("tanh", torch.zeros_like),
 ]
 
 
@@ -179,7 +184,8 @@ def test_activations_keep_their_ends(function: ops.Function, dtype: torch.dtype)
     x = torch.tensor([[torch.inf, 1e4, 0.0, -1e4, torch.nan]], dtype=dtype)
     out = x.clone()
     ops.activate(out, function)
-    assert torch.equal(out[0, :4], torch.tensor([torch.inf, float(x[0, 1]), 0.0, 0.0], dtype=dtype))
+    ends = [1.0, 1.0, 0.0, -1.0] if function == "tanh" else [torch.inf, float(x[0, 1]), 0.0, 0.0]
+    assert torch.equal(out[0, :4], torch.tensor(ends, dtype=dtype))
     assert out[0, 4].isnan()
 
 

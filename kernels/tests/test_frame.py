@@ -23,6 +23,7 @@ CAPACITIES = {
     "top_logprobs": 3,
     "saves": 8,
     "loads": 8,
+    "pooled_width": 4,
 }
 EPOCH = 5
 MASK = (1 << 64) - 1
@@ -81,6 +82,20 @@ def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(e
     assert arrays[:4] == [100, 200, 0, 1]
     assert struct.unpack("<2f", end.result_bytes(0)[80:]) == (-0.5, -1.0)
     assert header[6] | header[7] << 32 == checksum([*header[:6], 0, 0, *header[8:]], arrays)
+
+
+def test_vectors_of_rows_that_pool_go_out_behind_the_other_results(end):
+    pools = 4
+    words = [2, 0, 3, 3, 0, pools, 0, 0]
+    header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0]
+    signed = checksum(header, words, [7, 8, 9])
+    header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
+    end.accept_plan(struct.pack(f"<{18 + 8 + 3}I", *header, *words, 7, 8, 9))
+    assert end.wait(0.0) == 0
+    region(end, 0, "pooled", torch.float32)[0] = torch.tensor([0.5, -1.0, 2.0, 4.0])
+    end.publish(0, 0, 1)
+    assert struct.unpack("<16I", end.result_bytes(0)[:64])[9] == 1
+    assert struct.unpack("<4f", end.result_bytes(0)[76:]) == (0.5, -1.0, 2.0, 4.0)
 
 
 def test_tensors_see_writes_without_a_copy_and_keep_the_mapping_alive():
@@ -168,7 +183,7 @@ def test_descriptors_that_are_no_frame_memory_are_refused():
 def test_capacities_are_named_and_bounded():
     with pytest.raises(KeyError, match="history"):
         _native.WorkerEnd.inline({k: v for k, v in CAPACITIES.items() if k != "history"}, EPOCH)
-    with pytest.raises(ValueError, match="12 keys"):
+    with pytest.raises(ValueError, match="13 keys"):
         _native.WorkerEnd.inline({**CAPACITIES, "width": 1}, EPOCH)
     with pytest.raises(ValueError, match="`slots` is 0"):
         _native.WorkerEnd.inline({**CAPACITIES, "slots": 0}, EPOCH)

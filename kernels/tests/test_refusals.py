@@ -46,6 +46,7 @@ def sampling(**changed: Tensor | None) -> None:
     ops.sample(**(tensors | changed))
 
 
+ends = ints(0, 2)  # one row
 INT8 = Scheme(8, 0, "int8")
 
 
@@ -86,9 +87,17 @@ CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: ops.layer_norm(y, x, torch.zeros(6), None, 1e-6, 4), "`group` is 4; allowed: a divisor of the width 6"),
     (lambda: ops.layer_norm(x, x, torch.zeros(6), None, 1e-6), "`out` shares memory with `x`"),
     (lambda: ops.add_layer_norm(x, y, y, torch.zeros(6), None, 1e-6), "`residual` shares memory with `x`"),
-    (lambda: ops.activate(x, "tanh"), "`function` is tanh; allowed: silu, gelu_tanh, gelu_erf, relu"),  # type: ignore[arg-type]
+    (lambda: ops.activate(x, "sine"), "`function` is sine; allowed: silu, gelu_tanh, gelu_erf, relu, tanh"),  # type: ignore[arg-type]
     (lambda: ops.activate(x.half(), "relu"), "`x` is float16; allowed: float32, bfloat16"),
     (lambda: ops.soft_cap(x.bfloat16(), 3.0), "`x` is bfloat16; allowed: float32"),
+    (lambda: ops.pool_rows(y[:1], x, ends, ends[1:], "max"), "`pooling` is max; allowed: first, last, mean"),  # type: ignore[arg-type]
+    (lambda: ops.pool_rows(x, x, ends, ends[1:], "mean"), r"`out` has the shape \(2, 6\); allowed: \(1, 6\)"),
+    (lambda: ops.pool_rows(y[:1], x, ends, ends[1:], "mean"), "`at` is 2 at index 0; allowed: 0 to 1"),
+    (lambda: ops.pool_rows(y[:1], x, ends - 1, ends[:1], "mean"), "`row_offsets` goes from -1 to 1"),
+    (lambda: ops.pool_rows(x[:1], x, ends, ends[:1], "mean"), "`out` shares memory with `x`"),
+    (lambda: ops.embed_segments(x, y[:1], ends, ends, 3), "`table` is of 1 rows; allowed: 1 and more, and 2"),
+    (lambda: ops.embed_segments(x, y, ends, ends + 1, 3), "`row_offsets` goes from 1 to 3; allowed: 0 to"),
+    (lambda: ops.embed_segments(x, x, ends, ends, None), "`out` shares memory with `table`"),
     (lambda: ops.soft_cap(x, 0.0), "`cap` is 0.0; allowed: a number above 0"),
     (lambda: ops.add(x, x), "`residual` shares memory with `x`"),
     (lambda: attention(window=0), "`window` is 0; allowed: 1 and more"),

@@ -109,7 +109,7 @@ def test_add_layer_norm(tokens: int, width: int, dtype: torch.dtype, has_bias: b
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
 def test_activations(tokens: int, width: int, dtype: torch.dtype) -> None:
-    for function in ("silu", "gelu_tanh", "gelu_erf", "relu"):
+    for function in ("silu", "gelu_tanh", "gelu_erf", "relu", "tanh"):
         x = fresh(tokens, width, dtype=dtype)
         out, whole = poisoned(tokens, width, dtype=dtype)
         out.copy_(x)
@@ -121,7 +121,11 @@ def test_activations(tokens: int, width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 77), (6, 1500)])
 def test_gates(tokens: int, width: int, dtype: torch.dtype) -> None:
     gate_up = fresh(tokens, 2 * width, dtype=dtype)
-    for op, oracle in ((activation.silu_mul, reference.silu_mul), (activation.gelu_mul, reference.gelu_mul)):
+    for op, oracle in (
+        (activation.silu_mul, reference.silu_mul),
+        (activation.gelu_mul, reference.gelu_mul),
+        (activation.gelu_erf_mul, reference.gelu_erf_mul),
+    ):
         out, whole = poisoned(tokens, width, dtype=dtype)
         op(out, gate_up)
         terms = gate_up[:, :width] * gate_up[:, width:]
@@ -179,6 +183,16 @@ def test_windows_soft_caps_and_sinks(window: int, soft_cap: float | None, has_si
     check(out, whole, reference.paged_attention(*inputs, 24**-0.5, window, soft_cap, sinks), exact)
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("window", [None, 1, 20, 90])
+def test_whole_rows_see_both_sides(window: int | None, dtype: torch.dtype) -> None:
+    rows = [(0, 1), (0, 33), (0, 150), (0, 7)]
+    out, whole, inputs = run_attention(rows, 4, 2, 24, 16, dtype, window, is_whole=True)
+    wide = (t.double() if t.is_floating_point() else t for t in inputs)
+    exact = reference.paged_attention(*wide, 24**-0.5, window, is_whole=True)
+    check(out, whole, reference.paged_attention(*inputs, 24**-0.5, window, is_whole=True), exact)
+
+
 def run_attention(
     mix: list[tuple[int, int]],
     heads: int,
@@ -189,6 +203,7 @@ def run_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    is_whole: bool = False,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """One call over fresh inputs; KV beyond each row's end is NaN, and so are blocks that its window has passed."""
     starts = torch.tensor([start for start, _ in mix], dtype=torch.int32, device=DEVICE)
@@ -208,7 +223,7 @@ def run_attention(
     q = fresh(sum(counts), heads, dim, dtype=dtype)
     out, whole = poisoned(sum(counts), heads, dim, dtype=dtype)
     inputs = [q, *caches, table, offsets, starts]
-    attention.paged_attention(out, *inputs, dim**-0.5, window, soft_cap, sinks)
+    attention.paged_attention(out, *inputs, dim**-0.5, window, soft_cap, sinks, is_whole)
     return out, whole, inputs
 
 

@@ -23,6 +23,7 @@ from pelton.frames import (
     ROW_FLAGS,
     ROW_KNOWN,
     ROW_OFFSET,
+    ROW_POOLS,
     ROW_SAMPLES,
     ROW_SLOT,
     ROW_START,
@@ -44,7 +45,7 @@ class Layout:
     row_starts: Ints  # [rows]
     pending_at: Indices  # [pending]: places in `ids`
     pending_slots: Indices  # [pending]: whose latest token stands there
-    drawn_rows: NDArray[np.intp]  # [draws]: rows that sample; one with drafts once more for each of them
+    drawn_rows: NDArray[np.intp]  # [draws]: rows that sample, one with drafts once more for each of them; or that pool, as the model does
     drawn_results: NDArray[np.intp]  # [draws]: their places among the results
     drawn_at: Indices  # [draws]: places of the tokens behind which they are drawn
     drawn_slots: Ints  # [draws]
@@ -90,7 +91,7 @@ class Batch:
         # Known tokens lie in the frame in the order of rows, as they do here: what is left out closes up.
         ids[is_known] = frame.tokens
 
-        samples = np.flatnonzero(rows[:, ROW_FLAGS] & ROW_SAMPLES)
+        samples = np.flatnonzero(rows[:, ROW_FLAGS] & (ROW_SAMPLES | ROW_POOLS))
         drafts = rows[:, ROW_DRAFTS]
         drawn, nth = spread(drafts[samples] + 1)  # the nth draw of a row stands before the drafts that follow it
         drawn_rows = samples[drawn]

@@ -23,8 +23,8 @@ ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
 ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET, ROW_DRAFTS = range(8)
-ROW_SAMPLES, ROW_MASKED = 1, 2  # of ROW_FLAGS
-UNSAMPLED = 2  # of a result's flags
+ROW_SAMPLES, ROW_MASKED, ROW_POOLS = 1, 2, 4  # of ROW_FLAGS
+NOT_FINITE, UNSAMPLED = 1, 2  # of a result's flags
 
 
 class Regions(Protocol):
@@ -90,13 +90,15 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What rows drew: a place for each row, and one more for each of its drafts. Those of rows that do not sample are zero."""
+    """What rows drew or pooled: a place for each row, and one more for each of its drafts. Those of rows that do not sample are
+    zero; vectors of rows that do not pool mean nothing."""
 
     sampled: Ints  # [draws]
     flags: Ints  # [draws]
     chosen_logprob: Floats  # [draws]
     top_ids: Ints  # [draws, top_logprobs]
     top_logprobs: Floats  # [draws, top_logprobs]
+    pooled: Floats  # [draws, pooled_width]
 
 
 class FrameViews:
@@ -107,6 +109,7 @@ class FrameViews:
         self.slots = memory.layout["rows"][2]
         self.tokens = memory.layout["tokens"][2]
         self.top_logprobs = memory.layout["top_ids"][1]
+        self.pooled_width = memory.layout["pooled"][1]
         self._frames = [
             {
                 name: _region(words, memory.preamble_bytes + frame * memory.frame_stride, *place)
@@ -136,6 +139,7 @@ class FrameViews:
                 chosen_logprob=region["chosen_logprob"][:draws, 0].view(np.float32),
                 top_ids=region["top_ids"][:draws],
                 top_logprobs=region["top_logprobs"][:draws].view(np.float32),
+                pooled=region["pooled"][:draws].view(np.float32),
             ),
         )
 

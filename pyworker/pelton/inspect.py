@@ -24,7 +24,9 @@ from pelton.kv import DTYPES
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
 from pelton.loading.wish import Wish
-from pelton.program import Rows, run_program
+from pelton.models.decoder import Decoder
+from pelton.models.pooled import PooledModel
+from pelton.program import Rows, result_width, run_program
 from pelton.step import Step
 
 RUNS = 7
@@ -111,6 +113,8 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
 
 def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
     """Each of `rows` requests computes `tokens` after `context`, and draws. Blocks are shared if there are too few."""
+    if loaded.pooling is not None and loaded.pooling.is_bidirectional:
+        context = 0  # such a row is a whole text
     size, kinds = loaded.kv.shape.block_size, len(loaded.kv.shape.kinds)
     width = -(-(context + tokens) // size)
     blocks = torch.arange(rows * width).view(rows, width) % loaded.kv.blocks
@@ -146,21 +150,23 @@ def _load(options: argparse.Namespace) -> Loaded:
 @torch.inference_mode()
 def _measure(loaded: Loaded, rows: Rows) -> tuple[list[Line], float]:
     """Medians over runs: each call, and the whole step, taken without a look at the clock between calls."""
-    program, vocab = loaded.program, loaded.model.config.vocab
+    program, model = loaded.program, loaded.model
     assert program is not None
+    assert isinstance(model, Decoder | PooledModel), "what has a program is native"
+    width = result_width(model)
     for cache in (cache for pair in loaded.kv.layers for cache in pair):
         cache[: int(rows.step.block_table.max()) + 1] = 0  # what was never written may be NaN, which computes slowly
     wholes = []
     for _ in range(RUNS):
         began = time.perf_counter()
-        run_program(program, rows, vocab)
+        run_program(program, rows, width)
         wholes.append((time.perf_counter() - began) * 1e6)
     program.note_times()
     step = rows.step
     given = span(step.ids), span(step.row_offsets), span(step.row_starts), span(rows.drawn_at)
     runs = []
     for _ in range(RUNS):
-        run_program(program, rows, vocab)
+        run_program(program, rows, width)
         runs.append(program.lines(*given))
     buffers = program.buffers
 

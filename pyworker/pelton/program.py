@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pelton.kv import DTYPES, KvArena
 from pelton.models.decoder import Decoder
+from pelton.models.pooled import PooledModel
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
@@ -52,7 +53,7 @@ class Rows:
 
 
 @torch.inference_mode()
-def record_model(model: Decoder, kv: KvArena, positions: int) -> Built | None:
+def record_model(model: Decoder | PooledModel, kv: KvArena, positions: int) -> Built | None:
     """The model's program and its script, or None. `positions`: of the longest request. What blocks hold before is lost: only
     for an arena that serves nobody yet."""
     first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
@@ -63,7 +64,7 @@ def record_model(model: Decoder, kv: KvArena, positions: int) -> Built | None:
         log.warning("the model is run eagerly, which is slower: %s", why)
         return None
     program = built.program
-    if not torch.equal(run_program(program, second, model.config.vocab), run_model(model, second)):
+    if not torch.equal(run_program(program, second, result_width(model)), run_model(model, second)):
         log.error("the model is run eagerly, which is slower: its program gives other bits. Please report this")
         return None
     if program.call_backs:
@@ -71,8 +72,15 @@ def record_model(model: Decoder, kv: KvArena, positions: int) -> Built | None:
     return built
 
 
-def run_model(model: Decoder, rows: Rows) -> Tensor:
-    """Logits [draws, vocab], through Python."""
+def result_width(model: Decoder | PooledModel) -> int:
+    """Numbers of one draw: a logit for each token, or a vector."""
+    return model.pooling.width if isinstance(model, PooledModel) else model.config.vocab
+
+
+def run_model(model: Decoder | PooledModel, rows: Rows) -> Tensor:
+    """Logits [draws, vocab], or vectors [draws, width], through Python."""
+    if isinstance(model, PooledModel):
+        return model.vectors(rows.step, rows.drawn_at)
     hidden = model(rows.step)
     picked = hidden.new_empty(rows.drawn_at.shape[0], hidden.shape[1])
     ops.embed(picked, hidden, rows.drawn_at)
@@ -80,9 +88,9 @@ def run_model(model: Decoder, rows: Rows) -> Tensor:
     return out
 
 
-def run_program(program: Program, rows: Rows, vocab: int) -> Tensor:
-    """Logits [draws, vocab], without."""
-    out = torch.empty(rows.drawn_at.shape[0], vocab)
+def run_program(program: Program, rows: Rows, width: int) -> Tensor:
+    """The same, [draws, width], without."""
+    out = torch.empty(rows.drawn_at.shape[0], width)
     program.run(**{name: span(tensor) for name, tensor in rows.inputs().items()}, out=span(out))
     return out
 
@@ -104,5 +112,5 @@ def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
     return Rows(step, (ends - 1).int())
 
 
-def _record(model: Decoder, rows: Rows) -> Recording:
+def _record(model: Decoder | PooledModel, rows: Rows) -> Recording:
     return record(lambda: run_model(model, rows), rows.inputs())

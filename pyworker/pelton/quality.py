@@ -27,6 +27,7 @@ from pelton.inspect import decode_rows
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
 from pelton.loading.wish import Wish
+from pelton.models.model import LanguageModel
 
 BLOCK = 32
 
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
             device="cpu",
             quantize=quantize,
             quantize_skip=options.quantize_skip,
+            task="generate",
         )
         for quantize in ("auto", options.quantize)
     ]
@@ -143,6 +145,7 @@ def windows(ids: list[int], length: int) -> Iterator[list[int]]:
 def predictions(loaded: Loaded, ids: list[int]) -> Iterator[tuple[Tensor, list[int]]]:
     """Log-probabilities after each token of a window but its last: float32 [tokens - 1, vocab]."""
     model = loaded.model
+    assert isinstance(model, LanguageModel), "loaded to generate"
     for window in windows(ids, loaded.budget.max_model_len):
         rows = decode_rows(loaded, rows=1, tokens=len(window), context=0)
         rows.step.ids.copy_(torch.tensor(window))

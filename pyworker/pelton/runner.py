@@ -5,14 +5,16 @@ Never here: waiting, publishing, sockets, clocks. The step loop hands in frames;
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from pelton_kernels._native import MaskMemory
 
-from pelton.batch import Batch
-from pelton.frames import Frame
+from pelton.batch import Batch, Layout
+from pelton.frames import NOT_FINITE, Frame, Results
 from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.masks import row_masks
+from pelton.models.pooled import PooledModel
 from pelton.sampler import Sampler
 from pelton.step import Step
 from pelton.transfer import Array, transfer_for
@@ -36,13 +38,16 @@ class Runner:
         self._masks = masks
         self._transfer = transfer_for(loaded.device)
         self._batch = Batch(len(kv.shape.kinds), slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
-        self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
+        self._sampler = None
+        if not isinstance(loaded.model, PooledModel):
+            self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
 
     @torch.inference_mode()
     def run(self, frame: Frame, step: int) -> None:
         """Applies the frame of a step in the contract's order: drops, admits, appends, saves, loads, copies, rows."""
         self._batch.apply(frame)
-        self._sampler.admit(frame)
+        if self._sampler is not None:
+            self._sampler.admit(frame)
         if self._host is not None:
             self._move(frame, self._host)
         if len(frame.copies):
@@ -95,14 +100,17 @@ class Runner:
                 at.drawn_positions,
             ]
         )
-        ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
         step_of_rows = Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv)
-        logits = self._model.logits(step_of_rows, drawn_at)
-
         results = frame.results
         whole = (results.sampled, results.flags, results.chosen_logprob, results.top_ids, results.top_logprobs)
         for part in whole:
             part.fill(0)  # rows that do not sample
+        if self._sampler is None or isinstance(self._model, PooledModel):
+            assert isinstance(self._model, PooledModel), "what draws has a sampler"
+            self._write_vectors(results, at, self._model.vectors(step_of_rows, drawn_at.int()))
+            return
+        ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
+        logits = self._model.logits(step_of_rows, drawn_at)
         if len(at.drawn_rows) == 0:
             return
         masks = row_masks(self._masks, step, frame.rows[at.drawn_rows])
@@ -111,3 +119,8 @@ class Runner:
         region: Array
         for region, values in zip(whole, self._transfer.down(parts), strict=True):
             region[at.drawn_results] = values
+
+    def _write_vectors(self, results: Results, at: Layout, vectors: torch.Tensor) -> None:
+        (values,) = self._transfer.down([vectors])
+        results.pooled[at.drawn_results] = values
+        results.flags[at.drawn_results[~np.isfinite(values).all(axis=1)]] = NOT_FINITE

@@ -20,6 +20,7 @@ CAPACITIES = {
     "top_logprobs": 3,
     "saves": 8,
     "loads": 8,
+    "pooled_width": 4,
 }
 
 
@@ -59,6 +60,7 @@ class Row:
     known: list[int]
     samples: bool
     drafts: int = 0  # the last of these tokens
+    pools: bool = False
 
 
 @dataclass
@@ -152,7 +154,8 @@ class Plan:
         records, flat = b"", 0
         tokens: list[int] = []
         for row in self.rows:
-            offsets = [len(tokens), int(row.samples), flat, row.drafts]
+            flags = int(row.samples) | (4 if row.pools else 0)
+            offsets = [len(tokens), flags, flat, row.drafts]
             records += _words([row.slot, row.start, row.count, len(row.known), *offsets])
             tokens += row.known
             flat += row.count

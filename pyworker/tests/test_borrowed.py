@@ -18,6 +18,7 @@ from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load
 from pelton.loading.ready import Progress
 from pelton.loading.wish import Wish
+from pelton.models.model import LanguageModel
 from pelton.step import Step
 from plans import Admit
 from random_checkpoints import VOCAB, greedy, logits
@@ -60,6 +61,7 @@ def forward(loaded: Loaded, rows: list[list[int]]) -> list[torch.Tensor]:
         row_starts=torch.zeros(len(rows), dtype=torch.int32),
         kv=loaded.kv,
     )
+    assert isinstance(loaded.model, LanguageModel)
     with torch.inference_mode():
         return list(torch.split(loaded.model.logits(step, torch.arange(len(places))), counts.tolist()))
 

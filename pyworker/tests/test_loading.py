@@ -173,7 +173,7 @@ def change_config(folder: Path, **fields: Any) -> None:
             {"quantization_config": {"quant_method": "fp8"}},
             r"quantised \(fp8\); supported: gptq, awq, compressed-tensors",
         ),
-        ({"hidden_act": "gelu"}, "`hidden_act` in config.json is 'gelu'; supported: silu"),  # B:M3
+        ({"hidden_act": "relu"}, "`hidden_act` in config.json is 'relu'; supported: silu"),  # B:M3
         ({"hidden_size": "64"}, "`hidden_size` in config.json is '64'; supported: a whole number from 1"),
         ({"hidden_size": None}, "config.json has no `hidden_size`"),
         ({"num_hidden_layers": 10**8}, "`num_hidden_layers` in config.json is 100000000; supported: up to 10000"),

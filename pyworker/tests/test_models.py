@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from pelton.loading.load import Loaded
+from pelton.models.model import LanguageModel
 from pelton.step import Step
 from plans import Admit
 from random_checkpoints import VARIANTS, VOCAB, greedy, logits, write
@@ -38,6 +39,7 @@ def forward(loaded: Loaded, tokens: list[int]) -> torch.Tensor:
         kv=loaded.kv,
     )
     with torch.inference_mode():
+        assert isinstance(loaded.model, LanguageModel)
         return loaded.model.logits(step, places)
 
 

@@ -50,8 +50,8 @@ class Request:
 class OneByOne:
     """Computes plans as they are handed in: by the model's program if it has one, else eagerly."""
 
-    def __init__(self, loaded: Loaded | Kept, host: HostMemory | None = None) -> None:
-        self.end = WorkerEnd.inline(CAPACITIES, 1)
+    def __init__(self, loaded: Loaded | Kept, host: HostMemory | None = None, **capacities: int) -> None:
+        self.end = WorkerEnd.inline(CAPACITIES | capacities, 1)
         self.end.set_bounds(
             host_blocks=0 if host is None else host.blocks,
             blocks=loaded.budget.blocks,

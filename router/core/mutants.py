@@ -29,6 +29,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a vector of all tokens is cut into rows",
+        "admission.rs",
+        "if request.goal == Goal::VectorOfAll && count < known {",
+        "if request.goal == Goal::VectorOfAll && count < known && known == 0 {",
+    ),
+    Mutant(
+        "a vector is made of a part of its tokens",
+        "next_step.rs",
+        "let (samples, pools) = (is_last && draws, is_last && !draws);",
+        "let (samples, pools) = (is_last && draws, !draws);",
+    ),
+    Mutant(
+        "vectors are not counted",
+        "commit.rs",
+        "if got == expected { Ok(()) } else { Err(CommitError::WrongVectorCount { expected, got }) }",
+        "if got == expected || got > expected { Ok(()) } else { Err(CommitError::WrongVectorCount { expected, got }) }",
+    ),
+    Mutant(
         "a group that hangs is waited for",
         "admission.rs",
         "|| (id != here && epoch.is_stalled(prices, now))",

@@ -5,13 +5,14 @@
 //!   gelu_tanh(x)  x / (1 + e^-2u), u = √(2/π) · (x + 0.044715 x³): x/2 · (1 + tanh u), with one division
 //!   gelu_erf(x)   x · Φ(x), with the normal distribution's Φ: x/2 · (1 + erf(x/√2))
 //!   relu(x)       x where x > 0, else 0
+//!   tanh(x)       (e^2x - 1) / (e^2x + 1)
 //! ```
 
 use crate::Cpu;
 use crate::element::Element;
 use crate::elementwise::by_parts;
 use crate::gate::minus_2u;
-use crate::math::{exp, normal_cdf};
+use crate::math::{exp, normal_cdf, tanh};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// What is done to each element.
@@ -25,11 +26,13 @@ pub enum Function {
     GeluErf,
     /// max(x, 0).
     Relu,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 impl Function {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Silu, Self::GeluTanh, Self::GeluErf, Self::Relu];
+    pub const ALL: [Self; 5] = [Self::Silu, Self::GeluTanh, Self::GeluErf, Self::Relu, Self::Tanh];
 
     /// The name that `pelton_kernels.ops` has for it.
     pub fn name(self) -> &'static str {
@@ -38,6 +41,7 @@ impl Function {
             Self::GeluTanh => "gelu_tanh",
             Self::GeluErf => "gelu_erf",
             Self::Relu => "relu",
+            Self::Tanh => "tanh",
         }
     }
 }
@@ -51,6 +55,7 @@ pub fn activate<E: Element>(cpu: &mut Cpu, x: &mut [E], function: Function) {
         Function::GeluTanh => isa.run(Apply(x, GeluTanh)),
         Function::GeluErf => isa.run(Apply(x, GeluErf)),
         Function::Relu => isa.run(Apply(x, Relu)),
+        Function::Tanh => isa.run(Apply(x, Tanh)),
     });
 }
 
@@ -63,6 +68,7 @@ struct Silu;
 struct GeluTanh;
 struct GeluErf;
 struct Relu;
+struct Tanh;
 
 impl Lanewise for Silu {
     #[inline(always)]
@@ -89,6 +95,13 @@ impl Lanewise for Relu {
     #[inline(always)]
     fn of<S: Simd>(&self, simd: S, x: S::V) -> S::V {
         simd.max(simd.splat(0.0), x) // NaN stays NaN: the second comes back
+    }
+}
+
+impl Lanewise for Tanh {
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, x: S::V) -> S::V {
+        tanh(simd, x)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Causal attention over the paged cache, for rows of any mix of lengths: prefill, its chunks, and decode alike.
+//! Attention over the paged cache, for rows of any mix of lengths: prefill, its chunks, and decode alike; or of whole rows, where
+//! every token sees the others before and behind it.
 //!
 //! For each query: scores s_j = scale · q·k_j over its own position and all before, out = Σ softmax(s)_j · v_j. With a window
-//! only the latest positions are seen; with a soft cap a score is cap · tanh(s / cap); a head's sink is one more score, of a
+//! only the latest positions are seen (of a whole row: the nearest on both sides); with a soft cap a score is cap · tanh(s / cap); a head's sink is one more score, of a
 //! key whose value is zero.
 //!
 //! 1. Keys are taken in *pieces* of 256 at absolute positions. A piece has its own maximum, sum and weighted values; pieces
@@ -16,7 +17,7 @@ mod piece;
 use crate::Cpu;
 use crate::cache::CacheShape;
 use crate::element::Element;
-use crate::error::{Refusal, check_indices};
+use crate::error::{Refusal, check_indices, check_offsets};
 use crate::split::Shared;
 use piece::Walk;
 
@@ -46,10 +47,12 @@ pub struct Attention<'a, E> {
     pub sight: Sight<'a>,
 }
 
-/// What a query sees, besides the plain causal past.
+/// What a query sees. By default its own position and all before.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sight<'a> {
-    /// Only so many positions, its own included; at least 1.
+    /// Whether it sees what is behind it too, to the row's end: then a row is a request's whole text.
+    pub is_whole: bool,
+    /// Only so many positions, its own included; at least 1. Of a whole row so many to each side.
     pub window: Option<usize>,
     /// Scores go no farther than this from zero, in a smooth curve.
     pub soft_cap: Option<f32>,
@@ -63,6 +66,12 @@ impl Sight<'_> {
     fn first(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
+
+    /// Behind the last position that a query at `position` sees, in a row that reaches to before `reach`.
+    #[inline(always)]
+    fn end(&self, position: usize, reach: usize) -> usize {
+        if self.is_whole { self.window.map_or(reach, |window| reach.min(position + window)) } else { position + 1 }
+    }
 }
 
 /// Neighbouring tokens of one row.
@@ -71,6 +80,15 @@ struct Run {
     tokens: std::ops::Range<usize>,
     /// Absolute position of the first of them.
     position: usize,
+    /// Behind the row's last position.
+    reach: usize,
+}
+
+impl Run {
+    /// Behind the last position that one of its tokens sees.
+    fn end(&self, sight: &Sight<'_>) -> usize {
+        sight.end(self.position + self.tokens.len() - 1, self.reach)
+    }
 }
 
 /// Queries per task: enough that a key is used about 16 times for each time it is loaded.
@@ -91,8 +109,8 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
     let group = heads / cache.heads;
     let runs = runs(row_offsets, row_starts, TASK_QUERIES.div_ceil(group));
     for run in &runs {
-        let known = run.position + run.tokens.len();
-        let (first, beyond) = (sight.first(run.position) / cache.block_size, known.div_ceil(cache.block_size));
+        let (first, beyond) =
+            (sight.first(run.position) / cache.block_size, run.end(&sight).div_ceil(cache.block_size));
         let blocks = &block_table[run.row * max_blocks..][first..beyond];
         check_indices("block_table", blocks, cache.blocks)?;
     }
@@ -123,13 +141,7 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
 
 fn check_rows(offsets: &[i32], starts: &[i32], tokens: usize, room: usize) -> Result<(), Refusal> {
     let refuse = |argument, got, allowed| Err(Refusal { argument, got, allowed });
-    if let Some(at) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-        return refuse("row_offsets", format!("falls after index {at}"), "values that do not fall".into());
-    }
-    if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != tokens {
-        let got = format!("goes from {} to {}", offsets[0], offsets[offsets.len() - 1]);
-        return refuse("row_offsets", got, format!("0 to the number of tokens, {tokens}"));
-    }
+    check_offsets(offsets, tokens)?;
     for (row, &start) in starts.iter().enumerate() {
         let count = (offsets[row + 1] - offsets[row]) as usize;
         if start < 0 || start as usize + count > room {
@@ -146,8 +158,8 @@ fn runs(offsets: &[i32], starts: &[i32], longest: usize) -> Vec<Run> {
     for (row, (&start, pair)) in starts.iter().zip(offsets.windows(2)).enumerate() {
         let (from, to) = (pair[0] as usize, pair[1] as usize);
         for first in (from..to).step_by(longest) {
-            let position = start as usize + first - from;
-            runs.push(Run { row, tokens: first..to.min(first + longest), position });
+            let (position, reach) = (start as usize + first - from, start as usize + to - from);
+            runs.push(Run { row, tokens: first..to.min(first + longest), position, reach });
         }
     }
     runs
@@ -168,7 +180,7 @@ impl Shares {
             .iter()
             .map(|run| {
                 let before = total;
-                let keys = run.position + run.tokens.len() - sight.first(run.position);
+                let keys = run.end(sight) - sight.first(run.position);
                 total += keys * run.tokens.len() * heads;
                 before
             })

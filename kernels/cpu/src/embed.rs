@@ -1,9 +1,9 @@
-//! out[t] = table[ids[t]]: copied, so exact in every format.
+//! out[t] = table[ids[t]], or the row of a text's first or second segment: copied, so exact in every format.
 
 use bytemuck::Pod;
 
 use crate::Cpu;
-use crate::error::{Refusal, check_indices};
+use crate::error::{Refusal, check_indices, check_offsets};
 use crate::split::{Shared, part};
 
 /// `out`: `[tokens, width]`; `table`: `[vocabulary, width]`; `ids`: `[tokens]`, each below the vocabulary's size.
@@ -27,4 +27,29 @@ pub fn embed<E: Pod + Send + Sync>(
         }
     });
     Ok(())
+}
+
+/// `out[t] = table[1]` where t stands behind its row's first `separator`, else `table[0]`: what models of pairs add to each token.
+///
+/// A text that ends with its only separator has one segment. `table`: `[segments, width]`; with one segment nobody looks for
+/// separators. `row_offsets`: `[rows + 1]`; row r has the tokens `row_offsets[r]..row_offsets[r + 1]`.
+pub fn embed_segments<E: Pod + Send + Sync>(
+    cpu: &mut Cpu,
+    out: &mut [E],
+    table: &[E],
+    ids: &[i32],
+    row_offsets: &[i32],
+    separator: Option<i32>,
+    width: usize,
+) -> Result<(), Refusal> {
+    let mut segments = vec![0; ids.len()];
+    if let Some(separator) = separator {
+        check_offsets(row_offsets, ids.len())?;
+        for pair in row_offsets.windows(2) {
+            let row = pair[0] as usize..pair[1] as usize;
+            let first = ids[row.clone()].iter().position(|&id| id == separator).unwrap_or(row.len());
+            segments[(row.start + first + 1).min(row.end)..row.end].fill(1);
+        }
+    }
+    embed(cpu, out, table, &segments, width)
 }

@@ -37,3 +37,18 @@ pub(crate) fn check_distinct(argument: &'static str, values: &[i32]) -> Result<(
         Some(pair) => Err(Refusal { argument, got: format!("is {} twice", pair[0]), allowed: "each once".to_owned() }),
     }
 }
+
+/// Checks that rows follow each other from 0 to the number of tokens.
+pub(crate) fn check_offsets(offsets: &[i32], tokens: usize) -> Result<(), Refusal> {
+    let refuse = |got, allowed| Err(Refusal { argument: "row_offsets", got, allowed });
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
+        return refuse("is empty".to_owned(), "one value more than there are rows".to_owned());
+    };
+    if let Some(at) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return refuse(format!("falls after index {at}"), "values that do not fall".to_owned());
+    }
+    if first != 0 || last as usize != tokens {
+        return refuse(format!("goes from {first} to {last}"), format!("0 to the number of tokens, {tokens}"));
+    }
+    Ok(())
+}

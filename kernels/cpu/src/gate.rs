@@ -1,13 +1,14 @@
-//! out = act(gate) · up, where gate and up are the halves of one row. Two activations, which differ in what e is raised to:
+//! out = act(gate) · up, where gate and up are the halves of one row:
 //!
 //! ```text
-//!   silu(x)    x / (1 + e^-x)
-//!   gelu(x)    x / (1 + e^-2u), u = √(2/π) · (x + 0.044715 x³): the "tanh" form, x/2 · (1 + tanh u), with one division
+//!   silu(x)      x / (1 + e^-x)
+//!   gelu(x)      x / (1 + e^-2u), u = √(2/π) · (x + 0.044715 x³): the "tanh" form, x/2 · (1 + tanh u), with one division
+//!   gelu_erf(x)  x · Φ(x), with the normal distribution's Φ
 //! ```
 
 use crate::Cpu;
 use crate::element::Element;
-use crate::math::exp;
+use crate::math::{exp, normal_cdf};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 
@@ -18,6 +19,8 @@ pub enum Activation {
     Silu,
     /// The tanh form of x · Φ(x).
     Gelu,
+    /// x · Φ(x).
+    GeluErf,
 }
 
 /// `out[t][i] = act(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, width]`; `gate_up`: `[tokens, 2 · width]`.
@@ -65,17 +68,23 @@ impl<E: Element> Kernel for GateMul<'_, E> {
             lanes[0][..gate.len()].copy_from_slice(gate);
             lanes[1][..up.len()].copy_from_slice(up);
             let (gate, up) = (E::load(simd, &lanes[0]), E::load(simd, &lanes[1]));
-            let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-            let power = match self.activation {
-                Activation::Silu => simd.sub(zero, gate),
-                Activation::Gelu => minus_2u(simd, gate),
+            let share = match self.activation {
+                Activation::Silu => sigmoid(simd, simd.sub(simd.splat(0.0), gate)),
+                Activation::Gelu => sigmoid(simd, minus_2u(simd, gate)),
+                Activation::GeluErf => normal_cdf(simd, gate),
             };
-            let sigmoid = simd.div(one, simd.add(one, exp(simd, power)));
             let mut result = [E::default(); LANES];
-            E::store(simd, simd.mul(simd.mul(gate, sigmoid), up), &mut result);
+            E::store(simd, simd.mul(simd.mul(gate, share), up), &mut result);
             out.copy_from_slice(&result[..out.len()]);
         }
     }
+}
+
+/// 1 / (1 + e^power)
+#[inline(always)]
+fn sigmoid<S: Simd>(simd: S, power: S::V) -> S::V {
+    let one = simd.splat(1.0);
+    simd.div(one, simd.add(one, exp(simd, power)))
 }
 
 /// -2 √(2/π) · (x + 0.044715 x³)

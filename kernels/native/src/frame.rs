@@ -244,7 +244,7 @@ pub(crate) fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
 
 /// Every field by name, and no other.
 fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "frames",
         "slots",
         "tokens",
@@ -256,6 +256,7 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         "top_logprobs",
         "saves",
         "loads",
+        "pooled_width",
     ];
     let mut values = [0; NAMES.len()];
     for (value, name) in values.iter_mut().zip(NAMES) {
@@ -264,8 +265,22 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
     if dict.len() != NAMES.len() {
         return Err(PyValueError::new_err(format!("capacities are {NAMES:?}, and {} keys were given", dict.len())));
     }
-    let [frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads] = values;
-    Ok(Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads })
+    let [frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads, pooled_width] =
+        values;
+    Ok(Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+        pooled_width,
+    })
 }
 
 pub(crate) fn value_error(error: impl std::fmt::Display) -> PyErr {

@@ -10,6 +10,7 @@ mod kept;
 mod masks;
 mod norms;
 mod ops;
+mod pooling;
 mod program;
 mod span;
 mod steps;
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ops::register(module)?;
     norms::register(module)?;
     weights::register(module)?;
+    pooling::register(module)?;
     program::register(module)?;
     steps::register(module)
 }

@@ -35,6 +35,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rope_kv_write, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
     module.add_function(wrap_pyfunction!(gelu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(gelu_erf_mul, module)?)?;
     module.add_function(wrap_pyfunction!(activate, module)?)?;
     module.add_function(wrap_pyfunction!(add, module)?)?;
     module.add_function(wrap_pyfunction!(scale, module)?)?;
@@ -320,6 +321,11 @@ fn gelu_mul(py: Python<'_>, dtype: &str, out: Span, gate_up: Span, width: usize)
     gate_mul(py, dtype, out, gate_up, width, Activation::Gelu)
 }
 
+#[pyfunction]
+fn gelu_erf_mul(py: Python<'_>, dtype: &str, out: Span, gate_up: Span, width: usize) -> PyResult<()> {
+    gate_mul(py, dtype, out, gate_up, width, Activation::GeluErf)
+}
+
 fn gate_mul(
     py: Python<'_>,
     dtype: &str,
@@ -380,7 +386,7 @@ fn soft_cap(py: Python<'_>, x: Span, cap: f32) {
 }
 
 #[pyfunction]
-#[pyo3(signature = (dtype, out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, window, soft_cap, sinks))]
+#[pyo3(signature = (dtype, out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, is_whole, window, soft_cap, sinks))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn paged_attention(
     py: Python<'_>,
@@ -395,6 +401,7 @@ fn paged_attention(
     row_starts: Span,
     heads: usize,
     scale: f32,
+    is_whole: bool,
     window: Option<usize>,
     soft_cap: Option<f32>,
     sinks: Option<Span>,
@@ -423,7 +430,7 @@ fn paged_attention(
                 row_starts: row_starts.read(),
                 heads,
                 scale,
-                sight: Sight { window, soft_cap, sinks: sinks.map(|sinks| sinks.read()) },
+                sight: Sight { is_whole, window, soft_cap, sinks: sinks.map(|sinks| sinks.read()) },
             }
         };
         py.detach(|| pelton_cpu::paged_attention(&mut cpu(), args)).map_err(refused)

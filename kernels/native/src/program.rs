@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::ops::{CacheSizes, cache_shape, cpu, format_of, function_of, pairs_of};
+use crate::pooling::pooling_of;
 use crate::span::{Span, check_apart};
 use crate::weights::PackedWeight;
 
@@ -107,6 +108,19 @@ impl ProgramBuilder {
         Ok(())
     }
 
+    /// `separator`: none: nobody looks for one.
+    #[pyo3(signature = (out, table, separator, width))]
+    fn embed_segments(&mut self, out: usize, table: Span, separator: Option<i32>, width: usize) {
+        let table = self.lend(table);
+        self.parts.calls.push(Call::EmbedSegments { out: BufferId(out), table, separator, width });
+    }
+
+    fn pool_rows(&mut self, out: usize, x: usize, width: usize, pooling: &str, out_dtype: &str) -> PyResult<()> {
+        let (pooling, out_format) = (pooling_of(pooling)?, format_of(out_dtype)?);
+        self.parts.calls.push(Call::PoolRows { out: BufferId(out), x: BufferId(x), width, pooling, out_format });
+        Ok(())
+    }
+
     fn pick(&mut self, out: usize, x: usize, width: usize) {
         self.parts.calls.push(Call::Pick { out: BufferId(out), x: BufferId(x), width });
     }
@@ -165,8 +179,13 @@ impl ProgramBuilder {
         self.gate_mul(out, gate_up, width, Activation::Gelu);
     }
 
-    fn activate(&mut self, x: usize, function: &str) -> PyResult<()> {
-        self.parts.calls.push(Call::Activate { x: BufferId(x), function: function_of(function)? });
+    fn gelu_erf_mul(&mut self, out: usize, gate_up: usize, width: usize) {
+        self.gate_mul(out, gate_up, width, Activation::GeluErf);
+    }
+
+    fn activate(&mut self, x: usize, function: &str, dtype: &str) -> PyResult<()> {
+        let (function, format) = (function_of(function)?, format_of(dtype)?);
+        self.parts.calls.push(Call::Activate { x: BufferId(x), function, format });
         Ok(())
     }
 
@@ -202,7 +221,7 @@ impl ProgramBuilder {
     }
 
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]
-    #[pyo3(signature = (out, q, layer, kind, heads, scale, window, soft_cap, sinks))]
+    #[pyo3(signature = (out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks))]
     fn paged_attention(
         &mut self,
         out: usize,
@@ -211,13 +230,14 @@ impl ProgramBuilder {
         kind: usize,
         heads: usize,
         scale: f32,
+        is_whole: bool,
         window: Option<usize>,
         soft_cap: Option<f32>,
         sinks: Option<Span>,
     ) {
         let (out, q) = (BufferId(out), BufferId(q));
         let sinks = sinks.map(|sinks| lend(sinks, 4));
-        let call = Call::PagedAttention { out, q, layer, kind, heads, scale, window, soft_cap, sinks };
+        let call = Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks };
         self.parts.calls.push(call);
     }
 

@@ -43,7 +43,7 @@ struct Steps {
 #[pymethods]
 impl Steps {
     #[new]
-    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs))]
+    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width=0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         program: Py<Program>,
@@ -55,8 +55,9 @@ impl Steps {
         block_size: usize,
         vocabulary: usize,
         top_logprobs: usize,
+        pooled_width: usize,
     ) -> Self {
-        let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs };
+        let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width };
         Self {
             program,
             masks: masks.map(|masks| masks.get().0.clone()),
@@ -201,6 +202,9 @@ fn write(memory: &Memory, frame: u32, results: &RowResults, has_top: bool) {
     memory.write(frame, Region::Sampled, &results.sampled);
     memory.write(frame, Region::Flags, &results.flags);
     memory.write(frame, Region::ChosenLogprob, &results.chosen);
+    if !results.pooled.is_empty() {
+        memory.write(frame, Region::Pooled, &results.pooled);
+    }
     if has_top {
         memory.write(frame, Region::TopIds, &results.top_ids);
         memory.write(frame, Region::TopLogprobs, &results.top_logprobs);

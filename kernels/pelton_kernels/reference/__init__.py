@@ -12,6 +12,7 @@ from pelton_kernels.reference.dense import (
     add_layer_norm,
     add_rms_norm,
     embed,
+    gelu_erf_mul,
     gelu_mul,
     layer_norm,
     linear,
@@ -25,6 +26,7 @@ from pelton_kernels.reference.dense import (
 )
 from pelton_kernels.reference.host import load_blocks, save_blocks
 from pelton_kernels.reference.philox import philox4x32
+from pelton_kernels.reference.rows import embed_segments, pool_rows
 from pelton_kernels.reference.sampling import Sampled, sample
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "add_rms_norm",
     "copy_blocks",
     "embed",
+    "embed_segments",
+    "gelu_erf_mul",
     "gelu_mul",
     "layer_norm",
     "linear",
@@ -43,6 +47,7 @@ __all__ = [
     "load_blocks",
     "paged_attention",
     "philox4x32",
+    "pool_rows",
     "rms_norm",
     "rope_kv_write",
     "rounded",

@@ -51,10 +51,11 @@ def paged_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    is_whole: bool = False,
 ) -> Tensor:
-    """softmax(scale · q·k) · v over each token's own position and all before, row by row.   q: [T, H, D].
+    """softmax(scale · q·k) · v over each token's own position and all before, row by row; `is_whole`: and all behind.   q: [T, H, D].
 
-    With a window only over the latest so many positions; soft cap: cap · tanh(s / cap); a sink is one more score in the
+    With a window only over the latest so many positions, or so many to both sides; soft cap: cap · tanh(s / cap); a sink is one more score in the
     softmax, of a value of zero.
     """
     out = torch.empty_like(q)
@@ -76,8 +77,10 @@ def paged_attention(
         if soft_cap is not None:
             scores = soft_cap * torch.tanh(scores / soft_cap)
         position, key = (torch.arange(begin, known, device=q.device) for begin in (start, first))
-        hidden = key > position[:, None]
+        sees = torch.full_like(position, known - 1) if is_whole else position  # to here
+        hidden = key > sees[:, None]
         if window is not None:
+            hidden |= key >= position[:, None] + window
             hidden |= key <= position[:, None] - window
             v = v.masked_fill(hidden.all(dim=0)[:, None], 0.0)  # else what nobody sees is 0 · NaN
         scores = scores.masked_fill(hidden, -torch.inf)

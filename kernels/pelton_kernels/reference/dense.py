@@ -71,6 +71,12 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     return (_gelu_tanh(gate) * up).to(gate_up.dtype)
 
 
+def gelu_erf_mul(gate_up: Tensor) -> Tensor:
+    """gate · Φ(gate) · up.   gate_up: [T, 2F], gate first; result: [T, F]."""
+    gate, up = wide(gate_up).chunk(2, dim=1)
+    return (_gelu_erf(gate) * up).to(gate_up.dtype)
+
+
 def activate(x: Tensor, function: str) -> Tensor:
     """function(x), element by element."""
     return FUNCTIONS[function](wide(x)).to(x.dtype)
@@ -101,6 +107,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": _gelu_tanh,
     "gelu_erf": _gelu_erf,
     "relu": torch.relu,
+    "tanh": torch.tanh,
 }
 
 

@@ -1,4 +1,4 @@
-"""Causal attention over the paged cache, for any mix of prefill chunks and decoding rows."""
+"""Attention over the paged cache, for any mix of prefill chunks and decoding rows; or of whole rows, to both sides."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pelton_kernels.triton.math import tanh
+
 # Keys per turn of the loop. Pieces lie at absolute positions, so a token's sum is walked in the same order in every chunking.
 PIECE = 64
-
-
-@triton.jit
-def _tanh(x):
-    """An odd polynomial near 0, where 1 - 2 / (e^2x + 1) would lose bits (after Cephes)."""
-    size = tl.abs(x)
-    square = x * x
-    near = ((((-5.7049887e-3 * square + 2.0639089e-2) * square - 5.3739716e-2) * square + 1.3331442e-1) * square
-            - 3.3333282e-1) * square * x + x  # fmt: skip
-    far = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
-    return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
 
 
 @triton.jit
@@ -27,11 +18,12 @@ def _paged_attention(
     out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale_log2,
     rows, table_width, heads, kv_heads, dim, block_size, window, soft_cap, sinks,
     GROUP: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, PIECE: tl.constexpr, DIM: tl.constexpr,
-    IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr,
+    IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """out[t, h] = softmax(scale · q[t, h] · Kᵀ) V over the row's keys up to t's own position.
 
     WINDOW: only the latest `window` of these; the loop begins at the piece of the first key that the tile's first token sees.
+    WHOLE: and behind it, to the row's end; then a window reaches to both sides.
     SOFT_CAP: a score s becomes cap · tanh(s / cap). SINKS: the sum of weights begins with the head's sink.
 
     Grid: tiles × kv heads. A tile is TILE query tokens of one row, with the GROUP query heads that share a kv head: LANES ≥
@@ -76,7 +68,10 @@ def _paged_attention(
         top = tl.load(sinks + head, mask=inside, other=0.0) * 1.4426950408889634
         total += 1.0
     sums = tl.zeros([LANES, DIM], tl.float32)
+    reach = start + count
     last = start + tl.minimum(first + TILE, count)
+    if WHOLE:
+        last = tl.minimum(last - 1 + window, reach) if WINDOW else reach
     least = 0
     if WINDOW:
         least = tl.maximum(start + first + 1 - window, 0)
@@ -95,10 +90,15 @@ def _paged_attention(
             value = value.to(tl.float32)
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
         if SOFT_CAP:
-            score = _tanh(score * (scale_log2 * 0.6931471805599453 / soft_cap)) * (soft_cap * 1.4426950408889634)
+            score = tanh(score * (scale_log2 * 0.6931471805599453 / soft_cap)) * (soft_cap * 1.4426950408889634)
         else:
             score = score * scale_log2
-        seen = key_at[None, :] <= position[:, None]
+        if WHOLE:
+            seen = key_at[None, :] < reach
+            if WINDOW:
+                seen = seen & (key_at[None, :] < position[:, None] + window)
+        else:
+            seen = key_at[None, :] <= position[:, None]
         if WINDOW:
             seen = seen & (key_at[None, :] > position[:, None] - window)
         score = tl.where(seen, score, float("-inf"))
@@ -121,6 +121,7 @@ def paged_attention(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor,
     block_table: Tensor, row_offsets: Tensor, row_starts: Tensor, scale: float,
     window: int | None = None, soft_cap: float | None = None, sinks: Tensor | None = None,
+    is_whole: bool = False,
 ) -> None:  # fmt: skip
     """See `ops.paged_attention`."""
     tokens, heads, dim = q.shape
@@ -137,5 +138,6 @@ def paged_attention(
             rows, block_table.shape[1], heads, kv_heads, dim, block_size, window or 0, soft_cap or 0.0, sinks,
             GROUP=group, TILE=tile, LANES=lanes, PIECE=PIECE, DIM=max(16, triton.next_power_of_2(dim)),
             IN_FLOAT32=in_float32, WINDOW=window is not None, SOFT_CAP=soft_cap is not None, SINKS=sinks is not None,
+            WHOLE=is_whole,
             num_warps=4,
         )  # fmt: skip

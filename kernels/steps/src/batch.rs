@@ -6,7 +6,7 @@
 //! A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last.
 
 use pelton_cpu::program::StepRows;
-use pelton_frame::{Append, PlanView, ROW_SAMPLES};
+use pelton_frame::{Append, PlanView, ROW_POOLS, ROW_SAMPLES};
 
 /// A plan that its blocks do not carry: the router's bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +55,8 @@ pub(crate) struct Arrays {
     row_offsets: Vec<i32>,
     row_starts: Vec<i32>,
     drawn_at: Vec<i32>,
-    /// Each draw's row: one draw for a row, and one more for each of its drafts.
+    /// Each draw's row: one draw for a row, and one more for each of its drafts. Or the rows that pool: a step's rows do one or
+    /// the other, as the model does.
     pub(crate) drawn_rows: Vec<usize>,
     /// Its place among the results.
     pub(crate) drawn_results: Vec<usize>,
@@ -157,7 +158,7 @@ impl Batch {
             into.positions.extend(start as i32..end as i32);
             into.row_offsets.push(into.ids.len() as i32);
             into.row_starts.push(start as i32);
-            if row.flags & ROW_SAMPLES != 0 {
+            if row.flags & (ROW_SAMPLES | ROW_POOLS) != 0 {
                 for before_end in (0..=row.drafts as usize).rev() {
                     into.drawn_at.push((into.ids.len() - 1 - before_end) as i32);
                     into.drawn_rows.push(number);

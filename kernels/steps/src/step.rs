@@ -2,7 +2,7 @@
 
 use pelton_cpu::program::{CallBacks, Program, Stop};
 use pelton_cpu::{Cpu, HostBlocks, Refusal};
-use pelton_frame::{MaskState, PlanView};
+use pelton_frame::{MaskState, PlanView, RESULT_NOT_FINITE};
 
 use crate::batch::{Arrays, Batch, NoRoom};
 use crate::rules::{Drawn, DrawnRows, RowMasks, Rules};
@@ -40,6 +40,8 @@ pub struct Sizes {
     pub vocabulary: usize,
     /// Likeliest tokens that a result can carry per row.
     pub top_logprobs: usize,
+    /// Numbers of the vector that a row is pooled to; 0: rows draw tokens.
+    pub pooled_width: usize,
 }
 
 /// The state of one router's requests, from step to step.
@@ -47,6 +49,7 @@ pub struct Steps {
     batch: Batch,
     rules: Rules,
     top_logprobs: usize,
+    pooled_width: usize,
     arrays: Arrays,
     drawn: Drawn,
     masks: RowMasks,
@@ -68,6 +71,8 @@ pub struct RowResults {
     pub top_ids: Vec<u32>,
     /// The log-probabilities of these.
     pub top_logprobs: Vec<u32>,
+    /// `[rows, pooled_width]`: the vectors.
+    pub pooled: Vec<u32>,
 }
 
 impl Steps {
@@ -77,6 +82,7 @@ impl Steps {
             batch: Batch::new(sizes.kinds, sizes.slots, sizes.positions.div_ceil(sizes.block_size), sizes.block_size),
             rules: Rules::new(sizes.slots, sizes.vocabulary),
             top_logprobs: sizes.top_logprobs,
+            pooled_width: sizes.pooled_width,
             arrays: Arrays::default(),
             drawn: Drawn::default(),
             masks: RowMasks::default(),
@@ -103,12 +109,14 @@ impl Steps {
         }
         self.copy(cpu, program, plan)?;
         self.batch.lay_out(plan, self.rules.latest(), &mut self.arrays)?;
-        self.results.clear(plan.draws() as usize, self.top_logprobs);
+        self.results.clear(plan.draws() as usize, self.top_logprobs, self.pooled_width);
         if plan.rows.is_empty() {
             return Ok(&self.results);
         }
         program.run(cpu, &self.arrays.rows(), call_backs)?;
-        if !self.arrays.drawn_rows.is_empty() {
+        if self.pooled_width > 0 {
+            self.results.pool(&self.arrays.drawn_results, program.logits(), self.pooled_width);
+        } else if !self.arrays.drawn_rows.is_empty() {
             let Arrays { drawn_slots, drawn_positions, .. } = &self.arrays;
             let (top, logits) = (self.top_logprobs, program.logits());
             self.masks.take(plan, &self.arrays.drawn_rows, masks);
@@ -159,7 +167,9 @@ fn column<T>(list: &mut Vec<i32>, records: &[T], field: impl Fn(&T) -> u32) {
 }
 
 impl RowResults {
-    fn clear(&mut self, draws: usize, top: usize) {
+    fn clear(&mut self, draws: usize, top: usize, width: usize) {
+        self.pooled.clear();
+        self.pooled.resize(draws * width, 0);
         for list in [&mut self.sampled, &mut self.flags, &mut self.chosen] {
             list.clear();
             list.resize(draws, 0);
@@ -167,6 +177,19 @@ impl RowResults {
         for list in [&mut self.top_ids, &mut self.top_logprobs] {
             list.clear();
             list.resize(draws * top, 0);
+        }
+    }
+
+    /// `vectors`: one for each of `places`.
+    fn pool(&mut self, places: &[usize], vectors: &[f32], width: usize) {
+        assert_eq!(vectors.len(), places.len() * width, "the program's result has the model's width");
+        for (&place, vector) in places.iter().zip(vectors.chunks_exact(width)) {
+            for (to, value) in self.pooled[place * width..][..width].iter_mut().zip(vector) {
+                *to = value.to_bits();
+            }
+            if !vector.iter().all(|value| value.is_finite()) {
+                self.flags[place] = RESULT_NOT_FINITE;
+            }
         }
     }
 

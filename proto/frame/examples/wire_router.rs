@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         suppressed: 4096,
         history: 1 << 20,
         top_logprobs: 20,
+        pooled_width: 0,
         saves: 4,
         loads: 4,
     })?;

@@ -111,15 +111,16 @@ impl Inline {
 
     /// Used words of each region of a result, none above its capacity.
     fn result_regions(&self, header: &ResultHeader) -> Result<Vec<(Region, usize)>, FrameError> {
-        let place = self.memory.layout().place(Region::TopIds);
-        if header.draws > place.capacity {
+        let [tops, vectors] = [Region::TopIds, Region::Pooled].map(|region| self.memory.layout().place(region));
+        if header.draws > tops.capacity {
             let step = crate::checksum::whole(header.step_lo, header.step_hi);
-            let (region, got, capacity) = (Region::Sampled, header.draws.into(), place.capacity);
+            let (region, got, capacity) = (Region::Sampled, header.draws.into(), tops.capacity);
             return Err(FrameError::TooMany { step, region, got, capacity });
         }
         let draws = header.draws as usize;
-        let top = if header.top == 0 { 0 } else { draws * place.words };
-        Ok(result_regions(draws, top).into())
+        let top = if header.top == 0 { 0 } else { draws * tops.words };
+        let pooled = if header.pooled == 0 { 0 } else { draws * vectors.words };
+        Ok(result_regions(draws, top, pooled).into())
     }
 
     fn put(

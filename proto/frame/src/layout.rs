@@ -39,11 +39,13 @@ pub struct Capacities {
     pub saves: u32,
     /// Blocks loaded from host memory.
     pub loads: u32,
+    /// Dimensions of a pooled vector; 0: the model draws tokens and pools nothing.
+    pub pooled_width: u32,
 }
 
 impl Capacities {
     /// In the order of the preamble and of the wire.
-    pub(crate) const fn words(&self) -> [u32; 11] {
+    pub(crate) const fn words(&self) -> [u32; 12] {
         [
             self.frames,
             self.slots,
@@ -56,6 +58,7 @@ impl Capacities {
             self.top_logprobs,
             self.saves,
             self.loads,
+            self.pooled_width,
         ]
     }
 }
@@ -100,11 +103,13 @@ pub enum Region {
     TopIds,
     /// Their log-probabilities (f32).
     TopLogprobs,
+    /// The vector of each row that pools (f32).
+    Pooled,
 }
 
 impl Region {
     /// All, in the order in which they lie.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Header,
         Self::Drops,
         Self::Admits,
@@ -123,6 +128,7 @@ impl Region {
         Self::ChosenLogprob,
         Self::TopIds,
         Self::TopLogprobs,
+        Self::Pooled,
     ];
 
     /// As Python calls it.
@@ -146,6 +152,7 @@ impl Region {
             Self::ChosenLogprob => "chosen_logprob",
             Self::TopIds => "top_ids",
             Self::TopLogprobs => "top_logprobs",
+            Self::Pooled => "pooled",
         }
     }
 }
@@ -178,7 +185,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     capacities: Capacities,
-    places: [Place; 18], // by Region
+    places: [Place; 19], // by Region
     frame_stride: usize,
 }
 
@@ -187,7 +194,18 @@ impl Layout {
     pub fn new(capacities: Capacities) -> Result<Self, LayoutError> {
         check(&capacities)?;
         let Capacities {
-            slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads, ..
+            slots,
+            tokens,
+            appends,
+            copies,
+            biases,
+            suppressed,
+            history,
+            top_logprobs,
+            saves,
+            loads,
+            pooled_width,
+            ..
         } = capacities;
         let shape = |region| match region {
             Region::Header => (FrameHeader::WORDS, 1),
@@ -205,6 +223,7 @@ impl Layout {
             Region::ResultHeader => (ResultHeader::WORDS, 1),
             Region::Sampled | Region::Flags | Region::ChosenLogprob => (1, slots),
             Region::TopIds | Region::TopLogprobs => (top_logprobs as usize, slots),
+            Region::Pooled => (pooled_width as usize, slots),
         };
         let mut end = 0;
         let places = Region::ALL.map(|region| {
@@ -264,7 +283,7 @@ impl Layout {
 fn check(capacities: &Capacities) -> Result<(), LayoutError> {
     // Two frames at least, since one step is queued while another runs. The upper bounds are far above any real step;
     // they keep sums of sizes from overflowing, whatever a peer claims.
-    let bounds: [(&'static str, u32, u32); 11] = [
+    let bounds: [(&'static str, u32, u32); 12] = [
         ("frames", 2, 64),
         ("slots", 1, 1 << 16),
         ("tokens", 1, 1 << 20),
@@ -276,6 +295,7 @@ fn check(capacities: &Capacities) -> Result<(), LayoutError> {
         ("top_logprobs", 0, 128),
         ("saves", 0, 1 << 20),
         ("loads", 0, 1 << 20),
+        ("pooled_width", 0, 1 << 16),
     ];
     for ((name, least, most), got) in bounds.into_iter().zip(capacities.words()) {
         if !(least..=most).contains(&got) {
@@ -303,6 +323,7 @@ pub(crate) mod tests {
             top_logprobs: 3,
             saves: 4,
             loads: 4,
+            pooled_width: 5,
         }
     }
 
@@ -310,10 +331,11 @@ pub(crate) mod tests {
         fn any_capacities()(
             frames in 2..9u32, slots in 1..3000u32, tokens in 1..20_000u32, appends in 0..5000u32, copies in 0..500u32,
             biases in 0..3000u32, suppressed in 0..3000u32, history in 0..300_000u32, top_logprobs in 0..21u32,
-            saves in 0..500u32, loads in 0..500u32,
+            saves in 0..500u32, loads in 0..500u32, pooled_width in 0..1025u32,
         ) -> Capacities {
             Capacities {
                 frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads,
+                pooled_width,
             }
         }
     }
@@ -354,6 +376,8 @@ pub(crate) mod tests {
         assert!(refused(|c| c.slots = 0).contains("`slots` is 0"));
         assert!(refused(|c| c.tokens = u32::MAX).contains("`tokens`"));
         assert!(refused(|c| c.top_logprobs = 129).contains("`top_logprobs`"));
+        assert!(refused(|c| c.pooled_width = (1 << 16) + 1).contains("`pooled_width` is 65537"));
+        assert!(refused(|c| (c.slots, c.pooled_width) = (4096, 1 << 16)).contains("bytes"));
         assert!(refused(|c| (c.frames, c.history) = (64, 1 << 26)).contains("bytes"));
     }
 }

@@ -49,8 +49,8 @@ pub use memory::{Memory, Pulse};
 pub use plan::{Bounds, PlanView};
 pub use records::{
     ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, Append, Bias, Copy, FRAME_VERSION, FrameHeader, Load, Preamble,
-    RECORDS_CHECKSUM, RESULT_NOT_FINITE, RESULT_UNSAMPLED, ROW_MASKED, ROW_SAMPLES, ResultHeader, Row, STATUS_FAILED,
-    STATUS_OK, Save,
+    RECORDS_CHECKSUM, RESULT_NOT_FINITE, RESULT_UNSAMPLED, ROW_MASKED, ROW_POOLS, ROW_SAMPLES, ResultHeader, Row,
+    STATUS_FAILED, STATUS_OK, Save,
 };
 pub use router::{Results, RouterEnd};
 pub use worker::{HEARTBEAT_INTERVAL, Waited, WorkerEnd};

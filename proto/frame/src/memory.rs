@@ -203,6 +203,7 @@ impl Memory {
             top_logprobs,
             saves,
             loads,
+            pooled_width,
         } = *self.layout.capacities();
         let (records_checksum_lo, records_checksum_hi) = halves(RECORDS_CHECKSUM);
         let (layout_checksum_lo, layout_checksum_hi) = halves(self.layout.checksum());
@@ -225,6 +226,7 @@ impl Memory {
             top_logprobs,
             saves,
             loads,
+            pooled_width,
         };
         let words: [u32; Preamble::WORDS] = bytemuck::cast(preamble);
         for (to, from) in self.mapping.words().iter().zip(words) {
@@ -250,6 +252,7 @@ fn check(preamble: &Preamble) -> Result<Layout, MemoryError> {
         top_logprobs: preamble.top_logprobs,
         saves: preamble.saves,
         loads: preamble.loads,
+        pooled_width: preamble.pooled_width,
     })?;
     let claimed = whole(preamble.layout_checksum_lo, preamble.layout_checksum_hi);
     same("layout checksum", claimed, layout.checksum())?;

@@ -4,7 +4,8 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, Load, ROW_MASKED, ROW_SAMPLES, Region, Row, Save,
+    Admit, Append, Bias, Copy, FrameError, FrameHeader, Layout, Load, ROW_MASKED, ROW_POOLS, ROW_SAMPLES, Region, Row,
+    Save,
     checksum::{Checksum, halves, whole},
 };
 
@@ -140,6 +141,11 @@ impl<'a> PlanView<'a> {
         self.rows.iter().map(|row| 1 + row.drafts).sum()
     }
 
+    /// Whether some row gives a vector: then the result carries them.
+    pub(crate) fn pools(&self) -> bool {
+        self.rows.iter().any(|row| row.flags & ROW_POOLS != 0)
+    }
+
     /// Whether everything fits, stays inside its bounds, and offsets are what they count.
     pub(crate) fn check(&self, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         self.check_counts(layout)?;
@@ -226,9 +232,13 @@ impl<'a> PlanView<'a> {
             drafts += row.drafts;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
-            at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED))?;
-            if row.flags == ROW_MASKED {
+            at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED | ROW_POOLS))?;
+            if row.flags & (ROW_SAMPLES | ROW_MASKED) == ROW_MASKED {
                 return Err(at.error("flags", row.flags.into(), "a mask where a token is drawn".to_owned()));
+            }
+            if row.flags & ROW_POOLS != 0 && (row.flags != ROW_POOLS || capacities.pooled_width == 0) {
+                let words = "to pool alone, where frames carry vectors".to_owned();
+                return Err(at.error("flags", row.flags.into(), words));
             }
             tokens += row.known; // at most `flat`, which is at most the capacity
             flat += row.count;

@@ -21,7 +21,9 @@ pub const ADMIT_LOGPROBS: u32 = 1 << 1;
 pub const ROW_SAMPLES: u32 = 1;
 /// `Row::flags`, with `ROW_SAMPLES`: it is drawn within its slot's mask of this step, or not at all.
 pub const ROW_MASKED: u32 = 1 << 1;
-/// Result flags: the row's logits were not finite.
+/// `Row::flags`, alone: the request's tokens end with this row, and become one vector.
+pub const ROW_POOLS: u32 = 1 << 2;
+/// Result flags: the row's logits, or its vector, were not finite.
 pub const RESULT_NOT_FINITE: u32 = 1;
 /// Result flags: nothing was drawn, since the row's mask did not come in time or said so.
 pub const RESULT_UNSAMPLED: u32 = 1 << 1;
@@ -50,7 +52,7 @@ macro_rules! record {
 
 record! {
     /// What a memory is: the first two lines of the preamble. The counters follow on lines of their own.
-    Preamble = 18 words {
+    Preamble = 19 words {
         /// `MAGIC`.
         magic: u32,
         /// `FRAME_VERSION`.
@@ -87,6 +89,8 @@ record! {
         saves: u32,
         /// Blocks that a step loads from there.
         loads: u32,
+        /// Dimensions of a pooled vector.
+        pooled_width: u32,
     }
 }
 
@@ -251,7 +255,7 @@ record! {
         known: u32,
         /// Where they begin in `tokens`: the running sum of `known`.
         token_offset: u32,
-        /// `ROW_SAMPLES`.
+        /// `ROW_*`.
         flags: u32,
         /// First token of the row in the step's flat order: the running sum of `count`.
         row_offset: u32,
@@ -284,8 +288,10 @@ record! {
         top: u32,
         /// As in the plan: the first one of a row stands at its number, and as many places on as the rows before it have drafts.
         draws: u32,
+        /// 1: some row of the plan pools, and vectors are carried; else 0.
+        pooled: u32,
         /// Zero.
-        zero: [u32; 6],
+        zero: [u32; 5],
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Results {
     pub chosen: Vec<f32>,
     /// `top_logprobs` entries per draw, likeliest first. Empty if no row's request asked for any.
     pub top: Vec<(u32, f32)>,
+    /// `pooled_width` numbers per row; they mean nothing where the row does not pool. Empty if no row does.
+    pub pooled: Vec<f32>,
 }
 
 /// Plans go in, results come out in the same order. Dropping it tells the worker that no more frames will come.
@@ -40,6 +42,7 @@ struct Due {
     rows: u32,
     draws: u32,
     top: bool,
+    pools: bool,
 }
 
 impl RouterEnd {
@@ -97,7 +100,8 @@ impl RouterEnd {
         let header = plan.header(self.epoch(), top);
         self.memory.write(frame, Region::Header, bytemuck::cast_slice(&[header]));
         self.submitted = self.submitted.wrapping_add(1);
-        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, draws: header.draws, top });
+        let pools = plan.pools();
+        self.in_flight.push_back(Due { step: plan.step, rows: header.rows, draws: header.draws, top, pools });
         self.memory.submissions().raise();
         Ok(())
     }
@@ -121,10 +125,12 @@ impl RouterEnd {
     fn copy_out(&mut self, frame: u32, due: &Due) -> Result<Results, FrameError> {
         // First the copy, of as much as is due whatever the header claims; then the checks, on the copy alone.
         let draws = due.draws as usize;
-        let top = if due.top { draws * self.memory.layout().capacities().top_logprobs as usize } else { 0 };
+        let capacities = self.memory.layout().capacities();
+        let top = if due.top { draws * capacities.top_logprobs as usize } else { 0 };
+        let pooled = if due.pools { draws * capacities.pooled_width as usize } else { 0 };
         self.scratch.clear();
         self.memory.read(frame, Region::ResultHeader, ResultHeader::WORDS, &mut self.scratch);
-        for (region, words) in result_regions(draws, top) {
+        for (region, words) in result_regions(draws, top, pooled) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         let (header, arrays) = self.scratch.split_at(ResultHeader::WORDS);
@@ -135,7 +141,8 @@ impl RouterEnd {
         let (sampled, arrays) = arrays.split_at(draws);
         let (flags, arrays) = arrays.split_at(draws);
         let (chosen, arrays) = arrays.split_at(draws);
-        let (ids, logprobs) = arrays.split_at(top);
+        let (ids, arrays) = arrays.split_at(top);
+        let (logprobs, vectors) = arrays.split_at(top);
         Ok(Results {
             step: due.step,
             duration_us: header.duration_us,
@@ -143,6 +150,7 @@ impl RouterEnd {
             flags: flags.to_vec(),
             chosen: floats(chosen),
             top: ids.iter().copied().zip(floats(logprobs)).collect(),
+            pooled: floats(vectors),
         })
     }
 
@@ -153,6 +161,7 @@ impl RouterEnd {
             ("rows", header.rows.into(), due.rows.into()),
             ("draws", header.draws.into(), due.draws.into()),
             ("top", header.top.into(), u64::from(due.top)),
+            ("pooled", header.pooled.into(), u64::from(due.pools)),
         ];
         for (field, got, expected) in fields {
             if got != expected {
@@ -176,13 +185,14 @@ impl Drop for RouterEnd {
 }
 
 /// Used words of the result's regions, in order.
-pub(crate) fn result_regions(draws: usize, top: usize) -> [(Region, usize); 5] {
+pub(crate) fn result_regions(draws: usize, top: usize, pooled: usize) -> [(Region, usize); 6] {
     [
         (Region::Sampled, draws),
         (Region::Flags, draws),
         (Region::ChosenLogprob, draws),
         (Region::TopIds, top),
         (Region::TopLogprobs, top),
+        (Region::Pooled, pooled),
     ]
 }
 

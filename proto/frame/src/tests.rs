@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::{
     layout::tests::small,
     memory::flip,
-    records::{ADMIT_LOGPROBS, ROW_SAMPLES},
+    records::{ADMIT_LOGPROBS, ROW_POOLS, ROW_SAMPLES},
     *,
 };
 
@@ -45,11 +45,15 @@ impl Plan {
         }
     }
 
-    /// Adds a row of `count` tokens, all known.
-    fn row(mut self, slot: u32, start: u32, count: u32) -> Self {
+    /// Adds a row of `count` tokens, all known, that draws.
+    fn row(self, slot: u32, start: u32, count: u32) -> Self {
+        self.flagged(slot, start, count, ROW_SAMPLES)
+    }
+
+    fn flagged(mut self, slot: u32, start: u32, count: u32, flags: u32) -> Self {
         let token_offset = self.tokens.len() as u32;
         let row_offset = self.rows.iter().map(|row| row.count).sum();
-        let row = Row { slot, start, count, known: count, token_offset, flags: ROW_SAMPLES, row_offset, drafts: 0 };
+        let row = Row { slot, start, count, known: count, token_offset, flags, row_offset, drafts: 0 };
         self.rows.push(row);
         self.tokens.extend(start..start + count);
         self
@@ -83,7 +87,7 @@ fn full() -> Plan {
         copies: vec![Copy { from: 3, to: 11, tokens: 16, zero: 0 }],
         ..Plan::default()
     };
-    plan.row(2, 0, 9).row(3, 40, 1)
+    plan.row(2, 0, 9).row(3, 40, 1).flagged(5, 0, 4, ROW_POOLS)
 }
 
 fn bounds() -> Bounds {
@@ -109,12 +113,13 @@ fn take(worker: &mut WorkerEnd) -> u32 {
 fn answer(worker: &mut WorkerEnd, frame: u32, first: u32) {
     let draws = worker.header(frame).unwrap().draws;
     let memory = worker.memory().clone();
-    let top = memory.layout().capacities().top_logprobs;
+    let (top, width) = (memory.layout().capacities().top_logprobs, memory.layout().capacities().pooled_width);
     memory.write(frame, Region::Sampled, &(first..first + draws).collect::<Vec<_>>());
     memory.write(frame, Region::Flags, &vec![0; draws as usize]);
     memory.write(frame, Region::ChosenLogprob, &vec![(-0.5f32).to_bits(); draws as usize]);
     memory.write(frame, Region::TopIds, &(0..draws * top).collect::<Vec<_>>());
     memory.write(frame, Region::TopLogprobs, &vec![(-0.25f32).to_bits(); (draws * top) as usize]);
+    memory.write(frame, Region::Pooled, &(0..draws * width).map(|at| (at as f32).to_bits()).collect::<Vec<_>>());
     worker.publish(frame, STATUS_OK, Duration::from_micros(250)).unwrap();
 }
 
@@ -127,16 +132,17 @@ fn a_step_goes_out_and_its_results_come_back() {
 
     let frame = take(&mut worker);
     let header = *worker.header(frame).unwrap();
-    assert_eq!((header.step(), header.epoch, header.rows, header.tokens), (1, 3, 2, 10));
+    assert_eq!((header.step(), header.epoch, header.rows, header.tokens), (1, 3, 3, 14));
     assert_eq!((header.drops, header.admits, header.appends, header.copies), (2, 1, 2, 1));
     assert_eq!((header.saves, header.loads), (1, 2));
     answer(&mut worker, frame, 40);
 
     let results = router.poll().unwrap().unwrap();
     assert_eq!((results.step, results.duration_us), (1, 250));
-    assert_eq!((results.sampled, results.flags), (vec![40, 41], vec![0, 0]));
-    assert_eq!(results.chosen, [-0.5, -0.5]);
-    assert_eq!(results.top, [(0, -0.25), (1, -0.25), (2, -0.25), (3, -0.25), (4, -0.25), (5, -0.25)]);
+    assert_eq!((results.sampled, results.flags), (vec![40, 41, 42], vec![0, 0, 0]));
+    assert_eq!(results.chosen, [-0.5, -0.5, -0.5]);
+    assert_eq!(results.top, (0..9).map(|id| (id, -0.25)).collect::<Vec<_>>());
+    assert_eq!(results.pooled, (0..15).map(|at| at as f32).collect::<Vec<_>>());
     assert_eq!((router.in_flight(), router.poll()), (0, None));
 }
 
@@ -146,13 +152,34 @@ fn likeliest_tokens_travel_only_while_a_row_in_the_step_asks_for_them() {
     let asks = full();
     let others = Plan::default().row(3, 41, 1);
     let left = Plan { admits: vec![Admit { slot: 2, ..Admit::default() }], ..Plan::default() }.row(2, 0, 1);
-    for (step, (plan, top)) in [(asks, 6), (others, 0), (Plan::default().row(2, 9, 1), 3), (left, 0)].iter().enumerate()
+    for (step, (plan, top)) in [(asks, 9), (others, 0), (Plan::default().row(2, 9, 1), 3), (left, 0)].iter().enumerate()
     {
         router.submit(&plan.view(step as u64 + 1)).unwrap();
         let frame = take(&mut worker);
         answer(&mut worker, frame, 0);
         assert_eq!(router.poll().unwrap().unwrap().top.len(), *top, "step {}", step + 1);
     }
+}
+
+#[test]
+fn vectors_travel_only_in_steps_in_which_a_row_pools() {
+    let (mut router, mut worker) = ends();
+    let both = Plan::default().row(1, 0, 2).flagged(4, 0, 3, ROW_POOLS);
+    let chunk = Plan::default().flagged(4, 0, 3, 0);
+    for (step, (plan, numbers)) in [(both, 10), (chunk, 0), (Plan::default(), 0)].iter().enumerate() {
+        router.submit(&plan.view(step as u64 + 1)).unwrap();
+        let frame = take(&mut worker);
+        answer(&mut worker, frame, 0);
+        assert_eq!(router.poll().unwrap().unwrap().pooled.len(), *numbers, "step {}", step + 1);
+    }
+}
+
+#[test]
+fn frames_without_vectors_carry_no_row_that_pools() {
+    let layout = Layout::new(Capacities { pooled_width: 0, ..small() }).unwrap();
+    let mut router = RouterEnd::new(Memory::local(&layout, 1).unwrap());
+    let error = router.submit(&Plan::default().flagged(0, 0, 1, ROW_POOLS).view(1)).unwrap_err().to_string();
+    assert!(error.contains("rows[0].flags is 4; allowed: to pool alone, where frames carry vectors"), "{error}");
 }
 
 #[test]
@@ -182,8 +209,8 @@ fn steps_queue_up_to_the_number_of_frames_and_come_back_in_order() {
 fn damage_of_any_word_of_a_result_is_noticed() {
     let words_of = |router: &RouterEnd| {
         let layout = router.memory().layout().clone();
-        let used = [(Region::ResultHeader, 16), (Region::Sampled, 2), (Region::Flags, 2), (Region::ChosenLogprob, 2)];
-        let tops = [(Region::TopIds, 6), (Region::TopLogprobs, 6)];
+        let used = [(Region::ResultHeader, 16), (Region::Sampled, 3), (Region::Flags, 3), (Region::ChosenLogprob, 3)];
+        let tops = [(Region::TopIds, 9), (Region::TopLogprobs, 9), (Region::Pooled, 15)];
         let words = move |(region, count)| (0..count).map(move |word| (region, word));
         let at = move |(region, word): (Region, usize)| PREAMBLE_BYTES + layout.place(region).offset + 4 * word;
         used.into_iter().chain(tops).flat_map(words).map(at).collect::<Vec<_>>()
@@ -238,12 +265,14 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.rows[1].token_offset = 8, "rows[1].token_offset is 8; allowed: 9 to 9"),
         (|p| p.rows[1].row_offset = 10, "rows[1].row_offset is 10"),
         (|p| p.rows[1].flags = 2, "rows[1].flags is 2"),
-        (|p| p.rows[0].drafts = 9, "rows[0].drafts is 9; allowed: 0 to 6"),
+        (|p| p.rows[0].drafts = 9, "rows[0].drafts is 9; allowed: 0 to 5"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 0), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 3), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| (p.rows[0].drafts, p.rows[0].known) = (1, 8), "rows[0].drafts is 1; allowed: 0 to 0"),
-        (|p| p.tokens.push(1), "tokens is 11, and 10 is due"),
-        (|p| p.tokens.truncate(5), "tokens is 5, and 10 is due"),
+        (|p| p.rows[1].flags = ROW_POOLS | ROW_SAMPLES, "rows[1].flags is 5; allowed: to pool alone"),
+        (|p| p.rows[1].flags = 8, "rows[1].flags is 8"),
+        (|p| p.tokens.push(1), "tokens is 15, and 14 is due"),
+        (|p| p.tokens.truncate(5), "tokens is 5, and 14 is due"),
         (|p| p.drops = vec![0; 9], "9 drops do not fit; the frame holds 8"),
         (|p| p.history = vec![0; 33], "33 history do not fit"),
         (|p| p.saves = vec![p.saves[0]; 5], "5 saves do not fit; the frame holds 4"),
@@ -386,11 +415,14 @@ fn inline_bytes_of_a_wrong_length_are_refused() {
     assert_eq!(inlet.accept_plan(&bytes), Err(FrameError::NoFreeFrame { frames: 4 }));
 }
 
+/// What a row may be.
+const ROW_FLAGS: &[u32] = &[0, ROW_SAMPLES, ROW_SAMPLES | ROW_MASKED, ROW_POOLS];
+
 prop_compose! {
     /// Any plan that fits `small()`: up to 8 rows of up to 8 tokens.
     fn any_plan()(
         slots in Just((0..8u32).collect::<Vec<_>>()).prop_shuffle(),
-        rows in prop::collection::vec((0..4000u32, 1..=8u32, any::<bool>(), any::<bool>()), 0..=8),
+        rows in prop::collection::vec((0..4000u32, 1..=8u32, any::<bool>(), prop::sample::select(ROW_FLAGS)), 0..=8),
         drops in prop::collection::vec(0..8u32, 0..=8),
         tokens in prop::collection::vec(0..1000u32, 64),
         history in prop::collection::vec(0..1000u32, 0..=32),
@@ -401,12 +433,12 @@ prop_compose! {
     ) -> Plan {
         let mut plan = Plan { drops, ..Plan::default() };
         let (mut token_offset, mut row_offset, mut drafts_left) = (0, 0, 8 - rows.len() as u32);
-        for ((start, count, last_known, samples), slot) in rows.into_iter().zip(&slots) {
+        for ((start, count, last_known, flags), slot) in rows.into_iter().zip(&slots) {
             let known = if last_known { count } else { count - 1 };
-            let drafts = if samples && last_known { (start % count).min(drafts_left) } else { 0 };
+            let drafts = if flags == ROW_SAMPLES && last_known { (start % count).min(drafts_left) } else { 0 };
             drafts_left -= drafts;
             plan.rows.push(Row {
-                slot: *slot, start, count, known, token_offset, flags: u32::from(samples), row_offset, drafts,
+                slot: *slot, start, count, known, token_offset, flags, row_offset, drafts,
             });
             (token_offset, row_offset) = (token_offset + known, row_offset + count);
         }

@@ -26,6 +26,12 @@ pub enum Waited {
     Detached,
 }
 
+/// A frame that was taken.
+struct Taken {
+    header: FrameHeader,
+    pools: bool,
+}
+
 /// Plans come out in order, results go in, in the same order.
 pub struct WorkerEnd {
     memory: Memory,
@@ -33,8 +39,8 @@ pub struct WorkerEnd {
     bounds: Bounds,
     taken: u32,
     published: u32,
-    step: u64,                      // the last one taken
-    headers: VecDeque<FrameHeader>, // taken and not yet published, oldest first
+    step: u64,                // the last one taken
+    headers: VecDeque<Taken>, // not yet published, oldest first
     scratch: Vec<u32>,
     holds_plan: bool, // `scratch` is the copy of the plan that was taken last
 }
@@ -95,11 +101,11 @@ impl WorkerEnd {
         }
         let frame = self.taken % frames;
         self.holds_plan = false;
-        let header = self.check(frame)?;
+        let taken = self.check(frame)?;
         self.holds_plan = true;
-        self.step = header.step();
+        self.step = taken.header.step();
         self.taken = self.taken.wrapping_add(1);
-        self.headers.push_back(header);
+        self.headers.push_back(taken);
         self.memory.beat();
         Ok(Waited::Step(frame))
     }
@@ -114,12 +120,13 @@ impl WorkerEnd {
         let frames = self.memory.layout().capacities().frames;
         let mut frames_taken = (0..frames).map(|ahead| self.published.wrapping_add(ahead) % frames);
         let position = frames_taken.position(|taken| taken == frame);
-        position.and_then(|ahead| self.headers.get(ahead)).ok_or(FrameError::NotDue { frame })
+        let taken = position.and_then(|ahead| self.headers.get(ahead));
+        taken.map(|taken| &taken.header).ok_or(FrameError::NotDue { frame })
     }
 
     /// The plan that was taken last: the copy that was checked, whatever its frame says by now. None once it is published.
     pub fn plan(&self) -> Option<PlanView<'_>> {
-        let header = self.headers.back().filter(|_| self.holds_plan)?;
+        let Taken { header, .. } = self.headers.back().filter(|_| self.holds_plan)?;
         let parts = plan_parts(header, &self.scratch, self.memory.layout());
         Some(plan_view(header.step(), parts))
     }
@@ -128,7 +135,7 @@ impl WorkerEnd {
     pub fn publish(&mut self, frame: u32, status: u32, duration: Duration) -> Result<(), FrameError> {
         let capacities = *self.memory.layout().capacities();
         let due = (frame == self.published % capacities.frames).then(|| self.headers.pop_front()).flatten();
-        let plan = due.ok_or(FrameError::NotDue { frame })?;
+        let Taken { header: plan, pools } = due.ok_or(FrameError::NotDue { frame })?;
         let mut header = ResultHeader {
             step_lo: plan.step_lo,
             step_hi: plan.step_hi,
@@ -138,13 +145,15 @@ impl WorkerEnd {
             duration_us: u32::try_from(duration.as_micros()).unwrap_or(u32::MAX),
             top: plan.top,
             draws: plan.draws,
+            pooled: u32::from(pools),
             ..ResultHeader::default()
         };
         self.holds_plan = false;
         let draws = plan.draws as usize;
         let top = if plan.top == 1 { draws * capacities.top_logprobs as usize } else { 0 };
+        let pooled = if pools { draws * capacities.pooled_width as usize } else { 0 };
         self.scratch.clear();
-        for (region, words) in result_regions(draws, top) {
+        for (region, words) in result_regions(draws, top, pooled) {
             self.memory.read(frame, region, words, &mut self.scratch);
         }
         sign(&mut header, &self.scratch);
@@ -160,7 +169,7 @@ impl WorkerEnd {
 
     /// Copies the used words of a frame out and believes nothing: counts before they are used, the checksum, the order
     /// of steps, then every record.
-    fn check(&mut self, frame: u32) -> Result<FrameHeader, FrameError> {
+    fn check(&mut self, frame: u32) -> Result<Taken, FrameError> {
         self.scratch.clear();
         self.memory.read(frame, Region::Header, FrameHeader::WORDS, &mut self.scratch);
         let header: FrameHeader = *bytemuck::from_bytes(bytemuck::cast_slice(&self.scratch));
@@ -193,7 +202,8 @@ impl WorkerEnd {
         if got != expected {
             return Err(FrameError::Header { part: "plan", field: "draws", got, expected });
         }
-        Ok(header)
+        let pools = plan.pools();
+        Ok(Taken { header, pools })
     }
 }
 

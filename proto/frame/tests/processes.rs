@@ -26,6 +26,7 @@ fn capacities() -> Capacities {
         suppressed: 8,
         history: 32,
         top_logprobs: 3,
+        pooled_width: 4,
         saves: 4,
         loads: 4,
     }

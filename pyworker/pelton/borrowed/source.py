@@ -33,6 +33,7 @@ class BorrowedSource:
         dtype: torch.dtype,
     ) -> None:
         """Runs the model without weights, to hear what its layers ask. `longest`: the context that is wished for, or 0."""
+        self.pooling = None  # they draw tokens
         self.name = f"{architecture.name} of transformers"
         self._architecture = architecture
         self._checkpoint = checkpoint

@@ -18,6 +18,7 @@ from pelton.kept.key import key_of
 from pelton.kv_shape import Kind, KvShape
 from pelton.loading import budget
 from pelton.loading.budget import Budget
+from pelton.loading.pooling import Pooling
 from pelton.loading.ready import Progress
 from pelton.loading.wish import Wish
 
@@ -53,6 +54,7 @@ class Kept:
     slots: int
     token_budget: int
     program: Program
+    pooling: Pooling | None
     is_invariant: bool = True  # what has call-backs is not kept
 
 
@@ -75,6 +77,7 @@ def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
             "numerics_id": loaded.numerics_id,
             "sizes": {name: getattr(sizes, name) for name in KeptSizes.__dataclass_fields__},
             "shape": asdict(loaded.shape),
+            "pooling": None if loaded.pooling is None else asdict(loaded.pooling),
             "layers": _arena_layers(loaded),
             "weights_bytes": loaded.budget.weights_bytes,
             "longest": loaded.budget.max_model_len,
@@ -110,7 +113,11 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         raise ValueError("it is another model's")
     shape = KvShape(**{**header["shape"], "kinds": tuple(Kind(**kind) for kind in header["shape"]["kinds"])})
     sizes = KeptSizes(**header["sizes"])
-    planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *machine.memory(wish.memory_limit_bytes))
+    pooling = None
+    if header["pooling"] is not None:
+        pooling = Pooling(**{**header["pooling"], "labels": tuple(header["pooling"]["labels"])})
+    memory = machine.memory(wish.memory_limit_bytes)
+    planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
     if planned.max_model_len != header["longest"]:
         log.info("the context is another one than that of the kept model: it is loaded anew")
         return None
@@ -135,8 +142,9 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         budget=planned,
         numerics_id=header["numerics_id"],
         slots=wish.slots,
-        token_budget=wish.token_budget,
+        token_budget=budget.step_tokens(wish, planned.max_model_len, pooling),
         program=program,
+        pooling=pooling,
     )
 
 

@@ -12,10 +12,16 @@ from pelton.step import Step
 
 
 class CachedAttention(nn.Module):
-    """softmax(scale · q · kᵀ) · v, causal, over the request's blocks. Without weights of its own."""
+    """softmax(scale · q · kᵀ) · v, causal or, if `is_whole`, over the whole row, in the request's blocks. Without weights of its own."""
 
     def __init__(
-        self, place: Place, rotary: Rotary, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        place: Place,
+        rotary: Rotary,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        is_whole: bool = False,
     ) -> None:
         super().__init__()
         self.place = place
@@ -23,6 +29,7 @@ class CachedAttention(nn.Module):
         self.scale = scale
         self.window = window
         self.soft_cap = soft_cap
+        self.is_whole = is_whole
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:  # [tokens, heads, head_dim] each
         keys, values = step.kv.layers[self.place.at]
@@ -32,6 +39,16 @@ class CachedAttention(nn.Module):
         )
         out = torch.empty_like(q)
         ops.paged_attention(
-            out, q, keys, values, block_table, step.row_offsets, step.row_starts, self.scale, self.window, self.soft_cap
+            out,
+            q,
+            keys,
+            values,
+            block_table,
+            step.row_offsets,
+            step.row_starts,
+            self.scale,
+            self.window,
+            self.soft_cap,
+            is_whole=self.is_whole,
         )
         return out.flatten(1)  # [tokens, heads x head_dim]

@@ -13,25 +13,48 @@ class Embedding(Leaf):
     """Row `id` of a table, times a number.
 
     The product is taken once, when the table is read: the same bits as after each look-up, with the number in the
-    table's format, as models that have one are trained.
+    table's format, as models that have one are trained. `skipped`: rows at the table's begin that are left out.
     """
 
     table: Tensor
 
-    def __init__(self, vocab: int, width: int, scale: float = 1.0) -> None:
+    def __init__(self, vocab: int, width: int, scale: float = 1.0, skipped: int = 0) -> None:
         super().__init__()
         self.shape = (vocab, width)
         self.scale = scale
+        self.skipped = skipped
 
     def wants(self) -> list[Wanted]:
         return [Wanted(0, "weight", self.shape)]
 
     def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
-        self.table = stacked(tensors, dtype, device)
+        self.table = stacked([tensors[0][self.skipped :]], dtype, device)
         if self.scale != 1.0:
             self.table *= torch.tensor(self.scale, dtype=dtype, device=device)
 
     def forward(self, ids: Tensor) -> Tensor:  # [tokens] int32 -> [tokens, width]
         out = self.table.new_empty(ids.shape[0], self.shape[1])
         ops.embed(out, self.table, ids)
+        return out
+
+
+class Segments(Leaf):
+    """A vector for each token by the text that it is in: the first, or the second of a pair, behind the first `separator`."""
+
+    table: Tensor
+
+    def __init__(self, segments: int, width: int, separator: int | None) -> None:
+        super().__init__()
+        self.shape = (segments, width)
+        self.separator = separator
+
+    def wants(self) -> list[Wanted]:
+        return [Wanted(0, "weight", self.shape)]
+
+    def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self.table = stacked(tensors, dtype, device)
+
+    def forward(self, ids: Tensor, row_offsets: Tensor) -> Tensor:  # [tokens], [rows + 1] int32 -> [tokens, width]
+        out = self.table.new_empty(ids.shape[0], self.shape[1])
+        ops.embed_segments(out, self.table, ids, row_offsets, self.separator)
         return out

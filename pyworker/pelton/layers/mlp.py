@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pelton.layers.linear import Linear
 
-GATES = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul}
+GATES = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "gelu_erf": ops.gelu_erf_mul}
 
 
 class GatedMlp(nn.Module):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from pelton.kv_shape import KvShape
 from pelton.loading.error import LoadError
+from pelton.loading.pooling import Pooling
 from pelton.loading.wish import Wish
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
@@ -72,15 +73,24 @@ class Budget:
     blocks_per_request: int  # of the longest context
 
 
-def plan(wish: Wish, sizes: Sizes, kv: KvShape, weights_bytes: int, held_bytes: int, limit_bytes: int) -> Budget:
-    """`held_bytes`: what the process or the card has taken already. `limit_bytes`: the most that it may take."""
+def plan(
+    wish: Wish,
+    sizes: Sizes,
+    kv: KvShape,
+    weights_bytes: int,
+    held_bytes: int,
+    limit_bytes: int,
+    pooling: Pooling | None = None,
+) -> Budget:
+    """`held_bytes`: what the process or the card has taken already. `limit_bytes`: the most that it may take. `pooling`: of a
+    model that gives vectors."""
     if wish.max_model_len > sizes.positions:
         raise LoadError(
             f"--max-model-len {wish.max_model_len} is more than the model's {sizes.positions}: "
             f"set --max-model-len to at most {sizes.positions}"
         )
-    longest = wish.max_model_len or _longest(wish, sizes, kv, limit_bytes - held_bytes - weights_bytes)
-    activation_bytes = _activations(wish, sizes, kv, longest)
+    longest = wish.max_model_len or _longest(wish, sizes, kv, limit_bytes - held_bytes - weights_bytes, pooling)
+    activation_bytes = _activations(wish, sizes, kv, longest, pooling)
     fixed = held_bytes + weights_bytes + activation_bytes
     left = limit_bytes - fixed
     one_request = kv.blocks_for(longest) * kv.block_bytes
@@ -97,7 +107,7 @@ def plan(wish: Wish, sizes: Sizes, kv: KvShape, weights_bytes: int, held_bytes: 
             f"--kv-memory {_size(wish.kv_bytes)} does not fit beside {_about(fixed)} into {_about(limit_bytes)}: "
             f"set --kv-memory to at most {left // MIB}MiB, or --memory-limit to at least {_mib(fixed + wish.kv_bytes)}"
         )
-    room = wish.kv_bytes or min(left, _enough(wish, kv, longest))
+    room = wish.kv_bytes or min(left, _enough(wish, kv, longest, pooling))
     blocks = min(room // kv.block_bytes, BLOCKS_MAX)
     if blocks < kv.blocks_for(1):
         raise LoadError(
@@ -123,21 +133,30 @@ def plan(wish: Wish, sizes: Sizes, kv: KvShape, weights_bytes: int, held_bytes: 
     )
 
 
-def _enough(wish: Wish, kv: KvShape, longest: int) -> int:
+def step_tokens(wish: Wish, longest: int, pooling: Pooling | None) -> int:
+    """The most tokens of one step: where a request's tokens must be in one row, the longest request's at least."""
+    return max(wish.token_budget, longest) if pooling is not None and pooling.is_bidirectional else wish.token_budget
+
+
+def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> int:
     """Bytes beyond which more KV is of little use."""
+    if pooling is not None and pooling.is_bidirectional:
+        # Nobody looks at it after its step: two steps in flight, each with a block that is not full for each request.
+        blocks = _ceil(step_tokens(wish, longest, pooling), kv.block_size) + wish.slots
+        return 2 * blocks * len(kv.kinds) * kv.block_bytes
     plenty = max(CACHE_SHARE * wish.slots * USUAL_TOKENS, CACHE_SHARE * WHOLE_REQUESTS * longest, PLENTY_TOKENS)
     most = CACHE_SHARE * wish.slots * _ceil(longest, kv.block_size)
     return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
 
 
-def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int) -> int:
+def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None) -> int:
     """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
 
     def fits(places: int) -> bool:
         longest = min(places * kv.block_size, sizes.positions)
         of_kv = kv.blocks_for(longest) * kv.block_bytes
         within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
-        return within and _activations(wish, sizes, kv, longest) + max(of_kv, wish.kv_bytes) <= room
+        return within and _activations(wish, sizes, kv, longest, pooling) + max(of_kv, wish.kv_bytes) <= room
 
     # What a context takes grows with it, so the first one that does not fit can be searched by halving.
     most = _ceil(min(sizes.positions, CONTEXT_MAX), kv.block_size)
@@ -154,14 +173,14 @@ def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
     return fitting * kv.block_size
 
 
-def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int) -> int:
+def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int, pooling: Pooling | None) -> int:
     """An upper bound: everything that a layer makes, as if nothing were given back within it."""
     heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
     per_token = 6 * sizes.width + 2 * heads + 2 * sizes.heads * sizes.head_dim + 3 * sizes.mlp_width
-    step = wish.token_budget * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
+    step = step_tokens(wish, longest, pooling) * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
     tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
     # Logits, their copy while they are sorted, and the counts that penalties need.
-    drawing = wish.slots * sizes.vocab * (4 + 4 + 4)
+    drawing = wish.slots * (sizes.vocab if pooling is None else pooling.width) * (4 + 4 + 4)
     angles = longest * sizes.head_dim * 4
     return step + tables + drawing + angles
 

@@ -6,6 +6,7 @@ Never here: what the tensors are for. Only names inside the folder are opened, w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,21 @@ JSON_BYTES_MAX = 64 << 20  # an index of a model of 10,000 tensors has about 1 M
 
 
 class Checkpoint:
-    """Config, and name -> tensor."""
+    """Config, and name -> tensor. `modules`: files whose tensors are named by a folder and a dot before their own names."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], files: list[SafetensorsFile]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        files: list[SafetensorsFile],
+        modules: dict[str, SafetensorsFile] | None = None,
+    ) -> None:
         self.folder = folder
         self.config = config
         self._homes = {name: file for file in files for name in file.tensors}
+        self._own = {
+            f"{module}.{name}": (file, name) for module, file in (modules or {}).items() for name in file.tensors
+        }
         if len(self._homes) != sum(len(file.tensors) for file in files):
             twice = next(name for file in files for name in file.tensors if self._homes[name] is not file)
             raise LoadError(f"`{twice}` stands in two files of {folder}")
@@ -36,29 +46,44 @@ class Checkpoint:
         config = read_config(folder)
         return cls(folder, config, [SafetensorsFile.open(folder / name) for name in _file_names(folder)])
 
+    def with_modules(self, modules: Sequence[str]) -> Checkpoint:
+        """With the tensors of these folders within."""
+        files = {module: SafetensorsFile.open(self.folder / module / SINGLE) for module in modules}
+        return Checkpoint(self.folder, self.config, list(dict.fromkeys(self._homes.values())), files)
+
     @property
     def tensors(self) -> dict[str, Stored]:
         """What is stored, by name."""
-        return {name: file.tensors[name] for name, file in self._homes.items()}
+        return {name: file.tensors[own] for name, (file, own) in self._all()}
+
+    def _all(self) -> Iterator[tuple[str, tuple[SafetensorsFile, str]]]:
+        yield from ((name, (file, name)) for name, file in self._homes.items())
+        yield from self._own.items()
+
+    def _home(self, name: str) -> tuple[SafetensorsFile, str]:
+        return self._own[name] if name in self._own else (self._homes[name], name)
 
     def tensor(self, name: str) -> Tensor:
         """A view of the mapped file."""
-        return self._homes[name].tensor(name)
+        file, own = self._home(name)
+        return file.tensor(own)
 
     def forget(self, name: str) -> None:
         """Gives the pages of a tensor back to the machine."""
-        self._homes[name].forget(name)
+        file, own = self._home(name)
+        file.forget(own)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json."""
     if not folder.is_dir():
         raise LoadError(f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)")
-    return read_json(folder / "config.json")
+    config: dict[str, Any] = read_json(folder / "config.json")
+    return config
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size."""
+def read_json(path: Path, kind: type = dict) -> Any:
+    """A JSON object, or list, of bounded size."""
     try:
         if path.stat().st_size > JSON_BYTES_MAX:
             raise LoadError(f"{path} has more than {JSON_BYTES_MAX} bytes")
@@ -67,8 +92,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise LoadError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{path} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise LoadError(f"{path} is no JSON object")
+    if not isinstance(value, kind):
+        raise LoadError(f"{path} is no JSON {'object' if kind is dict else 'list'}")
     return value
 
 

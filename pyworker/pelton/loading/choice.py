@@ -8,6 +8,8 @@ from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
 from pelton.loading.native import NativeSource
 from pelton.loading.source import Source
+from pelton.loading.task import vectors_of
+from pelton.loading.vectors import VectorSource
 from pelton.loading.wish import Wish
 from pelton.models import family_of, named, resolve
 from pelton.quantization import Quantization
@@ -27,6 +29,9 @@ def source_of(
             "the model brings Python code of its own (`auto_map` in config.json), and Pelton runs none unless told so: read it, then "
             "set --trust-remote-code"
         )
+    vectors = vectors_of(wish, config)
+    if vectors is not None:
+        return VectorSource(vectors, quantization, checkpoint.with_modules(vectors.dense), device, dtype)
     is_ours = family_of(config) is not None
     if backend == "native" or (backend == "auto" and is_ours) or named(config) == "none":
         family, sizes = resolve(config)

@@ -21,10 +21,11 @@ from pelton.loading.budget import Budget
 from pelton.loading.checkpoint import Checkpoint, read_config
 from pelton.loading.choice import source_of
 from pelton.loading.error import LoadError
+from pelton.loading.pooling import Pooling
 from pelton.loading.ready import Progress
-from pelton.loading.source import Source
+from pelton.loading.source import Model, Source
 from pelton.loading.wish import Wish
-from pelton.models.model import LanguageModel
+from pelton.models.pooled import PooledModel
 from pelton.quantization import quantization_of
 
 log = logging.getLogger("pelton.worker")
@@ -35,7 +36,7 @@ class Loaded:
     """A model, ready to run, and the memory for its KV."""
 
     family: str
-    model: LanguageModel
+    model: Model
     kv: KvArena
     budget: Budget
     device: torch.device
@@ -59,6 +60,11 @@ class Loaded:
     def shape(self) -> KvShape:
         """Of the KV's blocks."""
         return self.kv.shape
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What its vectors are; None: it draws tokens."""
+        return self.model.pooling if isinstance(self.model, PooledModel) else None
 
     @property
     def is_invariant(self) -> bool:
@@ -85,7 +91,8 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     config, division = source.config, source.division
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
     shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds)
-    planned = budget.plan(wish, config, shape, source.needed_bytes(), *devices.memory(device, wish.memory_limit_bytes))
+    memory = devices.memory(device, wish.memory_limit_bytes)
+    planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, pooling=source.pooling)
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(
             "the context is %d tokens instead of the model's %d: more does not fit; raise --memory-limit or --kv-memory",
@@ -102,18 +109,17 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("trying a step", total, total)
         built = source.tried(model, arena, planned.max_model_len)
     numerics = f"{source.numerics_id(model)}{division.numerics}"
-    return Loaded(
-        source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built
-    )
+    tokens = budget.step_tokens(wish, planned.max_model_len, source.pooling)
+    return Loaded(source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, tokens, built)
 
 
-def _read(source: Source, positions: int, total: int) -> Generator[Progress, None, LanguageModel]:
+def _read(source: Source, positions: int, total: int) -> Generator[Progress, None, Model]:
     reading = source.read(positions)
     try:
         while True:
             yield Progress("reading weights", next(reading), total)
     except StopIteration as end:
-        model: LanguageModel = end.value
+        model: Model = end.value
         return model
     finally:
         reading.close()

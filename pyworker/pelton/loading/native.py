@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Generator
 
 import torch
 from pelton_kernels import ops
 from pelton_kernels.program import Built
+from torch import nn
 
 from pelton.kv import Division, KvArena
 from pelton.layers.linear import Linear
@@ -15,9 +17,10 @@ from pelton.loading import weights
 from pelton.loading.checkpoint import Checkpoint
 from pelton.models.config import DecoderConfig
 from pelton.models.decoder import Decoder
-from pelton.models.family import Family
+from pelton.models.family import IGNORED, Family
 from pelton.models.model import LanguageModel
-from pelton.program import record_model
+from pelton.models.pooled import PooledModel
+from pelton.program import Rows, record_model, run_model
 from pelton.quantization import Quantization
 from pelton.step import Step
 
@@ -35,17 +38,20 @@ class NativeSource:
         dtype: torch.dtype,
     ) -> None:
         """Compares the checkpoint's tensors with those that the config wants."""
+        self.pooling = None  # they draw tokens
         self.name = family.name
         self.config = config
-        self._family = family
         self._quantization = quantization
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
-        weights.check_sizes(config, family, checkpoint)
+        weights.check_sizes(config, family.fields, checkpoint)
+        self._names = family.names | ({"head": family.names["embedding"]} if config.is_tied else {})
         bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
-        self._bare = weights.holdings(bare, family, quantization)
-        weights.compare(self._bare, family, config, quantization, checkpoint)
+        self._bare = weights.holdings(bare, self._names, quantization)
+        # A tied head may be stored too: it is the embedding once more.
+        head = [re.escape(f"{family.names['head'][0]}.weight")] if config.is_tied else []
+        weights.compare(self._bare, [*IGNORED, *head], quantization, checkpoint)
 
     @property
     def division(self) -> Division:
@@ -59,28 +65,37 @@ class NativeSource:
 
     def read(self, positions: int) -> Generator[int, None, LanguageModel]:
         model = Decoder(self.config, positions).to(self._device)
-        holdings = weights.holdings(model, self._family, self._quantization)
+        holdings = weights.holdings(model, self._names, self._quantization)
         yield from weights.read(holdings, self._checkpoint, self._dtype, self._device)
         return model
 
     def tried(self, model: LanguageModel, arena: KvArena, positions: int) -> Built | None:
         assert isinstance(model, Decoder)
-        built = record_model(model, arena, positions) if self._device.type == "cpu" else None
-        if built is None:
-            _try_step(model, arena, self._device)
-        return built
+        return tried(model, arena, positions, self._device)
 
     def numerics_id(self, model: LanguageModel) -> str:
-        """That of the kernels; and where weights are quantised, which of them and how."""
-        schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
-        ids = sorted({ops.numerics_id(self._device, self._dtype, scheme) for scheme in schemes.values()})
-        if set(schemes.values()) == {None}:
-            return ids[0]
-        layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
-        return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
+        return numerics_of(model, self._device, self._dtype)
 
 
-def _try_step(model: Decoder, arena: KvArena, device: torch.device) -> None:
+def tried(model: Decoder | PooledModel, arena: KvArena, positions: int, device: torch.device) -> Built | None:
+    """The model's program; or it is run once, where it has none."""
+    built = record_model(model, arena, positions) if device.type == "cpu" else None
+    if built is None:
+        _try_step(model, arena, device)
+    return built
+
+
+def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> str:
+    """That of the kernels; and where weights are quantised, which of them and how."""
+    schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
+    ids = sorted({ops.numerics_id(device, dtype, scheme) for scheme in schemes.values()})
+    if set(schemes.values()) == {None}:
+        return ids[0]
+    layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
+    return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
+
+
+def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device) -> None:
     """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
     for tokens in (1, arena.shape.block_size):
         places = torch.arange(tokens, device=device)
@@ -94,4 +109,4 @@ def _try_step(model: Decoder, arena: KvArena, device: torch.device) -> None:
             row_starts=torch.zeros(1, dtype=torch.int32, device=device),
             kv=arena,
         )
-        model.head(model(step)[-1:])
+        run_model(model, Rows(step, torch.tensor([tokens - 1], dtype=torch.int32, device=device)))

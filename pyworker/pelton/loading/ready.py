@@ -12,6 +12,7 @@ from pelton_kernels._native import Program
 
 from pelton.kv_shape import KvShape
 from pelton.loading.budget import Budget
+from pelton.loading.pooling import Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class Ready(Protocol):
     @property
     def token_budget(self) -> int:
         """The most tokens of one step."""
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What its vectors are; None: it draws tokens."""
 
     @property
     def is_invariant(self) -> bool:

@@ -7,18 +7,18 @@ its layer takes to pack it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from pelton.layers.leaf import Leaf, Wanted
 from pelton.layers.linear import Linear
 from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig
-from pelton.models.decoder import Decoder
-from pelton.models.family import IGNORED, Family
+from pelton.models.encoder_config import EncoderConfig
 from pelton.quantization import Quantization
 
 NAMED_MAX = 8  # names in one message
@@ -32,21 +32,22 @@ class Holding:
     wanted: list[tuple[str, Wanted]]
 
 
-def holdings(model: Decoder, family: Family, quantization: Quantization) -> list[Holding]:
-    """Every layer with weights, in the order in which the model runs, told how its weights are stored."""
-    names = family.names | ({"head": family.names["embedding"]} if model.config.is_tied else {})
-    leaves = [(path, leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
+def holdings(model: nn.Module, names: dict[str, list[str]], quantization: Quantization) -> list[Holding]:
+    """Every layer with weights, in the order in which the model runs, told how its weights are stored. `names`: of their tensors."""
+    leaves = [(path.removeprefix("trunk."), leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
     for path, leaf in leaves:
         if isinstance(leaf, Linear):
-            leaf.storage = quantization.storage(path, _parts(path, names))
+            # Whatever a head is made of, it is one thing to whoever names layers.
+            storage_path = "head" if path.startswith("head.") else path
+            leaf.storage = quantization.storage(storage_path, _parts(path, names))
     return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
 
 
-def check_sizes(config: DecoderConfig, family: Family, checkpoint: Checkpoint) -> None:
-    """Refuses sizes that no tensor of the files has, before anything is built of them: a config.json may say any number."""
+def check_sizes(config: DecoderConfig | EncoderConfig, called: Mapping[str, str], checkpoint: Checkpoint) -> None:
+    """Refuses sizes that no tensor of the files has, before anything is built of them: a config.json may say any number.
+    `called`: what it calls its fields."""
     stored = checkpoint.tensors
-    layers = {found[1] for name in stored if (found := re.search(r"(?:^|\.)(?:layers|h)\.(\d+)\.", name))}
-    called = family.fields
+    layers = {found[1] for name in stored if (found := re.search(r"(?:^|\.)(?:layers?|h)\.(\d+)\.", name))}
     if config.layers > len(layers):
         raise LoadError(
             f"`{called.get('num_hidden_layers', 'num_hidden_layers')}` in config.json is {config.layers}; the files in {checkpoint.folder} have {len(layers)}"
@@ -65,18 +66,11 @@ def check_sizes(config: DecoderConfig, family: Family, checkpoint: Checkpoint) -
             )
 
 
-def compare(
-    found: list[Holding], family: Family, config: DecoderConfig, quantization: Quantization, checkpoint: Checkpoint
-) -> None:
-    """Refuses a checkpoint with missing, unexpected or misshaped tensors, and names them."""
+def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantization, checkpoint: Checkpoint) -> None:
+    """Refuses a checkpoint with missing, unexpected or misshaped tensors, and names them. `ignored`: patterns of names that may be there."""
     stored = checkpoint.tensors
     wanted = {name: want for holding in found for name, want in holding.wanted}
-    # A tied head may be stored too: it is the embedding once more.
-    ignored = [
-        *IGNORED,
-        *quantization.ignored,
-        *([re.escape(f"{family.names['head'][0]}.weight")] if config.is_tied else []),
-    ]
+    ignored = [*ignored, *quantization.ignored]
     troubles = {
         "missing": [name for name in wanted if name not in stored],
         "unexpected": [
@@ -122,6 +116,8 @@ def read(found: list[Holding], checkpoint: Checkpoint, dtype: torch.dtype, devic
 
 
 def _parts(path: str, names: dict[str, list[str]]) -> list[str]:
+    if path in names:
+        return names[path]
     number = next(iter(re.findall(r"\d+", path)), "")
     return [name.replace("*", number) for name in names[re.sub(r"\d+", "*", path)]]
 

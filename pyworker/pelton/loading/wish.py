@@ -26,3 +26,5 @@ class Wish:
     quantize_skip: str = "head"  # layers that stay as they are, by the names of `Llama.names`, with wildcards
     model_backend: str = "auto"
     trust_remote_code: bool = False  # Python code of the folder
+    task: str = "auto"  # or "generate", "embed", "classify"
+    pooling: str = ""  # "mean", "cls" or "last"; empty: as the checkpoint says

@@ -128,10 +128,8 @@ def _mlp(config: DecoderConfig) -> nn.Module:
     return PlainMlp(width, inner, has_bias, config.activation, config.is_transposed)
 
 
-class Decoder(LanguageModel):
-    """The whole of it. `positions` bounds the tables of rotary angles."""
-
-    config: DecoderConfig
+class Trunk(nn.Module):
+    """All but the head. `positions` bounds the tables of rotary angles."""
 
     def __init__(self, config: DecoderConfig, positions: int) -> None:
         super().__init__()
@@ -146,7 +144,6 @@ class Decoder(LanguageModel):
             for layer, (place, window, rope) in enumerate(layers)
         )
         self.norm = _residual_norm(config)
-        self.head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
 
     def forward(self, step: Step) -> Tensor:  # [tokens, width]: what the head reads
         x: Tensor = self.embedding(step.ids)
@@ -157,6 +154,16 @@ class Decoder(LanguageModel):
             x, residual = block(x, residual, step)
         x, _ = self.norm(x, residual)
         return x
+
+
+class Decoder(Trunk, LanguageModel):
+    """The whole of it."""
+
+    config: DecoderConfig
+
+    def __init__(self, config: DecoderConfig, positions: int) -> None:
+        super().__init__(config, positions)
+        self.head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
 
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:  # [draws, vocab] float32
         hidden = self(step)

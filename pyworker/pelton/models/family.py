@@ -22,6 +22,7 @@ NAMES: dict[str, list[str]] = {
     "blocks.*.mlp.down": ["model.layers.*.mlp.down_proj"],
     "norm": ["model.norm"],
     "head": ["lm_head"],
+    "head.out.linear": ["score"],  # of those that classify
 }
 # Of models that norm what they add: the name says after what, and Llama's says before what.
 NORMS_AFTER: dict[str, list[str]] = {

@@ -37,7 +37,7 @@ class HandshakeResponse(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., records_checksum: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., device_name: _Optional[str] = ..., worker_version: _Optional[str] = ..., memory_socket: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code")
+    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code", "task", "pooling")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,8 @@ class LoadRequest(_message.Message):
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MODEL_BACKEND_FIELD_NUMBER: _ClassVar[int]
     TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     max_model_len: int
@@ -70,7 +72,9 @@ class LoadRequest(_message.Message):
     kept_bytes: int
     model_backend: str
     trust_remote_code: bool
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ...) -> None: ...
+    task: str
+    pooling: str
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("stage", "done", "total", "budget", "report")
@@ -109,7 +113,7 @@ class Budget(_message.Message):
     def __init__(self, weights_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., kv_bytes_per_block: _Optional[int] = ..., blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., blocks_per_request: _Optional[int] = ...) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant", "kinds")
+    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant", "kinds", "pooling")
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +124,7 @@ class ModelReport(_message.Message):
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     INVARIANT_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     family: str
     dtype: str
     vocab_size: int
@@ -130,7 +135,24 @@ class ModelReport(_message.Message):
     numerics_id: str
     invariant: bool
     kinds: _containers.RepeatedCompositeFieldContainer[Kind]
-    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ..., kinds: _Optional[_Iterable[_Union[Kind, _Mapping]]] = ...) -> None: ...
+    pooling: Pooling
+    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ..., kinds: _Optional[_Iterable[_Union[Kind, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ...) -> None: ...
+
+class Pooling(_message.Message):
+    __slots__ = ("width", "kind", "normalize", "is_bidirectional", "labels", "activation")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    IS_BIDIRECTIONAL_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    kind: str
+    normalize: bool
+    is_bidirectional: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    activation: str
+    def __init__(self, width: _Optional[int] = ..., kind: _Optional[str] = ..., normalize: bool = ..., is_bidirectional: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[str] = ...) -> None: ...
 
 class Kind(_message.Message):
     __slots__ = ("full", "window")
@@ -169,7 +191,7 @@ class Attach(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., capacities: _Optional[_Union[Capacities, _Mapping]] = ...) -> None: ...
 
 class Capacities(_message.Message):
-    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads")
+    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads", "pooled_width")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +203,7 @@ class Capacities(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
+    POOLED_WIDTH_FIELD_NUMBER: _ClassVar[int]
     frames: int
     slots: int
     tokens: int
@@ -192,7 +215,8 @@ class Capacities(_message.Message):
     top_logprobs: int
     saves: int
     loads: int
-    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ...) -> None: ...
+    pooled_width: int
+    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ..., pooled_width: _Optional[int] = ...) -> None: ...
 
 class StepsResponse(_message.Message):
     __slots__ = ("layout_checksum", "result")

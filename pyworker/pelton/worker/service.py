@@ -152,6 +152,7 @@ def _report(loaded: Any) -> pb.LoadProgress:
         budget=budget,
         numerics_id=loaded.numerics_id,
         invariant=loaded.is_invariant,
+        pooling=pb.Pooling(**dataclasses.asdict(loaded.pooling)) if loaded.pooling else None,
     )
     return pb.LoadProgress(stage="ready", done=1, total=1, budget=budget, report=report)
 

@@ -118,6 +118,9 @@ class Session:
                     f"frames of {slots[2]} slots and {tokens[2]} tokens; "
                     f"the model was loaded for {loaded.slots} and {loaded.token_budget}"
                 )
+            width = 0 if loaded.pooling is None else loaded.pooling.width
+            if width and end.layout["pooled"][1] != width:
+                raise ClaimError(f"frames for vectors of {end.layout['pooled'][1]} numbers; the model gives {width}")
             if host is not None and host.block_bytes != loaded.shape.block_bytes:
                 raise ClaimError(
                     f"host memory for blocks of {host.block_bytes} bytes; "

@@ -65,6 +65,7 @@ def steps_for(
         block_size=loaded.shape.block_size,
         vocabulary=loaded.vocab,
         top_logprobs=top_logprobs,
+        pooled_width=0 if loaded.pooling is None else loaded.pooling.width,
     )
 
 

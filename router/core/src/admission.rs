@@ -22,7 +22,7 @@ use crate::next_step::NextStep;
 use crate::queue::Ticket;
 use crate::table::Table;
 use crate::tiers::{Below, plan_loads};
-use crate::{Copy, Event, GroupId, Load, Missed, StepId, Wait};
+use crate::{Copy, Event, Goal, GroupId, Load, Missed, StepId, Wait};
 
 /// How many requests are looked at in vain in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
@@ -205,6 +205,9 @@ impl Core {
         let count = next.row_max(known - cached, cached, 0);
         if count == 0 && !waits_for_loads {
             return false;
+        }
+        if request.goal == Goal::VectorOfAll && count < known {
+            return false; // the next step begins empty, and holds it
         }
 
         let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");

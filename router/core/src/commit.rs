@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::drafts::accepted;
 use crate::epoch::{Owner, SentRow};
-use crate::{Event, GroupId, RowResult, StepId, StepResults};
+use crate::{Event, FinishReason, GroupId, RowResult, StepId, StepResults};
 
 /// Results that do not belong to the step that is due. Nothing was changed; the caller replaces the worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,14 @@ pub enum CommitError {
         /// Whether it samples.
         samples: bool,
     },
+    /// A vector for each row that pools.
+    #[error("{got} vectors came for {expected} rows that pool")]
+    WrongVectorCount {
+        /// Rows that pool.
+        expected: usize,
+        /// Vectors of the results.
+        got: usize,
+    },
 }
 
 impl Core {
@@ -56,13 +64,15 @@ impl Core {
             epoch.blocks.give_source(source);
         }
         let (mut drafts, mut draws) = (due.drafts.as_slice(), results.draws.into_iter());
+        let mut vectors = results.vectors.into_iter();
         for &row in &due.rows {
             let (its_drafts, others) = drafts.split_at(row.drafts as usize);
             drafts = others;
             let drawn = draws.as_slice().iter().map_while(|draw| draw.as_ref().map(|draw| draw.token));
             let accepted = accepted(its_drafts, drawn);
             let mut its_draws = draws.by_ref().take(1 + its_drafts.len());
-            self.commit_row(group, row, accepted, &mut its_draws, results.took_us);
+            let vector = row.pools.then(|| vectors.next().expect("check() has counted them"));
+            self.commit_row(group, row, accepted, &mut its_draws, vector, results.took_us);
             its_draws.for_each(drop);
         }
         self.land(group, &due);
@@ -72,13 +82,14 @@ impl Core {
     }
 
     /// Takes in one row. Of its drafts `accepted` count: what was drawn in their places and behind them, token by token as if
-    /// each had had a row of its own. What is drawn behind the others, and their KV, counts for nothing.
+    /// each had had a row of its own. What is drawn behind the others, and their KV, counts for nothing. A vector ends its request.
     fn commit_row(
         &mut self,
         group: GroupId,
         row: SentRow,
         accepted: usize,
         draws: &mut impl Iterator<Item = Option<RowResult>>,
+        mut vector: Option<Box<[f32]>>,
         took_us: u32,
     ) {
         let Self { requests, groups, lengths, events, totals, .. } = self;
@@ -109,19 +120,24 @@ impl Core {
                 let before = std::mem::replace(&mut epoch.running_mut(row.slot).committed, end);
                 epoch.index_computed(row.slot, request);
                 epoch.pass(row.slot, before);
-                let Some(RowResult { token, logprobs }) = result.take() else { break };
                 let id = request.place.id;
-                if request.drawn() == 0 {
-                    request.account.first_token(now);
-                }
-                if left > 0 {
-                    request.account.accepted();
-                    totals.accepted_tokens += 1;
-                }
-                totals.generated_tokens += 1;
-                events.push(Event::Token { request: id, token, logprobs });
-                if let Some(reason) = request.push(token) {
-                    lengths.learn(request.drawn());
+                let reason = if let Some(vector) = vector.take() {
+                    events.push(Event::Vector { request: id, vector });
+                    Some(FinishReason::Vector)
+                } else {
+                    let Some(RowResult { token, logprobs }) = result.take() else { break };
+                    if request.drawn() == 0 {
+                        request.account.first_token(now);
+                    }
+                    if left > 0 {
+                        request.account.accepted();
+                        totals.accepted_tokens += 1;
+                    }
+                    totals.generated_tokens += 1;
+                    events.push(Event::Token { request: id, token, logprobs });
+                    request.push(token).inspect(|_| lengths.learn(request.drawn()))
+                };
+                if let Some(reason) = reason {
                     let explanation = Box::new(requests.explain(key));
                     events.push(Event::Finished { request: id, reason, explanation });
                     epoch.leave(row.slot, requests);
@@ -157,5 +173,6 @@ fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), Com
             }
         }
     }
-    Ok(())
+    let (expected, got) = (rows.iter().filter(|row| row.pools).count(), results.vectors.len());
+    if got == expected { Ok(()) } else { Err(CommitError::WrongVectorCount { expected, got }) }
 }

@@ -16,7 +16,7 @@ use crate::next_step::NextStep;
 use crate::pins::Pins;
 use crate::tiers::Tiers;
 use crate::{
-    CacheChange, Event, Explanation, GroupId, Kind, Limits, Micros, NewRequest, Plan, Refusal, RequestId, Waited,
+    CacheChange, Event, Explanation, Goal, GroupId, Kind, Limits, Micros, NewRequest, Plan, Refusal, RequestId, Waited,
 };
 
 /// What the core is told once.
@@ -223,7 +223,18 @@ impl Core {
     /// A new request, or one from an earlier life of the engine. Its stop rule leaves room for at least one more token.
     pub fn submit(&mut self, new: NewRequest) -> Result<(), Refusal> {
         assert!(!new.prompt.is_empty(), "a prompt has a token");
-        assert!(new.generated.len() < new.stop.max_tokens as usize, "a request that has ended does not come again");
+        match new.goal {
+            Goal::Tokens => {
+                let drawn = new.generated.len();
+                assert!(drawn < new.stop.max_tokens as usize, "a request that has ended does not come again");
+            }
+            Goal::VectorOfLast => assert!(new.generated.is_empty() && !new.masked, "nothing is drawn for a vector"),
+            Goal::VectorOfAll => {
+                assert!(new.generated.is_empty() && !new.masked, "nothing is drawn for a vector");
+                assert!(!self.config.prefix_caching, "KV of tokens that see those behind them serves nobody else");
+                assert_eq!(self.kinds.fulls() as usize, self.kinds.count(), "one row has the blocks of all its tokens");
+            }
+        }
         let waiting = self.requests.waiting().len();
         if waiting >= self.config.max_waiting {
             return Err(Refusal::QueueFull { waiting, limit: self.config.max_waiting });
@@ -250,7 +261,9 @@ impl Core {
     /// already.
     pub fn finish(&mut self, request: RequestId) {
         if let Some(key) = self.requests.find(request) {
-            self.lengths.learn(self.requests.get(key).drawn());
+            if self.requests.get(key).goal == Goal::Tokens {
+                self.lengths.learn(self.requests.get(key).drawn());
+            }
             self.remove(key);
         }
     }
@@ -469,10 +482,18 @@ impl Core {
     }
 }
 
+fn fits_a_vector(tokens: usize, limit: u32) -> Result<(), Refusal> {
+    if tokens > limit as usize { Err(Refusal::TooLongToPool { tokens, limit }) } else { Ok(()) }
+}
+
 fn check_bounds(new: &NewRequest, config: &CoreConfig) -> Result<(), Refusal> {
     let tokens = new.prompt.len() + new.generated.len();
-    if tokens >= config.max_model_len as usize {
-        return Err(Refusal::TooLong { tokens, limit: config.max_model_len });
+    let limit = config.max_model_len;
+    match new.goal {
+        Goal::Tokens if tokens >= limit as usize => return Err(Refusal::TooLong { tokens, limit }),
+        Goal::Tokens => {}
+        Goal::VectorOfLast => fits_a_vector(tokens, limit)?,
+        Goal::VectorOfAll => fits_a_vector(tokens, limit.min(config.token_budget).min(config.limits.tokens))?,
     }
     for (param, got, limit) in [
         ("logit_bias", new.sampling.logit_bias.len(), config.limits.biases),

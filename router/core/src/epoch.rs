@@ -95,7 +95,8 @@ pub(crate) struct SentRow {
     pub(crate) end: u32,    // so many tokens have KV after it
     pub(crate) drafts: u32, // the last of these tokens
     pub(crate) samples: bool,
-    pub(crate) masked: bool,  // its token may be missing
+    pub(crate) masked: bool, // its token may be missing
+    pub(crate) pools: bool,
     pub(crate) is_void: bool, // the row before it drew no token, so this one computes with a wrong one: nothing of it counts
 }
 

@@ -18,6 +18,13 @@ pub enum Event {
         /// If asked for.
         logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// The vector that a request was there for; `Finished` follows.
+    Vector {
+        /// Whose.
+        request: RequestId,
+        /// As the worker has made it.
+        vector: Box<[f32]>,
+    },
     /// The request was admitted for the first time.
     Admitted {
         /// Whose.
@@ -97,6 +104,8 @@ pub enum FinishReason {
     StopToken(TokenId),
     /// `max_tokens` is reached, or the context is full.
     Length,
+    /// Its vector was made.
+    Vector,
 }
 
 /// The raw model's log-probabilities (before temperature, penalties and bias) at one position.

@@ -49,7 +49,7 @@ pub use ids::{BlockId, BlockKey, DiskPlace, GroupId, HostBlockId, Micros, PinId,
 pub use kinds::{KINDS_MAX, Kind, StateMode, blocks_at};
 pub use pins::{NewPin, PinRefusal};
 pub use plan::{Admit, Append, Copy, Limits, Load, Plan, Row, RowResult, Save, StateMove, StepResults};
-pub use request::{NewRequest, Refusal, Sampling, StopRule};
+pub use request::{Goal, NewRequest, Refusal, Sampling, StopRule};
 pub use scope::{BadSpan, CacheScope, Span, SpanKind};
 pub use shares::Party;
 pub use snapshot::{SOURCES, Snapshot};

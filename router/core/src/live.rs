@@ -13,7 +13,7 @@ use crate::keys::KeyChain;
 use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::queue::{Queue, Ticket};
-use crate::request::{NewRequest, Sampling, StopRule};
+use crate::request::{Goal, NewRequest, Sampling, StopRule};
 use crate::shares::{Party, Shares};
 use crate::{DiskPlace, Explanation, FinishReason, GroupId, Micros, RequestId, SlotId, TokenId, Wait};
 
@@ -48,7 +48,8 @@ pub(crate) struct LiveRequest {
     pub(crate) home: Home,
     pub(crate) tokens: Vec<TokenId>, // prompt, then output: all that is committed
     pub(crate) prompt_len: u32,
-    pub(crate) known_max: u32, // with so many tokens it ends, if nothing ends it before
+    pub(crate) known_max: u32, // with so many tokens it ends, if nothing ends it before; for a vector one more than it has
+    pub(crate) goal: Goal,
     pub(crate) sampling: Sampling,
     pub(crate) stop: StopRule,
     pub(crate) masked: bool, // its tokens are drawn within masks
@@ -69,6 +70,10 @@ impl LiveRequest {
     pub(crate) fn new(new: NewRequest, max_model_len: u32, drafts: bool) -> Self {
         let has_drafts = drafts && !new.masked && !new.sampling.has_penalties();
         let prompt_len = u32::try_from(new.prompt.len()).expect("a prompt fits the context");
+        let known_max = match new.goal {
+            Goal::Tokens => max_model_len.min(prompt_len.saturating_add(new.stop.max_tokens)),
+            Goal::VectorOfLast | Goal::VectorOfAll => prompt_len + 1,
+        };
         let mut tokens = Vec::with_capacity(new.prompt.len() + new.generated.len());
         tokens.extend_from_slice(&new.prompt);
         tokens.extend_from_slice(&new.generated);
@@ -77,7 +82,8 @@ impl LiveRequest {
             home: Home::Queue,
             tokens,
             prompt_len,
-            known_max: max_model_len.min(prompt_len.saturating_add(new.stop.max_tokens)),
+            known_max,
+            goal: new.goal,
             sampling: new.sampling,
             stop: new.stop,
             masked: new.masked,
@@ -348,6 +354,7 @@ mod tests {
             id: RequestId(1),
             prompt: vec![9; prompt].into(),
             generated: Vec::new(),
+            goal: Goal::Tokens,
             sampling: Sampling::greedy(),
             stop,
             masked: false,

@@ -8,7 +8,7 @@ use crate::hit::Hit;
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
 use crate::state;
-use crate::{Admit, Append, BlockId, Copy, CoreConfig, Limits, Load, Plan, Row, Save, SlotId, StepId, TokenId};
+use crate::{Admit, Append, BlockId, Copy, CoreConfig, Goal, Limits, Load, Plan, Row, Save, SlotId, StepId, TokenId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
 const CHUNK_MIN: u32 = 16;
@@ -243,8 +243,10 @@ impl NextStep {
             let longer = || self.prices.micros(self.work).saturating_sub(self.prices.micros(before));
             request.account.chunk(if self.has_decoding { longer() } else { 0 });
         }
-        *(if count == 1 { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
-        let samples = start + count == known + running.draws;
+        let draws = request.goal == Goal::Tokens;
+        *(if count == 1 && draws { &mut self.has_decoding } else { &mut self.has_prompt }) = true;
+        let is_last = start + count == known + running.draws;
+        let (samples, pools) = (is_last && draws, is_last && !draws);
         assert!(drafts.is_empty() || samples && running.draws == 0, "drafts are planned from committed state");
         let end = start + count + drafted;
         let places = end.div_ceil(self.block_size) as usize;
@@ -262,8 +264,17 @@ impl NextStep {
         self.drafts.extend_from_slice(drafts);
         let known = u32::try_from(tokens.len()).expect("at most `count`") + drafted;
         let masked = samples && request.masked;
-        self.plan.rows.push(Row { slot, start, count: count + drafted, known, drafts: drafted, samples, masked });
-        self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, is_void: false });
+        self.plan.rows.push(Row {
+            slot,
+            start,
+            count: count + drafted,
+            known,
+            drafts: drafted,
+            samples,
+            masked,
+            pools,
+        });
+        self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, pools, is_void: false });
 
         running.appended = running.appended.max(places); // a row that was taken back may have reached further
         running.planned = end;

@@ -160,6 +160,8 @@ pub struct Row {
     pub samples: bool,
     /// Whether it is drawn within a mask: then it may come back without a token. Never if the row does not sample.
     pub masked: bool,
+    /// Whether the request's tokens end with this row and become a vector. Never if the row samples.
+    pub pools: bool,
 }
 
 impl Plan {
@@ -190,6 +192,8 @@ pub struct StepResults {
     /// One entry per row, and one more for each of its drafts, in the order of the tokens that are drawn; `None` where the
     /// row does not sample, or where its mask did not come in time.
     pub draws: Vec<Option<RowResult>>,
+    /// The vectors of the rows that pool, in their order.
+    pub vectors: Vec<Box<[f32]>>,
 }
 
 /// What was drawn after one token.

@@ -66,6 +66,18 @@ pub struct StopRule {
     pub stop_ids: Arc<[TokenId]>,
 }
 
+/// What a request gives in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Goal {
+    /// Tokens, drawn one after the other until its stop rule ends them.
+    Tokens,
+    /// A vector that its last token makes, which sees those before it: rows end anywhere, and KV of others serves it.
+    VectorOfLast,
+    /// A vector that all its tokens make, or whose tokens see those behind them: all stand in one row. KV of such tokens
+    /// serves nobody else, so the core has no prefix cache, and the model has layers of full attention only.
+    VectorOfAll,
+}
+
 /// A request as it enters the core.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NewRequest {
@@ -76,6 +88,8 @@ pub struct NewRequest {
     pub prompt: Arc<[TokenId]>,
     /// Tokens generated before, in an earlier life of the engine: they count as output. Empty for a new request.
     pub generated: Vec<TokenId>,
+    /// What it gives. For a vector nothing is drawn: `sampling` and `stop` mean nothing then, and `generated` is empty.
+    pub goal: Goal,
     /// How tokens are drawn.
     pub sampling: Sampling,
     /// When it ends.
@@ -120,6 +134,14 @@ pub enum Refusal {
         needed: usize,
         /// Blocks that the largest group has.
         blocks: usize,
+    },
+    /// A vector is asked for of more tokens than the context holds, or one step if all of them must be in one.
+    #[error("there are {tokens} tokens to make a vector of; at most {limit} are allowed")]
+    TooLongToPool {
+        /// Its tokens.
+        tokens: usize,
+        /// How many there may be.
+        limit: u32,
     },
     /// A list is longer than a step can carry.
     // Told by `submit` at once: it is in no event, so in no snapshot. Skipped variants have no number: it stands last.

@@ -20,7 +20,7 @@ fn a_row_whose_mask_misses_is_drawn_a_step_later_and_what_was_planned_behind_it_
     let [first, ahead] = [(); 2].map(|()| core.plan(GROUP, Micros(0)).expect("both draw"));
     assert_eq!(ahead.rows.iter().map(|row| (row.start, row.known)).collect::<Vec<_>>(), [(5, 0), (3, 0)]);
     let drawn = |token| Some(RowResult { token, logprobs: None });
-    let results = |plan: &Plan, draws| StepResults { step: plan.step, took_us: 0, draws };
+    let results = |plan: &Plan, draws| StepResults { step: plan.step, took_us: 0, draws, ..StepResults::default() };
     core.events().for_each(drop);
     core.commit(GROUP, results(&first, vec![None, drawn(8)])).expect("a mask may miss");
     core.check();
@@ -45,7 +45,8 @@ fn a_prompt_whose_first_mask_misses_leaves_its_last_token_out_of_the_cache() {
     let mut core = core(16, config());
     core.submit(masked(1, 0..8)).expect("room");
     let prompt = core.plan(GROUP, Micros(0)).expect("a prompt");
-    core.commit(GROUP, StepResults { step: prompt.step, took_us: 0, draws: vec![None] }).expect("a mask may miss");
+    core.commit(GROUP, StepResults { step: prompt.step, took_us: 0, draws: vec![None], ..StepResults::default() })
+        .expect("a mask may miss");
     core.check();
     core.submit(request(2, 0..12)).expect("room");
     let plan = core.plan(GROUP, Micros(0)).expect("both");

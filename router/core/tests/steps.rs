@@ -21,7 +21,7 @@ fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
 }
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
-    Row { slot: SlotId(slot), start, count, known, drafts: 0, samples, masked: false }
+    Row { slot: SlotId(slot), start, count, known, drafts: 0, samples, masked: false, pools: false }
 }
 
 fn admitted(plan: &Plan) -> Vec<u64> {
@@ -376,7 +376,8 @@ fn a_lost_worker_costs_no_committed_token_and_the_next_one_hears_everything_anew
     core.worker_lost(GROUP);
     core.check();
     assert_eq!((core.plan(GROUP, Micros(0)), core.in_flight(GROUP), core.counts().waiting), (None, 0, 1));
-    assert!(core.commit(GROUP, StepResults { step: StepId(2), took_us: 0, draws: vec![None] }).is_err());
+    let late = StepResults { step: StepId(2), took_us: 0, draws: vec![None], ..StepResults::default() };
+    assert!(core.commit(GROUP, late).is_err());
 
     core.worker_back(GROUP, 16, false);
     let plan = step(&mut core, 8);
@@ -443,7 +444,7 @@ fn a_new_worker_with_fewer_blocks_refuses_those_that_wait_and_fit_no_more() {
 #[test]
 fn results_of_another_step_or_shape_change_nothing() {
     let drawn = || Some(RowResult { token: 7, logprobs: None });
-    let results = |step, draws| StepResults { step: StepId(step), took_us: 0, draws };
+    let results = |step, draws| StepResults { step: StepId(step), took_us: 0, draws, ..StepResults::default() };
     for (garbled, expected) in [
         (results(2, vec![drawn()]), CommitError::WrongStep { expected: StepId(1), got: StepId(2) }),
         (results(1, vec![]), CommitError::WrongCount { expected: 1, got: 0 }),

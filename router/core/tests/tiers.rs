@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    BlockId, CacheScope, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation, GroupId,
-    Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults, StopRule, TokenId,
-    Wait,
+    BlockId, CacheScope, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation, Goal,
+    GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults, StopRule,
+    TokenId, Wait,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -56,6 +56,7 @@ fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
         id: RequestId(id),
         prompt: prompt.into_iter().collect(),
         generated: Vec::new(),
+        goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
         masked: false,
@@ -69,7 +70,8 @@ fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> NewRequest {
 
 fn commit(core: &mut Core, group: GroupId, plan: &Plan, token: TokenId, took_us: u32) {
     let rows = plan.rows.iter().map(|row| row.samples.then_some(RowResult { token, logprobs: None })).collect();
-    core.commit(group, StepResults { step: plan.step, took_us, draws: rows }).expect("results of the step that is due");
+    core.commit(group, StepResults { step: plan.step, took_us, draws: rows, ..StepResults::default() })
+        .expect("results of the step that is due");
     core.check();
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use pelton_core::{
-    CacheScope, Explanation, FinishReason, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
+    CacheScope, Explanation, FinishReason, Goal, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
 };
 use pelton_grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
@@ -13,8 +13,11 @@ use crate::inbox::{Command, Inbox};
 /// A request for the engine: everything is checked and tokenised already.
 #[derive(Debug, Clone)]
 pub struct Submission {
-    /// At least one token, each below the vocabulary size; prompt and `max_tokens` fit the context together.
+    /// At least one token, each below the vocabulary size; prompt and `max_tokens` fit the context together, or the prompt alone
+    /// if it becomes a vector.
     pub prompt: Arc<[TokenId]>,
+    /// What it gives: what the model does (see [`crate::goal`]). For a vector, `sampling` and `stop` mean nothing.
+    pub goal: Goal,
     /// How tokens are drawn. A missing seed was drawn by the caller.
     pub sampling: Sampling,
     /// When it ends.
@@ -48,6 +51,8 @@ pub enum Output {
         /// If asked for.
         logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// The vector that the request was there for, as the model makes it; `Finished` follows.
+    Vector(Box<[f32]>),
     /// The last message of a request that ended by itself.
     Finished {
         /// Why.

@@ -34,6 +34,7 @@ use pelton_link::{LinkEvent, LinkOptions};
 use pelton_record::{RecordOptions, RecordedCore, Recorder};
 use tokio::sync::oneshot;
 
+pub use begin::goal;
 pub(crate) use begin::kinds;
 use begin::{new_core, unfit};
 use keeping::Keeping;
@@ -257,7 +258,8 @@ impl Driver {
             && (known.numerics_id != report.numerics_id
                 || known.max_model_len != report.max_model_len
                 || known.block_size != report.block_size
-                || known.kinds != report.kinds)
+                || known.kinds != report.kinds
+                || known.pooling != report.pooling)
         {
             return Err(format!(
                 "worker {index} serves another model or computes otherwise than the first one: {report:?} against {known:?}"
@@ -315,7 +317,8 @@ impl Driver {
                         // Another worker's were not finite either: it is the request. Nothing it draws from here on means
                         // anything; its neighbours are computed apart from it.
                         self.core.as_mut().expect("a worker was attached").abort(request);
-                        let message = "the model's logits are not finite for this request".to_owned();
+                        let what = if self.gives_vectors() { "vector is" } else { "logits are" };
+                        let message = format!("the model's {what} not finite for this request");
                         self.fail(request, Failure::Internal(message));
                     }
                     let core = self.core.as_mut().expect("a worker was attached");
@@ -334,6 +337,10 @@ impl Driver {
         }
     }
 
+    fn gives_vectors(&self) -> bool {
+        self.shared.status.borrow().model.as_ref().is_some_and(|model| model.pooling.is_some())
+    }
+
     fn tell_events(&mut self) {
         let core = self.core.as_mut().expect("events come from the core");
         let (events, now): (Vec<Event>, _) = (core.events().collect(), Instant::now());
@@ -349,6 +356,10 @@ impl Driver {
                     self.stats.generated_tokens += 1;
                     self.journal.token(request, token, logprobs);
                     self.suspects.progressed(request);
+                }
+                Event::Vector { request, vector } => {
+                    self.stats.vectors += 1;
+                    self.journal.vector(request, vector);
                 }
                 Event::Finished { request, reason, explanation } => {
                     self.journal.finished(request, reason, explanation);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pelton_core::{RequestId, blocks_at};
+use pelton_core::{Goal, RequestId, blocks_at};
 use pelton_frame::Bell;
 use pelton_kv_store::Folder;
 use pelton_link::{LoadOptions, WorkerSpec};
@@ -173,9 +173,15 @@ impl Engine {
         }
         let model = status.model.as_ref().expect("the model is known from the first `Ready` on");
         assert!(!submission.prompt.is_empty(), "the server checks prompts");
-        let tokens = submission.prompt.len() + submission.stop.max_tokens as usize;
-        // The last token's KV is never written: nothing is computed after it.
-        let computed = tokens.min(model.max_model_len as usize).saturating_sub(1).max(1);
+        assert_eq!(submission.goal, driver::goal(model), "the server looks at what the model gives");
+        let computed = match submission.goal {
+            Goal::Tokens => {
+                let tokens = submission.prompt.len() + submission.stop.max_tokens as usize;
+                // The last token's KV is never written: nothing is computed after it.
+                tokens.min(model.max_model_len as usize).saturating_sub(1).max(1)
+            }
+            Goal::VectorOfLast | Goal::VectorOfAll => submission.prompt.len(),
+        };
         let computed = u32::try_from(computed).expect("no more than the context");
         let needed = blocks_at(&driver::kinds(model), model.block_size, computed) as usize;
         let blocks = model.blocks as usize;

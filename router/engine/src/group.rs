@@ -174,8 +174,8 @@ impl Group {
                     true if row.known == row.count => RowMask::Due,
                     true => RowMask::Later,
                 };
-                let Row { samples, drafts, start, count, .. } = *row;
-                InFlightRow { request, slot: row.slot.0, samples, drafts, mask, logprobs, start, count }
+                let Row { samples, pools, drafts, start, count, .. } = *row;
+                InFlightRow { request, slot: row.slot.0, samples, pools, drafts, mask, logprobs, start, count }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");

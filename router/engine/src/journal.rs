@@ -96,6 +96,12 @@ impl Journal {
         entry.send(Output::Token { token, logprobs });
     }
 
+    pub(crate) fn vector(&self, request: RequestId, vector: Box<[f32]>) {
+        if let Some(entry) = self.entries.get(&request) {
+            entry.send(Output::Vector(vector));
+        }
+    }
+
     /// A live request's grammar, and how many tokens were drawn.
     pub(crate) fn tracked(&self, request: RequestId) -> Option<(Arc<Tracked>, usize)> {
         let entry = self.entries.get(&request)?;
@@ -146,6 +152,7 @@ impl Entry {
             id,
             prompt: self.submission.prompt.clone(),
             generated: self.generated.clone(),
+            goal: self.submission.goal,
             sampling: self.submission.sampling.clone(),
             stop: self.submission.stop.clone(),
             masked: self.submission.grammar.is_some(),
@@ -200,6 +207,7 @@ mod tests {
         let (outputs, receiver) = unbounded_channel();
         let submission = Submission {
             prompt: vec![1, 2].into(),
+            goal: pelton_core::Goal::Tokens,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 9, min_tokens: 0, stop_ids: Vec::new().into() },
             grammar: None,

@@ -23,15 +23,17 @@ mod suspects;
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
 pub use disk::DiskOptions;
-pub use driver::TierOptions;
+pub use driver::{TierOptions, goal};
 pub use engine::{Deadlines, Engine, EngineConfig, slots};
 pub use pelton_core::{
-    CacheScope, Explanation, FinishReason, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs, Wait,
-    Waited,
+    CacheScope, Explanation, FinishReason, Goal, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
+    Wait, Waited,
 };
 pub use pelton_grammar::Grammar;
 pub use pelton_kv_events::Endpoint;
-pub use pelton_link::{Budget, LayerKind, LoadOptions, ModelReport, Tls, Token, WorkerSpec};
+pub use pelton_link::{
+    Activation, Budget, Gives, LayerKind, LoadOptions, ModelReport, Pooling, Tls, Token, WorkerSpec,
+};
 pub use pelton_record::RecordOptions;
 pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};

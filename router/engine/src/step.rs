@@ -35,6 +35,7 @@ pub(crate) fn capacities(slots: u32, token_budget: u32) -> frame::Capacities {
         // The longest context, with penalties.
         history: CONTEXT_MAX,
         top_logprobs: 20,
+        pooled_width: 0, // the link makes it that of the model
         saves: MOVES_MAX,
         loads: MOVES_MAX,
     }
@@ -106,7 +107,9 @@ impl Flattened {
                 count: row.count,
                 known: row.known,
                 token_offset,
-                flags: u32::from(row.samples) * frame::ROW_SAMPLES + u32::from(row.masked) * frame::ROW_MASKED,
+                flags: u32::from(row.samples) * frame::ROW_SAMPLES
+                    + u32::from(row.masked) * frame::ROW_MASKED
+                    + u32::from(row.pools) * frame::ROW_POOLS,
                 row_offset,
                 drafts: row.drafts,
             });
@@ -206,6 +209,7 @@ pub(crate) struct InFlightRow {
     pub(crate) slot: u32,
     pub(crate) samples: bool,
     pub(crate) drafts: u32,
+    pub(crate) pools: bool,
     pub(crate) mask: RowMask,
     pub(crate) logprobs: Option<u32>,
     pub(crate) start: u32,
@@ -275,10 +279,19 @@ pub(crate) fn read(
     assert_eq!(results.step, step.step.0, "the port has checked it");
     let mut not_finite = Vec::new();
     let top_width = results.top.len() / results.sampled.len().max(1);
-    let mut draws = Vec::with_capacity(results.sampled.len());
+    let pooled_width = results.pooled.len() / results.sampled.len().max(1);
+    let (mut draws, mut vectors) = (Vec::with_capacity(results.sampled.len()), Vec::new());
     let mut drafts = step.drafts.as_slice();
     for row in &step.rows {
         let first = draws.len();
+        if row.pools {
+            let vector = &results.pooled[first * pooled_width..][..pooled_width];
+            // JSON has no word for a number that is none: it is not left to the flag alone.
+            if results.flags[first] & frame::RESULT_NOT_FINITE != 0 || vector.iter().any(|number| !number.is_finite()) {
+                not_finite.push(row.request);
+            }
+            vectors.push(vector.into());
+        }
         let (its_drafts, others) = drafts.split_at(row.drafts as usize);
         drafts = others;
         // Behind a draft that was not drawn nothing means anything.
@@ -307,7 +320,7 @@ pub(crate) fn read(
             draws.push(Some(RowResult { token, logprobs }));
         }
     }
-    Ok((StepResults { step: step.step, took_us: results.duration_us, draws }, not_finite))
+    Ok((StepResults { step: step.step, took_us: results.duration_us, draws, vectors }, not_finite))
 }
 
 #[cfg(test)]
@@ -330,6 +343,11 @@ mod tests {
         }
     }
 
+    fn plain(slot: u32, start: u32, count: u32, known: u32) -> Row {
+        let slot = SlotId(slot);
+        Row { slot, start, count, known, drafts: 0, samples: false, masked: false, pools: false }
+    }
+
     #[test]
     fn ragged_parts_of_admits_lie_one_after_the_other() {
         let plan = Plan {
@@ -339,11 +357,12 @@ mod tests {
             saves: vec![Save { from: BlockId(5), to: HostBlockId(6) }],
             loads: vec![Load { from: HostBlockId(7), to: BlockId(8) }],
             rows: vec![
-                Row { slot: SlotId(2), start: 0, count: 3, known: 3, drafts: 0, samples: false, masked: false },
-                Row { slot: SlotId(4), start: 9, count: 1, known: 0, drafts: 0, samples: true, masked: true },
-                Row { slot: SlotId(5), start: 1, count: 2, known: 2, drafts: 1, samples: true, masked: false },
+                plain(2, 0, 3, 3),
+                Row { samples: true, masked: true, ..plain(4, 9, 1, 0) },
+                Row { samples: true, drafts: 1, ..plain(5, 1, 2, 2) },
+                Row { pools: true, ..plain(6, 0, 1, 1) },
             ],
-            tokens: vec![10, 11, 12, 20, 21],
+            tokens: vec![10, 11, 12, 20, 21, 30],
             ..Plan::default()
         };
         let mut flattened = Flattened::default();
@@ -360,8 +379,8 @@ mod tests {
         assert_eq!(view.biases.len(), 3);
         assert_eq!(view.suppressed, [1, 1, 2]);
         let rows: Vec<_> = view.rows.iter().map(|r| (r.token_offset, r.row_offset, r.flags, r.drafts)).collect();
-        let expected = [(0, 0, 0, 0), (3, 3, frame::ROW_SAMPLES | frame::ROW_MASKED, 0), (3, 4, frame::ROW_SAMPLES, 1)];
-        assert_eq!(rows, expected);
+        let flags = [0, frame::ROW_SAMPLES | frame::ROW_MASKED, frame::ROW_SAMPLES, frame::ROW_POOLS];
+        assert_eq!(rows, [(0, 0, flags[0], 0), (3, 3, flags[1], 0), (3, 4, flags[2], 1), (5, 6, flags[3], 0)]);
         assert_eq!(view.saves, [frame::Save { block: 5, host_block: 6 }]);
         assert_eq!(view.loads, [frame::Load { host_block: 7, block: 8 }]);
     }
@@ -393,6 +412,7 @@ mod tests {
             slot: 0,
             samples,
             drafts: 0,
+            pools: false,
             mask: RowMask::Settled,
             logprobs,
             start: 0,
@@ -417,6 +437,7 @@ mod tests {
             flags: vec![0, frame::RESULT_NOT_FINITE, 0],
             chosen: vec![0.0, 0.0, -0.5],
             top: vec![(0, 0.0), (0, 0.0), (0, 0.0), (0, 0.0), (6, -0.5), (7, -1.0)],
+            pooled: Vec::new(),
         };
         let (read, not_finite) = read(&step, &results, 100).expect("valid");
         assert_eq!(not_finite, [RequestId(2)]);
@@ -424,6 +445,25 @@ mod tests {
         assert_eq!(read.draws[1], Some(RowResult { token: 5, logprobs: None }));
         let logprobs = read.draws[2].clone().and_then(|row| row.logprobs).expect("asked for");
         assert_eq!(*logprobs, TokenLogprobs { chosen: -0.5, top: vec![(6, -0.5)] });
+    }
+
+    #[test]
+    fn vectors_come_back_by_row_and_what_is_not_finite_is_told_with_or_without_a_flag() {
+        let mut step = in_flight(&[(1, false, None), (2, false, None), (3, false, None), (4, false, None)]);
+        step.rows[1..].iter_mut().for_each(|row| row.pools = true);
+        let results = frame::Results {
+            step: 3,
+            sampled: vec![0; 4],
+            flags: vec![0, 0, frame::RESULT_NOT_FINITE, 0],
+            chosen: vec![0.0; 4],
+            pooled: vec![9.0, 9.0, 1.0, 2.0, 3.0, 4.0, f32::INFINITY, 5.0],
+            ..frame::Results::default()
+        };
+        let (read, not_finite) = read(&step, &results, 100).expect("valid");
+        assert_eq!(read.draws, vec![None; 4]);
+        let vectors: Vec<&[f32]> = read.vectors.iter().map(|vector| &vector[..]).collect();
+        assert_eq!(vectors, [&[1.0, 2.0][..], &[3.0, 4.0], &[f32::INFINITY, 5.0]]);
+        assert_eq!(not_finite, [RequestId(3), RequestId(4)]);
     }
 
     #[test]

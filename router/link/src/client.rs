@@ -19,6 +19,7 @@ use tonic::{
 use crate::{
     Budget, Deadlines, LinkError, LoadOptions, ModelReport, Tls, WorkerSpec,
     error::{Trouble, within},
+    pooling,
 };
 
 /// Between two tries to connect to a worker that starts.
@@ -148,7 +149,9 @@ pub(crate) async fn over_tcp(
 
 fn client(channel: Channel, auth: Auth, layout: &Layout) -> Client {
     // An inline frame is at most as large as its part of the layout; the rest is for protobuf's own bytes.
-    let bytes_max = layout.frame_stride() + 4096;
+    // How wide the model's vectors are nobody knows yet.
+    let vectors = 4 * (layout.capacities().slots * pooling::WIDTH_MAX) as usize;
+    let bytes_max = layout.frame_stride() + vectors + 4096;
     WorkerClient::with_interceptor(channel, auth)
         .max_decoding_message_size(bytes_max)
         .max_encoding_message_size(bytes_max)
@@ -224,6 +227,8 @@ pub(crate) async fn load(
         kept_bytes: options.kept_bytes,
         model_backend: options.model_backend.clone(),
         trust_remote_code: options.trust_remote_code,
+        task: options.task.clone(),
+        pooling: options.pooling.clone(),
     };
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pelton_frame::{HostMemory, MaskWriter, RouterEnd};
 use pelton_rpc::v1;
 
+use crate::Pooling;
+
 /// One thing that happened to a worker. The bell is rung after each.
 #[allow(clippy::large_enum_variant)] // a handful in a worker's life, each moved twice
 pub enum LinkEvent {
@@ -106,6 +108,8 @@ pub struct ModelReport {
     pub invariant: bool,
     /// What it takes.
     pub budget: Budget,
+    /// What it gives instead of tokens, if it does.
+    pub pooling: Option<Pooling>,
 }
 
 impl From<v1::Budget> for Budget {
@@ -125,6 +129,12 @@ impl From<v1::Budget> for Budget {
 }
 
 impl ModelReport {
+    /// Tokens that a step must have room for, whatever its budget: those of the longest text, where all of a text's are
+    /// computed together. Else 0.
+    pub fn tokens_together(&self) -> u32 {
+        if self.pooling.as_ref().is_some_and(|pooling| pooling.is_bidirectional) { self.max_model_len } else { 0 }
+    }
+
     /// The worker's claim, checked: what the engine divides by or allocates for is not zero.
     pub(crate) fn check(report: v1::ModelReport, device: String, device_name: String) -> Result<Self, String> {
         let sizes = [
@@ -153,6 +163,7 @@ impl ModelReport {
             numerics_id: report.numerics_id,
             invariant: report.invariant,
             budget: report.budget.unwrap_or_default().into(),
+            pooling: report.pooling.map(Pooling::check).transpose()?,
         })
     }
 }

@@ -98,6 +98,7 @@ mod tests {
             kinds: vec![crate::LayerKind::Full],
             numerics_id: numerics_id.to_owned(),
             invariant: true,
+            pooling: None,
             budget: Budget { kv_bytes_per_block, ..Budget::default() },
         }
     }

@@ -95,7 +95,32 @@ fn send_plans(memory: Memory, outgoing: &Sender<StepsRequest>) {
 }
 
 fn wire(capacities: &Capacities) -> v1::Capacities {
-    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads } =
-        *capacities;
-    v1::Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads }
+    let Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+        pooled_width,
+    } = *capacities;
+    v1::Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+        pooled_width,
+    }
 }

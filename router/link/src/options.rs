@@ -96,6 +96,10 @@ pub struct LoadOptions {
     pub model_backend: String,
     /// Whether Python code in the model's folder may run.
     pub trust_remote_code: bool,
+    /// "auto", "generate", "embed" or "classify".
+    pub task: String,
+    /// "mean", "cls" or "last"; empty: as the checkpoint says.
+    pub pooling: String,
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.
@@ -147,7 +151,7 @@ pub struct LinkOptions {
     pub spec: WorkerSpec,
     /// What it loads.
     pub load: LoadOptions,
-    /// What a step may hold.
+    /// What a step may hold. How wide vectors are is for the model to say.
     pub capacities: Capacities,
     /// Rung after every event and every result.
     pub bell: Arc<Bell>,

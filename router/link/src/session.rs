@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_frame::{Bell, HostMemory, Layout, MaskMemory, MaskWriter, Memory};
+use pelton_frame::{Bell, Capacities, HostMemory, Layout, MaskMemory, MaskWriter, Memory};
 use pelton_rpc::v1::{DrainRequest, HealthRequest, ShutdownRequest};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -89,6 +89,7 @@ impl Session {
         let mut socket = dial(Path::new(&hello.memory_socket), deadlines.attach).await?;
         drop(address); // both connections stand
         let report = client::load(&mut client, &options.load, &hello, deadlines, tell).await?;
+        let layout = &for_model(layout, &report)?;
         let memory = Memory::create(layout, epoch)?;
         let host = match &options.host {
             Some(share) if can_be_ended => share.memory(&report),
@@ -125,6 +126,7 @@ impl Session {
         let mut client = client::over_tcp(endpoint, auth.clone(), deadlines.connect, layout).await?;
         let hello = client::handshake(&mut client, &nonce, epoch, deadlines).await?;
         let report = client::load(&mut client, &options.load, &hello, deadlines, tell).await?;
+        let layout = &for_model(layout, &report)?;
         let steps = within("attach", deadlines.attach, Steps::open(&mut client, &nonce, layout)).await?;
         let memory = Memory::local(layout, epoch)?;
         let bell: Arc<Bell> = Arc::clone(&options.bell);
@@ -230,6 +232,15 @@ impl Drop for Session {
             task.abort(); // ends the stream
         }
     }
+}
+
+/// The layout that was planned before anything was loaded, with room for the vectors of this model and for its texts.
+fn for_model(layout: &Layout, report: &ModelReport) -> Result<Layout, Trouble> {
+    let pooled_width = report.pooling.as_ref().map_or(0, |pooling| pooling.width);
+    let capacities = *layout.capacities();
+    let tokens = capacities.tokens.max(report.tokens_together());
+    Layout::new(Capacities { pooled_width, tokens, ..capacities })
+        .map_err(|error| Trouble::Contract(format!("a model whose vectors have {pooled_width} numbers: {error}")))
 }
 
 /// Waits for the end of the memory socket.

@@ -42,7 +42,7 @@ pub enum Call {
     },
     /// What came of the `plan` right before: none, or this plan.
     Planned(Option<Digest>),
-    /// `commit`. Log-probabilities are left out: nothing depends on them.
+    /// `commit`. Log-probabilities and vectors are left out: nothing depends on them.
     Commit {
         /// Whose results.
         group: GroupId,
@@ -52,6 +52,8 @@ pub enum Call {
         took_us: u32,
         /// What was drawn, in the order of `StepResults::draws`.
         tokens: Vec<Option<TokenId>>,
+        /// How many vectors came. What stands in them is left out.
+        vectors: usize,
     },
     /// `disk_orders`: taking them changes the core.
     DiskOrders,
@@ -88,7 +90,7 @@ pub enum Call {
 impl Call {
     pub(crate) fn commit(group: GroupId, results: &StepResults) -> Self {
         let tokens = results.draws.iter().map(|row| row.as_ref().map(|result| result.token)).collect();
-        Self::Commit { group, step: results.step, took_us: results.took_us, tokens }
+        Self::Commit { group, step: results.step, took_us: results.took_us, tokens, vectors: results.vectors.len() }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::reader::{Segment, segments};
 /// How a request's story ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// A stop token, or enough tokens.
+    /// A stop token, enough tokens, or its vector.
     Finished(FinishReason),
     /// Its text reached a stop string.
     Stopped,
@@ -216,11 +216,12 @@ impl Running<'_> {
                     return Some(Difference { group, now, calls: self.calls - 1 });
                 }
             }
-            Call::Commit { group, step, took_us, tokens } => {
+            Call::Commit { group, step, took_us, tokens, vectors } => {
                 let draw = |token| RowResult { token, logprobs: None };
                 let draws = tokens.into_iter().map(|token| token.map(draw)).collect();
                 // Refused then, refused now: the plans after it say so.
-                let _ = self.core.commit(group, StepResults { step, took_us, draws });
+                let vectors = vec![Box::default(); vectors];
+                let _ = self.core.commit(group, StepResults { step, took_us, draws, vectors });
             }
             Call::WorkerLost(group) => self.core.worker_lost(group),
             Call::RemoveGroup(group) => {
@@ -264,7 +265,7 @@ impl Running<'_> {
                     }
                     continue;
                 }
-                Event::Admitted { .. } | Event::Token { .. } => continue,
+                Event::Admitted { .. } | Event::Token { .. } | Event::Vector { .. } => continue,
             };
             stories.insert((*run, explanation.request), Story { explanation: *explanation, end });
         }

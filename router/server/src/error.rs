@@ -98,6 +98,28 @@ pub enum ApiError {
         /// The context.
         limit: u32,
     },
+    /// What becomes a vector has more tokens than the model takes.
+    #[error(
+        "`{param}` has {tokens} tokens, and the model takes {limit}: shorten it, or ask for the first ones alone by `truncate_prompt_tokens`"
+    )]
+    InputTooLong {
+        /// Where it stood in the request.
+        param: String,
+        /// Its tokens.
+        tokens: usize,
+        /// The context.
+        limit: u32,
+    },
+    /// The model gives something else than is asked for.
+    #[error("the model gives {gives}: {refused} is not for it; use {instead}")]
+    WrongModelKind {
+        /// What the model gives, and what it does not.
+        gives: &'static str,
+        /// Which route, or what of it.
+        refused: String,
+        /// What to use.
+        instead: String,
+    },
     /// The model is not one of ours.
     #[error("the model `{asked}` is not served here; served: {served}")]
     UnknownModel {
@@ -248,7 +270,8 @@ impl ApiError {
             | Self::Conflict { param, .. }
             | Self::WrongGrammar { param, .. }
             | Self::PromptTooLong { param, .. }
-            | Self::TextTooLong { param, .. } => {
+            | Self::TextTooLong { param, .. }
+            | Self::InputTooLong { param, .. } => {
                 if let Some(new) = name(param) {
                     *param = new.into();
                 }
@@ -295,7 +318,8 @@ impl ApiError {
             Self::NotServed { param, .. } => bad("not_served_yet", Some(param)),
             Self::Conflict { param, .. } => bad("conflicting_parameters", Some(param)),
             Self::WrongGrammar { param, .. } => bad("invalid_grammar", Some(param)),
-            Self::PromptTooLong { param, .. } | Self::TextTooLong { param, .. } => {
+            Self::WrongModelKind { .. } => bad("wrong_model_kind", None),
+            Self::PromptTooLong { param, .. } | Self::TextTooLong { param, .. } | Self::InputTooLong { param, .. } => {
                 bad("context_length_exceeded", Some(param))
             }
             Self::UnknownModel { .. } => Facts {

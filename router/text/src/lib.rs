@@ -20,4 +20,4 @@ pub use formats::{AnswerParser, CallForm, CallShape, Format, FormatError, Ids, P
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError};
-pub use tokenizer::{TextError, Tokenizer};
+pub use tokenizer::{TextError, Texts, TokenBounds, Tokenizer};

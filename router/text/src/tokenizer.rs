@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tokenizers::{PostProcessor as _, TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings};
+
 use crate::decoding::Decoding;
 use crate::detokenizer::Detokenizer;
 
@@ -70,6 +72,35 @@ impl Tokenizer {
         Ok(encoding.map_err(|error| TextError::Encode(error.to_string()))?.get_ids().to_vec())
     }
 
+    /// The tokens of one text, or of two as the model expects a pair, within bounds. What does not fit is cut off at the end;
+    /// of a pair the longer text loses first. The tokens that the model expects around texts count and stay.
+    pub fn encode_within(
+        &self,
+        texts: Texts<'_>,
+        add_special: bool,
+        bounds: TokenBounds,
+    ) -> Result<Vec<u32>, TextError> {
+        let fault = |error: tokenizers::Error| TextError::Encode(error.to_string());
+        let model = &self.inner.model;
+        let (mut first, mut second) = match texts {
+            Texts::One(text) => (model.encode_fast(text, false).map_err(fault)?, None),
+            Texts::Pair(first, second) => {
+                let [first, second] = [first, second].map(|text| model.encode_fast(text, false).map_err(fault));
+                (first?, Some(second?))
+            }
+        };
+        if let Some(most) = bounds.last_text {
+            second.as_mut().unwrap_or(&mut first).truncate(most, 0, TruncationDirection::Right);
+        }
+        if let Some(most) = bounds.all {
+            let around = model.get_post_processor().filter(|_| add_special);
+            let around = around.map_or(0, |processor| processor.added_tokens(second.is_some()));
+            let most = at_most(most.saturating_sub(around));
+            (first, second) = truncate_encodings(first, second, &most).map_err(fault)?;
+        }
+        Ok(model.post_process(first, second, add_special).map_err(fault)?.get_ids().to_vec())
+    }
+
     /// The text of `ids`: what a `Detokenizer` shows of them, at once. Ids that do not exist are passed over.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut detokenizer = Detokenizer::new(self.clone(), skip_special);
@@ -107,6 +138,29 @@ impl Tokenizer {
     pub(crate) fn decoding(&self) -> &Decoding {
         &self.inner.decoding
     }
+}
+
+/// What is tokenised together.
+#[derive(Debug, Clone, Copy)]
+pub enum Texts<'a> {
+    /// A text.
+    One(&'a str),
+    /// A text and what it is compared with.
+    Pair(&'a str, &'a str),
+}
+
+/// How many tokens there may be; `None`: any number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TokenBounds {
+    /// Of the only text, or of the second one of a pair.
+    pub last_text: Option<usize>,
+    /// In all.
+    pub all: Option<usize>,
+}
+
+fn at_most(tokens: usize) -> TruncationParams {
+    let (strategy, direction) = (TruncationStrategy::LongestFirst, TruncationDirection::Right);
+    TruncationParams { max_length: tokens, strategy, stride: 0, direction }
 }
 
 impl std::fmt::Debug for Tokenizer {

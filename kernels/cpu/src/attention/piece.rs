@@ -91,10 +91,10 @@ impl<E: Element> Walk<'_, E> {
         for task in self.tasks.clone() {
             let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
             self.load_queries(&mut state, run, head);
-            let known = run.position + run.tokens.len();
+            let end = run.end(&self.sight);
             let begin = self.sight.first(run.position) / PIECE * PIECE;
-            for first in (begin..known).step_by(PIECE) {
-                let places = &mut places[..(PIECE + AHEAD).min(known - first)];
+            for first in (begin..end).step_by(PIECE) {
+                let places = &mut places[..(PIECE + AHEAD).min(end - first)];
                 self.find(places, run, head, first);
                 let (keys, next) = places.split_at(PIECE.min(places.len()));
                 self.score::<S, C>(simd, &mut state, keys, next);
@@ -257,7 +257,7 @@ impl<E: Element> Walk<'_, E> {
         let group = self.group();
         let seen = |query: usize| {
             let position = run.position + query / group;
-            let to = (position + 1).saturating_sub(first).min(places.len());
+            let to = self.sight.end(position, run.reach).saturating_sub(first).min(places.len());
             self.sight.first(position).saturating_sub(first).min(to)..to
         };
         let mut query = 0;

@@ -22,6 +22,7 @@ struct Request<E> {
     v: Vec<E>,
     table: Vec<i32>,
     caches: [Vec<E>; 2],
+    is_whole: bool,
     window: Option<usize>,
     soft_cap: Option<f32>,
     sinks: Option<Vec<f32>>,
@@ -51,6 +52,7 @@ impl<E: Element> Request<E> {
             v,
             table,
             caches,
+            is_whole: false,
             window: None,
             soft_cap: None,
             sinks: None,
@@ -82,7 +84,12 @@ impl<E: Element> Request<E> {
             row_starts: &[from as i32],
             heads: self.heads,
             scale: 0.3,
-            sight: Sight { window: self.window, soft_cap: self.soft_cap, sinks: self.sinks.as_deref() },
+            sight: Sight {
+                is_whole: self.is_whole,
+                window: self.window,
+                soft_cap: self.soft_cap,
+                sinks: self.sinks.as_deref(),
+            },
         };
         paged_attention(cpu, args).expect("arguments are in range");
         out
@@ -93,7 +100,12 @@ impl<E: Element> Request<E> {
         let kv_head = head / (self.heads / kv_heads);
         let q = &self.q[(token * self.heads + head) * dim..][..dim];
         let first = self.window.map_or(0, |window| (token + 1).saturating_sub(window));
-        let scores: Vec<f64> = (first..=token)
+        let behind = if self.is_whole {
+            self.window.map_or(self.known, |window| self.known.min(token + window))
+        } else {
+            token + 1
+        };
+        let scores: Vec<f64> = (first..behind)
             .map(|key| {
                 let k = &self.k[(key * kv_heads + kv_head) * dim..][..dim];
                 let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(q.to_f32() * k.to_f32())).sum();
@@ -160,6 +172,43 @@ fn float32_is_right_and_the_same_in_any_chunks() {
 #[test]
 fn bfloat16_is_right_and_the_same_in_any_chunks() {
     check::<Bf16>(2.0 / 256.0); // half a unit in the last place of values up to 2, and the float32 error
+}
+
+/// Each token sees both sides: against float64, and the same on any number of threads.
+fn check_whole<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
+    for isa in Isa::available() {
+        for ((known, heads, kv_heads, dim, block_size), window) in [
+            ((1, 1, 1, 1, 1), None),
+            ((5, 4, 2, 8, 3), None),
+            ((77, 3, 3, 20, 16), Some(1)),
+            ((300, 6, 2, 20, 16), None),
+            ((530, 7, 1, 64, 32), Some(65)),
+            ((600, 2, 2, 24, 8), Some(300)),
+            ((40, 3, 3, 80, 7), Some(100)),
+        ] {
+            let mut request = Request::<E>::new(known, heads, kv_heads, dim, block_size).with(window, None, false);
+            request.is_whole = true;
+            let whole = request.chunk(&mut Cpu::new(isa, 1), 0, known);
+            for token in [0, known / 3, known - 1] {
+                for head in 0..heads {
+                    let got = &whole[(token * heads + head) * dim..][..dim];
+                    for (got, exact) in got.iter().zip(request.exact(token, head)) {
+                        let got = f64::from(got.to_f32());
+                        assert!((got - exact).abs() <= tolerance, "{got} for {exact} at {token}, {head}");
+                    }
+                }
+            }
+            let mut three = Cpu::new(isa, 3);
+            three.grain = 1;
+            assert!(request.chunk(&mut three, 0, known) == whole, "{known} on 3 threads differ on {}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn a_whole_row_sees_both_sides() {
+    check_whole::<f32>(2e-5);
+    check_whole::<Bf16>(2.0 / 256.0);
 }
 
 #[test]

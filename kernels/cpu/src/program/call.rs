@@ -8,6 +8,7 @@ use crate::activate::Function;
 use crate::element::{Bf16, Format};
 use crate::gate::Activation;
 use crate::linear::{PackedWeight, QuantizedWeight, Scheme};
+use crate::pool_rows::Pooling;
 use crate::rope::Pairs;
 
 /// What a size grows with.
@@ -134,6 +135,21 @@ pub enum Call {
         row: RowOf,
         width: usize,
     },
+    /// out[t] = table[1] behind the row's first separator, else table[0]
+    EmbedSegments {
+        out: BufferId,
+        table: Lent,
+        separator: Option<i32>,
+        width: usize,
+    },
+    /// out[d] = the pooled row of `drawn_at[d]`; of the program's format or, as its result, float32.
+    PoolRows {
+        out: BufferId,
+        x: BufferId,
+        width: usize,
+        pooling: Pooling,
+        out_format: Format,
+    },
     /// out[d] = x[drawn_at[d]]
     Pick {
         out: BufferId,
@@ -190,10 +206,11 @@ pub enum Call {
         width: usize,
         activation: Activation,
     },
-    /// x = function(x)
+    /// x = function(x); of the program's format or, of its result, float32.
     Activate {
         x: BufferId,
         function: Function,
+        format: Format,
     },
     /// residual += x
     Add {
@@ -231,6 +248,7 @@ pub enum Call {
         kind: usize,
         heads: usize,
         scale: f32,
+        is_whole: bool,
         window: Option<usize>,
         soft_cap: Option<f32>,
         sinks: Option<Lent>,
@@ -249,6 +267,8 @@ impl fmt::Display for Call {
         f.write_str(self.name())?;
         match self {
             Self::Embed { row: RowOf::Position, width, .. } => write!(f, " {width} by position"),
+            Self::EmbedSegments { width, .. } => write!(f, " {width} by segment"),
+            Self::PoolRows { width, pooling, .. } => write!(f, " {width} {}", pooling.name()),
             Self::Embed { width, .. } | Self::Pick { width, .. } | Self::GateMul { width, .. } => write!(f, " {width}"),
             Self::Columns { from, width, stride, .. } => write!(f, " {from}..{} of {stride}", from + width),
             Self::RmsNorm { gain, .. } | Self::AddRmsNorm { gain, .. } => write!(f, " {} B of gain", gain.bytes()),
@@ -266,8 +286,9 @@ impl fmt::Display for Call {
                 let neighbours = if *pairs == Pairs::Neighbours { " by neighbours" } else { "" };
                 write!(f, " layer {layer}, {heads} heads, {rotated} turned{neighbours}")
             }
-            Self::PagedAttention { layer, heads, window, .. } => {
-                write!(f, " layer {layer}, {heads} heads")?;
+            Self::PagedAttention { layer, heads, is_whole, window, .. } => {
+                let sides = if *is_whole { ", both sides" } else { "" };
+                write!(f, " layer {layer}, {heads} heads{sides}")?;
                 window.map_or(Ok(()), |window| write!(f, ", window {window}"))
             }
             Self::Scale { factor, .. } => write!(f, " {factor}"),
@@ -282,6 +303,8 @@ impl Call {
     pub fn name(&self) -> &str {
         match self {
             Self::Embed { .. } => "embed",
+            Self::EmbedSegments { .. } => "embed_segments",
+            Self::PoolRows { .. } => "pool_rows",
             Self::Pick { .. } => "pick",
             Self::Clear { .. } => "clear",
             Self::Columns { .. } => "columns",
@@ -292,6 +315,7 @@ impl Call {
             Self::Linear { .. } => "linear",
             Self::GateMul { activation: Activation::Silu, .. } => "silu_mul",
             Self::GateMul { activation: Activation::Gelu, .. } => "gelu_mul",
+            Self::GateMul { activation: Activation::GeluErf, .. } => "gelu_erf_mul",
             Self::Activate { .. } => "activate",
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",
@@ -305,8 +329,9 @@ impl Call {
     /// Buffers whose contents it uses.
     pub fn reads(&self) -> Vec<BufferId> {
         match self {
-            Self::Embed { .. } | Self::Clear { .. } => vec![],
+            Self::Embed { .. } | Self::EmbedSegments { .. } | Self::Clear { .. } => vec![],
             Self::Pick { x, .. }
+            | Self::PoolRows { x, .. }
             | Self::Columns { x, .. }
             | Self::RmsNorm { x, .. }
             | Self::LayerNorm { x, .. }
@@ -328,6 +353,8 @@ impl Call {
     pub fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Embed { out, .. }
+            | Self::EmbedSegments { out, .. }
+            | Self::PoolRows { out, .. }
             | Self::Pick { out, .. }
             | Self::Clear { out }
             | Self::Columns { out, .. }
@@ -351,10 +378,11 @@ impl Call {
     /// Puts other buffers in place of those that it names. Not for call-backs, which are given addresses in an order of their own.
     pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
         let named = match self {
-            Self::Embed { out, .. } | Self::Clear { out } => vec![out],
+            Self::Embed { out, .. } | Self::EmbedSegments { out, .. } | Self::Clear { out } => vec![out],
             Self::Activate { x, .. } | Self::Scale { x, .. } | Self::SoftCap { x, .. } => vec![x],
             Self::Add { residual, x } => vec![residual, x],
             Self::Pick { out, x, .. }
+            | Self::PoolRows { out, x, .. }
             | Self::Columns { out, x, .. }
             | Self::RmsNorm { out, x, .. }
             | Self::LayerNorm { out, x, .. }

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::{BufferId, Program, StepRows};
+use crate::pool_rows::Pooling;
 
 /// The least bytes that must move between memory and the cores, and multiplications and additions.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -23,7 +24,10 @@ impl Program {
         let buffers: f64 = named.iter().map(buffer).sum();
         let element = self.parts.format.bytes() as f64;
         match call {
-            Call::Embed { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
+            Call::Embed { out, .. } | Call::EmbedSegments { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
+            Call::PoolRows { out, pooling: Pooling::First | Pooling::Last, .. } => {
+                Cost { bytes: 2.0 * buffer(out), flops: 0.0 }
+            }
             Call::Pick { out, .. } | Call::Columns { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
             Call::Linear { x, weight, .. } => {
                 let (columns, depth) = weight.shape();
@@ -32,16 +36,18 @@ impl Program {
                 Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
             }
             Call::RopeKvWrite { k, v, .. } => Cost { bytes: buffers + buffer(k) + buffer(v), flops: 0.0 },
-            Call::PagedAttention { layer, heads, window, .. } => {
+            Call::PagedAttention { layer, heads, is_whole, window, .. } => {
                 let shape = self.parts.layers[*layer].shape;
-                let (keys, pairs) = seen(rows, window.unwrap_or(usize::MAX) as f64);
+                let window = window.unwrap_or(usize::MAX) as f64;
+                let (keys, pairs) = if *is_whole { seen_whole(rows, window) } else { seen(rows, window) };
                 let dim = shape.dim as f64;
                 Cost {
                     bytes: buffers + 2.0 * keys * shape.heads as f64 * dim * element,
                     flops: 4.0 * pairs * *heads as f64 * dim,
                 }
             }
-            Call::Clear { .. }
+            Call::PoolRows { pooling: Pooling::Mean, .. }
+            | Call::Clear { .. }
             | Call::RmsNorm { .. }
             | Call::AddRmsNorm { .. }
             | Call::LayerNorm { .. }
@@ -72,4 +78,14 @@ fn seen(rows: &StepRows<'_>, window: f64) -> (f64, f64) {
         }
     }
     sums
+}
+
+/// The same of rows whose tokens see both sides.
+fn seen_whole(rows: &StepRows<'_>, window: f64) -> (f64, f64) {
+    let counts = rows.row_offsets.windows(2).map(|pair| f64::from(pair[1] - pair[0]));
+    counts.fold((0.0, 0.0), |sums, count| {
+        // Without a window all pairs; else those whose distance is below it.
+        let near = window.min(count);
+        (sums.0 + count, sums.1 + near * (2.0 * count - near + 1.0) - count)
+    })
 }

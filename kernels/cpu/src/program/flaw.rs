@@ -43,6 +43,12 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
         {
             return flaw("mixes formats otherwise than in a float32 result".to_owned());
         }
+        if let Call::PoolRows { out_format, .. } = call
+            && *out_format != parts.format
+            && *out_format != Format::Float32
+        {
+            return flaw("mixes formats otherwise than in a float32 result".to_owned());
+        }
         writes.iter().for_each(|id| is_written[id.0] = true);
     }
     let result = parts.buffers.get(parts.result.0);
@@ -57,7 +63,7 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
 fn named_twice(call: &Call) -> Option<BufferId> {
     let ids = match call {
         Call::Pick { out, x, .. } | Call::Columns { out, x, .. } | Call::Linear { out, x, .. } => vec![out, x],
-        Call::LayerNorm { out, x, .. } => vec![out, x],
+        Call::PoolRows { out, x, .. } | Call::LayerNorm { out, x, .. } => vec![out, x],
         Call::GateMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
         Call::Add { residual: out, x } => vec![out, x],
         Call::AddRmsNorm { out, residual, x, .. } | Call::AddLayerNorm { out, residual, x, .. } => {
@@ -65,6 +71,7 @@ fn named_twice(call: &Call) -> Option<BufferId> {
         }
         Call::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
         Call::Embed { .. }
+        | Call::EmbedSegments { .. }
         | Call::Clear { .. }
         | Call::RmsNorm { .. }
         | Call::Activate { .. }

@@ -78,6 +78,8 @@ fn is_by_token(call: &Call) -> bool {
         | Call::Scale { .. }
         | Call::SoftCap { .. } => true,
         Call::Embed { .. } // by token, but it reads the step's ids or positions, not a buffer's rows
+        | Call::EmbedSegments { .. }
+        | Call::PoolRows { .. }
         | Call::Pick { .. }
         | Call::Clear { .. }
         | Call::RopeKvWrite { .. }

@@ -11,12 +11,13 @@ use crate::activate::activate;
 use crate::attention::{Attention, Sight, paged_attention};
 use crate::element::{Bf16, Element, Format};
 use crate::elementwise::{add, scale, soft_cap};
-use crate::embed::embed;
+use crate::embed::{embed, embed_segments};
 use crate::error::Refusal;
 use crate::gate::gate_mul;
 use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
 use crate::linear::{QuantizedWeight, linear, linear_quantized};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
+use crate::pool_rows::pool_rows;
 use crate::rope::{RopeKvWrite, rope_kv_write};
 use crate::split::{Shared, part};
 use crate::{Cpu, PackedWeight};
@@ -152,6 +153,27 @@ impl Walk<'_> {
                 };
                 embed(self.cpu, out, table.as_slice(), which, *width)?;
             }
+            Call::EmbedSegments { out, table, separator, width } => {
+                let range = self.range(*out);
+                let out: &mut [E] = bytemuck::cast_slice_mut(&mut self.arena[range]);
+                embed_segments(self.cpu, out, table.as_slice(), rows.ids, rows.row_offsets, *separator, *width)?;
+            }
+            Call::PoolRows { out, x, width, pooling, out_format } => {
+                let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*x)]);
+                let [out, x] = pieces.expect("a call's buffers lie apart");
+                let x: &[E] = bytemuck::cast_slice(x);
+                let (offsets, at) = (rows.row_offsets, rows.drawn_at);
+                match out_format {
+                    Format::Float32 => {
+                        let out: &mut [f32] = bytemuck::cast_slice_mut(out);
+                        pool_rows(self.cpu, out, x, offsets, at, *width, *pooling)?;
+                    }
+                    Format::BFloat16 => {
+                        let out: &mut [Bf16] = bytemuck::cast_slice_mut(out);
+                        pool_rows(self.cpu, out, x, offsets, at, *width, *pooling)?;
+                    }
+                }
+            }
             Call::Pick { out, x, width } => {
                 let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
                 embed(cpu, out, x, rows.drawn_at, *width)?;
@@ -204,10 +226,16 @@ impl Walk<'_> {
                 let (cpu, [out, gate_up]) = self.apart::<E, 2>([*out, *gate_up]);
                 gate_mul(cpu, out, gate_up, *width, *activation);
             }
-            Call::Activate { x, function } => {
-                let (cpu, [x]) = self.apart::<E, 1>([*x]);
-                activate(cpu, x, *function);
-            }
+            Call::Activate { x, function, format } => match format {
+                Format::Float32 => {
+                    let (cpu, [x]) = self.apart::<f32, 1>([*x]);
+                    activate(cpu, x, *function);
+                }
+                Format::BFloat16 => {
+                    let (cpu, [x]) = self.apart::<Bf16, 1>([*x]);
+                    activate(cpu, x, *function);
+                }
+            },
             Call::Add { residual, x } => {
                 let (cpu, [residual, x]) = self.apart::<E, 2>([*residual, *x]);
                 add(cpu, residual, x);
@@ -246,7 +274,7 @@ impl Walk<'_> {
                 };
                 rope_kv_write(self.cpu, args)?;
             }
-            Call::PagedAttention { out, q, layer, kind, heads, scale, window, soft_cap, sinks } => {
+            Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks } => {
                 let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
                 let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
                 let Layer { k, v, shape } = &self.layers[*layer];
@@ -262,6 +290,7 @@ impl Walk<'_> {
                     heads: *heads,
                     scale: *scale,
                     sight: Sight {
+                        is_whole: *is_whole,
                         window: *window,
                         soft_cap: *soft_cap,
                         sinks: sinks.as_ref().map(super::Lent::as_slice),

@@ -106,6 +106,7 @@ fn calls_that_are_no_program_are_refused_by_name() {
         kind: 0,
         heads: 1,
         scale: 1.0,
+        is_whole: false,
         window: None,
         soft_cap: None,
         sinks: None,
@@ -214,4 +215,38 @@ fn rows_that_are_looked_at_again_are_not_picked_early() {
     let before = names(&parts);
     rewrite::pick_early(&mut parts);
     assert_eq!(names(&parts), before);
+}
+
+#[test]
+fn a_program_may_end_with_pooled_rows() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let mut parts = parts(&mut cpu);
+    parts.calls.truncate(1);
+    let segments = lent((0..2 * WIDTH).map(|at| if at < WIDTH { 0.0 } else { 100.0 }).collect());
+    parts.calls.extend([
+        Call::EmbedSegments { out: BufferId(1), table: segments, separator: Some(6), width: WIDTH },
+        Call::Add { residual: BufferId(0), x: BufferId(1) },
+        Call::PoolRows {
+            out: BufferId(2),
+            x: BufferId(0),
+            width: WIDTH,
+            pooling: crate::Pooling::Mean,
+            out_format: Format::Float32,
+        },
+    ]);
+    parts.result = BufferId(2);
+    let mut program = Program::new(parts).unwrap();
+    let step = StepRows { row_offsets: &[0, 2, 6], ..rows(&[3, 6, 1, 6, 2, 6], &[5, 1]) };
+    program.run(&mut cpu, &step, &mut NoCallBacks).unwrap();
+    let table = numbers(VOCABULARY * WIDTH);
+    let of = |ids: &[usize], second: f32| -> Vec<f32> {
+        let mean = |at: usize| ids.iter().map(|id| table[id * WIDTH + at]).sum::<f32>() / ids.len() as f32 + second;
+        (0..WIDTH).map(mean).collect()
+    };
+    // Two of the second row's four tokens stand behind its separator; behind the first row's stands nothing.
+    let expected = [of(&[1, 6, 2, 6], 50.0), of(&[3, 6], 0.0)].concat();
+    for (got, expected) in program.logits().iter().zip(expected) {
+        assert!((got - expected).abs() < 1e-4, "{got} for {expected}");
+    }
+    assert_eq!(program.calls()[3].to_string(), "pool_rows 24 mean");
 }

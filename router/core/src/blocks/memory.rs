@@ -49,6 +49,7 @@ fn request(id: u32, tokens: u32) -> LiveRequest {
         id: RequestId(id.into()),
         prompt: (0..tokens).map(|at| id.wrapping_mul(2_654_435_761) ^ at).collect::<Vec<TokenId>>().into(),
         generated: Vec::new(),
+        goal: crate::Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() },
         masked: false,

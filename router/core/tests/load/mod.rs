@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, Counts, Event, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId,
-    RowResult, Sampling, StepResults, StopRule, TokenId,
+    CacheScope, Core, CoreConfig, Counts, Event, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan,
+    RequestId, RowResult, Sampling, StepResults, StopRule, TokenId,
 };
 
 const STOP: TokenId = 1;
@@ -188,6 +188,7 @@ impl Load {
             id: RequestId(at as u64),
             prompt: asked.prompt.clone().into(),
             generated: Vec::new(),
+            goal: Goal::Tokens,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 8_192, min_tokens: 0, stop_ids: [STOP].into() },
             masked: false,
@@ -236,7 +237,9 @@ impl Load {
             })
             .collect();
         let took_us = u32::try_from(took).expect("steps take less than an hour");
-        self.core.commit(group, StepResults { step: plan.step, took_us, draws }).expect("as planned");
+        self.core
+            .commit(group, StepResults { step: plan.step, took_us, draws, ..StepResults::default() })
+            .expect("as planned");
         self.hear();
     }
 

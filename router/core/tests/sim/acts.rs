@@ -9,8 +9,9 @@ impl World {
         let text = |tale: &&Tale| ([&tale.new.prompt[..], &tale.alone].concat(), tale.new.scope.clone());
         let earlier = self.random.pick(&earlier).map(text);
         let mut new = requests::request(&mut self.random, id, self.now, &self.texts, earlier, &self.config);
-        let (alone, reason) = model::alone(&new, &self.config.kinds, self.config.max_model_len);
-        if self.random.once_in(10) {
+        let model::Alone { tokens: alone, vector, reason } =
+            model::alone(&new, &self.config.kinds, self.config.max_model_len);
+        if self.random.once_in(10) && new.goal == Goal::Tokens {
             let before = self.random.within(0..=alone.len() as u32 - 1);
             new.generated = alone[..before as usize].to_vec(); // from an earlier life of the engine
         }
@@ -22,6 +23,7 @@ impl World {
                 let tale = Tale {
                     new,
                     alone,
+                    vector,
                     reason,
                     told,
                     was_admitted: false,
@@ -51,7 +53,10 @@ impl World {
     }
 
     pub(super) fn check_never_fits(&self, new: &NewRequest, refusal: &Refusal) {
-        let tokens = (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1;
+        let tokens = match new.goal {
+            Goal::Tokens => (new.prompt.len() as u32 + new.stop.max_tokens).min(self.config.max_model_len) - 1,
+            Goal::VectorOfLast | Goal::VectorOfAll => new.prompt.len() as u32,
+        };
         let needed = kinds::blocks_needed(&self.config, tokens);
         let blocks = self.sites.values().map(|site| site.blocks as usize).max().expect("a world has groups");
         assert!(needed > blocks);
@@ -184,13 +189,15 @@ impl World {
     /// Results come that cannot be right: the core says so and changes nothing, and the worker is replaced.
     pub(super) fn garble(&mut self) {
         let group = self.any_group();
-        let kind = self.random.within(0..=3);
+        let kind = self.random.within(0..=4);
         let may_lack_tokens = self.tales.values().any(|tale| tale.new.masked);
         let Some(worker) = &mut self.site(group).worker else { return };
         let Some(mut results) = worker.results.pop_front() else { return };
         match kind {
             0 => results.step = results.step.next(),
             1 => results.draws.push(None),
+            4 if self.random.once_in(2) && !results.vectors.is_empty() => drop(results.vectors.pop()),
+            4 => results.vectors.push(Box::default()),
             2 | 3 if results.draws.is_empty() => results.draws.push(None),
             2 => drop(results.draws.pop()),
             _ if may_lack_tokens => results.draws.push(None), // a missing token may be right
@@ -222,7 +229,7 @@ impl World {
         seen.loads_spread += u64::from(plan.rows.is_empty() && !plan.loads.is_empty());
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
-            seen.chunks += u64::from(!row.samples);
+            seen.chunks += u64::from(!row.samples && !row.pools);
             seen.drafts_in_company += u64::from(row.drafts > 0 && plan.rows.len() > 1);
             let takes_blocks = plan.appends.iter().any(|append| append.slot == row.slot);
             seen.drafts_taking_blocks += u64::from(row.drafts > 0 && takes_blocks);
@@ -238,7 +245,7 @@ impl World {
         assert!(site.reaches_host || (plan.saves.is_empty() && plan.loads.is_empty()), "it reaches no host's memory");
         let worker = site.worker.as_mut().expect("plans are made for workers that live");
         let tales = &self.tales;
-        worker.receive(plan, |request| tales[&request].new.scope.clone());
+        worker.receive(plan, |request| (tales[&request].new.scope.clone(), tales[&request].new.goal));
         true
     }
 

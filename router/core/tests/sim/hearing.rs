@@ -33,6 +33,11 @@ impl World {
                     );
                     tale.told.push(token);
                 }
+                Event::Vector { request, vector } => {
+                    let tale = self.tale(request);
+                    assert!(tale.was_admitted && !tale.has_ended && !tale.is_held);
+                    assert_eq!(Some(vector), tale.vector.take(), "{request:?}: its vector, once, as when alone");
+                }
                 Event::Finished { request, reason, explanation } => {
                     check_explanation(&explanation, self.now);
                     self.seen.long_waits += u64::from(explanation.waited.total() > 30_000_000);
@@ -44,10 +49,32 @@ impl World {
                         (tale.reason, tale.alone.len()),
                         "{request:?} ends where it ends alone"
                     );
+                    assert_eq!(tale.vector, None, "{request:?} has told its vector");
                     (tale.has_ended, tale.has_finished) = (true, true);
+                    let goal = tale.new.goal;
                     match reason {
                         FinishReason::Length => self.seen.finished_by_length += 1,
                         FinishReason::StopToken(_) => self.seen.finished_by_stop += 1,
+                        FinishReason::Vector => {
+                            let (was_cached, was_replayed) = (explanation.cached > 0, explanation.replayed > 0);
+                            let (seen, cached, replayed) = match goal {
+                                Goal::Tokens => panic!("{request:?} wants tokens"),
+                                Goal::VectorOfLast => (
+                                    &mut self.seen.vectors_of_last,
+                                    Some(&mut self.seen.vectors_of_last_cached),
+                                    &mut self.seen.vectors_of_last_replayed,
+                                ),
+                                Goal::VectorOfAll => {
+                                    (&mut self.seen.vectors_of_all, None, &mut self.seen.vectors_of_all_replayed)
+                                }
+                            };
+                            *seen += 1;
+                            *replayed += u64::from(was_replayed);
+                            match cached {
+                                Some(cached) => *cached += u64::from(was_cached),
+                                None => assert!(!was_cached, "{request:?}: KV of others is of no use to it"),
+                            }
+                        }
                     }
                 }
                 Event::Expired { request, explanation } => {

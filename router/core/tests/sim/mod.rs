@@ -18,7 +18,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
-    CacheChange, CoreConfig, Event, Explanation, FinishReason, GroupId, Kind, Limits, Medium, Micros, NewRequest,
+    CacheChange, CoreConfig, Event, Explanation, FinishReason, Goal, GroupId, Kind, Limits, Medium, Micros, NewRequest,
     PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, Wait,
 };
 
@@ -57,6 +57,7 @@ struct Site {
 struct Tale {
     new: NewRequest,
     alone: Vec<TokenId>,
+    vector: Option<Box<[f32]>>, // as when alone; none of it is owed any more
     reason: FinishReason,
     told: Vec<TokenId>,
     was_admitted: bool,
@@ -107,6 +108,11 @@ seen! {
     requests,
     finished_by_length,
     finished_by_stop,
+    vectors_of_last,
+    vectors_of_last_cached,
+    vectors_of_last_replayed,
+    vectors_of_all,
+    vectors_of_all_replayed,
     aborted_while_running,
     finished_from_outside,
     held,

@@ -7,7 +7,7 @@
 //! that a window still needed, a state that was continued from another one, a wrong start or a wrong history gives
 //! another token.
 
-use pelton_core::{CacheScope, FinishReason, Kind, NewRequest, Sampling, TokenId};
+use pelton_core::{CacheScope, FinishReason, Goal, Kind, NewRequest, Sampling, TokenId};
 
 /// How many tokens there are: few, so that stop tokens are drawn and texts meet again.
 pub(crate) const VOCAB_SIZE: u32 = 12;
@@ -106,8 +106,25 @@ impl Draw<'_> {
     }
 }
 
-/// What a request draws when nothing else exists: no blocks, no steps, no others.
-pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> (Vec<TokenId>, FinishReason) {
+/// A vector that shows what it was made of: for all tokens what they mean, for the last one what it reads.
+pub(crate) fn vector(goal: Goal, context: impl FnOnce() -> u64, meanings: &[u64]) -> Box<[f32]> {
+    let made_of = match goal {
+        Goal::Tokens => panic!("a row that pools is of a request that wants a vector"),
+        Goal::VectorOfLast => context(),
+        Goal::VectorOfAll => meanings.iter().fold(1, |all, &meaning| mix(all, meaning)),
+    };
+    [made_of >> 48, made_of >> 24 & 0xff_ffff, made_of & 0xff_ffff].map(|part| part as f32).into()
+}
+
+/// What a request gives when nothing else exists.
+pub(crate) struct Alone {
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) vector: Option<Box<[f32]>>,
+    pub(crate) reason: FinishReason,
+}
+
+/// What a request gives when nothing else exists: no blocks, no steps, no others.
+pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> Alone {
     let prompt_len = new.prompt.len() as u32;
     let mut text = new.prompt.to_vec();
     let mut memory: Vec<Vec<u64>> = vec![Vec::new(); kinds.len()]; // by kind, by position
@@ -119,6 +136,13 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> (Ve
         }
     };
     text.iter().for_each(|&token| remember(&mut memory, token));
+    if new.goal != Goal::Tokens {
+        let meanings: Vec<u64> = (0..).zip(&text).map(|(at, &token)| meaning(&new.scope, at, token)).collect();
+        let last = text.len() as u32 - 1;
+        let context = || context(kinds, last, |kind, position| memory[kind][position as usize]);
+        let vector = Some(vector(new.goal, context, &meanings));
+        return Alone { tokens: Vec::new(), vector, reason: FinishReason::Vector };
+    }
     loop {
         let has_penalties = new.sampling.has_penalties();
         let token = Draw {
@@ -145,6 +169,6 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> (Ve
         } else {
             continue;
         };
-        return (text.split_off(prompt_len as usize), reason);
+        return Alone { tokens: text.split_off(prompt_len as usize), vector: None, reason };
     }
 }

@@ -1,7 +1,7 @@
 //! What clients of a world ask for.
 
 use pelton_core::{
-    CacheScope, CoreConfig, Kind, Micros, NewPin, NewRequest, Party, PinId, RequestId, RowResult, Sampling, Span,
+    CacheScope, CoreConfig, Goal, Kind, Micros, NewPin, NewRequest, Party, PinId, RequestId, RowResult, Sampling, Span,
     SpanKind, StopRule, TokenId,
 };
 
@@ -21,7 +21,12 @@ pub(crate) fn request(
     earlier: Option<(Vec<TokenId>, CacheScope)>,
     config: &CoreConfig,
 ) -> NewRequest {
-    let longest = config.max_model_len - 1; // one token must be drawn
+    let goal = goal(random, config);
+    let longest = match goal {
+        Goal::Tokens => config.max_model_len - 1, // one token must be drawn
+        Goal::VectorOfLast => config.max_model_len,
+        Goal::VectorOfAll => config.max_model_len.min(config.token_budget).min(config.limits.tokens),
+    };
     let (mut prompt, mut scope) = match earlier.filter(|_| random.once_in(3)) {
         Some(earlier) => earlier,
         None => {
@@ -57,6 +62,7 @@ pub(crate) fn request(
         id,
         prompt: prompt.into(),
         generated: Vec::new(),
+        goal,
         sampling,
         stop: StopRule {
             max_tokens: random.within(1..=40),
@@ -64,7 +70,9 @@ pub(crate) fn request(
             stop_ids: stop_ids[..random.within(0..=2) as usize].into(),
         },
         // A state cannot be taken back by a token, as a row is whose mask does not come in time.
-        masked: !config.kinds.iter().any(|kind| matches!(kind, Kind::State { .. })) && random.once_in(3),
+        masked: goal == Goal::Tokens
+            && !config.kinds.iter().any(|kind| matches!(kind, Kind::State { .. }))
+            && random.once_in(3),
         scope,
         priority: if random.once_in(4) { random.within(0..=2) as i32 - 1 } else { 0 },
         arrival: now,
@@ -73,6 +81,16 @@ pub(crate) fn request(
             let within = if random.once_in(3) { 100_000_000 } else { 8_000 };
             Micros(now.0 + u64::from(random.within(1..=within)))
         }),
+    }
+}
+
+/// Some want vectors: of all tokens where the KV of such tokens finds neither a cache nor a window.
+fn goal(random: &mut Random, config: &CoreConfig) -> Goal {
+    let may_be_of_all = !config.prefix_caching && config.kinds.iter().all(|kind| *kind == Kind::Full);
+    match random.within(0..=3) {
+        0 if may_be_of_all => Goal::VectorOfAll,
+        1 => Goal::VectorOfLast,
+        _ => Goal::Tokens,
     }
 }
 

@@ -81,12 +81,12 @@ pub(super) fn earlier_life(random: &mut Random, config: &CoreConfig, texts: &[Ve
     let mut worker = Worker::new(blocks, config, random.within(1..=60), false);
     for id in 0..3 {
         let new = requests::request(random, RequestId(id), Micros(0), texts, None, config);
-        let scope = new.scope.clone();
+        let (scope, goal) = (new.scope.clone(), new.goal);
         core.submit(new).expect("room");
         loop {
             let plan = core.plan(group, Micros(0));
             let is_idle = plan.is_none();
-            plan.into_iter().for_each(|plan| worker.receive(plan, |_| scope.clone()));
+            plan.into_iter().for_each(|plan| worker.receive(plan, |_| (scope.clone(), goal)));
             disk.take(core.disk_orders(), &mut host);
             while disk.work(random, false, &mut host).is_some() {}
             while let Some((place, result)) = disk.answer(random) {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
-    Admit, BlockId, CacheScope, CoreConfig, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove, StepId,
-    StepResults, TokenId, TokenLogprobs,
+    Admit, BlockId, CacheScope, CoreConfig, Goal, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove,
+    StepId, StepResults, TokenId, TokenLogprobs,
 };
 
 use super::model::{self, Draw};
@@ -19,7 +19,7 @@ pub(crate) struct Worker {
     copy_us: u32,
     slots: Vec<Option<Slot>>,
     plans: VecDeque<Plan>,
-    scopes: BTreeMap<RequestId, CacheScope>, // of all that were ever admitted here
+    asked: BTreeMap<RequestId, (CacheScope, Goal)>, // of all that were ever admitted here
     last_step: StepId,
     masks_miss: bool, // now and then, none comes in time
     /// Results that nobody has read yet.
@@ -28,6 +28,13 @@ pub(crate) struct Worker {
 
 /// What the workers of a host share: by block, by offset.
 pub(crate) type HostMemory = Vec<Vec<Option<u64>>>;
+
+/// What a row brings.
+enum Given {
+    Nothing,
+    Tokens(Vec<RowResult>),
+    Vector(Box<[f32]>),
+}
 
 struct Slot {
     admit: Admit,
@@ -49,7 +56,7 @@ impl Worker {
             copy_us,
             slots: (0..limits.slots).map(|_| None).collect(),
             plans: VecDeque::new(),
-            scopes: BTreeMap::new(),
+            asked: BTreeMap::new(),
             last_step: StepId(0),
             masks_miss,
             results: VecDeque::new(),
@@ -57,8 +64,8 @@ impl Worker {
     }
 
     /// A step enters the frames.
-    pub(crate) fn receive(&mut self, plan: Plan, scope: impl Fn(RequestId) -> CacheScope) {
-        self.scopes.extend(plan.admits.iter().map(|admit| (admit.request, scope(admit.request))));
+    pub(crate) fn receive(&mut self, plan: Plan, asked: impl Fn(RequestId) -> (CacheScope, Goal)) {
+        self.asked.extend(plan.admits.iter().map(|admit| (admit.request, asked(admit.request))));
         self.check_limits(&plan);
         assert_eq!(plan.step, self.last_step.next(), "steps come without gaps");
         self.last_step = plan.step;
@@ -98,7 +105,8 @@ impl Worker {
             target.fill(None);
             target[..copy.tokens as usize].copy_from_slice(&source[..copy.tokens as usize]);
         }
-        let mut results = vec![Vec::new(); plan.rows.len()];
+        let mut results = vec![vec![None]; plan.rows.len()];
+        let mut vectors = vec![None; plan.rows.len()];
         let mut offset = 0;
         let mut rows: Vec<(usize, Row, &[TokenId])> = Vec::new();
         for (at, &row) in plan.rows.iter().enumerate() {
@@ -111,10 +119,16 @@ impl Worker {
             let moves: Vec<StateMove> = plan.states.iter().copied().filter(|told| told.slot == row.slot).collect();
             assert!(row.samples || !row.masked, "a mask is for a row that draws");
             let misses = row.masked && self.masks_miss && random.once_in(4);
-            results[at] = self.compute(row, tokens, &moves, misses);
+            match self.compute(row, tokens, &moves, misses) {
+                Given::Nothing => {}
+                Given::Tokens(drawn) => results[at] = drawn.into_iter().map(Some).collect(),
+                Given::Vector(vector) => vectors[at] = Some(vector),
+            }
         }
         let draws = results.into_iter().flatten().collect();
-        self.results.push_back(StepResults { step: plan.step, took_us: took(&plan, self.copy_us), draws });
+        let vectors = vectors.into_iter().flatten().collect();
+        let took_us = took(&plan, self.copy_us);
+        self.results.push_back(StepResults { step: plan.step, took_us, draws, vectors });
     }
 
     /// The worker dies: what it was saving is half there.
@@ -150,8 +164,8 @@ impl Worker {
         *place = Some(Slot { admit, tables, states, tally, drawn: None, is_stale: false });
     }
 
-    /// What is drawn behind the row's last token and behind each of its drafts.
-    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Vec<Option<RowResult>> {
+    /// What is drawn behind the row's last token and behind each of its drafts, or a vector of all.
+    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Given {
         assert!(row.count > row.drafts && row.count - row.known <= 1);
         let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
         let is_nonsense = slot.is_stale && row.known < row.count;
@@ -159,7 +173,8 @@ impl Worker {
         let latest = slot.drawn.or(slot.is_stale.then_some(0));
         let unknown = (row.known < row.count).then(|| latest.expect("an unknown token was drawn before"));
         let tokens: Vec<TokenId> = tokens.iter().copied().chain(unknown).collect();
-        let scope = &self.scopes[&slot.admit.request];
+        let (scope, goal) = &self.asked[&slot.admit.request];
+        let (goal, prompt_len) = (*goal, slot.admit.prompt_len);
         let meaning = |(position, token)| model::meaning(scope, position, token);
         let meanings: Vec<u64> = (row.start..).zip(tokens).map(meaning).collect();
         for (number, kind) in self.kinds.clone().into_iter().enumerate() {
@@ -174,19 +189,27 @@ impl Worker {
                 self.kept[block][offset] = Some(kept);
             }
         }
-        if !row.samples {
-            return vec![None];
+        let end = row.start + row.count;
+        if row.pools {
+            let context = || model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
+            assert!(!row.samples && end == prompt_len, "a vector is of all tokens of a request");
+            return Given::Vector(model::vector(goal, context, &meanings));
         }
+        assert!(goal != Goal::VectorOfAll, "all tokens of such a request stand in one row");
+        if !row.samples {
+            return Given::Nothing;
+        }
+        assert!(goal == Goal::Tokens, "nothing is drawn for a vector");
         if misses || is_nonsense {
             self.slot(row.slot).is_stale = true;
-            return vec![(!misses).then_some(RowResult { token: 0, logprobs: None })]; // nobody may look at it
+            let nonsense = RowResult { token: 0, logprobs: None }; // nobody may look at it
+            return if misses { Given::Nothing } else { Given::Tokens(vec![nonsense]) };
         }
-        let end = row.start + row.count;
-        let draws = (end - row.drafts..=end).map(|position| Some(self.draw(row.slot, position))).collect();
+        let draws = (end - row.drafts..=end).map(|position| self.draw(row.slot, position)).collect();
         if row.drafts > 0 {
             self.slot(row.slot).drawn = None; // nobody knows yet which one counts
         }
-        draws
+        Given::Tokens(draws)
     }
 
     /// What stands at `end`, behind all that is kept before.

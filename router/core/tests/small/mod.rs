@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, Row, RowResult,
-    Sampling, StepResults, StopRule, TokenId,
+    CacheScope, Core, CoreConfig, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, Row,
+    RowResult, Sampling, StepResults, StopRule, TokenId,
 };
 
 pub(crate) const GROUP: GroupId = GroupId(0);
@@ -55,6 +55,7 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
         id: RequestId(id),
         prompt: prompt.into_iter().collect(),
         generated: Vec::new(),
+        goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },
         masked: false,
@@ -69,7 +70,8 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
 /// Results in which every sampling row draws `token`.
 pub(crate) fn all_draw(plan: &Plan, token: TokenId) -> StepResults {
     let draw = |row: &Row| vec![row.samples.then_some(RowResult { token, logprobs: None }); row.results()];
-    StepResults { step: plan.step, took_us: 0, draws: plan.rows.iter().flat_map(draw).collect() }
+    let draws = plan.rows.iter().flat_map(draw).collect();
+    StepResults { step: plan.step, took_us: 0, draws, ..StepResults::default() }
 }
 
 pub(crate) fn commit(core: &mut Core, plan: &Plan, token: TokenId) {

@@ -12,6 +12,7 @@ mod garbage;
 mod losses;
 mod suspects;
 mod tiers;
+mod vectors;
 
 #[test]
 #[ignore = "the worker of these tests"]

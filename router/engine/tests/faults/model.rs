@@ -25,11 +25,18 @@ pub(crate) fn answer(prompt: &[u32], count: u32) -> Vec<u32> {
     history.split_off(prompt.len())
 }
 
+/// The vector of so many tokens.
+pub(crate) fn vector(history: impl Iterator<Item = u32> + Clone) -> [f32; 2] {
+    [history.clone().count() as f32, drawn(history) as f32]
+}
+
 /// What a row computes and draws.
 pub(crate) struct Drawn {
     /// The row's own tokens, the one that was not known included.
     pub(crate) tokens: Vec<u32>,
     pub(crate) token: u32,
+    /// Of the row's own tokens, and of all that its KV holds.
+    pub(crate) vectors: [[f32; 2]; 2],
 }
 
 /// One life's KV and slots.
@@ -103,10 +110,11 @@ impl Model {
             self.kv[block][offset] = token;
         }
         let history = (0..start + count).map(|at| place(&slot.table, at)).map(|(block, offset)| self.kv[block][offset]);
-        let token = drawn(history);
+        let token = drawn(history.clone());
+        let vectors = [vector(tokens.iter().copied()), vector(history)];
         if flags & ROW_SAMPLES != 0 {
             slot.drawn = token;
         }
-        Drawn { tokens, token }
+        Drawn { tokens, token, vectors }
     }
 }

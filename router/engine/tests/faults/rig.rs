@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use pelton_engine::{
-    Answer, CacheScope, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, LoadOptions, Output,
+    Answer, CacheScope, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, Goal, LoadOptions, Output,
     Party, Phase, QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage, WorkerSpec,
 };
 use pelton_link_testing::this_binary;
@@ -18,7 +18,7 @@ pub(crate) const POISON: u32 = VOCAB - 1;
 
 /// A worker that misbehaves so in each of its first `lives` lives.
 pub(crate) fn play(fault: Fault, lives: u32) -> Play {
-    Play { fault, lives, blocks: 256, blocks_later: 256 }
+    Play { fault, lives, blocks: 256, blocks_later: 256, vectors_of_all: None }
 }
 
 /// One whose every life ends with the poisonous token.
@@ -31,11 +31,12 @@ pub(crate) fn dies_of_poison() -> Play {
 pub(crate) struct Case {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: u32,
+    pub(crate) goal: Goal,
 }
 
 impl Case {
     pub(crate) fn new(prompt: Vec<u32>, max_tokens: u32) -> Self {
-        Self { prompt, max_tokens }
+        Self { prompt, max_tokens, goal: Goal::Tokens }
     }
 
     pub(crate) fn tokens(&self) -> Vec<u32> {
@@ -82,23 +83,26 @@ pub(crate) fn poisoned_later(prompt: u32) -> Case {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tokens: Vec<u32>,
+    pub(crate) vector: Option<Box<[f32]>>,
     pub(crate) end: Result<Usage, Failure>,
 }
 
 impl Outcome {
     /// Follows an answer to its end.
     pub(crate) fn of(mut answer: Answer) -> Self {
-        let mut tokens = Vec::new();
+        let (mut tokens, mut vector) = (Vec::new(), None);
         loop {
             match answer.blocking_next().expect("an answer has a last message") {
                 Output::Admitted { .. } => assert!(tokens.is_empty(), "admission is told first"),
                 Output::Token { token, .. } => tokens.push(token),
+                Output::Vector(made) => assert_eq!(vector.replace(made), None, "one vector"),
                 Output::Finished { reason, usage, .. } => {
-                    assert_eq!(reason, FinishReason::Length);
-                    return Self { tokens, end: Ok(usage) };
+                    let gives_tokens = vector.is_none();
+                    assert_eq!(reason, if gives_tokens { FinishReason::Length } else { FinishReason::Vector });
+                    return Self { tokens, vector, end: Ok(usage) };
                 }
                 Output::Explained(_) => panic!("nobody asked"),
-                Output::Failed(failure) => return Self { tokens, end: Err(failure) },
+                Output::Failed(failure) => return Self { tokens, vector, end: Err(failure) },
             }
         }
     }
@@ -164,6 +168,8 @@ impl Rig {
             kept_bytes: 0,
             model_backend: "auto".to_owned(),
             trust_remote_code: false,
+            task: "auto".to_owned(),
+            pooling: String::new(),
         };
         let engine = Engine::start(EngineConfig {
             workers: plays.iter().map(worker).collect(),
@@ -199,6 +205,7 @@ impl Rig {
     pub(crate) fn submit(&self, case: &Case) -> Answer {
         let submitted = self.engine.submit(vec![Submission {
             prompt: case.prompt.clone().into(),
+            goal: case.goal,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: case.max_tokens, min_tokens: 0, stop_ids: [].into() },
             grammar: None,

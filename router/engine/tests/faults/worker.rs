@@ -6,7 +6,7 @@ use pelton_frame::{
     Bell, Bounds, FrameHeader, Memory, RESULT_NOT_FINITE, Region, ResultHeader, STATUS_FAILED, STATUS_OK, Waited,
 };
 use pelton_link_testing::{Answers, Door, Script, Steps, serve};
-use pelton_rpc::v1::{Budget, Full, Kind, LoadProgress, LoadRequest, ModelReport, kind};
+use pelton_rpc::v1::{Budget, Full, Kind, LoadProgress, LoadRequest, ModelReport, Pooling, kind};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
@@ -27,6 +27,8 @@ pub(crate) struct Play {
     pub(crate) blocks: u32,
     /// In those after it; 0: it refuses to load then.
     pub(crate) blocks_later: u32,
+    /// It gives vectors: of the last token (false), or of all that stand in one row (true).
+    pub(crate) vectors_of_all: Option<bool>,
 }
 
 /// Where it misbehaves.
@@ -75,6 +77,13 @@ impl Script for Play {
         if self.blocks_in(epoch) == 0 {
             return Err(Status::failed_precondition("the model has gone"));
         }
+        let pooling = self.vectors_of_all.map(|is_bidirectional| Pooling {
+            width: 2,
+            kind: "embedding".to_owned(),
+            normalize: true,
+            is_bidirectional,
+            ..Pooling::default()
+        });
         let report = ModelReport {
             family: "scripted".to_owned(),
             dtype: request.dtype,
@@ -86,6 +95,7 @@ impl Script for Play {
             budget: Some(Budget { kv_bytes_per_block: BLOCK_BYTES as u64, ..Budget::default() }),
             numerics_id: "plain tokens".to_owned(),
             invariant: true,
+            pooling,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
         Ok(Box::pin(tokio_stream::once(Ok(last))))
@@ -163,6 +173,10 @@ impl Play {
         memory.write(frame, Region::Sampled, &rows.iter().map(drawn).collect::<Vec<_>>());
         memory.write(frame, Region::Flags, &rows.iter().map(flag).collect::<Vec<_>>());
         memory.write(frame, Region::ChosenLogprob, &vec![0; rows.len()]);
+        if let Some(of_all) = self.vectors_of_all {
+            let vector = |row: &Drawn| row.vectors[usize::from(!of_all)].map(f32::to_bits);
+            memory.write(frame, Region::Pooled, rows.iter().map(vector).collect::<Vec<_>>().as_flattened());
+        }
     }
 }
 

@@ -201,8 +201,20 @@ impl<S: Script> Worker for Service<S> {
 }
 
 fn capacities(wire: Capacities) -> pelton_frame::Capacities {
-    let Capacities { frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads } =
-        wire;
+    let Capacities {
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+        pooled_width,
+    } = wire;
     pelton_frame::Capacities {
         frames,
         slots,
@@ -215,5 +227,6 @@ fn capacities(wire: Capacities) -> pelton_frame::Capacities {
         top_logprobs,
         saves,
         loads,
+        pooled_width,
     }
 }

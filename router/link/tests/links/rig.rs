@@ -33,6 +33,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         suppressed: 8,
         history: 32,
         top_logprobs: 3,
+        pooled_width: 4,
         saves: 4,
         loads: 4,
     };
@@ -53,6 +54,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         kept_bytes: 0,
         model_backend: "auto".to_owned(),
         trust_remote_code: false,
+        task: "auto".to_owned(),
+        pooling: String::new(),
     };
     LinkOptions::new(spec, load, capacities, Arc::new(Bell::create().unwrap()))
 }

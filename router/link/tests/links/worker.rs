@@ -80,6 +80,7 @@ impl Script for Fake {
             budget: Some(budget),
             numerics_id: "fake".to_owned(),
             invariant: true,
+            pooling: None,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
         Ok(Box::pin(tokio_stream::iter([Ok(first), Ok(last)])))

@@ -79,7 +79,7 @@ fn read_prompts(fields: &mut Fields<'_>, add_special: bool) -> Result<Vec<Prompt
 }
 
 /// The error says what is there instead.
-fn parse_prompts(raw: &RawValue, add_special: bool) -> Result<Vec<Prompt>, String> {
+pub(super) fn parse_prompts(raw: &RawValue, add_special: bool) -> Result<Vec<Prompt>, String> {
     let text = raw.get();
     // What the list's first item is says what all of them must be.
     let first = text.strip_prefix('[').map_or("", str::trim_start);

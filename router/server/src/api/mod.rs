@@ -14,6 +14,7 @@ mod logprobs;
 mod messages;
 pub(crate) mod models;
 mod parts;
+pub(crate) mod pooling;
 pub(crate) mod responses;
 mod sampling;
 pub(crate) mod scale_out;

@@ -107,9 +107,10 @@ fn lines(replay: &Replay) -> impl Iterator<Item = (String, String)> {
 }
 
 fn end(end: &End) -> String {
-    use pelton_engine::FinishReason::{Length, StopToken};
+    use pelton_engine::FinishReason::{Length, StopToken, Vector};
     match end {
         End::Finished(Length) => "finished by its length".to_owned(),
+        End::Finished(Vector) => "finished by its vector".to_owned(),
         End::Finished(StopToken(token)) => format!("finished by token {token}"),
         End::Stopped => "finished by a stop string".to_owned(),
         End::Aborted => "aborted".to_owned(),

@@ -9,7 +9,8 @@ use super::setting::settings;
 use super::units::{Bytes, Count, Room, Tokens};
 use super::value::Auto;
 use super::words::{
-    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Quantize, Secret, Speculate, Url, WorkerAddress,
+    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret, Speculate, Task, Url,
+    WorkerAddress,
 };
 
 settings! {
@@ -47,6 +48,10 @@ settings! {
         /// Whether Python code that the model's folder brings (`auto_map` in config.json) may run, with all rights of the worker. Without
         /// it such a model is refused. Code is not downloaded from the hub: put it into the folder yourself, and read it.
         trust_remote_code: bool = "false";
+        /// What the model is for: text, vectors of texts, or classes of texts (docs/embeddings.md). `auto` is what its checkpoint says.
+        task: Task = "auto";
+        /// How an embedding model makes one vector of the vectors of its tokens; `auto` is what its checkpoint says.
+        pooling: Auto<Pooling> = "auto";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
         /// How the model writes reasoning and tool calls: `auto` is what its chat template and its vocabulary say; `none` leaves

@@ -128,6 +128,32 @@ words! {
 }
 
 words! {
+    /// What a model is for.
+    Task {
+        /// What its checkpoint says.
+        Auto = "auto",
+        /// Text.
+        Generate = "generate",
+        /// Vectors of texts.
+        Embed = "embed",
+        /// Classes of texts.
+        Classify = "classify",
+    }
+}
+
+words! {
+    /// How the vectors of all tokens become one.
+    Pooling {
+        /// Their mean.
+        Mean = "mean",
+        /// The first one's.
+        Cls = "cls",
+        /// The last one's.
+        Last = "last",
+    }
+}
+
+words! {
     /// The least important message that is still logged.
     LogLevel {
         /// What failed.

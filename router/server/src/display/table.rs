@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pelton_engine::ModelReport;
+use pelton_engine::{Gives, ModelReport};
 use pelton_text::Format;
 
 use super::{bytes, count};
@@ -66,19 +66,29 @@ pub(crate) fn started(model: &ModelReport, start: &Start<'_>) -> String {
             start.max_running
         ),
     );
-    if start.chats {
+    if let Some(pooling) = &model.pooling {
+        let what = match &pooling.gives {
+            Gives::Embedding { .. } => "numbers in each embedding",
+            Gives::Classes { .. } => "classes of a text",
+        };
+        row("vectors", &count(pooling.width.into()), what);
+    } else if start.chats {
         let (name, note) = reads(start.format);
         row("format", name, note);
     }
     let Start { url, name, .. } = start;
     let key = if start.needs_key { "-H \"Authorization: Bearer $KEY\" " } else { "" };
-    let (path, body) = if start.chats {
-        ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
-    } else {
-        ("completions", r#"{"prompt": "Hello", "max_tokens": 32}"#)
+    let (path, body) = match model.pooling.as_ref().map(|pooling| &pooling.gives) {
+        Some(Gives::Embedding { .. }) => ("v1/embeddings", r#"{"input": "Hello"}"#),
+        Some(Gives::Classes { labels, .. }) if labels.len() == 1 => {
+            ("rerank", r#"{"query": "Hello", "documents": ["Hi", "Bye"]}"#)
+        }
+        Some(Gives::Classes { .. }) => ("classify", r#"{"input": "Hello"}"#),
+        None if start.chats => ("v1/chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#),
+        None => ("v1/completions", r#"{"prompt": "Hello", "max_tokens": 32}"#),
     };
     _ = writeln!(text, "{name} is ready at {url} after {:.1} s. Talk to it:", start.took.as_secs_f64());
-    _ = writeln!(text, "  curl {url}/v1/{path} {key}-H 'Content-Type: application/json' -d '{body}'");
+    _ = writeln!(text, "  curl {url}/{path} {key}-H 'Content-Type: application/json' -d '{body}'");
     text
 }
 
@@ -123,6 +133,7 @@ mod tests {
             numerics_id: "cpu-portable-bf16".into(),
             invariant: true,
             budget,
+            pooling: None,
         };
         let format = Format::named("hermes", &tokenizer()).expect("it is known");
         let start = Start {
@@ -146,6 +157,19 @@ mod tests {
             "curl http://127.0.0.1:8000/v1/chat/completions -H \"Authorization: Bearer $KEY\"",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let classes = |labels: usize| Gives::Classes {
+            labels: vec!["x".to_owned(); labels],
+            activation: pelton_engine::Activation::Softmax,
+        };
+        for (gives, parts) in [
+            (Gives::Embedding { normalize: true }, ["384   numbers in each embedding", ":8000/v1/embeddings -H"]),
+            (classes(1), ["384   classes of a text", ":8000/rerank -H"]),
+            (classes(2), ["384   classes of a text", ":8000/classify -H"]),
+        ] {
+            let pooling = Some(pelton_engine::Pooling { width: 384, is_bidirectional: true, gives });
+            let text = started(&ModelReport { pooling, ..model.clone() }, &start);
+            assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} in\n{text}");
         }
     }
 }

@@ -158,6 +158,7 @@ impl Follower {
                 Ok(Followed::Going)
             }
             Output::Token { token, logprobs } => Ok(self.token(token, logprobs, delta)),
+            Output::Vector(_) => unreachable!("a model that gives vectors generates nothing"),
             Output::Finished { reason, usage, explanation } => {
                 self.end(delta);
                 let ending = self.ending(reason);
@@ -263,6 +264,7 @@ impl Follower {
     fn ending(&self, reason: FinishReason) -> Ending {
         match reason {
             FinishReason::Length => Ending::Length,
+            FinishReason::Vector => unreachable!("a model that gives vectors generates nothing"),
             FinishReason::StopToken(token) if self.rules.eos_ids.contains(&token) => Ending::Stop(StopCause::EndOfText),
             FinishReason::StopToken(token) => Ending::Stop(StopCause::Token(token)),
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{Answer, Failure, Output, Submission, Usage};
+use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, Submission, Usage};
 use pelton_text::{Format, Reading, Tools};
 use serde_json::Value;
 
@@ -53,6 +53,7 @@ impl Serving {
     pub async fn generate(self: &Arc<Self>, mut request: Request, terms: Terms) -> Result<Generation, ApiError> {
         let terms = terms.within(self.limits.request_timeout);
         let model = self.ready()?;
+        refuse_vectors(&model)?;
         let facts = self.facts(&model);
         request.options.check_rest(&facts)?;
         self.check_choices(&request)?;
@@ -94,7 +95,11 @@ impl Serving {
     }
 
     /// Work on a request's text. What comes after it, the engine ends in time.
-    async fn in_time<T>(&self, terms: &Terms, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    pub(super) async fn in_time<T>(
+        &self,
+        terms: &Terms,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
         let (Some(left), Some(allowed)) = (terms.left(), terms.timeout) else { return work.await };
         tokio::time::timeout(left, work).await.unwrap_or_else(|_| {
             self.metrics.expired_in_text();
@@ -142,6 +147,17 @@ impl Serving {
             prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
         }
     }
+}
+
+/// A model that gives vectors writes nothing.
+fn refuse_vectors(model: &ModelReport) -> Result<(), ApiError> {
+    let (gives, instead) = match model.pooling.as_ref().map(|pooling| &pooling.gives) {
+        None => return Ok(()),
+        Some(Gives::Embedding { .. }) => ("embeddings, and no text", "/v1/embeddings, /score or /rerank"),
+        Some(Gives::Classes { .. }) => ("classes, and no text", "/classify, /score or /rerank"),
+    };
+    let refused = "this request".to_owned();
+    Err(ApiError::WrongModelKind { gives, refused, instead: instead.to_owned() })
 }
 
 /// The tools of a request's chats.
@@ -262,7 +278,7 @@ impl Choice {
         let explanation = loop {
             match ready!(pin!(answer.next()).poll(context)) {
                 Some(Output::Explained(explanation) | Output::Finished { explanation, .. }) => break Some(explanation),
-                Some(Output::Admitted { .. } | Output::Token { .. }) => {}
+                Some(Output::Admitted { .. } | Output::Token { .. } | Output::Vector(_)) => {}
                 Some(Output::Failed(_)) | None => break None,
             }
         };

@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use pelton_engine::{CacheScope, Grammar, Party, StopRule, Submission, TokenId};
+use pelton_engine::{CacheScope, Goal, Grammar, Party, StopRule, Submission, TokenId};
 use pelton_text::{ChatInput, LocalTime, TemplateError};
 use serde_json::Value;
 
@@ -202,6 +202,7 @@ impl Serving {
         };
         Ok(Submission {
             prompt: Arc::clone(&prompt.ids),
+            goal: Goal::Tokens,
             sampling: options.sampling(facts, seed)?,
             stop: StopRule {
                 max_tokens: options.max_tokens(prompt.ids.len(), is_chat, request.echo, facts)?,

@@ -13,6 +13,7 @@ mod health;
 mod host;
 mod listen;
 mod models;
+mod pooling;
 mod responses;
 mod routes;
 mod scale_out;

@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, anthropic, around, generation, health, host, models, responses, scale_out, tokens};
+use super::{App, anthropic, around, generation, health, host, models, pooling, responses, scale_out, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -32,6 +32,14 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/v1/responses/{id}/input_items", GET, get(responses::input_items)),
         ("/v1/models", GET, get(models::list)),
         ("/v1/models/{*id}", GET, get(models::one)),
+        ("/v1/embeddings", POST, post(pooling::embeddings)),
+        ("/pooling", POST, post(pooling::pooling)),
+        ("/classify", POST, post(pooling::classify)),
+        ("/score", POST, post(pooling::score)),
+        ("/v1/score", POST, post(pooling::score)),
+        ("/rerank", POST, post(pooling::rerank)),
+        ("/v1/rerank", POST, post(pooling::rerank)),
+        ("/v2/rerank", POST, post(pooling::rerank)),
         ("/v1/completions/render", POST, post(scale_out::render_completions)),
         ("/v1/chat/completions/render", POST, post(scale_out::render_chat)),
         ("/inference/v1/generate", POST, post(scale_out::generate)),

@@ -90,6 +90,18 @@ impl RequestClock {
         }
     }
 
+    /// The vector is complete, of a prompt of so many tokens.
+    pub(crate) fn pooled(&mut self, prompt: u32) {
+        self.is_over = true;
+        let (metrics, now) = (&self.metrics, Instant::now());
+        metrics.ended[STOP].add(1);
+        metrics.end_to_end.observe((now - self.arrival).as_secs_f64());
+        metrics.prompt_tokens.observe(f64::from(prompt));
+        if let Some(admitted) = self.admitted {
+            metrics.inference.observe((now - admitted).as_secs_f64());
+        }
+    }
+
     /// The engine could not finish the answer.
     pub(crate) fn failed(&mut self) {
         self.is_over = true;

@@ -2,7 +2,7 @@
 
 mod styles;
 
-use pelton_text::{Detokenizer, TextError, Tokenizer};
+use pelton_text::{Detokenizer, TextError, Texts, TokenBounds, Tokenizer};
 use proptest::prelude::*;
 use styles::{Style, all, byte_fallback, byte_level};
 
@@ -220,4 +220,64 @@ fn a_file_that_is_no_tokenizer_is_refused() {
     }
     let missing = Tokenizer::open(std::path::Path::new("/nonexistent"));
     assert!(matches!(missing, Err(TextError::Tokenizer { file, .. }) if file.ends_with("tokenizer.json")));
+}
+
+/// Words of one letter, between [CLS] and [SEP].
+fn pairs() -> Tokenizer {
+    let special = |id, content: &str| {
+        serde_json::json!({ "id": id, "content": content, "special": true,
+                            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false })
+    };
+    let token = |id: &str, type_id: u32| serde_json::json!({ "SpecialToken": { "id": id, "type_id": type_id } });
+    let text = |id: &str, type_id: u32| serde_json::json!({ "Sequence": { "id": id, "type_id": type_id } });
+    let ids = |name: &str, id: u32| serde_json::json!({ "id": name, "ids": [id], "tokens": [name] });
+    let vocab: serde_json::Map<_, _> = ["[CLS]", "[SEP]", "a", "b", "c", "d"]
+        .iter()
+        .zip(0..)
+        .map(|(word, id)| ((*word).to_owned(), id.into()))
+        .collect();
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
+        "pre_tokenizer": { "type": "Whitespace" },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)],
+            "pair": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0), text("B", 1), token("[SEP]", 1)],
+            "special_tokens": { "[CLS]": ids("[CLS]", 0), "[SEP]": ids("[SEP]", 1) },
+        },
+        "added_tokens": [special(0, "[CLS]"), special(1, "[SEP]")],
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "a" },
+    });
+    Tokenizer::from_json(file.to_string().as_bytes()).expect("a valid tokenizer")
+}
+
+#[test]
+fn texts_and_pairs_are_cut_between_the_tokens_around_them() {
+    let tokenizer = pairs();
+    let within = |texts, add_special, last_text, all| {
+        let bounds = TokenBounds { last_text, all };
+        tokenizer.encode_within(texts, add_special, bounds).expect("plain words")
+    };
+    let (one, pair) = (Texts::One("a b c d"), Texts::Pair("a b", "a b c d"));
+    for (texts, add_special, last_text, all, expected) in [
+        (one, true, None, None, vec![0, 2, 3, 4, 5, 1]),
+        (one, false, None, None, vec![2, 3, 4, 5]),
+        (one, true, None, Some(6), vec![0, 2, 3, 4, 5, 1]),
+        (one, true, None, Some(4), vec![0, 2, 3, 1]),
+        (one, false, None, Some(3), vec![2, 3, 4]),
+        (one, true, Some(1), None, vec![0, 2, 1]),
+        (one, true, None, Some(1), vec![0, 1]), // what the model expects stays: the caller sees that it is too much
+        (pair, true, None, None, vec![0, 2, 3, 1, 2, 3, 4, 5, 1]),
+        (pair, true, Some(3), None, vec![0, 2, 3, 1, 2, 3, 4, 1]),
+        (pair, true, None, Some(8), vec![0, 2, 3, 1, 2, 3, 4, 1]),
+        (pair, true, None, Some(6), vec![0, 2, 1, 2, 3, 1]),
+        (pair, true, Some(1), Some(6), vec![0, 2, 3, 1, 2, 1]),
+    ] {
+        assert_eq!(
+            within(texts, add_special, last_text, all),
+            expected,
+            "{texts:?} {add_special} {last_text:?} {all:?}"
+        );
+    }
+    assert_eq!(within(one, true, None, None), tokenizer.encode("a b c d", true).expect("plain words"));
 }

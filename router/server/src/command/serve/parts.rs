@@ -85,6 +85,8 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         kept_bytes: config.worker.model_cache_size.0,
         model_backend: config.model.model_backend.word().to_owned(),
         trust_remote_code: config.model.trust_remote_code,
+        task: config.model.task.word().to_owned(),
+        pooling: config.model.pooling.said().map_or_else(String::new, |pooling| pooling.word().to_owned()),
     };
     Ok(EngineConfig {
         workers: workers(config)?,

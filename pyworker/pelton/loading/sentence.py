@@ -1,0 +1,117 @@
+"""Folders of sentence-transformers: `modules.json` names what follows the model, each module with a folder of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pelton_kernels.ops import Function, Pooling
+
+from pelton.loading.checkpoint import read_json
+from pelton.loading.config import Fields
+from pelton.loading.error import LoadError
+
+MODULES = "modules.json"
+# By the last word of torch's name of it; None: nothing is done.
+ACTIVATIONS: dict[str, Function | None] = {
+    "Identity": None,
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu_erf",
+    "SiLU": "silu",
+}
+# What config.json of a pooling calls those that are served.
+MODES: dict[str, Pooling] = {"cls_token": "first", "lasttoken": "last", "mean_tokens": "mean"}
+SHORT: dict[str, Pooling] = {"cls": "first", "lasttoken": "last", "mean": "mean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A layer behind the pooling, in the folder of this name."""
+
+    folder: str
+    width: int
+    height: int
+    has_bias: bool
+    activation: Function | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What follows the model."""
+
+    pooling: Pooling
+    dense: tuple[Dense, ...]
+    normalizes: bool
+
+
+def sentence_of(folder: Path) -> Sentence | None:
+    """None: the folder is none of sentence-transformers."""
+    if not (folder / MODULES).exists():
+        return None
+    modules = _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    dense = kinds.count("Dense")
+    ends = {True: ["Normalize"], False: []}
+    allowed = [["Transformer", "Pooling", *["Dense"] * dense, *end] for end in ends.values()]
+    if kinds not in allowed:
+        raise LoadError(
+            f"`{MODULES}` is {', '.join(kinds) or 'empty'}; supported: Transformer, Pooling, then Dense any number of times, "
+            "then Normalize or not"
+        )
+    if modules[0][1]:
+        raise LoadError(f"the Transformer in `{MODULES}` is in `{modules[0][1]}`; supported: the folder itself")
+    return Sentence(
+        pooling=_pooling(folder / modules[1][1]),
+        dense=tuple(_dense(folder, path) for kind, path in modules if kind == "Dense"),
+        normalizes=kinds[-1] == "Normalize",
+    )
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each, in order."""
+    listed = read_json(folder / MODULES, list)
+    found = []
+    for module in listed:
+        kind, path = (module.get(name) for name in ("type", "path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(path, str) or (path and Path(path).name != path):
+            raise LoadError(f"`{MODULES}` has {module!r}; supported: objects with a `type` and the `path` of a folder")
+        found.append((kind.rpartition(".")[2], path))
+    return found
+
+
+def _pooling(folder: Path) -> Pooling:
+    config = read_json(folder / "config.json")
+    if config.get("include_prompt") is False:
+        raise LoadError(f"`include_prompt` in {folder}/config.json is false; supported: true")
+    short = config.get("pooling_mode")
+    if isinstance(short, str):
+        if short not in SHORT:
+            raise LoadError(f"`pooling_mode` in {folder}/config.json is {short}; supported: {', '.join(SHORT)}")
+        return SHORT[short]
+    modes = [
+        name.removeprefix("pooling_mode_")
+        for name, value in config.items()
+        if name.startswith("pooling_mode_") and value is True
+    ]
+    if len(modes) != 1 or modes[0] not in MODES:
+        raise LoadError(
+            f"{folder}/config.json pools by {', '.join(modes) or 'nothing'}; supported: one of {', '.join(MODES)}"
+        )
+    return MODES[modes[0]]
+
+
+def _dense(folder: Path, path: str) -> Dense:
+    config: dict[str, Any] = read_json(folder / path / "config.json")
+    fields = Fields(config, f"{path}/")
+    name = str(config.get("activation_function") or "torch.nn.modules.activation.Tanh").rpartition(".")[2]
+    if name not in ACTIVATIONS:
+        raise LoadError(f"`{path}/activation_function` is {name}; supported: {', '.join(ACTIVATIONS)}")
+    return Dense(
+        path,
+        fields.count("in_features"),
+        fields.count("out_features"),
+        fields.flag("bias", default=True),
+        ACTIVATIONS[name],
+    )

@@ -1,0 +1,87 @@
+"""Models that give vectors, whose parts Pelton defines: an encoder or a decoder without its head, and what pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+import torch
+from pelton_kernels.program import Built
+
+from pelton.kv import Division, KvArena
+from pelton.loading import weights
+from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.native import numerics_of, tried
+from pelton.loading.pooling import Pooling
+from pelton.loading.task import Vectors
+from pelton.models.decoder import Trunk
+from pelton.models.encoder import Encoder
+from pelton.models.encoder_config import EncoderConfig
+from pelton.models.encoder_family import EncoderFamily
+from pelton.models.family import IGNORED, Family
+from pelton.models.pooled import PooledModel
+from pelton.quantization import Quantization
+
+
+class VectorSource:
+    """See `Source`."""
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        quantization: Quantization,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Compares the checkpoint's tensors with those that the config wants."""
+        family = vectors.family.as_stored(checkpoint.tensors)
+        self.name = family.name
+        self.config = vectors.config
+        self._vectors = vectors
+        self._names = {**family.names, **{f"head.{folder}.linear": [f"{folder}.linear"] for folder in vectors.dense}}
+        self._quantization = quantization
+        self._checkpoint = checkpoint
+        self._device = device
+        self._dtype = dtype
+        weights.check_sizes(vectors.config, {} if isinstance(family, EncoderFamily) else family.fields, checkpoint)
+        self._bare = weights.holdings(self._made(1), self._names, quantization)  # without weights and angles
+        weights.compare(self._bare, _ignored(family), quantization, checkpoint)
+
+    @property
+    def division(self) -> Division:
+        return self.config.division
+
+    @property
+    def pooling(self) -> Pooling:
+        return self._vectors.plan.report
+
+    def needed_bytes(self) -> int:
+        return weights.needed_bytes(self._bare, self._dtype)
+
+    def stored_bytes(self) -> int:
+        return weights.stored_bytes(self._bare, self._checkpoint)
+
+    def read(self, positions: int) -> Generator[int, None, PooledModel]:
+        model = self._made(positions).to(self._device)
+        holdings = weights.holdings(model, self._names, self._quantization)
+        yield from weights.read(holdings, self._checkpoint, self._dtype, self._device)
+        return model
+
+    def tried(self, model: PooledModel, arena: KvArena, positions: int) -> Built | None:
+        return tried(model, arena, positions, self._device)
+
+    def numerics_id(self, model: PooledModel) -> str:
+        return numerics_of(model, self._device, self._dtype)
+
+    def _made(self, positions: int) -> PooledModel:
+        config = self.config
+        trunk = Encoder(config, positions) if isinstance(config, EncoderConfig) else Trunk(config, positions)
+        return PooledModel(trunk, self._vectors.plan)
+
+
+def _ignored(family: EncoderFamily | Family) -> list[str]:
+    """What vectors do not need: of decoders the head that draws."""
+    if isinstance(family, EncoderFamily):
+        return list(family.ignored)
+    return [*IGNORED, rf"{re.escape(family.names['head'][0])}\.(weight|bias)"]

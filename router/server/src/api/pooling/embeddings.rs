@@ -1,0 +1,129 @@
+//! `/v1/embeddings`, and `/pooling`, which gives the vectors of any model that makes some.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use pelton_engine::{Gives, Pooling};
+use serde::Serialize;
+
+use super::{
+    List, PoolUsage,
+    fields::{Common, read_input},
+    json,
+    vectors::{activated, embedding},
+};
+use crate::{
+    api::{fields::Fields, stream::Head},
+    error::ApiError,
+    generate::{PoolInput, PoolRequest, Pooled},
+};
+
+/// How numbers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Float,
+    /// 32 bits each, little-endian.
+    Base64,
+}
+
+/// Texts that are to become vectors.
+#[derive(Debug)]
+pub(crate) struct EmbeddingRequest {
+    common: Common,
+    inputs: Vec<PoolInput>,
+    dimensions: Option<u32>,
+    encoding: Encoding,
+}
+
+impl EmbeddingRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let encoding = match fields.one_of("encoding_format", &["float", "base64"], "`float` or `base64`")? {
+            Some("base64") => Encoding::Base64,
+            _ => Encoding::Float,
+        };
+        let dimensions = fields.count("dimensions")?;
+        let common = Common::read(&mut fields)?;
+        let inputs = read_input(&mut fields)?;
+        fields.finish()?;
+        Ok(Self { common, inputs, dimensions, encoding })
+    }
+
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.common.model.as_deref()
+    }
+
+    pub(crate) fn take_request_id(&mut self) -> Option<String> {
+        self.common.request_id.take()
+    }
+
+    /// Checks what depends on the model.
+    pub(crate) fn check(&self, pooling: &Pooling) -> Result<(), ApiError> {
+        let Some(dimensions) = self.dimensions else { return Ok(()) };
+        match pooling.gives {
+            Gives::Embedding { .. } if (1..=pooling.width).contains(&dimensions) => Ok(()),
+            Gives::Embedding { .. } => {
+                Err(ApiError::invalid("dimensions", dimensions, format!("1 to {}, the model's own", pooling.width)))
+            }
+            Gives::Classes { .. } => {
+                let reason = "is for embeddings, and the model gives classes: leave it out";
+                Err(ApiError::Conflict { param: "dimensions".to_owned(), reason: reason.to_owned() })
+            }
+        }
+    }
+
+    /// What the engine has to do for it.
+    pub(crate) fn pool_request(&mut self) -> PoolRequest {
+        let inputs = std::mem::take(&mut self.inputs);
+        self.common.request(inputs, None)
+    }
+
+    /// The response, as JSON.
+    pub(crate) fn respond(&self, head: &Head, object: &'static str, pooled: &[Pooled], pooling: &Pooling) -> Vec<u8> {
+        let finished = |pooled: &Pooled| match &pooling.gives {
+            Gives::Embedding { normalize } => {
+                let dimensions = self.dimensions.map(|dimensions| dimensions as usize);
+                embedding(&pooled.vector, dimensions, self.common.is_finished.unwrap_or(*normalize))
+            }
+            Gives::Classes { activation, .. } if self.common.is_finished != Some(false) => {
+                activated(&pooled.vector, *activation)
+            }
+            Gives::Classes { .. } => pooled.vector.to_vec(),
+        };
+        let numbers = |vector: Vec<f32>| match self.encoding {
+            Encoding::Float => Numbers::Floats(vector),
+            Encoding::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                Numbers::Base64(BASE64_STANDARD.encode(bytes))
+            }
+        };
+        let usage = PoolUsage::of(pooled);
+        let vectors = pooled.iter().map(finished).map(numbers).enumerate();
+        if object == "embedding" {
+            let data = vectors.map(|(index, embedding)| EmbeddingItem { index, object, embedding }).collect();
+            json(&List { head, data, usage })
+        } else {
+            let data = vectors.map(|(index, data)| PoolingItem { index, object, data }).collect();
+            json(&List { head, data, usage })
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Debug, Serialize)]
+struct EmbeddingItem {
+    index: usize,
+    object: &'static str,
+    embedding: Numbers,
+}
+
+#[derive(Debug, Serialize)]
+struct PoolingItem {
+    index: usize,
+    object: &'static str,
+    data: Numbers,
+}

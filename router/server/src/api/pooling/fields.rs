@@ -1,0 +1,143 @@
+//! The fields that requests for vectors, classes and scores share.
+
+use serde_json::value::RawValue;
+
+use super::INPUTS_MAX;
+use crate::{
+    api::{
+        completion::parse_prompts,
+        fields::{Fields, shown},
+        models::read_model,
+        sampling::read_request_id,
+    },
+    error::ApiError,
+    generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation},
+};
+
+const INPUT: &str = "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
+
+/// What stands in every such request, beside what it is about.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) model: Option<String>,
+    pub(super) request_id: Option<String>,
+    /// `use_activation`, or `normalize`: whether embeddings are normalised, classes activated. `None`: as the model wants.
+    pub(super) is_finished: Option<bool>,
+    add_special: bool,
+    truncation: Truncation,
+    priority: Option<i32>,
+    user: Option<String>,
+}
+
+impl Common {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let (activation, normalize) = (fields.flag("use_activation")?, fields.flag("normalize")?);
+        if let (Some(one), Some(other)) = (activation, normalize)
+            && one != other
+        {
+            let reason = format!("is {other} and `use_activation` {one}; they mean the same");
+            return Err(ApiError::Conflict { param: fields.at("normalize"), reason });
+        }
+        Ok(Self {
+            model: read_model(fields)?,
+            request_id: read_request_id(fields)?,
+            is_finished: activation.or(normalize),
+            add_special: fields.flag("add_special_tokens")?.unwrap_or(true),
+            truncation: read_truncation(fields)?,
+            priority: fields.read("priority", "an integer of 32 bits")?,
+            user: fields.text("user")?,
+        })
+    }
+
+    pub(super) fn request(&self, inputs: Vec<PoolInput>, last_text_max: Option<u32>) -> PoolRequest {
+        PoolRequest {
+            inputs,
+            add_special: self.add_special,
+            truncation: self.truncation,
+            last_text_max,
+            priority: self.priority,
+            user: self.user.clone(),
+        }
+    }
+}
+
+/// -1: to what the model takes.
+fn read_truncation(fields: &mut Fields<'_>) -> Result<Truncation, ApiError> {
+    let name = "truncate_prompt_tokens";
+    let allowed = "-1, the model's length, or an integer from 1 to 4294967295";
+    match fields.read::<i64>(name, allowed)? {
+        None => Ok(Truncation::Never),
+        Some(-1) => Ok(Truncation::ToModel),
+        Some(tokens) => match u32::try_from(tokens) {
+            Ok(tokens) if tokens > 0 => Ok(Truncation::To(tokens)),
+            _ => Err(ApiError::invalid(fields.at(name), tokens, allowed)),
+        },
+    }
+}
+
+/// `input`, in all its forms.
+pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<Vec<PoolInput>, ApiError> {
+    let name = "input";
+    let Some(raw) = fields.raw(name) else {
+        return Err(ApiError::Missing { param: fields.at(name), allowed: INPUT });
+    };
+    let wrong = |got: String| ApiError::invalid(fields.at(name), got, INPUT);
+    let prompts = parse_prompts(raw, true).map_err(wrong)?;
+    check_count(&fields.at(name), prompts.len(), raw)?;
+    let first = raw.get().strip_prefix('[').map_or("", str::trim_start);
+    let is_list = first.starts_with(['[', '"']); // a list of token ids is one input
+    let content = |prompt| match prompt {
+        Prompt::Text { text, .. } => PoolContent::Text(text),
+        Prompt::Ids(ids) => PoolContent::Ids(ids),
+        Prompt::Chat { .. } => unreachable!("no chat is read from an `input`"),
+    };
+    let input = |(index, prompt)| {
+        let param = if is_list { format!("{}[{index}]", fields.at(name)) } else { fields.at(name) };
+        PoolInput { param, content: content(prompt) }
+    };
+    let inputs: Vec<PoolInput> = prompts.into_iter().enumerate().map(input).collect();
+    let is_empty = |input: &&PoolInput| match &input.content {
+        PoolContent::Text(text) => text.is_empty(),
+        PoolContent::Ids(ids) => ids.is_empty(),
+        PoolContent::Pair(..) => false,
+    };
+    match inputs.iter().find(is_empty) {
+        Some(empty) => Err(ApiError::invalid(empty.param.clone(), "empty", INPUT)),
+        None => Ok(inputs),
+    }
+}
+
+/// A bounded number of inputs, at least one.
+pub(super) fn check_count(param: &str, count: usize, raw: &RawValue) -> Result<(), ApiError> {
+    match count {
+        0 => Err(ApiError::invalid(param, shown(raw), format!("1 to {INPUTS_MAX} items"))),
+        count if count > INPUTS_MAX => {
+            Err(ApiError::invalid(param, format_args!("a list of {count} items"), format!("1 to {INPUTS_MAX} items")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A list of texts, or of objects that have one.
+pub(super) fn read_texts(param: &str, raw: &RawValue) -> Result<Vec<String>, ApiError> {
+    const TEXTS: &str = "a text, or a list of texts or of objects with a `text`";
+    let wrong = || ApiError::invalid(param, shown(raw), TEXTS);
+    let items: Vec<&RawValue> = match raw.get().as_bytes().first() {
+        Some(b'[') => serde_json::from_str(raw.get()).map_err(|_| wrong())?,
+        Some(b'"' | b'{') => vec![raw],
+        _ => return Err(wrong()),
+    };
+    check_count(param, items.len(), raw)?;
+    let text = |(index, item): (usize, &RawValue)| -> Result<String, ApiError> {
+        let path = format!("{param}[{index}]");
+        if item.get().starts_with('{') {
+            let mut object = Fields::of_value(path, item)?;
+            let text = object.need("text", "a text")?;
+            object.finish()?;
+            return Ok(text);
+        }
+        serde_json::from_str(item.get())
+            .map_err(|_| ApiError::invalid(path, shown(item), "a text, or an object with a `text`"))
+    };
+    items.into_iter().enumerate().map(text).collect()
+}

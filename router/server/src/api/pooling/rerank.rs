@@ -1,0 +1,107 @@
+//! `/rerank`, as Jina and Cohere have it: documents, best first.
+
+use pelton_engine::Pooling;
+use serde::Serialize;
+
+use super::{
+    PoolUsage,
+    fields::{Common, read_texts},
+    json,
+    score::{Pairs, Side},
+};
+use crate::{
+    api::{fields::Fields, stream::Head},
+    error::ApiError,
+    generate::{PoolRequest, Pooled},
+};
+
+/// A query, and documents to be put in order.
+#[derive(Debug)]
+pub(crate) struct RerankRequest {
+    common: Common,
+    pairs: Pairs,
+    /// 0: all.
+    top_n: usize,
+    return_documents: bool,
+}
+
+impl RerankRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let common = Common::read(&mut fields)?;
+        let query: String = fields.need("query", "a text")?;
+        let Some(raw) = fields.raw("documents") else {
+            return Err(ApiError::Missing {
+                param: "documents".to_owned(),
+                allowed: "a list of texts or of objects with a `text`",
+            });
+        };
+        let texts = read_texts("documents", raw)?;
+        let top_n = fields.count("top_n")?.unwrap_or(0) as usize;
+        let return_documents = fields.flag("return_documents")?.unwrap_or(true);
+        let last_text_max = fields.count("max_tokens_per_doc")?;
+        if last_text_max == Some(0) {
+            return Err(ApiError::invalid("max_tokens_per_doc", 0, "an integer, 1 or above"));
+        }
+        fields.finish()?;
+        let first = Side { param: "query".to_owned(), texts: vec![query] };
+        let second = Side { param: "documents".to_owned(), texts };
+        Ok(Self { common, pairs: Pairs { first, second, last_text_max }, top_n, return_documents })
+    }
+
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.common.model.as_deref()
+    }
+
+    pub(crate) fn take_request_id(&mut self) -> Option<String> {
+        self.common.request_id.take()
+    }
+
+    /// What the engine has to do for it.
+    pub(crate) fn pool_request(&self, pooling: &Pooling) -> Result<PoolRequest, ApiError> {
+        self.pairs.pool_request(&self.common, pooling, "/rerank")
+    }
+
+    /// The response, as JSON.
+    pub(crate) fn respond(&self, head: &Head, pooled: &[Pooled], pooling: &Pooling) -> Vec<u8> {
+        let mut ranked: Vec<(usize, f64)> =
+            self.pairs.scores(&self.common, pooled, pooling).into_iter().enumerate().collect();
+        ranked.sort_by(|one, other| other.1.total_cmp(&one.1)); // of equals the first stays first
+        if self.top_n > 0 {
+            ranked.truncate(self.top_n);
+        }
+        let documents = &self.pairs.second.texts;
+        let results = ranked.into_iter().map(|(index, relevance_score)| RerankItem {
+            index,
+            document: self.return_documents.then(|| Document { text: &documents[index] }),
+            relevance_score,
+        });
+        json(&RerankResponse {
+            id: &head.id,
+            model: &head.model,
+            usage: PoolUsage::of(pooled),
+            results: results.collect(),
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct RerankResponse<'a> {
+    id: &'a str,
+    model: &'a str,
+    usage: PoolUsage,
+    results: Vec<RerankItem<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RerankItem<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Document<'a>>,
+    relevance_score: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    text: &'a str,
+}

@@ -1,0 +1,161 @@
+//! `/score`: how well texts suit each other, and what a rerank is made of as well.
+//!
+//! A classifier with one class reads both texts together; an embedding model makes a vector of each, and their cosine counts.
+
+use std::sync::Arc;
+
+use pelton_engine::{Gives, Pooling};
+use serde::Serialize;
+
+use super::{
+    INPUTS_MAX, List, PoolUsage,
+    fields::{Common, read_texts},
+    json,
+    vectors::{activated, cosine},
+};
+use crate::{
+    api::{fields::Fields, stream::Head},
+    error::ApiError,
+    generate::{PoolContent, PoolInput, PoolRequest, Pooled},
+};
+
+/// The names that the two sides of a score go by.
+const SIDES: [(&str, &str); 4] =
+    [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")];
+
+/// One side of comparisons: a text for each, or one for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Side {
+    pub(super) param: String,
+    pub(super) texts: Vec<String>,
+}
+
+/// Texts to be compared: the first with the first, or one with all.
+#[derive(Debug)]
+pub(crate) struct ScoreRequest {
+    common: Common,
+    pairs: Pairs,
+}
+
+impl ScoreRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let common = Common::read(&mut fields)?;
+        let (first, second) = read_sides(&mut fields)?;
+        fields.finish()?;
+        let (one, many) = (first.texts.len(), second.texts.len());
+        if one != 1 && one != many {
+            let got = format!("a list of {one} texts, and `{}` one of {many}", second.param);
+            return Err(ApiError::invalid(first.param, got, "one text, or as many"));
+        }
+        Ok(Self { common, pairs: Pairs { first, second, last_text_max: None } })
+    }
+
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.common.model.as_deref()
+    }
+
+    pub(crate) fn take_request_id(&mut self) -> Option<String> {
+        self.common.request_id.take()
+    }
+
+    /// What the engine has to do for it.
+    pub(crate) fn pool_request(&self, pooling: &Pooling) -> Result<PoolRequest, ApiError> {
+        self.pairs.pool_request(&self.common, pooling, "/score")
+    }
+
+    /// The response, as JSON.
+    pub(crate) fn respond(&self, head: &Head, pooled: &[Pooled], pooling: &Pooling) -> Vec<u8> {
+        let scores = self.pairs.scores(&self.common, pooled, pooling).into_iter().enumerate();
+        let data = scores.map(|(index, score)| ScoreItem { index, object: "score", score }).collect();
+        json(&List { head, data, usage: PoolUsage::of(pooled) })
+    }
+}
+
+fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side), ApiError> {
+    for (first, second) in SIDES {
+        let (Some(one), Some(other)) = (fields.raw(first), fields.raw(second)) else { continue };
+        let side = |name: &str, raw| {
+            let param = fields.at(name);
+            Ok::<_, ApiError>(Side { texts: read_texts(&param, raw)?, param })
+        };
+        return Ok((side(first, one)?, side(second, other)?));
+    }
+    Err(ApiError::Missing {
+        param: "text_1".to_owned(),
+        allowed: "a text or a list of texts, and `text_2` too; or `queries` and `documents`",
+    })
+}
+
+/// What is compared with what.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    pub(super) first: Side,
+    pub(super) second: Side,
+    pub(super) last_text_max: Option<u32>,
+}
+
+impl Pairs {
+    /// Pairs for a classifier; for an embedding model each text once.
+    pub(super) fn pool_request(
+        &self,
+        common: &Common,
+        pooling: &Pooling,
+        route: &'static str,
+    ) -> Result<PoolRequest, ApiError> {
+        let Self { first, second, last_text_max } = self;
+        let single = |side: &Side, index: usize| PoolInput {
+            param: format!("{}[{index}]", side.param),
+            content: PoolContent::Text(side.texts[index].clone()),
+        };
+        let inputs: Vec<PoolInput> = match &pooling.gives {
+            Gives::Classes { labels, .. } if labels.len() == 1 => {
+                let firsts: Vec<Arc<str>> = first.texts.iter().map(|text| text.as_str().into()).collect();
+                let pair = |(index, text): (usize, &String)| PoolInput {
+                    param: format!("{}[{index}]", second.param),
+                    content: PoolContent::Pair(Arc::clone(&firsts[index % firsts.len()]), text.clone()),
+                };
+                second.texts.iter().enumerate().map(pair).collect()
+            }
+            Gives::Classes { labels, .. } => {
+                return Err(ApiError::WrongModelKind {
+                    gives: "several classes",
+                    refused: format!("{route} with a model of {} classes", labels.len()),
+                    instead: "/classify, or a model with one class or with embeddings".to_owned(),
+                });
+            }
+            Gives::Embedding { .. } => {
+                let firsts = (0..first.texts.len()).map(|index| single(first, index));
+                firsts.chain((0..second.texts.len()).map(|index| single(second, index))).collect()
+            }
+        };
+        assert!(inputs.len() <= 2 * INPUTS_MAX, "each side was bounded");
+        Ok(common.request(inputs, *last_text_max))
+    }
+
+    /// A score of each of the second side's texts.
+    pub(super) fn scores(&self, common: &Common, pooled: &[Pooled], pooling: &Pooling) -> Vec<f64> {
+        match &pooling.gives {
+            Gives::Classes { activation, .. } => {
+                let score = |pooled: &Pooled| match common.is_finished {
+                    Some(false) => f64::from(pooled.vector[0]),
+                    None | Some(true) => f64::from(activated(&pooled.vector, *activation)[0]),
+                };
+                pooled.iter().map(score).collect()
+            }
+            Gives::Embedding { .. } => {
+                let (firsts, seconds) = pooled.split_at(self.first.texts.len());
+                let of =
+                    |(index, second): (usize, &Pooled)| cosine(&firsts[index % firsts.len()].vector, &second.vector);
+                seconds.iter().enumerate().map(of).collect()
+            }
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ScoreItem {
+    index: usize,
+    object: &'static str,
+    score: f64,
+}
