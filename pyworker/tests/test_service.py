@@ -16,6 +16,7 @@ from pelton.rpc import worker_pb2 as pb
 from pelton_kernels._native import RECORDS_CHECKSUM, WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row, table
 from random_checkpoints import VOCAB, greedy
+from vector_checkpoints import classes, write
 from worker_process import DEADLINE_S, SharedFrames, Worker, hand_over, running
 
 PROMPT = [random.Random(4).randrange(VOCAB) for _ in range(10)]
@@ -83,6 +84,27 @@ def test_loading_tells_the_budget_first_and_the_model_last(worker: Worker, check
     assert report.block_size == 8
     assert report.numerics_id
     assert report.invariant
+
+
+def test_a_model_that_gives_vectors_says_so_and_takes_no_frames_of_another_width(
+    worker: Worker, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", "qwen3-classes")
+    nonce, _ = worker.handshake()
+    pooling = worker.load(folder)[-1].report.pooling
+    assert (pooling.width, pooling.kind, pooling.normalize, pooling.is_bidirectional) == (4, "classes", False, False)
+    assert (list(pooling.labels), pooling.activation) == ([f"LABEL_{at}" for at in range(4)], "sigmoid")
+    with worker.steps(nonce) as steps:
+        row = Row(3, 0, len(PROMPT), PROMPT, samples=False, pools=True)
+        steps.send(Plan(1, admits=[Admit(3)], appends=table(3, [9, 4]), rows=[row]))
+        assert steps.last_words(4) == pytest.approx(classes(folder, PROMPT).tolist(), rel=1e-3, abs=1e-3)
+
+    nonce, _ = worker.handshake()
+    report = worker.load(write(tmp_path / "wider", "bert"), task="embed", pooling="cls")[-1].report
+    assert (report.pooling.width, report.pooling.is_bidirectional) == (64, True)
+    with pytest.raises(grpc.RpcError) as error, worker.steps(nonce):
+        pass
+    assert "frames for vectors of 4 numbers; the model gives 64" in status_of(error)[1]
 
 
 def test_a_model_that_is_refused_says_why(worker: Worker, tmp_path: Path) -> None:

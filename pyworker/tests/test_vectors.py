@@ -263,6 +263,7 @@ REFUSALS: list[tuple[str, dict[str, str], str]] = [
     ),
     ("bert", {"model_backend": "transformers"}, "--model-backend transformers gives no vectors"),
     ("bert", {"max_model_len": "513"}, "--max-model-len 513 is more than the model's 512"),
+    ("bert", {"max_model_len": "401"}, "set --token-budget to at least 401, or --max-model-len to at most 400"),
     ("roberta", {"max_model_len": "513"}, "--max-model-len 513 is more than the model's 512"),
 ]
 
@@ -373,7 +374,7 @@ def test_a_model_that_was_kept_gives_the_same_bits(
     tmp_path: Path, folders: Path, variant: str, said: dict[str, str]
 ) -> None:
     fields: dict[str, object] = {
-        "kv_bytes": 8 << 20, "block_size": 8, "threads": 1, "slots": 8, "token_budget": 48, "device": "cpu", **said,
+        "kv_bytes": 8 << 20, "block_size": 8, "threads": 1, "slots": 8, "token_budget": TOKENS, "device": "cpu", **said,
     }  # fmt: skip
     wish = Wish(folders / variant, **fields)  # type: ignore[arg-type]
     loaded = load(folders / variant, **fields)
@@ -389,7 +390,7 @@ def test_a_model_that_was_kept_gives_the_same_bits(
             kept = end.value
     assert isinstance(kept, Kept)
     assert kept.pooling == loaded.pooling
-    assert (kept.token_budget, kept.budget.blocks) == (loaded.token_budget, loaded.budget.blocks)
+    assert (kept.budget.blocks, kept.budget.max_model_len) == (loaded.budget.blocks, loaded.budget.max_model_len)
     given = texts(10)
     for got, expected in zip(vectors(kept, given), vectors(loaded, given), strict=True):
         assert np.array_equal(got, expected)
@@ -400,17 +401,18 @@ def test_a_model_that_was_kept_gives_the_same_bits(
 def test_a_layer_behind_the_pooling_counts_among_the_files(tmp_path: Path) -> None:
     folder = pooled_by(write(tmp_path / "model", "bert"), "mean_tokens", dense=[torch.nn.Linear(64, 8)])
     before = fingerprint(folder)
-    pooled_by(folder, "cls_token")
+    change_json(folder / "1_Pooling" / "config.json", pooling_mode="cls")
     assert fingerprint(folder) != before
 
 
-def test_a_step_has_room_for_the_longest_text(folders: Path) -> None:
-    loaded = load(folders / "bert", token_budget=48, kv_bytes=0)
-    assert (loaded.budget.max_model_len, loaded.token_budget) == (512, 512)
-    # Two steps of 512 tokens, and for each of 8 requests a block of 8 that is not full.
-    assert loaded.budget.blocks == 2 * (512 // 8 + 8)
-    assert load(folders / "bert", token_budget=48, max_model_len=100).token_budget == 100
-    assert load(folders / "qwen3", token_budget=48, task="embed").token_budget == 48
+def test_a_text_that_must_be_in_one_step_is_no_longer_than_a_step(folders: Path) -> None:
+    assert load(folders / "bert", token_budget=600, kv_bytes=0).budget.max_model_len == 512
+    loaded = load(folders / "bert", token_budget=100, kv_bytes=0)
+    assert loaded.budget.max_model_len == 100
+    # Two steps of 100 tokens, and for each of 8 requests a block of 8 that is not full.
+    assert loaded.budget.blocks == 2 * (13 + 8)
+    assert load(folders / "qwen3", token_budget=48, task="embed").budget.max_model_len == 512
+    assert load(folders / "qwen3", token_budget=48, task="embed", pooling="mean").budget.max_model_len == 48
 
 
 def test_the_program_can_be_inspected(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:

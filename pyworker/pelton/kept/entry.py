@@ -142,7 +142,7 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         budget=planned,
         numerics_id=header["numerics_id"],
         slots=wish.slots,
-        token_budget=budget.step_tokens(wish, planned.max_model_len, pooling),
+        token_budget=wish.token_budget,
         program=program,
         pooling=pooling,
     )

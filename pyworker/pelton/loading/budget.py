@@ -89,6 +89,12 @@ def plan(
             f"--max-model-len {wish.max_model_len} is more than the model's {sizes.positions}: "
             f"set --max-model-len to at most {sizes.positions}"
         )
+    is_whole = pooling is not None and pooling.is_bidirectional
+    if is_whole and wish.max_model_len > wish.token_budget:
+        raise LoadError(
+            f"--max-model-len {wish.max_model_len}: a text of this model is in one step, and steps hold {wish.token_budget} tokens: "
+            f"set --token-budget to at least {wish.max_model_len}, or --max-model-len to at most {wish.token_budget}"
+        )
     longest = wish.max_model_len or _longest(wish, sizes, kv, limit_bytes - held_bytes - weights_bytes, pooling)
     activation_bytes = _activations(wish, sizes, kv, longest, pooling)
     fixed = held_bytes + weights_bytes + activation_bytes
@@ -133,16 +139,11 @@ def plan(
     )
 
 
-def step_tokens(wish: Wish, longest: int, pooling: Pooling | None) -> int:
-    """The most tokens of one step: where a request's tokens must be in one row, the longest request's at least."""
-    return max(wish.token_budget, longest) if pooling is not None and pooling.is_bidirectional else wish.token_budget
-
-
 def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> int:
     """Bytes beyond which more KV is of little use."""
     if pooling is not None and pooling.is_bidirectional:
         # Nobody looks at it after its step: two steps in flight, each with a block that is not full for each request.
-        blocks = _ceil(step_tokens(wish, longest, pooling), kv.block_size) + wish.slots
+        blocks = _ceil(wish.token_budget, kv.block_size) + wish.slots
         return 2 * blocks * len(kv.kinds) * kv.block_bytes
     plenty = max(CACHE_SHARE * wish.slots * USUAL_TOKENS, CACHE_SHARE * WHOLE_REQUESTS * longest, PLENTY_TOKENS)
     most = CACHE_SHARE * wish.slots * _ceil(longest, kv.block_size)
@@ -150,18 +151,21 @@ def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> i
 
 
 def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None) -> int:
-    """The longest context, at most the model's, of which one request fits into `room` beside its steps; one block at least."""
+    """The longest context, at most the model's (and, of a text that must be in one step, what a step holds), of which one request fits into `room` beside its steps; one block at least."""
+
+    is_whole = pooling is not None and pooling.is_bidirectional
+    positions = min(sizes.positions, wish.token_budget) if is_whole else sizes.positions
 
     def fits(places: int) -> bool:
-        longest = min(places * kv.block_size, sizes.positions)
+        longest = min(places * kv.block_size, positions)
         of_kv = kv.blocks_for(longest) * kv.block_bytes
         within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
         return within and _activations(wish, sizes, kv, longest, pooling) + max(of_kv, wish.kv_bytes) <= room
 
     # What a context takes grows with it, so the first one that does not fit can be searched by halving.
-    most = _ceil(min(sizes.positions, CONTEXT_MAX), kv.block_size)
+    most = _ceil(min(positions, CONTEXT_MAX), kv.block_size)
     places = bisect.bisect_left(range(1, most + 1), True, key=lambda count: not fits(count))
-    return min(max(1, places) * kv.block_size, sizes.positions)
+    return min(max(1, places) * kv.block_size, positions)
 
 
 def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
@@ -177,7 +181,7 @@ def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int, pooling: P
     """An upper bound: everything that a layer makes, as if nothing were given back within it."""
     heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
     per_token = 6 * sizes.width + 2 * heads + 2 * sizes.heads * sizes.head_dim + 3 * sizes.mlp_width
-    step = step_tokens(wish, longest, pooling) * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
+    step = wish.token_budget * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
     tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
     # Logits, their copy while they are sorted, and the counts that penalties need.
     drawing = wish.slots * (sizes.vocab if pooling is None else pooling.width) * (4 + 4 + 4)

@@ -95,9 +95,10 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, pooling=source.pooling)
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(
-            "the context is %d tokens instead of the model's %d: more does not fit; raise --memory-limit or --kv-memory",
+            "the context is %d tokens instead of the model's %d: more does not fit; raise %s",
             planned.max_model_len,
             config.positions,
+            "--token-budget" if planned.max_model_len == wish.token_budget else "--memory-limit or --kv-memory",
         )
     total = source.stored_bytes()
     yield Progress("reading weights", 0, total, planned)
@@ -109,8 +110,9 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("trying a step", total, total)
         built = source.tried(model, arena, planned.max_model_len)
     numerics = f"{source.numerics_id(model)}{division.numerics}"
-    tokens = budget.step_tokens(wish, planned.max_model_len, source.pooling)
-    return Loaded(source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, tokens, built)
+    return Loaded(
+        source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built
+    )
 
 
 def _read(source: Source, positions: int, total: int) -> Generator[Progress, None, Model]:
