@@ -45,7 +45,9 @@ class Layout:
     row_starts: Ints  # [rows]
     pending_at: Indices  # [pending]: places in `ids`
     pending_slots: Indices  # [pending]: whose latest token stands there
-    drawn_rows: NDArray[np.intp]  # [draws]: rows that sample, one with drafts once more for each of them; or that pool, as the model does
+    drawn_rows: NDArray[
+        np.intp
+    ]  # [draws]: rows that sample, one with drafts once more for each of them; or that pool, as the model does
     drawn_results: NDArray[np.intp]  # [draws]: their places among the results
     drawn_at: Indices  # [draws]: places of the tokens behind which they are drawn
     drawn_slots: Ints  # [draws]

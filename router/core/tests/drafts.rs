@@ -20,7 +20,7 @@ fn repeats(id: u64) -> NewRequest {
 
 fn draws(plan: &Plan, tokens: &[TokenId]) -> StepResults {
     let draws = tokens.iter().map(|&token| Some(RowResult { token, logprobs: None })).collect();
-    StepResults { step: plan.step, took_us: 0, draws }
+    StepResults { step: plan.step, took_us: 0, draws, ..StepResults::default() }
 }
 
 fn told(core: &mut Core) -> Vec<TokenId> {
@@ -48,7 +48,16 @@ fn of_the_drafts_of_a_row_those_count_that_are_drawn_and_one_token_behind_them()
         step(&mut core, 3);
         told(&mut core);
         let plan = next(&mut core);
-        let row = Row { slot: SlotId(0), start: 9, count: 4, known: 4, drafts: 3, samples: true, masked: false };
+        let row = Row {
+            slot: SlotId(0),
+            start: 9,
+            count: 4,
+            known: 4,
+            drafts: 3,
+            samples: true,
+            masked: false,
+            pools: false,
+        };
         assert_eq!((&plan.rows[..], &plan.tokens[..]), (&[row][..], &[3, 4, 5, 6][..]));
         assert_eq!(core.plan(GROUP, Micros(0)), None, "nothing is planned behind drafts");
         for wrong in [&drawn[..3], &[4, 5, 6, 7, 8]] {
