@@ -311,6 +311,7 @@ impl Driver {
                         && self.last_not_finite.is_none_or(|last| last.elapsed() >= NOT_FINITE_INTERVAL)
                     {
                         self.last_not_finite = Some(Instant::now());
+                        self.groups[index].reject();
                         return self.distrust(index, &Garbage::NotFinite { step: results.step.0, request });
                     }
                     for request in not_finite {
@@ -323,11 +324,14 @@ impl Driver {
                     }
                     let core = self.core.as_mut().expect("a worker was attached");
                     if let Err(error) = core.commit(id, results) {
+                        self.groups[index].reject();
                         return self.distrust(index, &Garbage::Commit(error));
                     }
                     self.stats.steps += 1;
                     for (request, tokens) in computed {
-                        self.suspects.computed(request, tokens);
+                        if self.journal.contains(request) {
+                            self.suspects.computed(request, tokens);
+                        }
                     }
                     self.tell_events();
                     self.ask_for_masks(index);

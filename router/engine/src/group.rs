@@ -32,6 +32,8 @@ pub(crate) struct Group {
     /// Where its masks go; as long as `port` is.
     masks: Option<Arc<MaskWriter>>,
     in_flight: VecDeque<InFlight>,
+    /// The step whose results were read last: if they are not believed, it was not read.
+    judged: Option<InFlight>,
     /// Who holds each slot, and the log-probabilities it asked for.
     slots: Vec<Option<(RequestId, Option<u32>)>>,
     flattened: Flattened,
@@ -88,6 +90,7 @@ impl Group {
             port: None,
             masks: None,
             in_flight: VecDeque::new(),
+            judged: None,
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
             slowest_token: Duration::ZERO,
@@ -142,6 +145,7 @@ impl Group {
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
         (self.port, self.masks, self.condemned, self.reaches_host) = (None, None, None, false);
         self.slowest_token = Duration::ZERO;
+        self.judged = None;
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
     }
@@ -221,6 +225,7 @@ impl Group {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
                 self.void_rows_behind(&step, &results);
+                let took = took.min(step.submitted.elapsed()); // whatever the worker's clock says
                 // A step that only moves blocks compiles nothing, and says nothing of what a token takes.
                 if step.tokens > 0 {
                     if self.slowest_token.is_zero() {
@@ -230,9 +235,18 @@ impl Group {
                 }
                 let parts = step.rows.iter().filter(|row| !row.samples);
                 let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
-                Polled::Step { results, computed, not_finite, rows: step.rows.len(), took }
+                let rows = step.rows.len();
+                self.judged = Some(step);
+                Polled::Step { results, computed, not_finite, rows, took }
             }
             Err(garbage) => Polled::Garbage(garbage),
+        }
+    }
+
+    /// The results that were read last are not believed: their step is written down and suspected with those behind it.
+    pub(crate) fn reject(&mut self) {
+        if let Some(step) = self.judged.take() {
+            self.in_flight.push_front(step);
         }
     }
 
