@@ -87,14 +87,14 @@ def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(e
 def test_vectors_of_rows_that_pool_go_out_behind_the_other_results(end):
     pools = 4
     words = [2, 0, 3, 3, 0, pools, 0, 0]
-    header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0]
+    header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 1]
     signed = checksum(header, words, [7, 8, 9])
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
     end.accept_plan(struct.pack(f"<{18 + 8 + 3}I", *header, *words, 7, 8, 9))
     assert end.wait(0.0) == 0
     region(end, 0, "pooled", torch.float32)[0] = torch.tensor([0.5, -1.0, 2.0, 4.0])
     end.publish(0, 0, 1)
-    assert struct.unpack("<16I", end.result_bytes(0)[:64])[9] == 1
+    assert struct.unpack("<16I", end.result_bytes(0)[:64])[10] == 1
     assert struct.unpack("<4f", end.result_bytes(0)[76:]) == (0.5, -1.0, 2.0, 4.0)
 
 
