@@ -82,14 +82,15 @@ def random_model(shape: str, slots: int) -> Loaded:
     kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, "bfloat16")
     model = Decoder(config, POSITIONS)
     cpu = torch.device("cpu")
-    for holding in weights.holdings(model, family, quantization_of({}, "auto", "")):
+    names = family.names | ({"head": family.names["embedding"]} if config.is_tied else {})
+    for holding in weights.holdings(model, names, quantization_of({}, "auto", "")):
         tensors = [torch.randn(want.shape) * 0.02 for _, want in holding.wanted]
         holding.leaf.take(tensors, torch.bfloat16, cpu)
     arena = KvArena(kv, slots * -(-(CONTEXT + FRAMES) // BLOCK), cpu)
     budget = Budget(0, 0, 0, kv.block_bytes, arena.blocks, BLOCK, POSITIONS, 0, POSITIONS // BLOCK)
     numerics = ops.numerics_id(cpu, torch.bfloat16)
     return Loaded(
-        family,
+        family.name,
         model,
         arena,
         budget,
@@ -125,7 +126,7 @@ def serve(steps: Steps, rows: int) -> tuple[list[float], float, list[int]]:
     """Microseconds of each decode step, the share of time between them, and what the last step drew."""
     capacities = {
         "frames": FRAMES, "slots": rows, "tokens": rows * CONTEXT, "appends": rows * 8, "copies": 0, "biases": 0,
-        "suppressed": 0, "history": 0, "top_logprobs": 0, "saves": 0, "loads": 0,
+        "suppressed": 0, "history": 0, "top_logprobs": 0, "saves": 0, "loads": 0, "pooled_width": 0,
     }  # fmt: skip
     end = WorkerEnd.inline(capacities, 1)
     for plan in plans(rows):

@@ -9,6 +9,8 @@ use pelton_core::Core;
 /// Seeds of worlds that once found a bug.
 const REGRESSIONS: [u64; 0] = [];
 const WORLDS: u64 = 10_000;
+/// Of each: after so many most of what can happen in a world has. The example lives longer.
+const ACTIONS: usize = 600;
 
 #[test]
 fn in_every_world_each_request_gets_the_tokens_it_gets_alone_and_all_blocks_come_home() {
@@ -21,11 +23,11 @@ fn in_every_world_each_request_gets_the_tokens_it_gets_alone_and_all_blocks_come
             if seed >= WORLDS {
                 return seen;
             }
-            seen.add(&sim::live(seed, 1_000));
+            seen.add(&sim::live(seed, ACTIONS));
         }
     };
     let mut seen = sim::Seen::default();
-    REGRESSIONS.into_iter().for_each(|seed| seen.add(&sim::live(seed, 1_000)));
+    REGRESSIONS.into_iter().for_each(|seed| seen.add(&sim::live(seed, ACTIONS)));
     std::thread::scope(|scope| {
         let lives: Vec<_> = (0..threads).map(|_| scope.spawn(live_on)).collect();
         lives.into_iter().for_each(|lived| seen.add(&lived.join().expect("the world's seed was printed")));

@@ -74,7 +74,9 @@ fn a_recorded_world_replays_bit_for_bit_and_every_request_has_its_story() {
         assert!(replay.plans >= lived.steps, "each plan was compared");
         let stories = replay.stories.values();
         let count = |is: fn(&End) -> bool| stories.clone().filter(|story| is(&story.end)).count() as u64;
-        assert_eq!(count(|end| matches!(end, End::Finished(_))), lived.finished_by_length + lived.finished_by_stop);
+        let drew = lived.finished_by_length + lived.finished_by_stop;
+        let gave_vectors = lived.vectors_of_last + lived.vectors_of_all;
+        assert_eq!(count(|end| matches!(end, End::Finished(_))), drew + gave_vectors);
         assert_eq!(count(|end| *end == End::Stopped), lived.finished_from_outside);
         assert_eq!(count(|end| *end == End::Expired), lived.expired);
         assert_eq!(count(|end| *end == End::Open || *end == End::Unseen), 0);

@@ -182,8 +182,9 @@ impl Play {
 
 /// The header of a result that no sound worker writes.
 fn forged(deed: Deed, plan: &FrameHeader) -> Option<ResultHeader> {
-    let FrameHeader { step_lo, step_hi, epoch, rows, top, .. } = *plan;
-    let honest = ResultHeader { step_lo, step_hi, epoch, rows, top, status: STATUS_OK, ..ResultHeader::default() };
+    let FrameHeader { step_lo, step_hi, epoch, rows, top, draws, .. } = *plan;
+    let honest =
+        ResultHeader { step_lo, step_hi, epoch, rows, top, draws, status: STATUS_OK, ..ResultHeader::default() };
     match deed {
         Deed::ForgeChecksum => Some(ResultHeader { checksum_lo: 1, ..honest }),
         Deed::ForgeStep => Some(ResultHeader { step_lo: step_lo - 1, ..honest }),

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> String {
-        match TokensRequest::read(body.as_bytes()).map_err(TokensRequest::renamed) {
+        match TokensRequest::read(body.as_bytes()) {
             Ok(_) => String::new(),
             Err(error) => error.to_string().split('`').nth(1).unwrap_or_default().to_owned(),
         }
