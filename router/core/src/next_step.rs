@@ -75,9 +75,10 @@ impl NextStep {
         running.last_row == self.step
     }
 
-    /// Until `keep_nothing`, rows leave this many tokens of the step to others.
-    pub(crate) fn keep(&mut self, tokens: u32) {
-        self.kept = tokens;
+    /// Until `keep_nothing`, rows leave a token of the step to others, unless it is the only one: whoever comes later may have
+    /// no block for it, while those before wait for the token.
+    pub(crate) fn keep_one(&mut self) {
+        self.kept = u32::from(self.left.tokens > 1);
     }
 
     /// Until `keep_nothing`, rows leave half of what is left now of the step to others.

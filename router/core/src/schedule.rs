@@ -41,7 +41,7 @@ impl Core {
     pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) -> Prompts {
         let prompts = self.prompts(group);
         if prompts.has_short || prompts.has_long {
-            next.keep(1); // with more that draw than tokens in a step, prompts would wait for ever
+            next.keep_one(); // with more that draw than tokens in a step, prompts would wait for ever
         }
         let drafting = self.drafting(group, prompts.has_short || prompts.has_long);
         self.plan_rows(group, RowKind::OneToken, drafting, next);
