@@ -211,7 +211,8 @@ impl NextStep {
         self.sources.push(copy.from);
     }
 
-    /// How many drafts a row of one token behind `start` others may have, of at most `most`, so that `reserved` tokens are left for others, and it takes no longer than it should.
+    /// How many drafts a row of one token behind `start` others may have, of at most `most`, so that `reserved` tokens are left
+    /// for others, and it takes no longer than it should.
     pub(crate) fn drafts_max(&self, start: u32, most: u32, reserved: u32) -> u32 {
         let left = self.left.tokens.saturating_sub(self.kept).saturating_sub(reserved).saturating_sub(1);
         let most = most.min(left);
