@@ -187,10 +187,7 @@ impl Driver {
             return;
         };
         for order in orders {
-            if let Some((place, fault)) = disk.order(order, memory) {
-                self.stats.disk_faults += 1;
-                core.disk_done(place, Err(fault));
-            }
+            disk.order(order, memory);
         }
     }
 }

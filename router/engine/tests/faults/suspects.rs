@@ -1,6 +1,9 @@
 //! Requests that kill whatever worker computes them: they are found, and their neighbours see nothing.
 
-use crate::rig::{Case, Outcome, POISON, Rig, dies_of_poison, innocents, poisoned_later};
+use crate::{
+    rig::{Case, Outcome, POISON, Rig, dies_of_poison, innocents, play, poisoned_later},
+    worker::{Deed, Fault},
+};
 
 #[track_caller]
 fn found(workers: usize, guilty: &[(usize, Case)]) {
@@ -65,6 +68,21 @@ fn one_that_is_alone_from_the_start_is_refused_after_three_workers() {
         outcome.is_undisturbed(case);
     }
     assert_eq!(rig.stop().worker_restarts, 3);
+}
+
+/// Its only step is the one that nobody believes: that step is suspected, though its results were read.
+#[test]
+fn one_for_which_workers_answer_garbage_is_refused_after_three_of_them() {
+    let rig = Rig::start(&[play(Fault::Of(POISON, Deed::DenyToken), u32::MAX)]);
+    let case = Case::new(vec![POISON], 1);
+    let outcome = rig.serve(std::slice::from_ref(&case));
+    assert!(outcome[0].failure(&case).contains("3 workers ended"));
+    let after = innocents(5);
+    for (case, outcome) in after.iter().zip(rig.serve(&after)) {
+        outcome.is_undisturbed(case);
+    }
+    let stats = rig.stop();
+    assert_eq!((stats.worker_restarts, stats.bad_frames.stale), (3, 3));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::{env, thread, time::Duration};
 
 use pelton_frame::{
-    Bell, Bounds, FrameHeader, Memory, RESULT_NOT_FINITE, Region, ResultHeader, STATUS_FAILED, STATUS_OK, Waited,
+    Bell, Bounds, FrameHeader, Memory, RESULT_NOT_FINITE, RESULT_UNSAMPLED, Region, ResultHeader, STATUS_FAILED,
+    STATUS_OK, Waited,
 };
 use pelton_link_testing::{Answers, Door, Script, Steps, serve};
 use pelton_rpc::v1::{Budget, Full, Kind, LoadProgress, LoadRequest, ModelReport, Pooling, kind};
@@ -61,6 +62,8 @@ pub(crate) enum Deed {
     DrawNonsense,
     /// Says that the logits are not finite; for `Fault::Of`, those of the rows with the token.
     NotFinite,
+    /// Says that a mask was missing, where no row has one.
+    DenyToken,
 }
 
 /// The ignored test that is the worker.
@@ -169,7 +172,11 @@ impl Play {
             Fault::Of(token, _) => row.tokens.contains(&token),
             Fault::Nowhere | Fault::At(..) => true,
         };
-        let flag = |row: &Drawn| if deed == Some(Deed::NotFinite) && is_meant(row) { RESULT_NOT_FINITE } else { 0 };
+        let flag = |row: &Drawn| match deed {
+            Some(Deed::NotFinite) if is_meant(row) => RESULT_NOT_FINITE,
+            Some(Deed::DenyToken) if is_meant(row) => RESULT_UNSAMPLED,
+            _ => 0,
+        };
         memory.write(frame, Region::Sampled, &rows.iter().map(drawn).collect::<Vec<_>>());
         memory.write(frame, Region::Flags, &rows.iter().map(flag).collect::<Vec<_>>());
         memory.write(frame, Region::ChosenLogprob, &vec![0; rows.len()]);
