@@ -7,7 +7,8 @@
 //!   * that wait for blocks from disk,
 //!   * whose next tokens are being computed for another request: they are shared as soon as they are there,
 //!   * that no single step could compute, while another such prompt is under way: short ones pass, and long ones come one
-//!     by one, each with at least half of every step.
+//!     by one, each with at least half of every step. These are set aside, so that thousands of them cost those behind them no look;
+//!     the first of them are brought back when a group has no long prompt under way.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::epoch::{Owner, Running};
 use crate::hit::{Hit, LowerBlock};
 use crate::kinds::Kinds;
 use crate::lengths::{Growth, peak};
-use crate::live::RequestKey;
+use crate::live::{Place, RequestKey};
 use crate::next_step::NextStep;
 use crate::queue::Ticket;
 use crate::table::Table;
@@ -26,9 +27,9 @@ use crate::{Copy, Event, Goal, GroupId, Load, Missed, StepId, Wait};
 
 /// How many requests are looked at in vain in one step, so that its cost has a bound.
 const PASSED_OVER_MAX: usize = 64;
-/// How many long prompts behind another one are passed over besides, unlooked at: those behind them shall get their look.
-const LONG_PASSED_OVER_MAX: usize = 2_048;
-/// How many of these are looked at all the same where a look is thorough: what they find in a cache may have grown.
+/// How many of those that stand aside are brought back when a group could begin with one of them.
+const BROUGHT_BACK_MAX: usize = 8;
+/// And where a look is thorough, whether one could or not: what they find in a cache may have grown.
 const LOOKED_AT_AGAIN_MAX: usize = 16;
 
 enum Choice {
@@ -51,7 +52,7 @@ struct Outlook {
 impl Core {
     /// Admits waiting requests as long as the step and the group have room.
     pub(crate) fn admit_waiting(&mut self, group: GroupId, next: &mut NextStep) {
-        if self.requests.waiting().len() == 0 {
+        if self.requests.waiting_count() == 0 {
             return;
         }
         self.requests.looks.next(self.groups.len());
@@ -66,22 +67,12 @@ impl Core {
             return;
         }
         let mut outlooks = self.outlooks();
-        let mut passed_over: Vec<Ticket> = Vec::new();
-        let (mut unlooked_at, mut looked_at_again) = (0, 0);
+        let brought_back = self.bring_back_long(&outlooks);
+        let mut passed_over: Vec<(Ticket, Wait)> = Vec::new();
         while !next.is_full()
-            && passed_over.len() - unlooked_at < PASSED_OVER_MAX
+            && passed_over.len() < PASSED_OVER_MAX
             && let Some(ticket) = self.requests.pop_waiting()
         {
-            if unlooked_at < LONG_PASSED_OVER_MAX && self.surely_waits_for_a_long_prompt(ticket.key, &outlooks) {
-                if self.requests.looks.is_thorough() && looked_at_again < LOOKED_AT_AGAIN_MAX {
-                    looked_at_again += 1;
-                } else {
-                    unlooked_at += 1;
-                    self.requests.wait_for(ticket.key, Wait::LongPrompt);
-                    passed_over.push(ticket);
-                    continue;
-                }
-            }
             let choice = if next.takes_admit(self.requests.get(ticket.key)) {
                 self.choose(group, ticket.key, &mut outlooks)
             } else {
@@ -98,7 +89,7 @@ impl Core {
                 Choice::NoRoom(reason) => (reason, false),
             };
             self.requests.wait_for(ticket.key, reason);
-            passed_over.push(ticket);
+            passed_over.push((ticket, reason));
             if !others_pass {
                 break;
             }
@@ -106,15 +97,23 @@ impl Core {
         if next.is_full() && passed_over.is_empty() {
             self.requests.first_waits_for(Wait::Step);
         }
-        for ticket in passed_over {
-            self.requests.put_back(ticket);
+        for (ticket, reason) in passed_over {
+            match reason {
+                Wait::LongPrompt => self.requests.set_aside(ticket),
+                _ => self.requests.put_back(ticket),
+            }
         }
+        brought_back.into_iter().for_each(|place| self.requests.set_aside_again(place));
     }
 
-    /// Whether it was too long for one step when it was looked at last, and each group still has such a prompt under way.
-    fn surely_waits_for_a_long_prompt(&self, key: RequestKey, outlooks: &BTreeMap<GroupId, Outlook>) -> bool {
-        self.requests.get(key).account.waits_for(Wait::LongPrompt)
-            && outlooks.values().all(|outlook| outlook.has_long_prompt)
+    /// Lets some of those be looked at that stand aside.
+    fn bring_back_long(&mut self, outlooks: &BTreeMap<GroupId, Outlook>) -> Vec<Place> {
+        let may_begin = outlooks.values().any(|outlook| !outlook.has_long_prompt);
+        self.requests.bring_back(match () {
+            () if self.requests.looks.is_thorough() => LOOKED_AT_AGAIN_MAX,
+            () if may_begin => BROUGHT_BACK_MAX,
+            () => 0,
+        })
     }
 
     fn outlooks(&self) -> BTreeMap<GroupId, Outlook> {
@@ -240,6 +239,7 @@ impl Core {
         let counted = |blocks: usize| u32::try_from(blocks).expect("blocks are counted by u32");
         let running = Running {
             owner: Owner::Serves(key),
+            standing: ticket.standing(),
             tenant: request.party.tenant,
             table,
             appended: 0,
@@ -257,7 +257,7 @@ impl Core {
             last_row: StepId(0),
             last_step: StepId(0),
         };
-        let slot = epoch.occupy(ticket.place, running);
+        let slot = epoch.occupy(running);
         next.admit(slot, epoch.running_mut(slot), request);
         epoch.transfers.load(slot, loads);
         plan_loads(epoch, next);

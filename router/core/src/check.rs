@@ -33,6 +33,8 @@ impl Core {
         for ticket in self.requests.waiting() {
             assert_eq!(self.requests.get(ticket.key).home, Home::Queue);
         }
+        let at_home = self.requests.iter().filter(|(_, request)| request.home == Home::Queue).count();
+        assert_eq!(self.requests.waiting_count(), at_home, "each waits once");
         self.requests.check();
         let epochs = self.groups.values().filter_map(|group| group.epoch.as_ref());
         self.tiers.check(epochs.flat_map(|epoch| {
@@ -56,8 +58,9 @@ fn check_epoch(id: GroupId, epoch: &Epoch, requests: &Requests, config: &CoreCon
     epoch.check_frontiers();
     let serving = in_use().filter(|running| matches!(running.owner, Owner::Serves(_))).count();
     assert_eq!(serving, epoch.order.len(), "the order holds all that serve");
-    for &(place, slot) in &epoch.order {
-        assert_eq!(requests.get(epoch.served(slot)).place, place);
+    for &(standing, slot) in &epoch.order {
+        assert_eq!(epoch.running(slot).standing, standing);
+        assert_eq!(requests.get(epoch.served(slot)).place.id, standing.id);
     }
     for (slot, running) in (0..).map(SlotId).zip(&epoch.slots) {
         if let Some(running) = running {

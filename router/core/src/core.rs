@@ -235,7 +235,7 @@ impl Core {
                 assert_eq!(self.kinds.fulls() as usize, self.kinds.count(), "one row has the blocks of all its tokens");
             }
         }
-        let waiting = self.requests.waiting().len();
+        let waiting = self.requests.waiting_count();
         if waiting >= self.config.max_waiting {
             return Err(Refusal::QueueFull { waiting, limit: self.config.max_waiting });
         }
@@ -409,7 +409,7 @@ impl Core {
     /// What there is now, and what has happened.
     pub fn counts(&self) -> Counts {
         let mut counts = self.totals;
-        counts.waiting = self.requests.waiting().len();
+        counts.waiting = self.requests.waiting_count();
         (counts.pins, counts.blocks_pinned) = (self.pins.len(), self.pins.blocks());
         counts.held = self.requests.held();
         counts.running = self.requests.len() - counts.waiting - counts.held;

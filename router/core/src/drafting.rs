@@ -42,10 +42,10 @@ impl Core {
             }
         }
         let prices = self.groups[&group].cost.prices();
-        let others_want_room = has_prompts || self.requests.waiting().len() > 0;
+        let others_want_room = has_prompts || self.requests.waiting_count() > 0;
         // Whoever runs may have a row, and who is admitted: with the drafts they are no more than the slots.
         let running = u32::try_from(epoch.order.len()).expect("slots are counted by u32");
-        let waiting = u32::try_from(self.requests.waiting().len()).unwrap_or(u32::MAX);
+        let waiting = u32::try_from(self.requests.waiting_count()).unwrap_or(u32::MAX);
         let enter = (self.config.max_running - running.min(self.config.max_running)).min(waiting);
         let draws = self.config.limits.slots - running - enter;
         let part = if others_want_room { PART_BESIDE_PROMPTS } else { 1 };

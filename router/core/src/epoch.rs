@@ -39,7 +39,8 @@ pub(crate) enum Owner {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) owner: Owner,
-    pub(crate) tenant: u64, // of its request
+    pub(crate) standing: Place, // see `Ticket::standing`
+    pub(crate) tenant: u64,     // of its request
     pub(crate) table: Table,
     pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
@@ -107,7 +108,7 @@ pub(crate) struct Epoch {
     pub(crate) slots: Vec<Option<Running>>, // by SlotId
     pub(crate) free: Vec<SlotId>,           // the next one last
     pub(crate) drops: Vec<SlotId>,          // freed since the last plan
-    pub(crate) order: Vec<(Place, SlotId)>, // those that serve, by place
+    pub(crate) order: Vec<(Place, SlotId)>, // those that serve, by their standing
     pub(crate) in_flight: VecDeque<Sent>,   // oldest first
     /// What those that serve are about to make findable: the next block of known tokens, or the end of a prompt. Who
     /// needs the same waits for it instead of computing it too.
@@ -202,19 +203,19 @@ impl Epoch {
     }
 
     /// Puts a request into a free slot.
-    pub(crate) fn occupy(&mut self, place: Place, running: Running) -> SlotId {
+    pub(crate) fn occupy(&mut self, running: Running) -> SlotId {
         let slot = self.free.pop().expect("the caller saw a free slot");
         assert!(self.slots[slot.index()].is_none(), "{slot:?} is free");
+        let at = self.order.partition_point(|&(other, _)| other < running.standing);
+        self.order.insert(at, (running.standing, slot));
         self.slots[slot.index()] = Some(running);
-        let at = self.order.partition_point(|&(other, _)| other < place);
-        self.order.insert(at, (place, slot));
         slot
     }
 
     /// Sends a request back to the queue, once the steps in flight that name it have committed.
     pub(crate) fn preempt(&mut self, slot: SlotId, requests: &mut Requests) {
         let key = self.served(slot);
-        self.take_out_of_order(requests.get(key).place);
+        self.take_out_of_order(slot);
         self.running_mut(slot).owner = Owner::Yields(key);
         self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
@@ -225,7 +226,7 @@ impl Epoch {
     pub(crate) fn leave(&mut self, slot: SlotId, requests: &mut Requests) {
         let key = match self.running(slot).owner {
             Owner::Serves(key) => {
-                self.take_out_of_order(requests.get(key).place);
+                self.take_out_of_order(slot);
                 key
             }
             Owner::Yields(key) => key,
@@ -355,8 +356,9 @@ impl Epoch {
         self.blocks.index_tail(request, &running.table, running.committed);
     }
 
-    fn take_out_of_order(&mut self, place: Place) {
-        let at = self.order.binary_search_by_key(&place, |&(place, _)| place).expect("it served");
+    fn take_out_of_order(&mut self, slot: SlotId) {
+        let standing = self.running(slot).standing;
+        let at = self.order.binary_search_by_key(&standing, |&(standing, _)| standing).expect("it served");
         self.order.remove(at);
     }
 }

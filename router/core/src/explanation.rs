@@ -308,11 +308,6 @@ impl Account {
         (self.reason, self.look) = (reason, looks.count);
     }
 
-    /// Whether it was found to wait for this when it was looked at last.
-    pub(crate) fn waits_for(&self, reason: Wait) -> bool {
-        self.reason == reason
-    }
-
     /// It is kept back from now on.
     pub(crate) fn hold(&mut self, looks: &Looks) {
         self.wait_for(Wait::Held, looks);
@@ -332,8 +327,9 @@ impl Account {
     fn book(&mut self, looks: &Looks) {
         let waited = looks.now.0.saturating_sub(self.since.0);
         let without_worker = (looks.outage() - self.outage).min(waited);
-        // Nobody looks at one that is kept back, and nothing but its release changes why it waits.
-        let holds = self.reason == Wait::Held || looks.count - self.look <= looks.memory.max(1);
+        // Nobody looks at one that is kept back or set aside until that has changed why it waits.
+        let stays = matches!(self.reason, Wait::Held | Wait::LongPrompt);
+        let holds = stays || looks.count - self.look <= looks.memory.max(1);
         let reason = if holds { self.reason } else { Wait::Queue };
         self.so_far.waited.0[Wait::Worker as usize] += without_worker;
         self.so_far.waited.0[reason as usize] += waited - without_worker;

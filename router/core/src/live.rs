@@ -157,7 +157,9 @@ pub(crate) struct Requests {
     free: Vec<RequestKey>,
     by_id: BTreeMap<RequestId, RequestKey>,
     queue: Queue, // those whose home it is, but for those that admission looks at just now
+    aside: Queue, // and for those that wait behind a long prompt and need no look until it has gone
     shares: Shares,
+    line: u64, // the last number in the line of those that are due
     held: usize,
     deadlines: BTreeSet<(Micros, RequestId)>,
     pub(crate) looks: Looks,
@@ -175,12 +177,17 @@ impl Requests {
         });
         self.live[key.0] = Some(request);
         assert!(self.by_id.insert(id, key).is_none(), "{id:?} is used once");
-        self.return_to_queue(key);
+        self.enter_queue(key);
         key
     }
 
-    /// Puts a request into the queue, at the place it has always had.
+    /// Puts a request that waited no more into the queue again, at the place it has always had.
     pub(crate) fn return_to_queue(&mut self, key: RequestKey) {
+        self.shares.wait(self.get(key).party);
+        self.enter_queue(key);
+    }
+
+    fn enter_queue(&mut self, key: RequestKey) {
         let looks = self.looks;
         let request = self.get_mut(key);
         request.home = Home::Queue;
@@ -197,9 +204,7 @@ impl Requests {
         }
         request.home = Home::Held;
         request.account.hold(&looks);
-        let place = request.place;
-        let waited = self.queue.remove(place, &self.shares);
-        assert!(waited.is_some(), "{place:?} waited");
+        self.take_out_of_queue(key);
         self.held += 1;
         true
     }
@@ -224,11 +229,13 @@ impl Requests {
     /// Takes a request, whose turn it was, into a slot.
     pub(crate) fn move_to_slot(&mut self, ticket: &Ticket, group: GroupId, slot: SlotId) {
         self.queue.served(ticket.class);
+        self.aside.served(ticket.class);
         let looks = self.looks;
         let request = self.get_mut(ticket.key);
         assert_eq!(request.home, Home::Queue, "{:?} waited", request.place);
         request.home = Home::Slot(group, slot);
         request.account.admit(&looks);
+        self.shares.wait_no_more(ticket.party);
     }
 
     /// Notes what one waits for that was looked at.
@@ -260,9 +267,34 @@ impl Requests {
         self.queue.insert(ticket, &self.shares);
     }
 
+    /// Puts one aside that was passed over: until it is brought back nobody looks at it.
+    pub(crate) fn set_aside(&mut self, ticket: Ticket) {
+        self.aside.insert(ticket, &self.shares);
+    }
+
+    /// Lets the first ones of those that were set aside be looked at again.
+    pub(crate) fn bring_back(&mut self, count: usize) -> Vec<Place> {
+        let mut back = Vec::new();
+        while back.len() < count
+            && let Some(ticket) = self.aside.pop_first(&self.shares)
+        {
+            back.push(ticket.place);
+            self.queue.insert(ticket, &self.shares);
+        }
+        back
+    }
+
+    /// Sets one aside again that was brought back, if it still waits.
+    pub(crate) fn set_aside_again(&mut self, place: Place) {
+        if let Some(ticket) = self.queue.remove(place, &self.shares) {
+            self.aside.insert(ticket, &self.shares);
+        }
+    }
+
     /// Lets those come forward that have waited for long.
     pub(crate) fn age(&mut self, now: Micros) {
-        self.queue.age(now, &self.shares);
+        self.queue.age(now, &mut self.line, &self.shares);
+        self.aside.age(now, &mut self.line, &self.shares);
     }
 
     /// The request that has to end first.
@@ -277,6 +309,7 @@ impl Requests {
         let signed = |tokens: u64| i64::try_from(tokens).expect("bounded by prompt and output");
         self.shares.charge(party, signed(tokens) - signed(was));
         self.queue.reorder(party, &self.shares);
+        self.aside.reorder(party, &self.shares);
     }
 
     /// Charges for what a request really had, when it ends.
@@ -292,10 +325,7 @@ impl Requests {
         let request = self.get(key);
         let (place, party, deadline) = (request.place, request.party, request.deadline);
         match request.home {
-            Home::Queue => {
-                let waited = self.queue.remove(place, &self.shares);
-                assert!(waited.is_some(), "{place:?} waited");
-            }
+            Home::Queue => self.take_out_of_queue(key),
             Home::Held => self.held -= 1,
             Home::Slot(..) => {}
         }
@@ -308,13 +338,27 @@ impl Requests {
         self.free.push(key);
     }
 
+    fn take_out_of_queue(&mut self, key: RequestKey) {
+        let LiveRequest { place, party, .. } = *self.get(key);
+        let waited = self.queue.remove(place, &self.shares).or_else(|| self.aside.remove(place, &self.shares));
+        assert!(waited.is_some(), "{place:?} waited");
+        self.shares.wait_no_more(party);
+    }
+
     /// Asserts that the queue is in order.
     pub(crate) fn check(&self) {
         self.queue.check(&self.shares);
+        self.aside.check(&self.shares);
     }
 
-    pub(crate) fn waiting(&self) -> impl ExactSizeIterator<Item = &Ticket> {
-        self.queue.tickets()
+    /// All that wait, by place, those that were set aside last.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Ticket> {
+        self.queue.tickets().chain(self.aside.tickets())
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.queue.tickets().len() + self.aside.tickets().len()
     }
 
     #[cfg(test)]

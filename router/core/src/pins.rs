@@ -77,7 +77,8 @@ pub(crate) struct Pins {
     list: BTreeMap<PinId, Pin>,
     ends: BTreeSet<(Micros, PinId)>,
     named: Named,
-    names: u32, // of blocks, in all pins
+    names: u32,                   // of blocks, in all pins
+    names_of: BTreeMap<u64, u32>, // of these, in those of each tenant that has some
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -105,6 +106,7 @@ impl Pins {
     fn insert(&mut self, id: PinId, pin: Pin) {
         self.ends.insert((pin.until, id));
         self.names += count(&pin.blocks);
+        *self.names_of.entry(pin.tenant).or_default() += count(&pin.blocks);
         for &block in &pin.blocks {
             self.named.add(block);
         }
@@ -115,6 +117,11 @@ impl Pins {
         let pin = self.list.remove(&id)?;
         self.ends.remove(&(pin.until, id));
         self.names -= count(&pin.blocks);
+        let of_tenant = self.names_of.get_mut(&pin.tenant).expect("it has this pin");
+        *of_tenant -= count(&pin.blocks);
+        if *of_tenant == 0 {
+            self.names_of.remove(&pin.tenant);
+        }
         for &block in &pin.blocks {
             self.named.remove(block);
         }
@@ -129,14 +136,15 @@ impl Pins {
         if needed > left {
             return Err(PinRefusal::TooMany { needed, left });
         }
-        let replaced = self.list.get(&id).map_or(0, |pin| count(&pin.blocks));
+        let replaced = self.list.get(&id).map_or(0, |replaced| count(&replaced.blocks));
         let names_max = blocks_max.saturating_mul(NAMES_PER_BLOCK_MAX);
         let (needed, left) = (count(&pin.blocks), names_max.saturating_add(replaced).saturating_sub(self.names));
         if needed > left {
             return Err(PinRefusal::TooMany { needed, left });
         }
-        let others = self.list.iter().filter(|&(&other, held)| other != id && held.tenant == pin.tenant);
-        let of_tenant: u32 = others.map(|(_, held)| count(&held.blocks)).sum();
+        let own =
+            self.list.get(&id).filter(|replaced| replaced.tenant == pin.tenant).map_or(0, |own| count(&own.blocks));
+        let of_tenant = self.names_of.get(&pin.tenant).map_or(0, |&names| names - own);
         let (needed, left) = (count(&pin.blocks), of_tenant_max.saturating_sub(of_tenant));
         if needed > left { Err(PinRefusal::TooMany { needed, left }) } else { Ok(()) }
     }

@@ -9,6 +9,11 @@
 //! its users are: a user is a name that anybody may make up, and new ones would go before an old one for ever. A share is
 //! charged when a request is admitted, so the order changes with every admission.
 //!
+//! Shares bound what others get and not how long one waits: a tenant that is served much elsewhere could keep its own old request
+//! behind those of all others. So those that are due stand in a line, too, as they became due or came back, and every eighth of
+//! their turns is that of the first in line, whoever asks. Before a request that is due, whatever comes, no more are served than
+//! sixteen times those that were in line before it, and sixteen (`queue/bound.rs`).
+//!
 //! A request that is passed over is taken out and put back as it was: it keeps its place ahead of later ones. B:SC1.
 //! Never here: what a request needs, or whether there is room for it. Every call is O(log n).
 
@@ -22,6 +27,8 @@ use crate::{Micros, Party};
 
 /// How long a request of priority 0 or less waits before it is due.
 pub(crate) const PATIENCE: Micros = Micros(30_000_000);
+/// Of so many turns of those that are due one is that of the first in line.
+const TURNS_PER_LINE: u32 = 8;
 /// A priority above 0 multiplies it by so much more, up to this bound: 32 × 30 s = 16 min.
 const PATIENCE_FACTOR_MAX: u64 = 32;
 
@@ -34,12 +41,22 @@ pub(crate) struct Ticket {
     pub(crate) deadline: Option<Micros>,
     pub(crate) has_run: bool,
     pub(crate) class: Class,
+    pub(crate) number: u64, // of those that are due, in line
 }
 
 impl Ticket {
     /// Of a request that comes into the queue.
     pub(crate) fn new(key: RequestKey, place: Place, party: Party, deadline: Option<Micros>, has_run: bool) -> Self {
-        Self { key, place, party, deadline, has_run, class: Class::Priority(place.priority) }
+        Self { key, place, party, deadline, has_run, class: Class::Priority(place.priority), number: 0 }
+    }
+
+    /// Its place among those that run, once it is let in. One that has risen keeps that: it stands before all that have not, however
+    /// important they are, and among its like by its arrival. So nobody is preempted again and again after it has waited for long.
+    pub(crate) fn standing(&self) -> Place {
+        match self.class {
+            Class::Urgent | Class::Due => Place { priority: i32::MIN, ..self.place },
+            Class::Priority(_) => self.place,
+        }
     }
 
     /// When it rises, and to which class.
@@ -99,7 +116,9 @@ pub(crate) struct Queue {
     tickets: BTreeMap<Place, Ticket>,
     classes: BTreeMap<Class, Ranks>,
     to_rise: BTreeSet<(Micros, Place)>,
+    line: BTreeSet<(u64, Place)>, // of those that are due
     urgent_had_its_turn: bool,
+    due_turns: u32, // since the first in line had its turn
 }
 
 /// Those of one class.
@@ -123,10 +142,12 @@ impl Ranks {
 }
 
 impl Queue {
-    /// Enters a request, new or passed over or come back. If its time to rise has come, the next `age` will see it.
+    /// Enters a request, new or come back or passed over. If its time to rise has come, the next `age` will see it; one that has risen
+    /// stays where it was.
     pub(crate) fn insert(&mut self, ticket: Ticket, shares: &Shares) {
-        let ticket = Ticket { class: Class::Priority(ticket.place.priority), ..ticket };
-        self.to_rise.insert((ticket.rise().0, ticket.place));
+        if matches!(ticket.class, Class::Priority(_)) {
+            self.to_rise.insert((ticket.rise().0, ticket.place));
+        }
         self.enter(&ticket, shares);
         let before = self.tickets.insert(ticket.place, ticket);
         assert!(before.is_none(), "{:?} waits once", ticket.place);
@@ -147,11 +168,14 @@ impl Queue {
 
     /// One of this class was served: of the first two, the other one is next.
     pub(crate) fn served(&mut self, class: Class) {
-        self.urgent_had_its_turn = match class {
-            Class::Urgent => true,
-            Class::Due => false,
-            Class::Priority(_) => self.urgent_had_its_turn,
-        };
+        match class {
+            Class::Urgent => self.urgent_had_its_turn = true,
+            Class::Due => {
+                self.urgent_had_its_turn = false;
+                self.due_turns = (self.due_turns + 1) % TURNS_PER_LINE;
+            }
+            Class::Priority(_) => {}
+        }
     }
 
     /// The one whose turn it is.
@@ -160,20 +184,23 @@ impl Queue {
     }
 
     fn first_place(&self) -> Option<Place> {
-        let due = self.classes.get(&Class::Due).filter(|_| self.urgent_had_its_turn);
-        let ranks = due.or_else(|| self.classes.values().next())?;
-        Some(*ranks.first().expect("an empty class is removed"))
+        let (&first, _) = self.classes.first_key_value()?;
+        let class = if self.urgent_had_its_turn && !self.line.is_empty() { Class::Due } else { first };
+        let in_line = self.line.first().filter(|_| class == Class::Due && self.due_turns == 0);
+        let place = in_line.map_or_else(|| self.classes[&class].first(), |(_, place)| Some(place));
+        Some(*place.expect("an empty class is removed"))
     }
 
-    /// Lets those rise whose time has come.
-    pub(crate) fn age(&mut self, now: Micros, shares: &Shares) {
+    /// Lets those rise whose time has come. The numbers in line go on from `number`.
+    pub(crate) fn age(&mut self, now: Micros, number: &mut u64, shares: &Shares) {
         while let Some(&(due, place)) = self.to_rise.first()
             && due <= now
         {
             self.to_rise.pop_first();
             let ticket = self.tickets[&place];
             self.leave(&ticket, shares);
-            let risen = Ticket { class: ticket.rise().1, ..ticket };
+            *number += 1;
+            let risen = Ticket { class: ticket.rise().1, number: *number, ..ticket };
             self.enter(&risen, shares);
             self.tickets.insert(place, risen);
         }
@@ -193,6 +220,9 @@ impl Queue {
     }
 
     fn enter(&mut self, ticket: &Ticket, shares: &Shares) {
+        if ticket.class == Class::Due {
+            self.line.insert((ticket.number, ticket.place));
+        }
         let ranks = self.classes.entry(ticket.class).or_default();
         match ticket.rank() {
             Rank::Hurried(deadline, place) => drop(ranks.hurried.insert((deadline, place))),
@@ -205,6 +235,9 @@ impl Queue {
     }
 
     fn leave(&mut self, ticket: &Ticket, shares: &Shares) {
+        if ticket.class == Class::Due {
+            self.line.remove(&(ticket.number, ticket.place));
+        }
         let ranks = self.classes.get_mut(&ticket.class).expect("it stands in its class");
         let stood = match ticket.rank() {
             Rank::Hurried(deadline, place) => ranks.hurried.remove(&(deadline, place)),
@@ -224,6 +257,7 @@ impl Queue {
     pub(crate) fn check(&self, shares: &Shares) {
         let count = |ranks: &Ranks| ranks.hurried.len() + ranks.has_run.len() + ranks.fair.len();
         assert_eq!(self.classes.values().map(count).sum::<usize>(), self.tickets.len());
+        assert_eq!(self.classes.get(&Class::Due).map_or(0, count), self.line.len());
         for ticket in self.tickets.values() {
             let ranks = &self.classes[&ticket.class];
             assert!(match ticket.rank() {
@@ -234,11 +268,15 @@ impl Queue {
                     ranks.fair.contains(party, served, &(due, place))
                 }
             });
+            assert_eq!(self.line.contains(&(ticket.number, ticket.place)), ticket.class == Class::Due, "{ticket:?}");
             let is_to_rise = self.to_rise.contains(&(ticket.rise().0, ticket.place));
             assert_eq!(matches!(ticket.class, Class::Priority(_)), is_to_rise, "{ticket:?}");
         }
     }
 }
+
+#[cfg(test)]
+mod bound;
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +301,7 @@ mod tests {
             shares.enter(ticket.party);
             queue.insert(ticket, &shares);
         }
-        queue.age(now, &shares);
+        queue.age(now, &mut 0, &shares);
         queue.check(&shares);
         std::iter::from_fn(|| queue.pop_first(&shares)).map(|ticket| ticket.place.id.0).collect()
     }
@@ -302,7 +340,7 @@ mod tests {
             queue.insert(with(deadline, ticket(id, 0, 0, tenant)), &shares);
         }
         shares.charge(Party { tenant: 2, user: 0 }, 10_000);
-        queue.age(Micros(450), &shares);
+        queue.age(Micros(450), &mut 0, &shares);
         queue.check(&shares);
         let order: Vec<u64> = std::iter::from_fn(|| queue.pop_first(&shares)).map(|ticket| ticket.place.id.0).collect();
         assert_eq!(order, [2, 4, 3, 1]);
@@ -317,11 +355,11 @@ mod tests {
             queue.insert(ticket(id, 0, 0, 0), &shares);
             queue.insert(with(PATIENCE.0 + 10 * id, ticket(10 + id, 0, 0, 1)), &shares);
         }
-        queue.age(PATIENCE, &shares);
+        queue.age(PATIENCE, &mut 0, &shares);
         let mut served = Vec::new();
         while let Some(ticket) = queue.pop_first(&shares) {
             queue.insert(ticket, &shares); // looked at in vain: that was no turn
-            queue.age(PATIENCE, &shares);
+            queue.age(PATIENCE, &mut 0, &shares);
             let again = queue.pop_first(&shares).expect("it waits");
             assert_eq!(again, ticket);
             queue.served(ticket.class);
@@ -372,12 +410,13 @@ mod tests {
                 shares.enter(party);
                 queue.insert(Ticket { party, ..ticket(id, 0, now * second, 1) }, &shares);
             }
-            queue.age(Micros(now * second), &shares);
+            queue.age(Micros(now * second), &mut 0, &shares);
             for _ in 0..10 {
                 let ticket = queue.pop_first(&shares).expect("more comes than can be served");
                 queue.served(ticket.class);
                 shares.charge(ticket.party, 100);
                 queue.reorder(ticket.party, &shares);
+                shares.wait_no_more(ticket.party);
                 shares.leave(ticket.party);
                 if ticket.party == honest {
                     assert!(now * second <= PATIENCE.0 + second, "it is the first that is due");

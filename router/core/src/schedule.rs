@@ -1,7 +1,7 @@
 //! Who gets how much of the next step. One rule for all: a request has known tokens and computed ones, and a step
 //! computes some of the difference. Prompts, decoding, cached prefixes, replay are not told apart. B:SC2.
 //!
-//! In this order, each by place:
+//! In this order, each by standing (`Ticket::standing`):
 //!   1. those that need one token: they draw, and a prompt never holds them up;
 //!   2. prompts that one step could compute. As long as there are longer ones, these keep half of what is left;
 //!   3. those that wait (`admission.rs`), within the same bound;

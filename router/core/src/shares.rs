@@ -1,9 +1,9 @@
 //! What each tenant, and each user within a tenant, has been served, and whose turn it is by that.
 //!
 //! Whoever was served fewest tokens is next: deficit round robin without rounds. Two that always have requests waiting drift
-//! apart by no more than what their dearest requests take. One that comes back after a pause starts level with the least
-//! served of those who are there: a pause earns no credit. While nobody is there, that level is what the last one had, so that
-//! nobody who was alone for long pays for it later. Those who have left are remembered, up to a bound.
+//! apart by no more than what their dearest requests take. One for whom nothing waited, be it that it has nothing or that all it has
+//! runs, starts level with the least served of those who wait: a pause earns no credit. While nobody waits, that level is what the
+//! last one had, so that nobody who was alone for long pays for it later. Those who have left are remembered, up to a bound.
 //! Never here: requests, priorities, time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,43 +32,60 @@ pub(crate) struct Shares {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Accounts<I> {
     accounts: BTreeMap<u64, Account<I>>,
-    present: BTreeSet<(u64, u64)>, // (served, member)
-    absent: BTreeSet<(u64, u64)>,
-    level: u64, // where a newcomer starts; never falls
+    waiting: BTreeSet<(u64, u64)>, // (served, member) of those for whom a request waits
+    absent: BTreeSet<(u64, u64)>,  // of those who have none
+    level: u64,                    // where a newcomer starts; never falls
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Account<I> {
     served: u64,
     requests: usize,
+    waiting: usize, // of these
     inner: I,
 }
 
 impl<I: Default> Accounts<I> {
     fn enter(&mut self, member: u64) -> &mut I {
-        let least = self.present.first().map_or(self.level, |&(served, _)| served.max(self.level));
-        self.level = least;
         let account = self.accounts.entry(member).or_default();
         if account.requests == 0 {
             self.absent.remove(&(account.served, member));
-            account.served = account.served.max(least);
-            self.present.insert((account.served, member));
         }
         account.requests += 1;
+        &mut account.inner
+    }
+
+    fn wait(&mut self, member: u64) -> &mut I {
+        self.level = self.waiting.first().map_or(self.level, |&(served, _)| served.max(self.level));
+        let account = self.accounts.get_mut(&member).expect("it entered");
+        if account.waiting == 0 {
+            account.served = account.served.max(self.level);
+            self.waiting.insert((account.served, member));
+        }
+        account.waiting += 1;
+        &mut account.inner
+    }
+
+    fn wait_no_more(&mut self, member: u64) -> &mut I {
+        let account = self.accounts.get_mut(&member).expect("it entered");
+        account.waiting -= 1;
+        if account.waiting == 0 {
+            self.waiting.remove(&(account.served, member));
+            if self.waiting.is_empty() {
+                self.level = self.level.max(account.served);
+            }
+        }
         &mut account.inner
     }
 
     fn leave(&mut self, member: u64) -> &mut I {
         let account = self.accounts.get_mut(&member).expect("it entered");
         account.requests -= 1;
+        assert!(account.waiting <= account.requests, "who leaves does not wait");
         if account.requests == 0 {
-            self.present.remove(&(account.served, member));
             self.absent.insert((account.served, member));
-            if self.present.is_empty() {
-                self.level = self.level.max(account.served);
-            }
         }
-        &mut self.accounts.get_mut(&member).expect("looked at above").inner
+        &mut account.inner
     }
 
     /// Forgets the least served of those that are absent: it has least to remember.
@@ -83,20 +100,37 @@ impl<I: Default> Accounts<I> {
         let account = self.accounts.get_mut(&member).expect("who is charged has a request");
         let before = account.served;
         account.served = before.saturating_add_signed(tokens);
-        let set = if account.requests > 0 { &mut self.present } else { &mut self.absent };
-        set.remove(&(before, member));
-        set.insert((account.served, member));
+        let set = match (account.requests, account.waiting) {
+            (0, _) => Some(&mut self.absent),
+            (_, 0) => None,
+            _ => Some(&mut self.waiting),
+        };
+        if let Some(set) = set {
+            set.remove(&(before, member));
+            set.insert((account.served, member));
+        }
         &mut account.inner
     }
 }
 
 impl Shares {
-    /// A party has one request more.
+    /// A party has one request more, which waits.
     pub(crate) fn enter(&mut self, party: Party) {
         self.tenants.enter(party.tenant).enter(party.user);
+        self.wait(party);
     }
 
-    /// A party has one request less.
+    /// One of a party's requests waits again.
+    pub(crate) fn wait(&mut self, party: Party) {
+        self.tenants.wait(party.tenant).wait(party.user);
+    }
+
+    /// One of a party's requests waits no more.
+    pub(crate) fn wait_no_more(&mut self, party: Party) {
+        self.tenants.wait_no_more(party.tenant).wait_no_more(party.user);
+    }
+
+    /// A party has one request less, which did not wait any more.
     pub(crate) fn leave(&mut self, party: Party) {
         let users = self.tenants.leave(party.tenant);
         users.leave(party.user);
@@ -257,6 +291,11 @@ mod tests {
         Party { tenant, user }
     }
 
+    fn end(shares: &mut Shares, party: Party) {
+        shares.wait_no_more(party);
+        shares.leave(party);
+    }
+
     /// Serves the one whose turn it is, `times` times; each item costs `cost(party)` tokens. Everybody always has items.
     fn serve(parties: &[Party], times: usize, cost: impl Fn(Party) -> i64) -> BTreeMap<Party, i64> {
         let (mut shares, mut turn) = (Shares::default(), Turn::default());
@@ -297,9 +336,21 @@ mod tests {
         shares.enter(party(2, 1));
         assert_eq!(shares.served(party(2, 1)).tenant, 1_000, "who comes late starts level with the least served");
         shares.charge(party(2, 1), 500);
-        shares.leave(party(2, 1));
+        end(&mut shares, party(2, 1));
         shares.enter(party(2, 1));
         assert_eq!(shares.served(party(2, 1)).tenant, 1_500, "who leaves and comes back has had what it had");
+    }
+
+    #[test]
+    fn who_has_a_request_that_runs_and_none_that_waits_saves_nothing_up() {
+        let mut shares = Shares::default();
+        for tenant in [1, 2] {
+            shares.enter(party(tenant, 1));
+        }
+        shares.wait_no_more(party(1, 1)); // it runs for long
+        shares.charge(party(2, 1), 1_000_000);
+        shares.enter(party(1, 1));
+        assert_eq!(shares.served(party(1, 1)).tenant, 1_000_000);
     }
 
     #[test]
@@ -307,7 +358,7 @@ mod tests {
         let mut shares = Shares::default();
         shares.enter(party(1, 1));
         shares.charge(party(1, 1), 1_000_000_000);
-        shares.leave(party(1, 1));
+        end(&mut shares, party(1, 1));
         shares.enter(party(2, 1));
         shares.charge(party(2, 1), 70);
         shares.enter(party(1, 1));
@@ -324,7 +375,7 @@ mod tests {
         for user in 0..10_000 {
             shares.enter(party(user % 3_000, user));
             shares.charge(party(user % 3_000, user), 5);
-            shares.leave(party(user % 3_000, user));
+            end(&mut shares, party(user % 3_000, user));
         }
         assert!(shares.tenants.accounts.len() <= ABSENT_MAX + 1);
         assert!(shares.tenants.accounts.values().all(|tenant| tenant.inner.accounts.len() <= ABSENT_MAX + 1));

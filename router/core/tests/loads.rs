@@ -176,6 +176,43 @@ fn nobody_waits_for_ever_behind_more_important_requests() {
     assert!(load.end() > 300_000_000, "long before the flood ends");
 }
 
+/// What `queue/bound.rs` shows of turns, in time: three tenants ask for far more than can be done, with more important requests, long
+/// prompts, deadlines and ever new users, and a modest one asks now and then.
+#[test]
+fn whatever_comes_nobody_waits_for_much_longer_than_its_patience() {
+    const PATIENCE: u64 = 30_000_000;
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let mut asked = chats(1_500, 60_000.0);
+        for (at, asked) in asked.iter_mut().enumerate() {
+            asked.answer = 100 + random.within(0, 200);
+            asked.prompt.truncate(400);
+            if at % 40 == 7 {
+                (asked.party, asked.priority) = (Party { tenant: 9, user: 1 }, random.within(0, 2) as i32);
+                continue;
+            }
+            asked.party = Party { tenant: random.next() % 3, user: random.next() };
+            asked.priority = -(random.within(0, 3) as i32);
+            match random.within(0, 9) {
+                0 => asked.deadline_after = Some(u64::from(random.within(150, 250)) * 1_000_000),
+                1 => asked.prompt = text(&mut random, 5_000),
+                _ => {}
+            }
+        }
+        let mut load = Load::new(CoreConfig { max_running: 16, ..config() }, 1, 16_384, machine);
+        load.run(asked.clone());
+        let longest_run = load.seen.iter().map(|seen| seen.tokens[seen.tokens.len() - 1] - seen.tokens[0]).max();
+        let longest_run = longest_run.expect("many asked");
+        let modest = || asked.iter().zip(&load.seen).filter(|(asked, _)| asked.party.tenant == 9);
+        for (asked, seen) in modest() {
+            let (waited, patience) = (seen.first_token_after(), PATIENCE * (1 + asked.priority as u64));
+            assert!(waited <= patience + longest_run, "seed {seed}, priority {}: {waited} us", asked.priority);
+        }
+        let waited = modest().filter(|(_, seen)| seen.first_token_after() > PATIENCE).count();
+        assert!(waited > 5, "more important ones held it up: {waited}");
+    }
+}
+
 #[test]
 fn a_tenant_that_floods_the_queue_does_not_slow_down_one_that_asks_now_and_then() {
     let mut asked = chats(1_500, 20_000.0);

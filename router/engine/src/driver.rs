@@ -49,7 +49,8 @@ use crate::{
     journal::Journal,
     masks::Masks,
     names::HashKey,
-    step::{self, Garbage},
+    results::Garbage,
+    step,
     suspects::Suspects,
 };
 

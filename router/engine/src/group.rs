@@ -15,7 +15,8 @@ use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::{
     Deadlines,
-    step::{self, Flattened, Garbage, InFlight, InFlightRow, RowMask},
+    results::{self, Garbage, InFlight, InFlightRow, RowMask},
+    step::Flattened,
 };
 
 /// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
@@ -214,14 +215,14 @@ impl Group {
     /// Looks for the results of the oldest step in flight.
     pub(crate) fn poll(&mut self, vocab_size: u32) -> Polled {
         let Some(port) = self.port.as_mut() else { return Polled::Nothing };
-        let results = match port.poll() {
+        let came = match port.poll() {
             None => return Polled::Nothing,
             Some(Err(error)) => return Polled::Garbage(Garbage::Frame(error)),
-            Some(Ok(results)) => results,
+            Some(Ok(came)) => came,
         };
-        let took = Duration::from_micros(u64::from(results.duration_us));
+        let took = Duration::from_micros(u64::from(came.duration_us));
         let step = self.in_flight.front().expect("the port gives one result for each step that was submitted");
-        match step::read(step, &results, vocab_size) {
+        match results::read(step, &came, vocab_size) {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
                 self.void_rows_behind(&step, &results);

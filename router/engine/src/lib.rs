@@ -16,6 +16,7 @@ mod masks;
 mod names;
 mod pace;
 mod queue;
+mod results;
 mod status;
 mod step;
 mod suspects;

@@ -43,11 +43,13 @@ pub(crate) struct Asked {
     pub(crate) answer: u32,
     pub(crate) priority: i32,
     pub(crate) party: Party,
+    /// After its arrival.
+    pub(crate) deadline_after: Option<u64>,
 }
 
 impl Asked {
     pub(crate) fn new(arrival: u64, prompt: Vec<TokenId>, answer: u32) -> Self {
-        Self { arrival, prompt, answer, priority: 0, party: Party::default() }
+        Self { arrival, prompt, answer, priority: 0, party: Party::default(), deadline_after: None }
     }
 }
 
@@ -196,7 +198,7 @@ impl Load {
             priority: asked.priority,
             arrival: Micros(self.now),
             party: asked.party,
-            deadline: None,
+            deadline: asked.deadline_after.map(|after| Micros(self.now + after)),
         };
         self.core.submit(new).expect("room");
     }

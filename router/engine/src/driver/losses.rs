@@ -8,7 +8,7 @@ use super::Driver;
 use crate::{
     Failure, Phase,
     group::{Due, Group},
-    step::Garbage,
+    results::Garbage,
     suspects::LONE_DEATHS_MAX,
 };
 

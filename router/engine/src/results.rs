@@ -1,0 +1,284 @@
+//! A step in flight: what the engine remembers of it, how its results are read, and what is wrong with those that no worker of
+//! ours writes.
+//!
+//! Never here: plans and frames (`step.rs`), what is done about a worker that is not believed (`driver/losses.rs`).
+
+use pelton_core::{RequestId, RowResult, StepId, StepResults, TokenId, TokenLogprobs, accepted};
+use pelton_frame as frame;
+
+use crate::BadFrames;
+
+/// What the engine remembers of a step in flight: how to read its results.
+pub(crate) struct InFlight {
+    pub(crate) step: StepId,
+    pub(crate) rows: Vec<InFlightRow>,
+    pub(crate) drafts: Vec<TokenId>, // of all rows, one row after the other
+    pub(crate) tokens: u32,
+    pub(crate) submitted: std::time::Instant,
+}
+
+/// One row of a step in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct InFlightRow {
+    pub(crate) request: RequestId,
+    pub(crate) slot: u32,
+    pub(crate) samples: bool,
+    pub(crate) drafts: u32,
+    pub(crate) pools: bool,
+    pub(crate) mask: RowMask,
+    pub(crate) logprobs: Option<u32>,
+    pub(crate) start: u32,
+    pub(crate) count: u32,
+}
+
+/// What became of a row's mask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowMask {
+    /// It has none, or it was asked for.
+    Settled,
+    /// It can be asked for now: all tokens before the draw were known when the step was planned.
+    Due,
+    /// It can be asked for when the step before has come back.
+    Later,
+    /// The row before it drew nothing: this one counts for nothing.
+    Void,
+}
+
+impl InFlight {
+    /// KV blocks that the step's requests fill, those that they share counted for each.
+    pub(crate) fn blocks(&self, block_size: u32) -> u32 {
+        self.rows.iter().map(|row| (row.start + row.count).div_ceil(block_size)).sum()
+    }
+
+    /// Who was computed, and which of its tokens: "7[30..31] 9[0..64]".
+    pub(crate) fn requests(&self) -> String {
+        let row = |row: &InFlightRow| format!("{}[{}..{}]", row.request.0, row.start, row.start + row.count);
+        self.rows.iter().map(row).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What is wrong with what a worker has written: the worker is replaced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Garbage {
+    #[error(transparent)]
+    Frame(#[from] frame::FrameError),
+    #[error(transparent)]
+    Commit(#[from] pelton_core::CommitError),
+    #[error("step {step}: the worker drew token {token}; the vocabulary ends at {vocab_size}")]
+    Token { step: u64, token: u32, vocab_size: u32 },
+    #[error("step {step}: the logits of request {} are not finite", request.0)]
+    NotFinite { step: u64, request: RequestId },
+}
+
+impl Garbage {
+    /// Adds one to the counter of its kind.
+    pub(crate) fn count(&self, frames: &mut BadFrames) {
+        use frame::FrameError::{Checksum, Counter, Header, WorkerFailed};
+        let counter = match self {
+            Self::Frame(Checksum { .. }) => &mut frames.checksum,
+            Self::Frame(Header { field: "step" | "epoch", .. }) | Self::Commit(_) => &mut frames.stale,
+            Self::Frame(Counter { .. }) => &mut frames.unasked,
+            Self::Frame(WorkerFailed { .. }) => &mut frames.failed,
+            Self::Frame(_) | Self::Token { .. } | Self::NotFinite { .. } => &mut frames.contents,
+        };
+        *counter += 1;
+    }
+}
+
+/// Results in the order of rows and draws, and the requests whose logits were not finite where it counts.
+pub(crate) fn read(
+    step: &InFlight,
+    results: &frame::Results,
+    vocab_size: u32,
+) -> Result<(StepResults, Vec<RequestId>), Garbage> {
+    assert_eq!(results.step, step.step.0, "the port has checked it");
+    let mut not_finite = Vec::new();
+    let top_width = results.top.len() / results.sampled.len().max(1);
+    let pooled_width = results.pooled.len() / results.sampled.len().max(1);
+    let (mut draws, mut vectors) = (Vec::with_capacity(results.sampled.len()), Vec::new());
+    let mut drafts = step.drafts.as_slice();
+    for row in &step.rows {
+        let first = draws.len();
+        if row.pools {
+            let vector = &results.pooled[first * pooled_width..][..pooled_width];
+            // JSON has no word for a number that is none: it is not left to the flag alone.
+            if results.flags[first] & frame::RESULT_NOT_FINITE != 0 || vector.iter().any(|number| !number.is_finite()) {
+                not_finite.push(row.request);
+            }
+            vectors.push(vector.into());
+        }
+        let (its_drafts, others) = drafts.split_at(row.drafts as usize);
+        drafts = others;
+        // Behind a draft that was not drawn nothing means anything.
+        let drawn = results.sampled[first..=first + its_drafts.len()].iter().copied();
+        let counts = first..=first + accepted(its_drafts, drawn);
+        for index in first..=first + its_drafts.len() {
+            if !row.samples {
+                draws.push(None);
+                continue;
+            }
+            if results.flags[index] & frame::RESULT_UNSAMPLED != 0 {
+                draws.push(None); // if it has no mask, the core does not believe it
+                continue;
+            }
+            let token = results.sampled[index];
+            let logprobs = row.logprobs.map(|top| TokenLogprobs {
+                chosen: results.chosen[index],
+                top: results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect(),
+            });
+            let named = logprobs.iter().flat_map(|logprobs| &logprobs.top).map(|&(token, _)| token);
+            if let Some(token) = named.chain([token]).find(|&token| token >= vocab_size) {
+                return Err(Garbage::Token { step: results.step, token, vocab_size });
+            }
+            let is_finite = results.flags[index] & frame::RESULT_NOT_FINITE == 0
+                && logprobs.iter().all(|logprobs| is_probable(logprobs.chosen));
+            if !is_finite && counts.contains(&index) {
+                not_finite.push(row.request);
+            }
+            let logprobs = logprobs.map(Box::new);
+            draws.push(Some(RowResult { token, logprobs }));
+        }
+    }
+    Ok((StepResults { step: step.step, took_us: results.duration_us, draws, vectors }, not_finite))
+}
+
+/// Whether this is the logarithm of a probability, but for rounding.
+fn is_probable(logprob: f32) -> bool {
+    logprob < 1e-3
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn in_flight(rows: &[(u64, bool, Option<u32>)]) -> InFlight {
+        let row = |&(id, samples, logprobs): &(u64, bool, Option<u32>)| InFlightRow {
+            request: RequestId(id),
+            slot: 0,
+            samples,
+            drafts: 0,
+            pools: false,
+            mask: RowMask::Settled,
+            logprobs,
+            start: 0,
+            count: 1,
+        };
+        InFlight {
+            step: StepId(3),
+            rows: rows.iter().map(row).collect(),
+            drafts: vec![],
+            tokens: 1,
+            submitted: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn results_come_back_by_row_with_the_logprobs_that_were_asked_for() {
+        let step = in_flight(&[(1, false, None), (2, true, None), (3, true, Some(1))]);
+        let results = frame::Results {
+            step: 3,
+            duration_us: 1,
+            sampled: vec![99, 5, 6],
+            flags: vec![0, frame::RESULT_NOT_FINITE, 0],
+            chosen: vec![0.0, 0.0, -0.5],
+            top: vec![(0, 0.0), (0, 0.0), (0, 0.0), (0, 0.0), (6, -0.5), (7, -1.0)],
+            pooled: Vec::new(),
+        };
+        let (read, not_finite) = read(&step, &results, 100).expect("valid");
+        assert_eq!(not_finite, [RequestId(2)]);
+        assert_eq!(read.draws[0], None);
+        assert_eq!(read.draws[1], Some(RowResult { token: 5, logprobs: None }));
+        let logprobs = read.draws[2].clone().and_then(|row| row.logprobs).expect("asked for");
+        assert_eq!(*logprobs, TokenLogprobs { chosen: -0.5, top: vec![(6, -0.5)] });
+    }
+
+    #[test]
+    fn vectors_come_back_by_row_and_what_is_not_finite_is_told_with_or_without_a_flag() {
+        let mut step = in_flight(&[(1, false, None), (2, false, None), (3, false, None), (4, false, None)]);
+        step.rows[1..].iter_mut().for_each(|row| row.pools = true);
+        let results = frame::Results {
+            step: 3,
+            sampled: vec![0; 4],
+            flags: vec![0, 0, frame::RESULT_NOT_FINITE, 0],
+            chosen: vec![0.0; 4],
+            pooled: vec![9.0, 9.0, 1.0, 2.0, 3.0, 4.0, f32::INFINITY, 5.0],
+            ..frame::Results::default()
+        };
+        let (read, not_finite) = read(&step, &results, 100).expect("valid");
+        assert_eq!(read.draws, vec![None; 4]);
+        let vectors: Vec<&[f32]> = read.vectors.iter().map(|vector| &vector[..]).collect();
+        assert_eq!(vectors, [&[1.0, 2.0][..], &[3.0, 4.0], &[f32::INFINITY, 5.0]]);
+        assert_eq!(not_finite, [RequestId(3), RequestId(4)]);
+    }
+
+    #[test]
+    fn a_row_that_was_not_drawn_has_no_result() {
+        let results = frame::Results {
+            step: 3,
+            sampled: vec![999],
+            flags: vec![frame::RESULT_UNSAMPLED],
+            chosen: vec![0.0],
+            ..frame::Results::default()
+        };
+        let (read, not_finite) = read(&in_flight(&[(1, true, None)]), &results, 100).expect("valid");
+        assert_eq!((&read.draws[..], &not_finite[..]), (&[None][..], &[][..]));
+    }
+
+    #[test]
+    fn a_row_with_drafts_has_a_result_for_each_and_what_is_drawn_behind_a_wrong_one_is_not_looked_at() {
+        let mut step = in_flight(&[(1, false, None), (2, true, Some(1)), (3, true, None)]);
+        (step.rows[1].drafts, step.drafts) = (2, vec![7, 8]);
+        let results = |sampled: [u32; 3], flags: [u32; 3]| frame::Results {
+            step: 3,
+            sampled: [&[0][..], &sampled, &[6]].concat(),
+            flags: [&[0][..], &flags, &[0]].concat(),
+            chosen: vec![0.0, -1.0, -2.0, -3.0, -4.0],
+            top: (0..5).map(|at| (at, -(at as f32))).collect(),
+            ..frame::Results::default()
+        };
+        let (all, not_finite) = read(&step, &results([7, 9, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
+        assert_eq!(not_finite, [], "8 was not drawn");
+        let drawn: Vec<_> = all.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.token)).collect();
+        assert_eq!(drawn, [None, Some(7), Some(9), Some(5), Some(6)]);
+        let logprobs = all.draws[2].as_ref().and_then(|draw| draw.logprobs.as_deref()).expect("asked for");
+        assert_eq!(*logprobs, TokenLogprobs { chosen: -2.0, top: vec![(2, -2.0)] });
+        let (_, not_finite) = read(&step, &results([7, 8, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
+        assert_eq!(not_finite, [RequestId(2)]);
+    }
+
+    #[test]
+    fn an_unknown_token_is_garbage_among_the_likeliest_too() {
+        let step = in_flight(&[(1, true, Some(1))]);
+        let results = |token, likeliest, beyond| frame::Results {
+            step: 3,
+            sampled: vec![token],
+            flags: vec![0],
+            chosen: vec![0.0],
+            top: vec![(likeliest, 0.0), (beyond, 0.0)],
+            ..frame::Results::default()
+        };
+        assert!(matches!(read(&step, &results(100, 1, 1), 100), Err(Garbage::Token { token: 100, .. })));
+        assert!(matches!(read(&step, &results(1, 101, 1), 100), Err(Garbage::Token { token: 101, .. })));
+        assert!(read(&step, &results(99, 99, 500), 100).is_ok(), "one that was not asked for means nothing");
+    }
+
+    #[test]
+    fn a_log_probability_that_is_none_is_told_without_a_flag() {
+        let step = in_flight(&[(1, true, Some(0)), (2, true, None)]);
+        for (chosen, told) in
+            [(-0.5, 0), (1e-6, 0), (f32::NAN, 1), (f32::INFINITY, 1), (3.0, 1), (f32::NEG_INFINITY, 0)]
+        {
+            let results = frame::Results {
+                step: 3,
+                sampled: vec![1, 1],
+                flags: vec![0, 0],
+                chosen: vec![chosen, f32::NAN], // nobody asked for the second
+                ..frame::Results::default()
+            };
+            let (_, not_finite) = read(&step, &results, 100).expect("valid");
+            assert_eq!(not_finite, [RequestId(1)][..told], "{chosen}");
+        }
+    }
+}
