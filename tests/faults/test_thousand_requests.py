@@ -1,4 +1,4 @@
-"""A thousand requests while the worker is killed again and again, each time two seconds after it became ready."""
+"""A thousand requests of all kinds while the worker is killed again and again, each time two seconds after it became ready."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from support.load import complete, prompts
 from support.server import Server, is_alive, serving
@@ -16,6 +17,14 @@ CLIENTS = 48
 TOKENS = 24
 KILL_AFTER_S = 2.0
 KILLS_MIN = 3
+# What a new worker has to be told of a request besides its tokens: each in turn.
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.9, "top_p": 0.9},
+    {"structured_outputs": {"regex": "([a-z]{2,5}-)*"}, "temperature": 1},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    {"logit_bias": {"7": 3.0}, "min_tokens": 4, "logprobs": 2},
+]
 
 
 def test_a_thousand_requests_get_the_same_tokens_while_workers_die(checkpoints: Path) -> None:
@@ -40,7 +49,14 @@ def test_a_thousand_requests_get_the_same_tokens_while_workers_die(checkpoints: 
 def everybody(server: Server, asked: list[list[int]]) -> list[list[int]]:
     """The tokens of all answers; an error of any request fails."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        return [done.tokens for done in pool.map(lambda prompt: complete(server, prompt, max_tokens=TOKENS), asked)]
+        answers = pool.map(
+            lambda number, prompt: complete(
+                server, prompt, max_tokens=TOKENS, seed=number, **KINDS[number % len(KINDS)]
+            ),
+            range(len(asked)),
+            asked,
+        )
+        return [done.tokens for done in answers]
 
 
 def keep_killing(server: Server, stop: threading.Event) -> None:
