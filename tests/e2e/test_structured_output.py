@@ -152,6 +152,34 @@ def test_regexes_choices_and_grammars(server: Server) -> None:
     assert plain == complete(server)[0]
 
 
+def test_structural_tags_constrain_parts_of_an_answer(server: Server) -> None:
+    tag = {"begin": "<f=age>", "end": "</f>", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}}
+    parts = [{"type": "any_text"}, {"type": "tag", **tag}, {"type": "const_string", "value": "."}]
+    sequence = {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}}
+    either = {"type": "tags_with_separator", "tags": [tag], "separator": "; ", "at_least_one": True}
+    alone = {"type": "structural_tag", "format": either}
+    for asked in ({"response_format": alone}, {"structured_outputs": {"structural_tag": json.dumps(alone)}}):
+        for choice in complete(server, n=4, **asked):
+            if choice["finish_reason"] == "stop":
+                assert re.fullmatch(r"<f=age>\s*-?\d+\s*</f>(; <f=age>\s*-?\d+\s*</f>)*", choice["text"])
+    # The bias makes a tag of free text: whatever follows the trigger is a tag.
+    nudge = {server.post("/tokenize", {"prompt": "<"}).json()["tokens"][-1]: 20}
+    older = {
+        "type": "structural_tag",
+        "structures": [{"begin": "<f=age>", "schema": {"type": "integer"}, "end": "</f>"}],
+        "triggers": ["<"],
+    }
+    texts = [choice["text"] for choice in complete(server, response_format=older, logit_bias=nudge, max_tokens=40, n=4)]
+    assert any("<" in text for text in texts)
+    for text in texts:
+        for tail in text.split("<f=age>")[1:]:
+            assert re.match(r"\s*-?\d*\s*(</f>|<?/?f?$|$)", tail), text
+        assert "<" not in re.sub(r"<f=age>\s*-?\d*\s*(</f>|</f|</|<|$)|<f?=?a?g?e?$", "", text), text
+    assert re.search(
+        r"<f=age>\s*-?\d+\s*</f>\.$", complete(server, response_format=sequence, logit_bias=nudge)[0]["text"]
+    )
+
+
 def test_who_is_beside_a_constrained_answer_draws_what_it_draws_alone(server: Server) -> None:
     alone = complete(server, prompt="Twice")[0]["text"]
     asked = {"prompt": ["Twice", "Once"], "structured_outputs": {"json": PERSON}}
@@ -168,6 +196,10 @@ def test_who_is_beside_a_constrained_answer_draws_what_it_draws_alone(server: Se
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"items": {"pattern": "("}}}}},
          "response_format.json_schema.schema/items"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"response_format": {"type": "structural_tag", "triggers": ["<"], "structures": [
+            {"begin": "<a>", "schema": {"items": {"type": "text"}}, "end": "</a>"}]}},
+         "response_format.structures[0].schema/items"),
+        ({"response_format": {"type": "structural_tag", "triggers": ["<b"], "structures": []}}, "response_format"),
         ({"structured_outputs": {"grammar": "start: nothing"}}, "structured_outputs.grammar"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),  # B:SO2

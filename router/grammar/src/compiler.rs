@@ -6,6 +6,7 @@ use std::{
 };
 
 use llguidance::Matcher;
+use serde_json::Value;
 
 use crate::{Body, Constraint, GrammarError, Script, State, Vocabulary, schema};
 
@@ -82,16 +83,26 @@ impl Vocabulary {
     /// Compiles a script. An error names the smallest part of a schema that is at fault.
     pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
         let grammar = self.try_compile(script);
-        let (Err(error), Body::Text(Constraint::JsonSchema(whole))) = (&grammar, &script.body) else { return grammar };
-        let (place, reason) = schema::place_of_fault(whole, |part| {
+        let (Err(error), Body::Text(constraint)) = (&grammar, &script.body) else { return grammar };
+        let schemas = match constraint {
+            Constraint::JsonSchema(whole) => vec![(whole, "")],
+            Constraint::Tags(form) => form.schemas(),
+            _ => return grammar,
+        };
+        let fault = |part: &Value| {
             let alone = Script::of(Constraint::JsonSchema(part.clone()));
             self.try_compile(&alone).err().map(|error| error.reason)
-        });
-        Err(GrammarError { place, reason: reason.unwrap_or_else(|| error.reason.clone()) })
+        };
+        let Some((faulty, place)) = schemas.into_iter().find(|(schema, _)| fault(schema).is_some()) else {
+            return grammar;
+        };
+        let (below, reason) = schema::place_of_fault(faulty, fault);
+        let reason = reason.or_else(|| fault(faulty)).unwrap_or_else(|| error.reason.clone());
+        Err(GrammarError { place: format!("{place}{below}"), reason })
     }
 
     fn try_compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
-        let parser = self.factory.create_parser(script.to_grammar()?);
+        let parser = self.factory.create_parser(script.to_grammar(&self.specials)?);
         let mut matcher = Matcher::new(parser);
         if let Some(error) = matcher.get_error() {
             return Err(GrammarError::new(shortened(&error)));

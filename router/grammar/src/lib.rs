@@ -1,6 +1,6 @@
 //! Grammars: what a constraint allows next, over the vocabulary of one tokenizer.
 //!
-//! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, and what may stand around it), once per request;
+//! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, structural tags, and what may stand around it), once per request;
 //! then the request's tokens. Out: masks, a bit per token. Pure: the same tokens give the same mask, whoever asks when.
 //! Never here: requests, threads, sampling, HTTP. Whatever comes from a client is bounded, and wrong is a value.
 #![forbid(unsafe_code)]
@@ -10,11 +10,13 @@ mod gbnf;
 mod schema;
 mod script;
 mod state;
+mod tags;
 mod vocabulary;
 
 pub use compiler::{Compiler, Grammar};
 pub use script::{Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
 pub use state::{State, Stuck};
+pub use tags::{Form, Tag, Times};
 pub use vocabulary::{TokenText, Vocabulary};
 
 /// Why there is no grammar for a constraint. The client's fault.

@@ -9,7 +9,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{GrammarError, gbnf, schema};
+use crate::{Form, GrammarError, gbnf, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -51,6 +51,8 @@ pub enum Constraint {
     Choice(Vec<String>),
     /// A grammar in the form of Lark, or of GBNF (`name ::= ...`).
     Grammar(String),
+    /// Structural tags: free in some places.
+    Tags(Form),
 }
 
 /// A mark as it is drawn: texts and control tokens, one after the other.
@@ -110,8 +112,8 @@ impl Script {
         Self { reasoning: None, body: Body::Text(constraint) }
     }
 
-    /// In the library's language.
-    pub(crate) fn to_grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
+    /// In the library's language. `specials`: control tokens by their names.
+    pub(crate) fn to_grammar(&self, specials: &[(String, u32)]) -> Result<TopLevelGrammar, GrammarError> {
         let (reasoning, mut rules) = match &self.reasoning {
             None => ("", String::new()),
             Some(reasoning) => ("reasoning ", reasoning.rules()),
@@ -119,17 +121,17 @@ impl Script {
         let mut grammars = Vec::new();
         match &self.body {
             Body::Text(constraint) if self.reasoning.is_none() => {
-                return Ok(TopLevelGrammar { grammars: vec![constraint.to_grammar()?], max_tokens: None });
+                return Ok(TopLevelGrammar { grammars: vec![constraint.to_grammar(specials)?], max_tokens: None });
             }
             Body::Text(constraint) => {
-                let mut body = constraint.to_grammar()?;
+                let mut body = constraint.to_grammar(specials)?;
                 body.name = Some("body".to_owned());
                 rules = format!("start: {reasoning}@body\n{rules}");
                 grammars.push(body);
             }
             Body::Calls(calls) => rules = format!("start: {reasoning}calls\n{rules}{}", calls.rules()?),
             Body::Either(calls, constraint) => {
-                let mut body = constraint.to_grammar()?;
+                let mut body = constraint.to_grammar(specials)?;
                 body.name = Some("body".to_owned());
                 rules = format!("start: {reasoning}(calls | @body)\n{rules}{}", calls.rules()?);
                 grammars.push(body);
@@ -144,26 +146,31 @@ impl Script {
 }
 
 impl Constraint {
-    fn to_grammar(&self) -> Result<GrammarWithLexer, GrammarError> {
+    fn to_grammar(&self, specials: &[(String, u32)]) -> Result<GrammarWithLexer, GrammarError> {
         check_size(match self {
             Self::JsonSchema(schema) => schema.to_string().len(),
             Self::JsonObject => 0,
             Self::Regex(text) | Self::Grammar(text) => text.len(),
             Self::Choice(texts) => texts.iter().map(String::len).sum(),
+            Self::Tags(form) => form.bytes(),
         })?;
         match self {
             Self::JsonSchema(value) => Ok(GrammarWithLexer::from_json_schema(schema::prepared(value)?)),
             Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
-            Self::Regex(regex) => {
-                let regex = regex.strip_prefix('^').unwrap_or(regex);
-                let is_anchored = regex.ends_with('$') && !regex.ends_with("\\$");
-                Ok(GrammarWithLexer::from_regex(if is_anchored { &regex[..regex.len() - 1] } else { regex }))
-            }
+            Self::Regex(regex) => Ok(GrammarWithLexer::from_regex(unanchored(regex))),
+            Self::Tags(form) => Ok(GrammarWithLexer::from_lark(form.to_lark(specials)?)),
             Self::Choice(texts) => choices(texts),
             Self::Grammar(text) if gbnf::is_gbnf(text) => gbnf::to_lark(text).map(GrammarWithLexer::from_lark),
             Self::Grammar(text) => Ok(GrammarWithLexer::from_lark(text.clone())),
         }
     }
+}
+
+/// A regular expression without its anchors, which say what holds anyway: it matches all of a text.
+pub(crate) fn unanchored(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    let is_anchored = regex.ends_with('$') && !regex.ends_with("\\$");
+    if is_anchored { &regex[..regex.len() - 1] } else { regex }
 }
 
 fn choices(texts: &[String]) -> Result<GrammarWithLexer, GrammarError> {
@@ -182,12 +189,12 @@ fn check_size(bytes: usize) -> Result<(), GrammarError> {
 }
 
 /// A text as Lark writes it: as JSON does.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("texts are JSON")
 }
 
 /// A mark as a piece of a rule.
-fn piece(mark: &[Part]) -> String {
+pub(crate) fn piece(mark: &[Part]) -> String {
     let part = |part: &Part| match part {
         Part::Text(text) => quoted(text),
         Part::Token(id) => format!("<[{id}]>"),

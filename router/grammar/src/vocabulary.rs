@@ -24,6 +24,7 @@ pub enum TokenText<'a> {
 /// See the top of the file.
 pub struct Vocabulary {
     pub(crate) factory: ParserFactory,
+    pub(crate) specials: Vec<(String, u32)>, // control tokens by their names
 }
 
 /// Bounds of one grammar: compiling takes at most some 100 ms and a mask at most some 20 ms, whatever a client sends; a state
@@ -44,8 +45,14 @@ fn limits() -> ParserLimits {
 impl Vocabulary {
     /// Of all tokens in the order of their ids. `ends`: those that end a text; at least one.
     pub fn new<'a>(tokens: impl Iterator<Item = TokenText<'a>>, ends: &[u32]) -> Result<Self, GrammarError> {
+        let mut specials = Vec::new();
         let words: Vec<Vec<u8>> = tokens
-            .map(|token| match token {
+            .zip(0..)
+            .inspect(|&(token, id)| match token {
+                TokenText::Special(name) if !name.is_empty() => specials.push((name.to_owned(), id)),
+                _ => {}
+            })
+            .map(|(token, _)| match token {
                 // A byte of 0xFF stands in no text: it marks control tokens.
                 TokenText::Bytes(bytes) if !bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) || bytes.len() == 1 => {
                     bytes.to_vec()
@@ -69,6 +76,6 @@ impl Vocabulary {
         .map_err(|error| GrammarError::new(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Self { factory })
+        Ok(Self { factory, specials })
     }
 }

@@ -1,7 +1,8 @@
 //! What grammars accept and refuse, over a small vocabulary: all single bytes, and some longer tokens.
 
 use pelton_grammar::{
-    Body, Call, Calls, Constraint, GrammarError, Part, Reasoning, Script, State, TokenText, Vocabulary,
+    Body, Call, Calls, Constraint, Form, GrammarError, Part, Reasoning, Script, State, Tag, Times, TokenText,
+    Vocabulary,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -331,4 +332,121 @@ proptest! {
         let value: Value = serde_json::from_slice(&text).unwrap();
         prop_assert!(is_valid(&schema, &value), "{} by {}", value, schema);
     }
+}
+
+fn tag(begin: &str, content: Form, end: &str) -> Tag {
+    Tag { begin: begin.to_owned(), content: Box::new(content), end: end.to_owned() }
+}
+
+fn integer(place: &str) -> Form {
+    Form::Schema { schema: json!({ "type": "integer" }), place: place.to_owned() }
+}
+
+fn tags(form: Form) -> Script {
+    Script::of(Constraint::Tags(form))
+}
+
+fn functions(times: Times) -> Form {
+    let letters = Form::Regex("[a-c/]+".to_owned());
+    Form::Triggered {
+        triggers: vec!["<f=".to_owned(), "[g".to_owned()],
+        tags: vec![
+            tag("<f=one>", integer(""), "</f>"),
+            tag("<f=two>", letters, "</f>"),
+            tag("[g", Form::Anything, "]"),
+        ],
+        times,
+    }
+}
+
+#[test]
+fn behind_a_trigger_a_tag_has_its_form_and_all_else_is_free() {
+    check(
+        &tags(functions(Times::default())),
+        &[
+            "",
+            "hello < f = x",
+            "<f=one>12</f>",
+            "a <f=one>1</f> b <f=two>a/c</f>",
+            "<f=two>abc</f><f=one>-3</f> end",
+            "see [g <f=three> whatever] and more", // within a tag of any text a trigger is none
+        ],
+        &["<f=three>1</f>", "a <f=one>x</f>", "<f=one>1</f> then <f=", "<f=two>abd</f>", "<f=one>1", "[g not ended"],
+    );
+    let times = |at_least_one, stop_after_first| Times { at_least_one, stop_after_first };
+    let one = "a <f=one>1</f>";
+    let two = "<f=one>1</f><f=one>2</f>";
+    for (times, right, wrong) in [
+        (times(true, false), vec![one, two, "<f=one>1</f> b"], vec!["", "a"]),
+        (times(false, true), vec!["", "a", one], vec![two, "<f=one>1</f> b"]),
+        (times(true, true), vec![one], vec!["", "a", two, "<f=one>1</f> b"]),
+    ] {
+        check(&tags(functions(times)), &right, &wrong);
+    }
+}
+
+#[test]
+fn parts_follow_each_other_and_tags_stand_alone() {
+    let exactly = |text: &str| Form::Exactly(text.to_owned());
+    let sequence = Form::Sequence(vec![
+        exactly("Think: "),
+        Form::Anything,
+        Form::Tag(tag("<a>", Form::Grammar("root ::= [0-9]+ \"!\"".to_owned()), "</a>")),
+        Form::Either(vec![exactly("."), Form::Sequence(vec![exactly("; "), Form::Anything])]),
+    ]);
+    check(
+        &tags(sequence),
+        &["Think: <a>1!</a>.", "Think: so, a <b> and then <a>22!</a>; and so on"],
+        &["Think: so", "Think: <a>1</a>.", "Think: <a>1!</a>", "<a>1!</a>.", "Think: <a>1!</a>, "],
+    );
+    let separated = |at_least_one, stop_after_first| {
+        tags(Form::Separated {
+            tags: vec![tag("(", integer(""), ")"), tag("[", integer(""), "]")],
+            separator: ", ".to_owned(),
+            times: Times { at_least_one, stop_after_first },
+        })
+    };
+    check(&separated(false, false), &["", "(1)", "(1), [2], (3)"], &["(1)(2)", "(1), ", "1", "(1) and"]);
+    check(&separated(true, true), &["(1)", "[2]"], &["", "(1), (2)"]);
+}
+
+#[test]
+fn a_mark_with_a_control_token_is_drawn_as_that_token() {
+    let form = |begin| Form::Triggered {
+        triggers: vec!["<think>".to_owned()],
+        tags: vec![tag(begin, integer(""), "</x>")],
+        times: Times::default(),
+    };
+    check(&tags(form("<think>f:")), &["a \u{1}f:1</x> b", "a <think> b, letter by letter"], &["a \u{1}g", "\u{1}f:x"]);
+    check(&tags(Form::Tag(tag("<think>", integer(""), ""))), &["\u{1}7"], &["<think>7"]);
+}
+
+#[test]
+fn what_is_wrong_with_tags_is_said() {
+    let error = |form| vocabulary().compile(&tags(form)).expect_err("it is wrong");
+    let triggered = |triggers: &[&str], begin: &str| Form::Triggered {
+        triggers: triggers.iter().map(|&trigger| trigger.to_owned()).collect(),
+        tags: vec![tag(begin, integer(""), "")],
+        times: Times::default(),
+    };
+    for (form, why) in [
+        (triggered(&["<g"], "<f"), "no tag begins with the trigger \"<g\""),
+        (triggered(&["<f", "<"], "<f"), "begins with 2 of the triggers"),
+        (triggered(&[""], "<f"), "a trigger has a character"),
+        (triggered(&[], "<f"), "begins with 0 of the triggers"),
+        (Form::Either(vec![]), "a choice among nothing"),
+        (Form::Sequence(vec![Form::Anything, Form::Regex("a".into())]), "a text or a tag is allowed"),
+    ] {
+        let error = error(form);
+        assert!(error.reason.contains(why), "{error:?}: {why}");
+    }
+    let mut nested = Form::Anything;
+    for _ in 0..100 {
+        nested = Form::Sequence(vec![nested]);
+    }
+    assert!(error(nested).reason.contains("within each other"));
+    assert!(error(Form::Sequence(vec![Form::Exactly("a".into()); 2_000])).reason.contains("more than 1000 parts"));
+    let wrong = Form::Schema { schema: json!({ "items": { "type": "text" } }), place: "/structures/1/schema".into() };
+    let form = Form::Either(vec![integer("/structures/0/schema"), wrong]);
+    assert_eq!(error(form).place, "/structures/1/schema/items");
 }

@@ -5,7 +5,10 @@
 use pelton_grammar::Constraint;
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, shown};
+use super::{
+    fields::{Fields, shown},
+    tags,
+};
 use crate::{error::ApiError, generate::Constrained};
 
 /// `None`: the text is free.
@@ -15,7 +18,7 @@ pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constra
     if let Some(mut outputs) = fields.object("structured_outputs")? {
         read_structured(&mut outputs, &mut all)?;
         if all.is_empty() {
-            let allowed = "one of `json`, `json_object`, `regex`, `choice` and `grammar`";
+            let allowed = "one of `json`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag`";
             return Err(ApiError::Missing { param: fields.at("structured_outputs"), allowed });
         }
         outputs.finish()?;
@@ -30,7 +33,7 @@ pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constra
 
 fn read_response_format(fields: &mut Fields<'_>) -> Result<Option<Constrained>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
-    let allowed = "\"text\", \"json_object\" or \"json_schema\"";
+    let allowed = "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"";
     let Some(kind) = format.raw("type") else {
         return Err(ApiError::Missing { param: format.at("type"), allowed });
     };
@@ -38,10 +41,7 @@ fn read_response_format(fields: &mut Fields<'_>) -> Result<Option<Constrained>, 
         "\"text\"" => None,
         "\"json_object\"" => Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }),
         "\"json_schema\"" => Some(read_json_schema(&mut format)?),
-        "\"structural_tag\"" => {
-            let what = "constraining parts of an answer (\"structural_tag\")".into();
-            return Err(ApiError::NotServed { param: format.at("type"), what });
-        }
+        "\"structural_tag\"" => Some(tags::read(&mut format, "response_format".to_owned())?),
         _ => return Err(format.wrong("type", kind, allowed)),
     };
     format.finish()?;
@@ -80,9 +80,8 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
     if let Some(grammar) = outputs.text("grammar")? {
         all.push(Constrained { constraint: Constraint::Grammar(grammar), param: outputs.at("grammar") });
     }
-    if outputs.raw("structural_tag").is_some() {
-        let what = "constraining parts of an answer".into();
-        return Err(ApiError::NotServed { param: outputs.at("structural_tag"), what });
+    if let Some(raw) = outputs.raw("structural_tag") {
+        all.push(tags::read_text_or_object(outputs.at("structural_tag"), raw)?);
     }
     Ok(())
 }
@@ -106,13 +105,17 @@ fn read_guided(fields: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Result<()
 
 /// A schema, or the text of one.
 fn schema(param: String, raw: &RawValue) -> Result<Constrained, ApiError> {
-    let wrong = |raw: &RawValue| ApiError::invalid(&param, shown(raw), "a JSON schema: an object, or the text of one");
+    Ok(Constrained { constraint: Constraint::JsonSchema(schema_value(&param, raw)?), param })
+}
+
+pub(super) fn schema_value(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
+    let wrong = |raw: &RawValue| ApiError::invalid(param, shown(raw), "a JSON schema: an object, or the text of one");
     let mut value: Value = serde_json::from_str(raw.get()).map_err(|_| wrong(raw))?;
     if let Value::String(text) = &value {
         value = serde_json::from_str(text).map_err(|_| wrong(raw))?;
     }
     match value {
-        Value::Object(_) | Value::Bool(_) => Ok(Constrained { constraint: Constraint::JsonSchema(value), param }),
+        Value::Object(_) | Value::Bool(_) => Ok(value),
         _ => Err(wrong(raw)),
     }
 }
@@ -189,7 +192,7 @@ mod tests {
         for (body, param) in [
             (json!({ "response_format": {} }), "response_format.type"),
             (json!({ "response_format": { "type": "yaml" } }), "response_format.type"),
-            (json!({ "response_format": { "type": "structural_tag" } }), "response_format.type"),
+            (json!({ "response_format": { "type": "structural_tag" } }), "response_format.structures"),
             (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
             (
                 json!({ "response_format": { "type": "json_schema", "json_schema": {} } }),
@@ -200,7 +203,11 @@ mod tests {
             (json!({ "structured_outputs": { "json": 5 } }), "structured_outputs.json"),
             (json!({ "structured_outputs": { "json": "{" } }), "structured_outputs.json"),
             (json!({ "structured_outputs": { "choice": "a" } }), "structured_outputs.choice"),
-            (json!({ "structured_outputs": { "structural_tag": "{}" } }), "structured_outputs.structural_tag"),
+            (
+                json!({ "structured_outputs": { "structural_tag": "{}" } }),
+                "structured_outputs.structural_tag.structures",
+            ),
+            (json!({ "structured_outputs": { "structural_tag": "{" } }), "structured_outputs.structural_tag"),
             // B:SO2
             (json!({ "structured_outputs": { "regex": "a", "grammar": "b" } }), "structured_outputs.grammar"),
             (json!({ "response_format": { "type": "json_object" }, "guided_regex": "a" }), "guided_regex"),

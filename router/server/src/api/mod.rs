@@ -19,6 +19,7 @@ pub(crate) mod responses;
 mod sampling;
 pub(crate) mod scale_out;
 pub(crate) mod stream;
+mod tags;
 mod thinking;
 pub(crate) mod tokens;
 mod tools;
@@ -28,6 +29,7 @@ mod usage;
 
 pub(crate) use chat::chat_of_json;
 pub(crate) use sampling::{StreamOptions, is_plain_id};
+pub(crate) use tags::read_text as structural_tag_of_json;
 
 use crate::generate::{Ending, Finish, StopCause};
 

@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::chat;
 use crate::{
+    api::structural_tag_of_json,
     error::ApiError,
     generate::{
         CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause,
@@ -118,6 +119,9 @@ fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, A
         Asked::Regex(regex) => ("regex", Constraint::Regex(regex)),
         Asked::Choice(choice) => ("choice", Constraint::Choice(choice.texts)),
         Asked::Grammar(grammar) => ("grammar", Constraint::Grammar(grammar)),
+        Asked::StructuralTag(tag) => {
+            return structural_tag_of_json("sampling.structural_tag".to_owned(), tag).map(Some);
+        }
         Asked::JsonSchema(schema) => {
             // serde_json refuses what is nested too deep.
             let schema = serde_json::from_str(&schema).map_err(|error| {
