@@ -41,6 +41,11 @@ impl Keys {
         Self { keys, hashing: RandomState::new() }
     }
 
+    /// Whether anybody needs one.
+    pub(crate) fn are_there(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     /// Who asks, if the headers carry one of the keys or there are no keys to be had. gRPC metadata are headers too.
     ///
     /// All keys are compared, each in a time that depends on its length alone, so that a clock tells nothing of their text.

@@ -8,6 +8,7 @@ use std::{borrow::Cow, fmt::Display, time::Duration};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use pelton_engine::Failure;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Characters of a client's text that an error repeats.
@@ -422,13 +423,16 @@ impl ApiError {
 }
 
 /// `{"error": {...}}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
 pub struct Envelope<'a> {
-    error: EnvelopeError<'a>,
+    pub(crate) error: EnvelopeError<'a>,
 }
 
-#[derive(Debug, Serialize)]
-struct EnvelopeError<'a> {
+/// What is in it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ErrorInner")]
+pub struct EnvelopeError<'a> {
     message: String,
     #[serde(rename = "type")]
     kind: &'static str,

@@ -5,28 +5,94 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use pelton_engine::TokenId;
 use pelton_text::{ChatInput, Tokenizer};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     StopReason, StreamOptions,
+    constrained::{FORMATS, STRUCTURED},
     fields::{Fields, check_nesting},
     finish_reason,
     logprobs::ChatLogprobs,
-    messages::read_messages,
-    models::read_model,
-    sampling::{read_options, read_request_id, read_stream},
+    messages::{MESSAGES, read_messages},
+    models::{MODEL, read_model},
+    sampling::{N, REQUEST_ID, SAMPLING, STREAM, read_options, read_request_id, read_stream},
+    shape::{Field, Kind, Most, Shape, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
-    thinking::{read_effort, set_effort},
-    tools::read_tools,
-    unserved::refuse_in_chat,
+    thinking::{EFFORT, read_effort, set_effort},
+    tools::{TOOLS, read_tools},
+    unserved::{self, BOOKS, refuse_in_chat},
     usage::{Usage, UsageSum},
 };
 use crate::{
     error::ApiError,
     generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, ToolUse, Whole, now},
 };
+
+/// The body of a chat request.
+pub(crate) const CHAT: Shape = Shape {
+    name: "ChatRequest",
+    about: "A conversation to be continued.",
+    fields: &[
+        &[
+            MODEL,
+            MESSAGES,
+            optional("max_tokens", Kind::Integer(1, Most::Context), "The older name of `max_completion_tokens`."),
+            optional(
+                "max_completion_tokens",
+                Kind::Integer(1, Most::Context),
+                "Tokens of an answer at most; left out: all that the context leaves.",
+            ),
+            with_default("logprobs", Kind::Flag, "false", "Whether log-probabilities of the answer's tokens are told."),
+            optional(
+                "top_logprobs",
+                Kind::Integer(0, Most::Logprobs),
+                "How many likeliest tokens are told beside each drawn one; needs `logprobs`: true.",
+            ),
+            with_default(
+                "add_special_tokens",
+                Kind::Flag,
+                "false",
+                "Whether the tokenizer adds its special tokens to what the template made.",
+            ),
+            with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
+            with_default("include_reasoning", Kind::Flag, "true", "Whether what the model thought is told."),
+            REQUEST_ID,
+        ],
+        TOOLS,
+        TEMPLATE,
+        N,
+        SAMPLING,
+        STREAM,
+        STRUCTURED,
+        FORMATS,
+        BOOKS,
+    ],
+    unserved: &[unserved::BOTH, unserved::CHAT],
+};
+
+/// What the template is told beside messages and tools.
+pub(super) const TEMPLATE: &[Field] = &[
+    optional("documents", Kind::List(&Kind::AnyObject, 0, Most::ANY), "For templates that know documents."),
+    with_default(
+        "continue_final_message",
+        Kind::Flag,
+        "false",
+        "Whether the last message, the assistant's, is continued.",
+    ),
+    optional(
+        "add_generation_prompt",
+        Kind::Flag,
+        "Whether an answer is begun; the opposite of `continue_final_message` if left out.",
+    ),
+    optional("chat_template_kwargs", Kind::AnyObject, "The template's own variables."),
+    optional("reasoning_effort", EFFORT, "How hard to think, for templates that know it."),
+];
+
+/// A chat within another protocol.
+const INPUT: Shape = Shape::new("ChatInput", "A conversation.", &[&[MESSAGES], TOOLS, TEMPLATE]);
 
 /// A chat request, its types checked.
 #[derive(Debug)]
@@ -50,6 +116,12 @@ impl ChatRequest {
         let mut options = read_options(&mut fields)?;
         let older = fields.count("max_tokens")?;
         let newer = fields.count("max_completion_tokens")?;
+        if let (Some(older), Some(newer)) = (older, newer)
+            && older != newer
+        {
+            let reason = format!("is {older} and `max_completion_tokens` {newer}; they mean the same");
+            return Err(ApiError::Conflict { param: "max_tokens".to_owned(), reason });
+        }
         options.max_tokens = newer.or(older);
         options.logprobs = read_logprobs(&mut fields)?;
         let (input, reading) = read_input(&mut fields)?;
@@ -58,7 +130,7 @@ impl ChatRequest {
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
         let include_reasoning = fields.flag("include_reasoning")?.unwrap_or(true);
         let request_id = read_request_id(&mut fields)?;
-        fields.finish()?;
+        fields.finish(&CHAT)?;
         let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
         let request = Request { prompts, options, echo: false, tools: reading };
         let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
@@ -90,7 +162,7 @@ pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Opt
     check_nesting(raw.get().as_bytes())?;
     let mut fields = Fields::of_value(path.to_owned(), raw)?;
     let read = read_input(&mut fields)?;
-    fields.finish()?;
+    fields.finish(&INPUT)?;
     Ok(read)
 }
 
@@ -133,7 +205,7 @@ fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> 
 }
 
 /// A whole response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatResponse<'a> {
     #[serde(flatten)]
     head: &'a Head,
@@ -143,18 +215,21 @@ pub(crate) struct ChatResponse<'a> {
     prompt_token_ids: Option<&'a [TokenId]>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChoice")]
 struct Choice<'a> {
     index: usize,
     message: Message,
     logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls"]))]
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<TokenId>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatAnswer")]
 struct Message {
     role: &'static str,
     /// `null` if the answer is calls or reasoning alone.
@@ -167,7 +242,8 @@ struct Message {
 }
 
 /// Under both names that clients read: vLLM's, and DeepSeek's, which was vLLM's before. Absent if there is none.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ChatReasoning")]
 struct Reasoning {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<String>,
@@ -182,7 +258,8 @@ impl Reasoning {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCall")]
 struct WholeCall {
     id: String,
     #[serde(rename = "type")]
@@ -190,7 +267,8 @@ struct WholeCall {
     function: WholeFunction,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallFunction")]
 struct WholeFunction {
     name: String,
     arguments: String,
@@ -202,8 +280,9 @@ impl From<Call> for WholeCall {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
+/// A piece of a stream.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatChunk<'a> {
     #[serde(flatten)]
     head: &'a Head,
     choices: Vec<ChunkChoice<'a>>,
@@ -214,11 +293,13 @@ struct Chunk<'a> {
     prompt_token_ids: Option<&'a [TokenId]>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChunkChoice")]
 struct ChunkChoice<'a> {
     index: usize,
     delta: MessageDelta,
     logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Shown<StopReason>,
@@ -226,7 +307,8 @@ struct ChunkChoice<'a> {
     token_ids: Option<Vec<TokenId>>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ChatDelta")]
 struct MessageDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -238,7 +320,8 @@ struct MessageDelta {
     tool_calls: Vec<CallDelta>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallDelta")]
 struct CallDelta {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,7 +331,8 @@ struct CallDelta {
     function: FunctionDelta,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallFunctionDelta")]
 struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -384,7 +468,7 @@ impl ChatEvents {
             token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
         };
         let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
-        event(out, &Chunk { head: &self.form.head, choices: vec![choice], usage, prompt_token_ids });
+        event(out, &ChatChunk { head: &self.form.head, choices: vec![choice], usage, prompt_token_ids });
     }
 }
 
@@ -418,7 +502,7 @@ impl Events for ChatEvents {
     fn end(&mut self, out: &mut BytesMut) {
         if self.options.include_usage {
             let usage = Some(Some(self.usage.total()));
-            event(out, &Chunk { head: &self.form.head, choices: Vec::new(), usage, prompt_token_ids: None });
+            event(out, &ChatChunk { head: &self.form.head, choices: Vec::new(), usage, prompt_token_ids: None });
         }
         done(out);
     }

@@ -3,25 +3,73 @@
 use bytes::BytesMut;
 use pelton_engine::TokenId;
 use pelton_text::Tokenizer;
-use serde::{Serialize, de::DeserializeOwned};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
     StopReason, StreamOptions,
-    fields::{Fields, shown, shown_item},
+    constrained::{FORMATS, STRUCTURED},
+    fields::{Fields, ids, shown, shown_item},
     finish_reason,
     logprobs::CompletionLogprobs,
-    models::read_model,
-    sampling::{one_or_many, read_options, read_request_id, read_stream},
+    models::{MODEL, read_model},
+    sampling::{N, REQUEST_ID, SAMPLING, STREAM, one_or_many, read_options, read_request_id, read_stream},
+    shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
-    unserved::refuse_in_completion,
+    unserved::{self, BOOKS, refuse_in_completion},
     usage::{Usage, UsageSum},
 };
 use crate::{
     error::ApiError,
     generate::{Delta, Drawn, Finish, Generation, PreparedPrompt, Prompt, Request, Whole},
 };
+
+/// The body of a completion request.
+pub(crate) const COMPLETION: Shape = Shape {
+    name: "CompletionRequest",
+    about: "Prompts to be continued.",
+    fields: &[
+        &[
+            MODEL,
+            needed("prompt", PROMPTS, "One prompt or several, each as text or as token ids."),
+            with_default(
+                "max_tokens",
+                Kind::Integer(0, Most::Context),
+                "16",
+                "Tokens of an answer at most; 0 only together with `echo`: true.",
+            ),
+            optional(
+                "logprobs",
+                Kind::Integer(0, Most::Logprobs),
+                "How many likeliest tokens are told beside each drawn one.",
+            ),
+            with_default("echo", Kind::Flag, "false", "Whether each answer begins with its prompt."),
+            with_default(
+                "add_special_tokens",
+                Kind::Flag,
+                "true",
+                "Whether the tokenizer adds its special tokens to texts.",
+            ),
+            with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
+            REQUEST_ID,
+        ],
+        N,
+        SAMPLING,
+        STREAM,
+        STRUCTURED,
+        FORMATS,
+        BOOKS,
+    ],
+    unserved: &[unserved::BOTH, unserved::COMPLETION],
+};
+
+const SOME_TEXT: Kind = Kind::Text(1..=u64::MAX);
+const SOME_IDS: Kind = Kind::TokenIds(1, Most::ANY);
+/// What [`parse_prompts`] reads.
+pub(super) const PROMPTS: Kind =
+    Kind::Either(&[SOME_TEXT, Kind::List(&SOME_TEXT, 1, Most::ANY), SOME_IDS, Kind::List(&SOME_IDS, 1, Most::ANY)]);
 
 /// A completion request, its types checked.
 #[derive(Debug)]
@@ -51,7 +99,7 @@ impl CompletionRequest {
         let stream = read_stream(&mut fields)?;
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
         let request_id = read_request_id(&mut fields)?;
-        fields.finish()?;
+        fields.finish(&COMPLETION)?;
         let request = Request { prompts, options, echo, tools: None };
         Ok(Self { model, request_id, stream, return_token_ids, request })
     }
@@ -84,22 +132,20 @@ pub(super) fn parse_prompts(raw: &RawValue, add_special: bool) -> Result<Vec<Pro
     // What the list's first item is says what all of them must be.
     let first = text.strip_prefix('[').map_or("", str::trim_start);
     if first.starts_with('[') {
-        let lists: Vec<Vec<TokenId>> = parse_list::<Vec<TokenId>, _>(raw)?;
-        return Ok(lists.into_iter().map(Prompt::Ids).collect());
+        let wrong = || shown_item::<Vec<TokenId>>(raw).unwrap_or_else(|| shown(raw));
+        let lists: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
+        return lists.into_iter().map(|list| ids(list).map(Prompt::Ids).ok_or_else(wrong)).collect();
     }
     if first.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
-        return parse_list::<TokenId, _>(raw).map(|ids| vec![Prompt::Ids(ids)]);
+        let wrong = || shown_item::<TokenId>(raw).unwrap_or_else(|| shown(raw));
+        return ids(raw).map(|ids| vec![Prompt::Ids(ids)]).ok_or_else(wrong);
     }
     let texts = one_or_many(raw).ok_or_else(|| shown_item::<String>(raw).unwrap_or_else(|| shown(raw)))?;
     Ok(texts.into_iter().map(|text| Prompt::Text { text, add_special }).collect())
 }
 
-fn parse_list<Item: DeserializeOwned, List: DeserializeOwned>(raw: &RawValue) -> Result<List, String> {
-    serde_json::from_str(raw.get()).map_err(|_| shown_item::<Item>(raw).unwrap_or_else(|| shown(raw)))
-}
-
 /// A whole response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CompletionResponse<'a> {
     #[serde(flatten)]
     head: &'a Head,
@@ -108,11 +154,13 @@ pub(crate) struct CompletionResponse<'a> {
 }
 
 /// A choice, whole or a piece of one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CompletionChoice")]
 struct Choice<'a> {
     index: usize,
     text: String,
     logprobs: Option<CompletionLogprobs>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,8 +169,9 @@ struct Choice<'a> {
     prompt_token_ids: Option<&'a [TokenId]>,
 }
 
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
+/// A piece of a stream.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CompletionChunk<'a> {
     #[serde(flatten)]
     head: &'a Head,
     choices: Vec<Choice<'a>>,
@@ -229,13 +278,16 @@ impl Events for CompletionEvents {
                 _ => None,
             };
             let choices = vec![self.form.choice(index, is_first, text, &tokens, finish.as_ref())];
-            event(out, &Chunk { head: &self.form.head, choices, usage });
+            event(out, &CompletionChunk { head: &self.form.head, choices, usage });
         }
     }
 
     fn end(&mut self, out: &mut BytesMut) {
         if self.options.include_usage {
-            event(out, &Chunk { head: &self.form.head, choices: Vec::new(), usage: Some(Some(self.usage.total())) });
+            event(
+                out,
+                &CompletionChunk { head: &self.form.head, choices: Vec::new(), usage: Some(Some(self.usage.total())) },
+            );
         }
         done(out);
     }

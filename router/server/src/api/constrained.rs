@@ -7,9 +7,80 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     fields::{Fields, shown},
+    shape::{Field, Kind, Most, Shape, needed, optional},
     tags,
 };
 use crate::{error::ApiError, generate::Constrained};
+
+const ANY_FORMAT: &[Kind] = &[
+    Kind::Object(&TEXT_FORMAT),
+    Kind::Object(&OBJECT_FORMAT),
+    Kind::Object(&SCHEMA_FORMAT),
+    Kind::Object(&tags::FORMAT_BY_PARTS),
+    Kind::Object(&tags::FORMAT_BY_STRUCTURES),
+];
+
+/// The form of chats and completions, and its older names.
+pub(super) const FORMATS: &[Field] = &[
+    optional("response_format", Kind::Either(ANY_FORMAT), "What the answer's text has to fit."),
+    optional("guided_json", SCHEMA_OR_TEXT, "The older name of `structured_outputs.json`."),
+    optional("guided_regex", Kind::TEXT, "The older name of `structured_outputs.regex`."),
+    optional("guided_choice", TEXTS, "The older name of `structured_outputs.choice`."),
+    optional("guided_grammar", Kind::TEXT, "The older name of `structured_outputs.grammar`."),
+];
+
+/// The form that all OpenAI-like routes share.
+pub(super) const STRUCTURED: &[Field] = &[optional(
+    "structured_outputs",
+    Kind::Object(&STRUCTURED_OUTPUTS),
+    "What the answer's text has to fit: exactly one of its fields. Not together with other fields that say so.",
+)];
+
+const TEXTS: Kind = Kind::List(&Kind::TEXT, 1, Most::ANY);
+pub(super) const SCHEMA_OR_TEXT: Kind = Kind::Either(&[Kind::Schema, Kind::Flag, Kind::TEXT]);
+
+const TEXT_FORMAT: Shape =
+    Shape::new("TextFormat", "Free text.", &[&[needed("type", Kind::Word(&["text"]), "Which form.")]]);
+const OBJECT_FORMAT: Shape = Shape::new(
+    "JsonObjectFormat",
+    "Any JSON object.",
+    &[&[needed("type", Kind::Word(&["json_object"]), "Which form.")]],
+);
+const SCHEMA_FORMAT: Shape = Shape::new(
+    "JsonSchemaFormat",
+    "JSON that fits a schema.",
+    &[&[
+        needed("type", Kind::Word(&["json_schema"]), "Which form."),
+        needed("json_schema", Kind::Object(&NAMED_SCHEMA), "The schema."),
+    ]],
+);
+const NAMED_SCHEMA: Shape = Shape::new(
+    "NamedSchema",
+    "A JSON schema with its name.",
+    &[&[
+        optional("name", Kind::TEXT, "For the client's own books."),
+        optional("description", Kind::TEXT, "For the client's own books."),
+        optional("strict", Kind::Flag, "Strict or not, the answer fits."),
+        needed("schema", SCHEMA_OR_TEXT, "A JSON schema, or the text of one."),
+    ]],
+);
+const STRUCTURED_OUTPUTS: Shape = Shape {
+    name: "StructuredOutputs",
+    about: "vLLM's way to say what an answer has to fit: exactly one of these.",
+    fields: &[&[
+        optional("json", SCHEMA_OR_TEXT, "A JSON schema, or the text of one."),
+        optional("json_object", Kind::Flag, "Any JSON object."),
+        optional("regex", Kind::TEXT, "A regular expression that the whole answer matches."),
+        optional("choice", TEXTS, "The answer is one of these."),
+        optional("grammar", Kind::TEXT, "A grammar, in Lark's form or GBNF."),
+        optional(
+            "structural_tag",
+            Kind::Either(&tags::TAG_OR_TEXT),
+            "Free text with parts that have a form; an object, or its text.",
+        ),
+    ]],
+    unserved: &[],
+};
 
 /// `None`: the text is free.
 pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constrained>, ApiError> {
@@ -21,7 +92,7 @@ pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constra
             let allowed = "one of `json`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag`";
             return Err(ApiError::Missing { param: fields.at("structured_outputs"), allowed });
         }
-        outputs.finish()?;
+        outputs.finish(&STRUCTURED_OUTPUTS)?;
     }
     read_guided(fields, &mut all)?;
     if let [one, other, ..] = &all[..] {
@@ -37,14 +108,20 @@ fn read_response_format(fields: &mut Fields<'_>) -> Result<Option<Constrained>, 
     let Some(kind) = format.raw("type") else {
         return Err(ApiError::Missing { param: format.at("type"), allowed });
     };
-    let constrained = match kind.get() {
-        "\"text\"" => None,
-        "\"json_object\"" => Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }),
-        "\"json_schema\"" => Some(read_json_schema(&mut format)?),
-        "\"structural_tag\"" => Some(tags::read(&mut format, "response_format".to_owned())?),
+    let (constrained, shape) = match kind.get() {
+        "\"text\"" => (None, &TEXT_FORMAT),
+        "\"json_object\"" => {
+            (Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }), &OBJECT_FORMAT)
+        }
+        "\"json_schema\"" => (Some(read_json_schema(&mut format)?), &SCHEMA_FORMAT),
+        "\"structural_tag\"" => {
+            let (constrained, told) = tags::read(&mut format, "response_format".to_owned())?;
+            let shape = if told == tags::Told::ByParts { &tags::FORMAT_BY_PARTS } else { &tags::FORMAT_BY_STRUCTURES };
+            (Some(constrained), shape)
+        }
         _ => return Err(format.wrong("type", kind, allowed)),
     };
-    format.finish()?;
+    format.finish(shape)?;
     Ok(constrained)
 }
 
@@ -60,7 +137,7 @@ fn read_json_schema(format: &mut Fields<'_>) -> Result<Constrained, ApiError> {
         return Err(ApiError::Missing { param: named.at("schema"), allowed: "a JSON schema" });
     };
     let constrained = schema(named.at("schema"), raw)?;
-    named.finish()?;
+    named.finish(&NAMED_SCHEMA)?;
     Ok(constrained)
 }
 
@@ -130,7 +207,7 @@ mod tests {
         let body = body.to_string();
         let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
         let read = read_constrained(&mut fields)?;
-        fields.finish().expect("everything was known");
+        fields.finish_part().expect("everything was known");
         Ok(read)
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::BytesMut;
 use pelton_engine::{Explanation, Wait};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +15,8 @@ use crate::{
 };
 
 /// A whole response, with the object `pelton` if it was asked for.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{R}Explained")]
 pub(crate) struct Explained<R> {
     #[serde(flatten)]
     response: R,
@@ -23,7 +25,7 @@ pub(crate) struct Explained<R> {
 }
 
 /// What only Pelton tells.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 struct Pelton {
     /// By answer; `null` for one that drew no token.
     explanations: Vec<Value>,

@@ -1,7 +1,7 @@
 //! A JSON object that is read field by field, so that every error names the field, what it got and what is allowed.
 //!
-//! Values stay raw text until somebody asks for them by a type; what nobody asked for is unknown. So the list of known
-//! names is the code that reads them, and cannot differ from it. `null` means absent, as for OpenAI.
+//! Values stay raw text until somebody asks for them by a type. What the object's [`Shape`] does not describe is unknown, and what it
+//! describes has been asked for: tests compare the two for every object that they parse. `null` means absent, as for OpenAI.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -12,6 +12,9 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use super::shape::Shape;
+#[cfg(test)]
+use super::shape::Way;
 use crate::{
     error::{ApiError, shortened},
     nearest::nearest,
@@ -23,12 +26,14 @@ const NESTING_MAX: usize = 64;
 /// What a list of tokens is to hold.
 pub(crate) const TOKEN_IDS: &str = "a list of token ids, integers from 0 to 4294967295";
 
-/// An object's fields, and which of them have been asked for.
+/// An object's fields.
 pub(crate) struct Fields<'a> {
     /// Path of the object within the body, with a dot at its end; empty for the body itself.
     path: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
-    asked: Vec<&'static str>,
+    /// What has been asked for, and how.
+    #[cfg(test)]
+    asked: Vec<(&'static str, Way)>,
 }
 
 impl<'a> Fields<'a> {
@@ -58,7 +63,12 @@ impl<'a> Fields<'a> {
             let param = format!("{path}{}", shortened(name));
             return Err(ApiError::Conflict { param, reason: "is given twice".to_owned() });
         }
-        Ok(Self { path, members, asked: Vec::new() })
+        Ok(Self {
+            path,
+            members,
+            #[cfg(test)]
+            asked: Vec::new(),
+        })
     }
 
     /// A field's path, as errors show it.
@@ -68,8 +78,15 @@ impl<'a> Fields<'a> {
 
     /// A field as raw text.
     pub(crate) fn raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
-        self.asked.push(name);
+        #[cfg(test)]
+        self.asked.push((name, Way::Raw));
         self.members.iter().find(|(member, _)| member == name).map(|(_, raw)| *raw).filter(|raw| raw.get() != "null")
+    }
+
+    /// Notes in what way the latest field was asked for.
+    #[cfg(test)]
+    fn note(&mut self, name: &'static str, way: Way) {
+        self.asked.push((name, way));
     }
 
     /// A field of a plain type. `allowed` says in words what that type means.
@@ -95,10 +112,14 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn flag(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Flag);
         self.read(name, "true or false")
     }
 
     pub(crate) fn text(&mut self, name: &'static str) -> Result<Option<String>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Text);
         self.read(name, "a text")
     }
 
@@ -106,39 +127,67 @@ impl<'a> Fields<'a> {
     pub(crate) fn one_of(
         &mut self,
         name: &'static str,
-        words: &[&'static str],
+        words: &'static [&'static str],
         allowed: &'static str,
     ) -> Result<Option<&'static str>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Word(words));
         let Some(raw) = self.raw(name) else { return Ok(None) };
         let got = serde_json::from_str::<String>(raw.get()).ok();
         let word = words.iter().copied().find(|word| got.as_deref() == Some(*word));
         word.map(Some).ok_or_else(|| self.wrong(name, raw, allowed))
     }
 
+    /// A whole number, however it is written: for JSON's schemas `5.0` is one.
+    pub(crate) fn integer<T: TryFrom<i64> + Deserialize<'a>>(
+        &mut self,
+        name: &'static str,
+        allowed: &'static str,
+    ) -> Result<Option<T>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Integer);
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let whole = serde_json::from_str(raw.get()).ok().or_else(|| T::try_from(whole(raw.get())?).ok());
+        whole.map(Some).ok_or_else(|| self.wrong(name, raw, allowed))
+    }
+
     pub(crate) fn count(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
-        self.read(name, "an integer, 0 or above")
+        self.integer(name, "an integer, 0 or above")
+    }
+
+    /// The same for a number that must be there.
+    pub(crate) fn need_count(&mut self, name: &'static str, allowed: &'static str) -> Result<u32, ApiError> {
+        self.integer(name, allowed)?.ok_or_else(|| ApiError::Missing { param: self.at(name), allowed })
     }
 
     /// A list of token ids. It may be long: items are looked at one by one only to name a wrong one.
     pub(crate) fn token_ids(&mut self, name: &'static str) -> Result<Option<Vec<TokenId>>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::TokenIds);
         let Some(raw) = self.raw(name) else { return Ok(None) };
-        serde_json::from_str(raw.get()).map(Some).map_err(|_| {
+        ids(raw).map(Some).ok_or_else(|| {
             let got = shown_item::<TokenId>(raw).unwrap_or_else(|| shown(raw));
             ApiError::invalid(self.at(name), got, TOKEN_IDS)
         })
     }
 
     pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f32>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Number);
         self.read(name, "a number")
     }
 
     /// A field that is an object, to be read field by field.
     pub(crate) fn object(&mut self, name: &'static str) -> Result<Option<Fields<'a>>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Object);
         self.raw(name).map(|raw| Fields::of_value(self.at(name), raw)).transpose()
     }
 
     /// A field that is a list of objects, to be read field by field.
     pub(crate) fn objects(&mut self, name: &'static str) -> Result<Option<Vec<Fields<'a>>>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Way::Objects);
         let Some(items) = self.read::<Vec<&'a RawValue>>(name, "a list of objects")? else { return Ok(None) };
         let path = self.at(name);
         let fields =
@@ -151,14 +200,25 @@ impl<'a> Fields<'a> {
         ApiError::invalid(self.at(name), shown(raw), allowed)
     }
 
-    /// Every field must have been asked for by now.
-    pub(crate) fn finish(self) -> Result<(), ApiError> {
-        let unknown = self.members.iter().find(|(name, _)| !self.asked.iter().any(|asked| asked == name));
+    /// Every field must be one of the shape's, which have all been asked for by now.
+    pub(crate) fn finish(self, shape: &'static Shape) -> Result<(), ApiError> {
+        #[cfg(test)]
+        shape.check(&self.asked);
+        let unknown = self.members.iter().find(|(name, _)| !shape.names().any(|known| known == name));
         let Some((name, _)) = unknown else { return Ok(()) };
         // Shortened before it is compared: a name may be as long as a body.
         let name = shortened(name);
-        let nearest = nearest(&name, self.asked.iter().copied()).map(str::to_owned);
+        let nearest = nearest(&name, shape.names()).map(str::to_owned);
         Err(ApiError::Unknown { param: self.at(&name), nearest })
+    }
+
+    /// For tests of a part of an object: every field must have been asked for.
+    #[cfg(test)]
+    pub(crate) fn finish_part(self) -> Result<(), ApiError> {
+        match self.members.iter().find(|(name, _)| !self.asked.iter().any(|(asked, _)| asked == name)) {
+            Some((name, _)) => Err(ApiError::Unknown { param: self.at(name), nearest: None }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -190,6 +250,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 /// A member's name, borrowed unless it has escapes. (`Cow` alone always copies.)
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A list of token ids. Nearly all are written without a point: the others are read a second time.
+pub(crate) fn ids(raw: &RawValue) -> Option<Vec<TokenId>> {
+    if let Ok(ids) = serde_json::from_str(raw.get()) {
+        return Some(ids);
+    }
+    let numbers: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
+    numbers.into_iter().map(|number| TokenId::try_from(whole(number.get())?).ok()).collect()
+}
+
+/// Of a number with a point or an exponent, the integer that it is. Beyond 2^53 nobody knows which it was meant to be.
+fn whole(number: &str) -> Option<i64> {
+    let number: f64 = serde_json::from_str(number).ok()?;
+    (number.fract() == 0.0 && number.abs() <= (1_u64 << 53) as f64).then_some(number as i64)
+}
 
 /// A value as an error repeats it: lists and objects in a word, the rest shortened.
 pub(crate) fn shown(raw: &RawValue) -> String {
@@ -254,6 +329,21 @@ fn nesting(body: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::shape::{Kind, Most, needed, optional};
+
+    const INNER: Shape = Shape::new("Inner", "An object.", &[&[optional("include_usage", Kind::Flag, "A flag.")]]);
+    const ITEM: Shape = Shape::new("Item", "An item.", &[&[needed("role", Kind::TEXT, "A text.")]]);
+    const BODY: Shape = Shape::new(
+        "Body",
+        "A body.",
+        &[&[
+            optional("max_tokens", Kind::COUNT, "A count."),
+            optional("stream", Kind::Flag, "A flag."),
+            optional("tokens", Kind::TokenIds(0, Most::ANY), "Tokens."),
+            optional("stream_options", Kind::Object(&INNER), "An object."),
+            optional("messages", Kind::List(&Kind::Object(&ITEM), 0, Most::ANY), "Objects."),
+        ]],
+    );
 
     fn error(body: &str) -> String {
         let read = |body: &str| -> Result<(), ApiError> {
@@ -263,13 +353,13 @@ mod tests {
             fields.token_ids("tokens")?;
             if let Some(mut inner) = fields.object("stream_options")? {
                 inner.flag("include_usage")?;
-                inner.finish()?;
+                inner.finish(&INNER)?;
             }
             for mut item in fields.objects("messages")?.unwrap_or_default() {
                 item.need::<String>("role", "a text")?;
-                item.finish()?;
+                item.finish(&ITEM)?;
             }
-            fields.finish()
+            fields.finish(&BODY)
         };
         read(body).map_or_else(|error| error.to_string(), |()| String::new())
     }
@@ -278,6 +368,23 @@ mod tests {
     fn what_is_known_and_right_is_read() {
         assert_eq!(error(r#"{}"#), "");
         assert_eq!(error(r#" {"max_tokens": 5, "stream": null, "messages": [{"role": "user"}]} "#), "");
+    }
+
+    #[test]
+    fn a_whole_number_is_one_however_it_is_written() {
+        for number in ["5", "5.0", "50e-1"] {
+            let body = format!(r#"{{"max_tokens": {number}, "tokens": [1, {number}]}}"#);
+            let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+            assert_eq!(fields.count("max_tokens"), Ok(Some(5)), "{number}");
+            assert_eq!(fields.token_ids("tokens"), Ok(Some(vec![1, 5])), "{number}");
+        }
+        for number in ["5.5", "-1.0", "4294967296.0", "1e300", "18014398509481985.0"] {
+            assert!(error(&format!(r#"{{"max_tokens": {number}}}"#)).contains("allowed: an integer"), "{number}");
+            assert!(
+                error(&format!(r#"{{"tokens": [{number}]}}"#)).contains("allowed: a list of token ids"),
+                "{number}"
+            );
+        }
     }
 
     #[test]

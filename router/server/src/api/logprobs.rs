@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use pelton_engine::TokenId;
 use pelton_text::Tokenizer;
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::generate::Drawn;
@@ -23,20 +24,22 @@ fn text_of(tokenizer: &Tokenizer, token: TokenId) -> Cow<'_, str> {
 }
 
 /// `logprobs` of a chat's choice.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatLogprobs<'a> {
     content: Vec<Entry<'a>>,
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatLogprob")]
 struct Entry<'a> {
     #[serde(flatten)]
     chosen: Candidate<'a>,
     top_logprobs: Vec<Candidate<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LogprobCandidate")]
 struct Candidate<'a> {
     token: Cow<'a, str>,
     logprob: f32,
@@ -72,11 +75,12 @@ impl<'a> ChatLogprobs<'a> {
 ///
 /// `tokens` are the texts by which the answer grew, so that they add up to it. Candidates that were not drawn are shown as
 /// their own text or, where that is none, as `bytes:\xE2\x82`, OpenAI's form.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,
     /// The drawn token first, then the likeliest others.
+    #[schemars(with = "Vec<std::collections::BTreeMap<String, f32>>")]
     top_logprobs: Vec<ByText>,
     text_offset: Vec<usize>,
 }

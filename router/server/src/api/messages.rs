@@ -2,11 +2,68 @@
 
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, quoted};
+use super::{
+    fields::{Fields, quoted},
+    shape::{Field, Kind, Most, Shape, needed, optional},
+    unserved::refuse_all,
+};
 use crate::error::ApiError;
 
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
 const CONTENT: &str = "a text, or a list of at least one part {\"type\": \"text\", \"text\": ...}";
+
+const ROLE_WORDS: &[&str] = &["system", "developer", "user", "assistant", "tool"];
+
+/// What [`read_messages`] reads.
+pub(super) const MESSAGES: Field = needed(
+    "messages",
+    Kind::List(&Kind::Object(&MESSAGE), 1, Most::ANY),
+    "The conversation, the oldest message first.",
+);
+
+const MESSAGE: Shape = Shape {
+    name: "ChatMessage",
+    about: "A message of a chat.",
+    fields: &[&[
+        needed("role", Kind::Word(ROLE_WORDS), "Who speaks."),
+        optional(
+            "content",
+            Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&PART), 1, Most::ANY)]),
+            "What is said. Only an assistant's message with `tool_calls` may be without.",
+        ),
+        optional("tool_calls", Kind::List(&Kind::Object(&CALL), 0, Most::ANY), "Calls that the assistant made."),
+        optional("tool_call_id", Kind::TEXT, "The call that a message of the role `tool` answers; needed there."),
+        optional("name", Kind::TEXT, "Whose message it is, for templates that tell."),
+        optional("refusal", Kind::TEXT, "As answers have it."),
+        optional("reasoning", Kind::TEXT, "What the assistant thought."),
+        optional("reasoning_content", Kind::TEXT, "The same, by its older name."),
+        optional("annotations", Kind::Anything, "As answers have it; not looked at."),
+    ]],
+    unserved: &[&[("audio", &[], "spoken content"), ("function_call", &[], "the old form of calling functions")]],
+};
+const PART: Shape = Shape::new(
+    "ContentPart",
+    "A part of a message's content.",
+    &[&[needed("type", Kind::Word(&["text"]), "Text alone is served."), needed("text", Kind::TEXT, "The text.")]],
+);
+const CALL: Shape = Shape::new(
+    "ToolCall",
+    "A call that the assistant made.",
+    &[&[
+        optional("id", Kind::TEXT, "By which its result names it."),
+        optional("index", Kind::COUNT, "As streams have it."),
+        optional("type", Kind::Word(&["function"]), "What is called."),
+        needed("function", Kind::Object(&CALLED), "The function and its arguments."),
+    ]],
+);
+const CALLED: Shape = Shape::new(
+    "CalledFunction",
+    "A function and its arguments.",
+    &[&[
+        needed("name", Kind::TEXT, "The function's name."),
+        needed("arguments", Kind::TEXT, "A text that is a JSON object, or empty."),
+    ]],
+);
 
 /// The messages as the template sees them.
 pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
@@ -21,7 +78,7 @@ pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiEr
 
 fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let mut fields = Fields::of_value(path.clone(), raw)?;
-    let Some(role) = fields.one_of("role", &["system", "developer", "user", "assistant", "tool"], ROLES)? else {
+    let Some(role) = fields.one_of("role", ROLE_WORDS, ROLES)? else {
         return Err(ApiError::Missing { param: fields.at("role"), allowed: ROLES });
     };
     let has_calls = check_tool_calls(&mut fields)?;
@@ -41,13 +98,11 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
         fields.text(name)?;
     }
     // Clients send back the answers they got, with all their empty fields.
-    for (name, what) in [("audio", "spoken content"), ("function_call", "the old form of calling functions")] {
-        if fields.raw(name).is_some() {
-            return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
-        }
+    for table in MESSAGE.unserved {
+        refuse_all(&mut fields, table)?;
     }
     fields.raw("annotations");
-    fields.finish()?;
+    fields.finish(&MESSAGE)?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     let mut message: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
     if let Some(members) = message.as_object_mut() {
@@ -77,7 +132,7 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
             });
         }
         part.need::<String>("text", "a text")?;
-        part.finish()?;
+        part.finish(&PART)?;
     }
     Ok(())
 }
@@ -102,8 +157,8 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
         if !text.trim().is_empty() && serde_json::from_str::<serde_json::Map<String, Value>>(&text).is_err() {
             return Err(ApiError::invalid(function.at("arguments"), format!("the text {}", quoted(&text)), arguments));
         }
-        function.finish()?;
-        call.finish()?;
+        function.finish(&CALLED)?;
+        call.finish(&CALL)?;
     }
     Ok(has_calls)
 }

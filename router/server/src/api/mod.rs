@@ -18,6 +18,7 @@ pub(crate) mod pooling;
 pub(crate) mod responses;
 mod sampling;
 pub(crate) mod scale_out;
+pub(crate) mod shape;
 pub(crate) mod stream;
 mod tags;
 mod thinking;
@@ -43,7 +44,7 @@ fn finish_reason(finish: &Finish) -> &'static str {
 }
 
 /// The stop text or stop token of the request that ended an answer; `null` for the model's own end.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum StopReason {
     Text(String),

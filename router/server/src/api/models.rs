@@ -1,9 +1,17 @@
 //! `/v1/models`: what can be asked for, by which names.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::fields::Fields;
+use super::{
+    fields::Fields,
+    shape::{Field, Kind, optional},
+};
 use crate::error::ApiError;
+
+/// What [`read_model`] reads.
+pub(super) const MODEL: Field =
+    optional("model", Kind::Text(1..=u64::MAX), "One of the names under `/v1/models`; left out: the served model.");
 
 /// The name that a request calls the model by; `None`: the served model, whatever its name.
 pub(crate) fn read_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
@@ -16,7 +24,7 @@ pub(crate) fn read_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiE
 }
 
 /// One name of a model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ModelCard<'a> {
     id: &'a str,
     object: &'static str,
@@ -30,7 +38,7 @@ pub(crate) struct ModelCard<'a> {
 }
 
 /// All names.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ModelList<'a> {
     object: &'static str,
     data: Vec<ModelCard<'a>>,

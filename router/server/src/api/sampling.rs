@@ -7,10 +7,105 @@ use serde_json::value::RawValue;
 use super::{
     constrained::read_constrained,
     fields::{Fields, quoted},
+    shape::{Field, Kind, Most, Shape, optional, with_default},
 };
 use crate::{
     error::ApiError,
-    generate::{KEEP_MAX, Options, PROMPT_CACHE_RETENTION},
+    generate::{
+        KEEP_MAX, Options, PROMPT_CACHE_RETENTION,
+        options::{CACHE_SALT_MAX, LOGIT_BIAS_MAX, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, bounds},
+    },
+};
+
+/// What [`read_options`] reads, but for `n` and what an answer has to fit.
+pub(super) const SAMPLING: &[Field] = &[
+    with_default(
+        "min_tokens",
+        Kind::Integer(0, Most::Context),
+        "0",
+        "Tokens before which nothing ends the answer; at most `max_tokens`.",
+    ),
+    optional("temperature", Kind::Number(&bounds::TEMPERATURE), "0: always the likeliest token."),
+    optional(
+        "top_k",
+        Kind::Integer(*bounds::TOP_K.start(), Most::Is(*bounds::TOP_K.end())),
+        "Only so many likeliest tokens are drawn; 0 and -1: all.",
+    ),
+    optional(
+        "top_p",
+        Kind::Number(&bounds::TOP_P),
+        "Only the likeliest tokens with this probability together are drawn.",
+    ),
+    optional(
+        "min_p",
+        Kind::Number(&bounds::MIN_P),
+        "Only tokens with this share of the likeliest one's probability are drawn.",
+    ),
+    optional(
+        "repetition_penalty",
+        Kind::Number(&bounds::REPETITION_PENALTY),
+        "Divides the logits of tokens that were there; 1: off.",
+    ),
+    optional("presence_penalty", Kind::Number(&bounds::PENALTY), "Taken off the logits of tokens that were drawn."),
+    optional(
+        "frequency_penalty",
+        Kind::Number(&bounds::PENALTY),
+        "Taken off the logits of tokens for each time they were drawn.",
+    ),
+    optional(
+        "logit_bias",
+        Kind::ByToken(&bounds::LOGIT_BIAS, Most::Is(LOGIT_BIAS_MAX as i64)),
+        "What is added to the logits of these tokens.",
+    ),
+    optional("seed", Kind::Integer(i64::MIN, Most::ANY), "The same seed draws the same answer; -1: none."),
+    optional(
+        "stop",
+        Kind::Either(&[STOP_TEXT, Kind::List(&STOP_TEXT, 0, Most::StopTexts)]),
+        "Texts that end the answer.",
+    ),
+    optional(
+        "stop_token_ids",
+        Kind::TokenIds(0, Most::Is(STOP_TOKEN_IDS_MAX as i64)),
+        "Tokens that end the answer, beside the model's own.",
+    ),
+    with_default("ignore_eos", Kind::Flag, "false", "Whether the model's own end does not end the answer."),
+    with_default("include_stop_str_in_output", Kind::Flag, "false", "Whether the text shows what ended it."),
+    with_default("skip_special_tokens", Kind::Flag, "true", "Whether special tokens are left out of the text."),
+    optional("priority", PRIORITY, "Smaller first."),
+    optional("user", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets."),
+    optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
+    optional(
+        PROMPT_CACHE_RETENTION,
+        Kind::Word(&["in_memory", "in-memory", "24h"]),
+        "How long the prompt is to stay in the prefix cache.",
+    ),
+];
+
+/// How many answers.
+pub(super) const N: &[Field] = &[with_default("n", Kind::Integer(1, Most::Answers), "1", "Answers to each prompt.")];
+
+/// What [`read_stream`] reads.
+pub(super) const STREAM: &[Field] = &[
+    with_default("stream", Kind::Flag, "false", "Whether the answer comes as server-sent events while it is made."),
+    optional("stream_options", Kind::Object(&STREAM_OPTIONS), "Only together with `stream`: true."),
+];
+
+/// What [`read_request_id`] reads.
+pub(super) const REQUEST_ID: Field =
+    optional("request_id", Kind::Id(1..=128), "The client's own id, which the response's id is made of.");
+
+pub(super) const PRIORITY: Kind = Kind::Integer(i32::MIN as i64, Most::Is(i32::MAX as i64));
+pub(super) const SALT: Kind = Kind::Text(1..=CACHE_SALT_MAX as u64);
+pub(super) const STOP_TEXT: Kind = Kind::Text(1..=STOP_STRING_BYTES_MAX as u64);
+
+const STREAM_OPTIONS: Shape = Shape {
+    name: "StreamOptions",
+    about: "What a stream shows beside its text.",
+    fields: &[&[
+        with_default("include_usage", Kind::Flag, "false", "Usage on a last chunk of its own."),
+        with_default("continuous_usage_stats", Kind::Flag, "false", "Usage so far on every chunk."),
+    ]],
+    unserved: &[&[("include_obfuscation", &["false"], "padding of chunks")]],
 };
 
 /// What a stream shows beside its chunks of text.
@@ -30,14 +125,14 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         max_tokens: None,
         min_tokens: fields.count("min_tokens")?.unwrap_or(0),
         temperature: fields.number("temperature")?,
-        top_k: fields.read("top_k", integer)?,
+        top_k: fields.integer("top_k", integer)?,
         top_p: fields.number("top_p")?,
         min_p: fields.number("min_p")?,
         repetition_penalty: fields.number("repetition_penalty")?,
         presence_penalty: fields.number("presence_penalty")?,
         frequency_penalty: fields.number("frequency_penalty")?,
         logit_bias: read_logit_bias(fields)?,
-        seed: fields.read("seed", "an integer of 64 bits")?,
+        seed: fields.integer("seed", "an integer of 64 bits")?,
         stop: read_stop(fields)?,
         stop_token_ids: fields.token_ids("stop_token_ids")?.unwrap_or_default(),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
@@ -45,7 +140,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
         constrained: read_constrained(fields)?,
-        priority: fields.read("priority", "an integer of 32 bits")?,
+        priority: fields.integer("priority", "an integer of 32 bits")?,
         user: fields.text("user")?,
         cache_salt: fields.text("cache_salt")?,
         keep: read_retention(fields)?,
@@ -76,7 +171,7 @@ pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOption
         let param = options.at("include_obfuscation");
         return Err(ApiError::NotServed { param, what: "padding of chunks".into() });
     }
-    options.finish()?;
+    options.finish(&STREAM_OPTIONS)?;
     if !is_stream {
         let reason = "is only allowed together with `stream`: true".to_owned();
         return Err(ApiError::Conflict { param: fields.at("stream_options"), reason });
@@ -118,7 +213,9 @@ fn read_logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError>
     };
     let mut biases = Vec::with_capacity(entries.len());
     for (key, bias) in entries {
-        let Ok(token) = key.parse::<u32>() else {
+        // Not a sign, which Rust would read.
+        let digits = Some(key.as_str()).filter(|key| key.bytes().all(|byte| byte.is_ascii_digit()));
+        let Some(token) = digits.and_then(|digits| digits.parse::<u32>().ok()) else {
             let got = format!("an object with the key {}", quoted(&key));
             return Err(ApiError::invalid(fields.at("logit_bias"), got, allowed));
         };

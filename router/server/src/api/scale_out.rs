@@ -4,18 +4,21 @@
 use bytes::BytesMut;
 use pelton_engine::TokenId;
 use pelton_text::Tokenizer;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     StopReason, StreamOptions,
+    constrained::{FORMATS, STRUCTURED},
     fields::{Fields, TOKEN_IDS},
     finish_reason,
     logprobs::ChatLogprobs,
-    models::read_model,
-    sampling::{read_options, read_request_id, read_stream},
+    models::{MODEL, read_model},
+    sampling::{N, PRIORITY, REQUEST_ID, SALT, SAMPLING, STREAM, read_options, read_request_id, read_stream},
+    shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
-    unserved::{Unserved, refuse_all, refuse_sampling},
+    unserved::{self, Unserved, refuse_all, refuse_sampling},
     usage::{Usage, UsageSum},
 };
 use crate::{
@@ -24,7 +27,8 @@ use crate::{
 };
 
 /// A prompt, rendered and tokenised.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RenderedPrompt")]
 pub(crate) struct Rendered {
     token_ids: Vec<TokenId>,
     /// Where media stand in it: nowhere, since none are served.
@@ -46,6 +50,48 @@ const UNSERVED: &[Unserved] = &[
 
 /// Of sampling parameters, those that say how an answer is told.
 const UNSERVED_IN_SAMPLING: &[Unserved] = &[("output_kind", &["0", "1", "2"], "this form of answers")];
+
+/// The body of a request of tokens for tokens.
+pub(crate) const GENERATE: Shape = Shape {
+    name: "TokensRequest",
+    about: "Tokens to be continued.",
+    fields: &[
+        &[
+            MODEL,
+            needed("token_ids", Kind::TokenIds(1, Most::ANY), "The prompt."),
+            optional(
+                "sampling_params",
+                Kind::Object(&SAMPLING_PARAMS),
+                "How tokens are drawn, and what ends the answer.",
+            ),
+            optional("priority", PRIORITY, "Smaller first; goes before that of `sampling_params`."),
+            optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
+            REQUEST_ID,
+        ],
+        STREAM,
+    ],
+    unserved: &[UNSERVED],
+};
+const SAMPLING_PARAMS: Shape = Shape {
+    name: "SamplingParams",
+    about: "How tokens are drawn, and what ends the answer.",
+    fields: &[
+        &[
+            with_default("max_tokens", Kind::Integer(1, Most::Context), "16", "Tokens of an answer at most."),
+            optional(
+                "logprobs",
+                Kind::Integer(0, Most::Logprobs),
+                "How many likeliest tokens are told beside each drawn one.",
+            ),
+            optional("detokenize", Kind::Flag, "No text is told in any case."),
+        ],
+        N,
+        SAMPLING,
+        STRUCTURED,
+        FORMATS,
+    ],
+    unserved: &[unserved::BOTH, UNSERVED_IN_SAMPLING],
+};
 
 /// Tokens to be continued.
 #[derive(Debug)]
@@ -73,12 +119,12 @@ impl TokensRequest {
         options.max_tokens = sampling.count("max_tokens")?;
         options.logprobs = sampling.count("logprobs")?;
         sampling.flag("detokenize")?; // no text is told in any case
-        sampling.finish()?;
-        options.priority = fields.read("priority", "an integer of 32 bits")?.or(options.priority);
+        sampling.finish(&SAMPLING_PARAMS)?;
+        options.priority = fields.integer("priority", "an integer of 32 bits")?.or(options.priority);
         options.cache_salt = fields.text("cache_salt")?.or(options.cache_salt);
         let stream = read_stream(&mut fields)?;
         let request_id = read_request_id(&mut fields)?;
-        fields.finish()?;
+        fields.finish(&GENERATE)?;
         let request = Request { prompts: vec![Prompt::Ids(ids)], options, echo: false, tools: None };
         Ok(Self { model, request_id, stream, request })
     }
@@ -94,7 +140,7 @@ impl TokensRequest {
 }
 
 /// A whole answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct TokensResponse<'a> {
     request_id: &'a str,
     model: &'a str,
@@ -104,17 +150,20 @@ pub(crate) struct TokensResponse<'a> {
 }
 
 /// A choice, whole or a piece of one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TokensChoice")]
 struct Choice<'a> {
     index: usize,
     token_ids: Vec<TokenId>,
     logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
 }
 
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
+/// A piece of a stream.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TokensChunk<'a> {
     request_id: &'a str,
     choices: Vec<Choice<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,7 +219,7 @@ impl TokensEvents {
     }
 
     fn write(&self, choices: Vec<Choice<'_>>, usage: Shown<Usage>, out: &mut BytesMut) {
-        event(out, &Chunk { request_id: &self.form.head.id, choices, usage });
+        event(out, &TokensChunk { request_id: &self.form.head.id, choices, usage });
     }
 }
 

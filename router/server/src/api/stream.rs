@@ -1,12 +1,13 @@
 //! What all streams have in common: the head of each chunk, the form of an event, the end.
 
 use bytes::{BufMut as _, BytesMut};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{error::ApiError, generate::Delta};
 
 /// What every response and every chunk of one request begins with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) object: &'static str,

@@ -1,13 +1,18 @@
 //! Structural tags, in both forms that clients send: `structures` with `triggers`, and `format`, a tree of parts.
 
+mod described;
+
 use pelton_grammar::{Constraint, Form, Tag, Times};
 use serde_json::value::RawValue;
 
 use super::{
     constrained::schema_value,
     fields::{Fields, check_nesting, shown},
+    shape::Shape,
 };
 use crate::{error::ApiError, generate::Constrained};
+pub(super) use described::TAG_OR_TEXT;
+pub(super) use described::{FORMAT_BY_PARTS, FORMAT_BY_STRUCTURES};
 
 const KINDS: &str = "\"const_string\", \"json_schema\", \"regex\", \"grammar\", \"any_text\", \"sequence\", \"or\", \"tag\", \"triggered_tags\" or \
                      \"tags_with_separator\"";
@@ -31,27 +36,30 @@ pub(crate) fn read_text(param: String, text: String) -> Result<Constrained, ApiE
 fn read_object(param: String, raw: &RawValue) -> Result<Constrained, ApiError> {
     let mut fields = Fields::of_value(param.clone(), raw)?;
     fields.one_of("type", &["structural_tag"], "\"structural_tag\"")?;
-    let constrained = read(&mut fields, param)?;
-    fields.finish()?;
+    let (constrained, told) = read(&mut fields, param)?;
+    fields.finish(if told == Told::ByParts { &described::TAG_BY_PARTS } else { &described::TAG_BY_STRUCTURES })?;
     Ok(constrained)
 }
 
+/// In which of the two forms a structural tag came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    ByParts,
+    ByStructures,
+}
+
 /// The fields of a structural tag, but for its `type`. `param` holds them.
-pub(super) fn read(fields: &mut Fields<'_>, param: String) -> Result<Constrained, ApiError> {
-    let form = match fields.object("format")? {
-        Some(mut format) => {
-            let form = part(&mut format, &param)?;
-            format.finish()?;
-            form
-        }
+pub(super) fn read(fields: &mut Fields<'_>, param: String) -> Result<(Constrained, Told), ApiError> {
+    let (form, told) = match fields.object("format")? {
+        Some(format) => (part(format, &param)?, Told::ByParts),
         None => {
             let structures = need(fields, "structures", Fields::objects, "a list of tags, or a `format` in its place")?;
             let tags = structures.into_iter().map(|fields| structure(fields, &param)).collect::<Result<_, _>>()?;
             let triggers = need(fields, "triggers", texts, "a list of texts")?;
-            Form::Triggered { triggers, tags, times: Times::default() }
+            (Form::Triggered { triggers, tags, times: Times::default() }, Told::ByStructures)
         }
     };
-    Ok(Constrained { constraint: Constraint::Tags(form), param })
+    Ok((Constrained { constraint: Constraint::Tags(form), param }, told))
 }
 
 fn texts(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<String>>, ApiError> {
@@ -72,7 +80,7 @@ fn structure(mut fields: Fields<'_>, root: &str) -> Result<Tag, ApiError> {
     let begin = need(&mut fields, "begin", Fields::text, "a text")?;
     let content = Box::new(schema(&mut fields, "schema", root)?);
     let end = need(&mut fields, "end", Fields::text, "a text")?;
-    fields.finish()?;
+    fields.finish(&described::STRUCTURE)?;
     Ok(Tag { begin, content, end })
 }
 
@@ -85,37 +93,43 @@ fn schema(fields: &mut Fields<'_>, name: &'static str, root: &str) -> Result<For
 }
 
 /// A part of a `format`.
-fn part(fields: &mut Fields<'_>, root: &str) -> Result<Form, ApiError> {
+fn part(mut fields: Fields<'_>, root: &str) -> Result<Form, ApiError> {
     let Some(kind) = fields.raw("type") else {
         return Err(ApiError::Missing { param: fields.at("type"), allowed: KINDS });
     };
-    Ok(match kind.get().trim_matches('"') {
-        "const_string" => Form::Exactly(need(fields, "value", Fields::text, "a text")?),
-        "json_schema" => schema(fields, "json_schema", root)?,
-        "regex" => Form::Regex(need(fields, "pattern", Fields::text, "a regular expression")?),
-        "grammar" => Form::Grammar(need(fields, "grammar", Fields::text, "a grammar")?),
-        "any_text" => {
-            refuse_excludes(fields)?;
-            Form::Anything
+    let (form, shape): (Form, &Shape) = match kind.get().trim_matches('"') {
+        "const_string" => (Form::Exactly(need(&mut fields, "value", Fields::text, "a text")?), &described::EXACTLY),
+        "json_schema" => (schema(&mut fields, "json_schema", root)?, &described::SCHEMA),
+        "regex" => {
+            (Form::Regex(need(&mut fields, "pattern", Fields::text, "a regular expression")?), &described::REGEX)
         }
-        "sequence" => Form::Sequence(parts(fields, root)?),
-        "or" => Form::Either(parts(fields, root)?),
-        "tag" => Form::Tag(tag(fields, root)?),
+        "grammar" => (Form::Grammar(need(&mut fields, "grammar", Fields::text, "a grammar")?), &described::GRAMMAR),
+        "any_text" => {
+            refuse_excludes(&mut fields)?;
+            (Form::Anything, &described::ANYTHING)
+        }
+        "sequence" => (Form::Sequence(parts(&mut fields, root)?), &described::SEQUENCE),
+        "or" => (Form::Either(parts(&mut fields, root)?), &described::EITHER),
+        "tag" => (Form::Tag(tag(&mut fields, root)?), &described::TAG),
         "triggered_tags" => {
-            refuse_excludes(fields)?;
-            let triggers = need(fields, "triggers", texts, "a list of texts")?;
-            Form::Triggered { triggers, tags: tags(fields, root)?, times: times(fields)? }
+            refuse_excludes(&mut fields)?;
+            let triggers = need(&mut fields, "triggers", texts, "a list of texts")?;
+            let (tags, times) = (tags(&mut fields, root)?, times(&mut fields)?);
+            (Form::Triggered { triggers, tags, times }, &described::TRIGGERED)
         }
         "tags_with_separator" => {
-            let separator = need(fields, "separator", Fields::text, "a text")?;
-            Form::Separated { separator, tags: tags(fields, root)?, times: times(fields)? }
+            let separator = need(&mut fields, "separator", Fields::text, "a text")?;
+            let (tags, times) = (tags(&mut fields, root)?, times(&mut fields)?);
+            (Form::Separated { tags, separator, times }, &described::SEPARATED)
         }
         "qwen_xml_parameter" => {
             let what = format!("parts of the type {}", shown(kind)).into();
             return Err(ApiError::NotServed { param: fields.at("type"), what });
         }
         _ => return Err(fields.wrong("type", kind, KINDS)),
-    })
+    };
+    fields.finish(shape)?;
+    Ok(form)
 }
 
 /// A list of texts that free text must not hold: beside triggers there is no way to say that yet.
@@ -130,12 +144,7 @@ fn refuse_excludes(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 
 fn parts(fields: &mut Fields<'_>, root: &str) -> Result<Vec<Form>, ApiError> {
     let elements = need(fields, "elements", Fields::objects, "a list of parts")?;
-    let each = elements.into_iter().map(|mut element| {
-        let form = part(&mut element, root)?;
-        element.finish()?;
-        Ok(form)
-    });
-    each.collect()
+    elements.into_iter().map(|element| part(element, root)).collect()
 }
 
 fn tags(fields: &mut Fields<'_>, root: &str) -> Result<Vec<Tag>, ApiError> {
@@ -143,7 +152,7 @@ fn tags(fields: &mut Fields<'_>, root: &str) -> Result<Vec<Tag>, ApiError> {
     let each = tags.into_iter().map(|mut fields| {
         fields.one_of("type", &["tag"], "\"tag\"")?;
         let tag = tag(&mut fields, root)?;
-        fields.finish()?;
+        fields.finish(&described::PLAIN_TAG)?;
         Ok(tag)
     });
     each.collect()
@@ -151,9 +160,8 @@ fn tags(fields: &mut Fields<'_>, root: &str) -> Result<Vec<Tag>, ApiError> {
 
 fn tag(fields: &mut Fields<'_>, root: &str) -> Result<Tag, ApiError> {
     let begin = need(fields, "begin", Fields::text, "a text")?;
-    let mut content = need(fields, "content", Fields::object, "a part")?;
-    let form = part(&mut content, root)?;
-    content.finish()?;
+    let content = need(fields, "content", Fields::object, "a part")?;
+    let form = part(content, root)?;
     let end = need(fields, "end", Fields::text, "a text")?;
     Ok(Tag { begin, content: Box::new(form), end })
 }

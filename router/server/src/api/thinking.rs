@@ -2,18 +2,21 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::Fields;
+use super::{fields::Fields, shape::Kind};
 use crate::error::ApiError;
 
 /// What templates call the switch for thinking.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// What [`read_effort`] reads.
+pub(super) const EFFORT: Kind = Kind::Word(EFFORTS);
 
 /// How hard, in a field of this name.
 pub(super) fn read_effort(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<&'static str>, ApiError> {
     let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
-    fields.one_of(name, &EFFORTS, allowed)
+    fields.one_of(name, EFFORTS, allowed)
 }
 
 /// Tells the template an effort, which switches thinking on or off in templates that know a switch alone. What the request says of

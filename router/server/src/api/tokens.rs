@@ -1,14 +1,61 @@
 //! `/tokenize` and `/detokenize`.
 
 use pelton_engine::TokenId;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    chat::read_input,
+    chat::{TEMPLATE, read_input},
     fields::{Fields, TOKEN_IDS},
-    models::read_model,
+    messages::MESSAGES,
+    models::{MODEL, read_model},
+    shape::{Field, Kind, Most, Shape, needed, optional, with_default},
+    tools::TOOLS,
 };
 use crate::{error::ApiError, generate::Prompt};
+
+const STRS: Field = with_default("return_token_strs", Kind::Flag, "false", "Whether each token is told as text, too.");
+const ADD_SPECIAL: &str = "add_special_tokens";
+
+/// The body of a request for a text's tokens.
+pub(crate) const TOKENIZE_TEXT: Shape = Shape::new(
+    "TokenizeTextRequest",
+    "A text to be tokenised.",
+    &[&[
+        MODEL,
+        needed("prompt", Kind::TEXT, "The text."),
+        optional("messages", Kind::Absent, "Goes in place of `prompt`."),
+        with_default(ADD_SPECIAL, Kind::Flag, "true", "Whether the tokenizer adds its special tokens."),
+        STRS,
+    ]],
+);
+/// The body of a request for a chat's tokens.
+pub(crate) const TOKENIZE_CHAT: Shape = Shape::new(
+    "TokenizeChatRequest",
+    "A chat to be rendered and tokenised.",
+    &[
+        &[
+            MODEL,
+            MESSAGES,
+            optional("prompt", Kind::Absent, "Goes in place of `messages`."),
+            with_default(
+                ADD_SPECIAL,
+                Kind::Flag,
+                "false",
+                "Whether the tokenizer adds its special tokens to what the template made.",
+            ),
+            STRS,
+        ],
+        TOOLS,
+        TEMPLATE,
+    ],
+);
+/// The body of a request for a text of tokens.
+pub(crate) const DETOKENIZE: Shape = Shape::new(
+    "DetokenizeRequest",
+    "Tokens to be turned into text.",
+    &[&[MODEL, needed("tokens", Kind::TokenIds(0, Most::ANY), "The tokens.")]],
+);
 
 /// A text or a chat to be tokenised.
 #[derive(Debug)]
@@ -26,12 +73,12 @@ impl TokenizeRequest {
         let return_token_strs = fields.flag("return_token_strs")?.unwrap_or(false);
         let text = fields.text("prompt")?;
         let has_messages = fields.raw("messages").is_some();
-        let add_special = fields.flag("add_special_tokens")?;
-        let prompt = match (text, has_messages) {
-            (Some(text), false) => Prompt::Text { text, add_special: add_special.unwrap_or(true) },
+        let add_special = fields.flag(ADD_SPECIAL)?;
+        let (prompt, shape) = match (text, has_messages) {
+            (Some(text), false) => (Prompt::Text { text, add_special: add_special.unwrap_or(true) }, &TOKENIZE_TEXT),
             (None, true) => {
                 let (input, _) = read_input(&mut fields)?;
-                Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(false) }
+                (Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(false) }, &TOKENIZE_CHAT)
             }
             (Some(_), true) => {
                 return Err(ApiError::Conflict {
@@ -43,13 +90,13 @@ impl TokenizeRequest {
                 return Err(ApiError::Missing { param: "prompt".to_owned(), allowed: "a text; or send `messages`" });
             }
         };
-        fields.finish()?;
+        fields.finish(shape)?;
         Ok(Self { model, prompt, return_token_strs })
     }
 }
 
 /// Its answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct TokenizeResponse<'a> {
     pub(crate) count: usize,
     pub(crate) max_model_len: Option<u32>,
@@ -70,13 +117,13 @@ impl DetokenizeRequest {
         let model = read_model(&mut fields)?;
         let missing = || ApiError::Missing { param: "tokens".to_owned(), allowed: TOKEN_IDS };
         let tokens = fields.token_ids("tokens")?.ok_or_else(missing)?;
-        fields.finish()?;
+        fields.finish(&DETOKENIZE)?;
         Ok(Self { model, tokens })
     }
 }
 
 /// Its answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DetokenizeResponse {
     pub(crate) prompt: String,
 }

@@ -4,7 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::{Value, value::RawValue};
 
-use super::fields::{Fields, quoted};
+use super::{
+    fields::{Fields, quoted},
+    shape::{Field, Kind, Most, Shape, needed, optional, with_default},
+};
 use crate::{
     error::ApiError,
     generate::{Demand, ToolReading, ToolUse},
@@ -12,6 +15,53 @@ use crate::{
 
 /// Characters of a function's name at most, as for OpenAI.
 const NAME_MAX: usize = 64;
+
+/// What [`read_tools`] reads.
+pub(super) const TOOLS: &[Field] = &[
+    optional(
+        "tools",
+        Kind::List(&Kind::Object(&TOOL), 1, Most::ANY),
+        "Functions that the model may call; no two of the same name.",
+    ),
+    with_default("parallel_tool_calls", Kind::Flag, "true", "Whether an answer may have more than one call."),
+    optional(
+        "tool_choice",
+        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE)]),
+        "Whether something is to be called. But for `none` it needs `tools`.",
+    ),
+];
+
+const TOOL: Shape = Shape::new(
+    "Tool",
+    "A function that the model may call.",
+    &[&[
+        needed("type", Kind::Word(&["function"]), "What it is."),
+        needed("function", Kind::Object(&FUNCTION), "The function."),
+    ]],
+);
+const FUNCTION: Shape = Shape::new(
+    "Function",
+    "A function's name and parameters.",
+    &[&[
+        needed("name", Kind::FunctionName(NAME_MAX), "By which it is called."),
+        optional("description", Kind::TEXT, "What it does, for the model."),
+        optional("parameters", Kind::Schema, "A JSON schema of its arguments."),
+        optional("strict", Kind::Flag, "Whether arguments are held to the schema also where no call is demanded."),
+    ]],
+);
+const CHOICE: Shape = Shape::new(
+    "ToolChoice",
+    "A function that is to be called.",
+    &[&[
+        needed("type", Kind::Word(&["function"]), "What it is."),
+        needed("function", Kind::Object(&CHOSEN), "Which function."),
+    ]],
+);
+const CHOSEN: Shape = Shape::new(
+    "ChosenFunction",
+    "The name of a function.",
+    &[&[needed("name", Kind::TEXT, "The name of one of `tools`.")]],
+);
 
 /// The tools that the template is told of, and how calls of them are read. Both or none.
 pub(crate) type Tools = Option<(Vec<Value>, ToolUse)>;
@@ -71,8 +121,8 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     function.text("description")?;
     function.object("parameters")?;
     function.flag("strict")?;
-    function.finish()?;
-    tool.finish()?;
+    function.finish(&FUNCTION)?;
+    tool.finish(&TOOL)?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     serde_json::from_str(raw.get()).map_err(unreadable)
 }
@@ -118,8 +168,8 @@ fn read_named(fields: &mut Fields<'_>) -> Result<String, ApiError> {
         return Err(ApiError::Missing { param: choice.at("function"), allowed: "an object with a `name`" });
     };
     let name = function.need("name", "a text")?;
-    function.finish()?;
-    choice.finish()?;
+    function.finish(&CHOSEN)?;
+    choice.finish(&CHOICE)?;
     Ok(name)
 }
 
@@ -178,7 +228,7 @@ mod tests {
             let body = format!(r#"{{"tools": [{TOOL}], "tool_choice": {choice}}}"#);
             let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
             let read = read_tools(&mut fields).expect("right").map(|(_, used)| used.demand);
-            fields.finish().expect("everything was known");
+            fields.finish_part().expect("everything was known");
             read
         };
         assert_eq!(demand("\"auto\""), Some(Demand::Nothing));

@@ -5,14 +5,17 @@
 
 use std::collections::HashMap;
 
-use super::fields::Fields;
+use super::{
+    fields::Fields,
+    shape::{Field, Kind, optional},
+};
 use crate::error::ApiError;
 
 /// A parameter, the JSON values of it that ask for nothing (`null` always does), and what any other value asks for.
-pub(super) type Unserved = (&'static str, &'static [&'static str], &'static str);
+pub(crate) type Unserved = (&'static str, &'static [&'static str], &'static str);
 
 /// In chats and completions.
-const BOTH: &[Unserved] = &[
+pub(super) const BOTH: &[Unserved] = &[
     ("allowed_token_ids", &[], "drawing from a list of tokens"),
     ("bad_words", &["[]"], "forbidding words"),
     ("early_stopping", &["false"], "beam search"),
@@ -31,14 +34,14 @@ const BOTH: &[Unserved] = &[
 ];
 
 /// In completions.
-const COMPLETION: &[Unserved] = &[
+pub(super) const COMPLETION: &[Unserved] = &[
     ("best_of", &["1"], "choosing the best of several answers"),
     ("prompt_embeds", &[], "a prompt of embeddings"),
     ("suffix", &["\"\""], "filling in before a suffix"),
 ];
 
 /// In chats.
-const CHAT: &[Unserved] = &[
+pub(super) const CHAT: &[Unserved] = &[
     ("audio", &[], "spoken answers"),
     ("chat_template", &[], "a template in the request"),
     ("echo", &["false"], "repeating the last message"),
@@ -54,8 +57,18 @@ const CHAT: &[Unserved] = &[
     ("web_search_options", &[], "searching the web"),
 ];
 
-/// Texts that OpenAI's protocol has for the client's own books. They change no answer.
-const TEXTS_WITHOUT_EFFECT: &[&str] = &["prompt_cache_key", "safety_identifier", "service_tier", "session_id"];
+/// What OpenAI's protocol has for the client's own books. It changes no answer.
+pub(super) const BOOKS: &[Field] = &[
+    optional("prompt_cache_key", Kind::TEXT, WITHOUT_EFFECT),
+    optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
+    optional("service_tier", Kind::TEXT, WITHOUT_EFFECT),
+    optional("session_id", Kind::TEXT, WITHOUT_EFFECT),
+    optional("metadata", Kind::Map(&Kind::TEXT), WITHOUT_EFFECT),
+];
+
+pub(super) const WITHOUT_EFFECT: &str = "For the client's own books; changes no answer.";
+
+const METADATA: &str = "metadata";
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -76,10 +89,10 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
     for table in tables {
         refuse_all(fields, table)?;
     }
-    for &name in TEXTS_WITHOUT_EFFECT {
-        fields.text(name)?;
+    for field in BOOKS.iter().filter(|field| field.name != METADATA) {
+        fields.text(field.name)?;
     }
-    fields.read::<HashMap<String, String>>("metadata", "an object from texts to texts")?;
+    fields.read::<HashMap<String, String>>(METADATA, "an object from texts to texts")?;
     Ok(())
 }
 
@@ -111,7 +124,7 @@ mod tests {
         };
         assert_eq!(param.as_deref(), expected, "{body}");
         if expected.is_none() {
-            fields.finish().expect("everything was known");
+            fields.finish_part().expect("everything was known");
         }
     }
 
@@ -132,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_changes_nothing_still_has_a_type() {
-        for name in TEXTS_WITHOUT_EFFECT {
+        for Field { name, .. } in BOOKS.iter().filter(|field| field.name != METADATA) {
             for wrong in ["5", "true", "{}", "[\"a\"]"] {
                 check(&format!("{{\"{name}\": {wrong}}}"), Some(name));
             }

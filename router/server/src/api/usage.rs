@@ -1,12 +1,13 @@
 //! `usage`: what a request took.
 
 use pelton_engine::Usage as AnswerUsage;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::generate::Finish;
 
 /// Tokens of a whole request, in OpenAI's shape.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub(crate) struct Usage {
     prompt_tokens: u64,
     total_tokens: u64,
@@ -17,12 +18,12 @@ pub(crate) struct Usage {
     completion_tokens_details: Option<CompletionDetails>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 struct CompletionDetails {
     reasoning_tokens: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 struct PromptDetails {
     cached_tokens: u64,
 }

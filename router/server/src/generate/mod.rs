@@ -8,7 +8,7 @@ mod constrain;
 mod feed;
 mod follow;
 mod generation;
-mod options;
+pub(crate) mod options;
 mod pool;
 mod prepare;
 mod rules;

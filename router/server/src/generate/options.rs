@@ -12,21 +12,38 @@ use super::{constrain::Constrained, serving::ApiLimits};
 use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
-const LOGIT_BIAS_MAX: usize = 1024;
+pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
 /// Entries of `stop_token_ids` at most. (B:SA2)
-const STOP_TOKEN_IDS_MAX: usize = 128;
+pub(crate) const STOP_TOKEN_IDS_MAX: usize = 128;
 /// Characters of `cache_salt` at most.
-const CACHE_SALT_MAX: usize = 128;
+pub(crate) const CACHE_SALT_MAX: usize = 128;
 /// How the wish to keep a prompt is called.
 pub(crate) const PROMPT_CACHE_RETENTION: &str = "prompt_cache_retention";
 /// The longest that a prompt is kept.
 pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of one stop string at most: so much text is held back while it might begin.
-const STOP_STRING_BYTES_MAX: usize = 1024;
+pub(crate) const STOP_STRING_BYTES_MAX: usize = 1024;
 /// Temperatures between 0 and this are raised to it: below, the division overflows before the result differs from greedy.
 const TEMPERATURE_MIN: f32 = 0.01;
 /// `max_tokens` of a completion that names none; a chat's is the room left. OpenAI's defaults.
 pub(crate) const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// What numbers a client may ask for; `/openapi.json` tells the same.
+pub(crate) mod bounds {
+    use std::ops::RangeInclusive;
+
+    pub(crate) const TEMPERATURE: RangeInclusive<f32> = 0.0..=2.0;
+    /// -1 and 0: all.
+    pub(crate) const TOP_K: RangeInclusive<i64> = -1..=u32::MAX as i64;
+    /// Above 0.
+    pub(crate) const TOP_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
+    pub(crate) const MIN_P: RangeInclusive<f32> = 0.0..=1.0;
+    /// Above 0.
+    pub(crate) const REPETITION_PENALTY: RangeInclusive<f32> = f32::MIN_POSITIVE..=f32::MAX;
+    /// For presence and for frequency.
+    pub(crate) const PENALTY: RangeInclusive<f32> = -2.0..=2.0;
+    pub(crate) const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
+}
 
 /// What a client asked for. `None`: nothing, so that a default applies.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,13 +155,13 @@ impl Options {
             seed: self.seed.filter(|&seed| seed != -1).map_or(seed, i64::cast_unsigned),
             logprobs: self.logprobs,
         };
-        number("temperature", sampling.temperature, 0.0..=2.0, "a number from 0 to 2")?;
-        integer("top_k", top_k, -1..=i64::from(u32::MAX), "-1 or 0 (all tokens), or at least 1")?;
-        number("top_p", sampling.top_p, f32::MIN_POSITIVE..=1.0, "a number above 0, at most 1")?;
-        number("min_p", sampling.min_p, 0.0..=1.0, "a number from 0 to 1")?;
-        number("repetition_penalty", sampling.repetition_penalty, f32::MIN_POSITIVE..=f32::MAX, "a number above 0")?;
-        number("presence_penalty", sampling.presence_penalty, -2.0..=2.0, "a number from -2 to 2")?;
-        number("frequency_penalty", sampling.frequency_penalty, -2.0..=2.0, "a number from -2 to 2")?;
+        number("temperature", sampling.temperature, bounds::TEMPERATURE, "a number from 0 to 2")?;
+        integer("top_k", top_k, bounds::TOP_K, "-1 or 0 (all tokens), or at least 1")?;
+        number("top_p", sampling.top_p, bounds::TOP_P, "a number above 0, at most 1")?;
+        number("min_p", sampling.min_p, bounds::MIN_P, "a number from 0 to 1")?;
+        number("repetition_penalty", sampling.repetition_penalty, bounds::REPETITION_PENALTY, "a number above 0")?;
+        number("presence_penalty", sampling.presence_penalty, bounds::PENALTY, "a number from -2 to 2")?;
+        number("frequency_penalty", sampling.frequency_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         self.check_logit_bias(facts)?;
         if let Some(count) = self.logprobs {
             let max = facts.limits.max_logprobs;
@@ -158,7 +175,7 @@ impl Options {
         within("logit_bias", count, " entries", 0..=LOGIT_BIAS_MAX, || format!("at most {LOGIT_BIAS_MAX} entries"))?;
         for &(token, bias) in &self.logit_bias {
             in_vocabulary("logit_bias", token, facts)?;
-            number("logit_bias", bias, -100.0..=100.0, "numbers from -100 to 100")?;
+            number("logit_bias", bias, bounds::LOGIT_BIAS, "numbers from -100 to 100")?;
         }
         Ok(())
     }

@@ -7,7 +7,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderName, HeaderValue, header};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{App, around::RequestId, body::JsonBody, explain::Explains, sse};
 use crate::{
@@ -47,21 +48,30 @@ pub(super) async fn messages(
     Ok(Json(form.whole(answer)).into_response())
 }
 
+/// How many tokens a conversation has.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TokenCount {
+    input_tokens: usize,
+}
+
 pub(super) async fn count_tokens(
     State(App { serving, .. }): State<App>,
     JsonBody(body): JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<TokenCount>, ApiError> {
     let asked = serving.on_text(body.len(), move || CountRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
     let prepared = serving.count(asked.prompt).await?;
-    Ok(Json(json!({ "input_tokens": prepared.ids.len() })))
+    Ok(Json(TokenCount { input_tokens: prepared.ids.len() }))
+}
+
+/// Whether a path is one of Anthropic's.
+pub(super) fn is_anthropic(path: &str) -> bool {
+    path.strip_prefix(MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// On these routes every answer has the header `request-id`, and every error Anthropic's form.
 pub(super) async fn speak(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let rest = path.strip_prefix(MESSAGES);
-    if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+    if !is_anthropic(request.uri().path()) {
         return next.run(request).await;
     }
     let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());

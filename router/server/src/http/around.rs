@@ -14,8 +14,8 @@ use crate::{api::is_plain_id, error::ApiError};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Answered without a key: what probes and collectors ask, which can carry none.
-const OPEN: [&str; 6] = ["/health", "/ping", "/livez", "/readyz", "/startupz", "/metrics"];
+/// Answered without a key: what probes, collectors and browsers ask, which can carry none.
+const OPEN: [&str; 7] = ["/health", "/ping", "/livez", "/readyz", "/startupz", "/metrics", "/docs"];
 /// The same over gRPC.
 const OPEN_GRPC: &str = "/grpc.health.v1.Health/";
 
@@ -62,7 +62,7 @@ pub(super) async fn measure(State(app): State<App>, request: Request, next: Next
 /// Refuses whoever has no key, and notes whose key it is.
 pub(super) async fn authorize(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_open = OPEN.contains(&path) || path.starts_with(OPEN_GRPC);
+    let is_open = is_open(path) || path.starts_with(OPEN_GRPC);
     match app.keys.tenant_of(request.headers()) {
         None if !is_open => rejection(&request, ApiError::Unauthorized),
         tenant => {
@@ -70,6 +70,11 @@ pub(super) async fn authorize(State(app): State<App>, mut request: Request, next
             next.run(request).await
         }
     }
+}
+
+/// Whether nobody needs a key for this route.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path)
 }
 
 /// An error in the protocol that the request speaks.

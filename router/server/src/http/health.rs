@@ -15,11 +15,12 @@ use axum::{
 };
 use http::{StatusCode, header};
 use pelton_engine::{Phase, Status};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::App;
 use crate::{
-    error::ApiError,
+    error::{ApiError, EnvelopeError},
     generate::{Serving, seconds_since_1970},
 };
 
@@ -63,10 +64,9 @@ fn report(serving: &Serving, is_well: bool) -> Response {
         // The phase changed between two looks: the next probe will see it.
         Ok(_) => ApiError::Unavailable { reason: "the server has just changed its state".to_owned(), retry_after_s: 1 },
     };
-    body["error"] = serde_json::to_value(error.envelope()).expect("envelopes are plain")["error"].take();
-    let mut response = error.into_response();
-    let (parts, _) = response.into_parts();
-    response = Json(body).into_response();
+    let (parts, _) = error.clone().into_response().into_parts();
+    body.error = Some(error.envelope().error);
+    let mut response = Json(body).into_response();
     *response.status_mut() = parts.status;
     if let Some(after) = parts.headers.get(header::RETRY_AFTER) {
         response.headers_mut().insert(header::RETRY_AFTER, after.clone());
@@ -75,19 +75,43 @@ fn report(serving: &Serving, is_well: bool) -> Response {
 }
 
 /// The engine's phase, with its reason and its progress.
-fn describe(status: &Status) -> Value {
-    match &status.phase {
-        Phase::Ready => json!({ "status": "ready" }),
-        Phase::Recovering { reason } => json!({ "status": "recovering", "reason": reason }),
-        Phase::Draining => json!({ "status": "draining" }),
-        Phase::Ended => json!({ "status": "ended" }),
-        Phase::Failed { reason } => json!({ "status": "failed", "reason": reason }),
-        Phase::Loading { stage, done, total } => {
-            let share = if *total == 0 { Value::Null } else { json!(*done as f64 / *total as f64) };
-            let progress = json!({ "stage": stage, "done_bytes": done, "total_bytes": total, "share": share });
-            json!({ "status": "loading", "reason": format!("the model is loading ({stage})"), "progress": progress })
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Health<'a> {
+    #[schemars(extend("enum" = ["ready", "recovering", "loading", "draining", "ended", "failed"]))]
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Progress>,
+    /// Why this is no 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<EnvelopeError<'a>>,
+}
+
+/// How far loading is.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Progress {
+    stage: String,
+    done_bytes: u64,
+    total_bytes: u64,
+    /// `null` as long as nobody knows the total.
+    share: Option<f64>,
+}
+
+fn describe<'a>(status: &Status) -> Health<'a> {
+    let (status, reason, progress) = match &status.phase {
+        Phase::Ready => ("ready", None, None),
+        Phase::Recovering { reason } => ("recovering", Some(reason.clone()), None),
+        Phase::Draining => ("draining", None, None),
+        Phase::Ended => ("ended", None, None),
+        Phase::Failed { reason } => ("failed", Some(reason.clone()), None),
+        &Phase::Loading { ref stage, done, total } => {
+            let share = (total > 0).then(|| done as f64 / total as f64);
+            let progress = Progress { stage: stage.clone(), done_bytes: done, total_bytes: total, share };
+            ("loading", Some(format!("the model is loading ({stage})")), Some(progress))
         }
-    }
+    };
+    Health { status, reason, progress, error: None }
 }
 
 #[cfg(test)]
@@ -115,8 +139,8 @@ mod tests {
     #[test]
     fn loading_tells_how_far_it_is() {
         let shown = describe(&status(Phase::Loading { stage: "weights".into(), done: 1, total: 4 }));
-        assert_eq!(shown["progress"]["share"], 0.25);
+        assert_eq!(shown.progress.expect("it loads").share, Some(0.25));
         let shown = describe(&status(Phase::Loading { stage: "starting".into(), done: 0, total: 0 }));
-        assert_eq!(shown["progress"]["share"], Value::Null);
+        assert_eq!(shown.progress.expect("it loads").share, None);
     }
 }

@@ -2,12 +2,13 @@
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     response::{IntoResponse as _, Response},
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::App;
+use super::{App, id::Id};
 use crate::{
     api::models::{ModelCard, ModelList},
     error::ApiError,
@@ -24,14 +25,17 @@ pub(super) async fn list(State(App { serving, .. }): State<App>) -> Response {
 }
 
 /// Names may have slashes.
-pub(super) async fn one(
-    State(App { serving, .. }): State<App>,
-    Path(name): Path<String>,
-) -> Result<Response, ApiError> {
+pub(super) async fn one(State(App { serving, .. }): State<App>, Id(name): Id) -> Result<Response, ApiError> {
     serving.check_model(Some(&name))?;
     Ok(Json(card(&serving, &name)).into_response())
 }
 
-pub(super) async fn version() -> Json<Value> {
-    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+/// The program's version.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Version {
+    version: &'static str,
+}
+
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { version: env!("CARGO_PKG_VERSION") })
 }

@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Query, State, rejection::QueryRejection},
     response::{IntoResponse as _, Response},
 };
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, body::JsonBody, explain::Explains, sse};
+use super::{App, body::JsonBody, explain::Explains, id::Id, sse};
 use crate::{
     api::responses::{Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, Store, Stored, new_id, renamed},
     error::{ApiError, shortened},
@@ -154,7 +156,7 @@ type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 pub(super) async fn retrieve(
     State(App { responses, .. }): State<App>,
-    Path(id): Path<String>,
+    Id(id): Id,
     terms: Terms,
     query: Asked,
 ) -> Result<Json<Value>, ApiError> {
@@ -172,20 +174,28 @@ pub(super) async fn retrieve(
     Ok(Json(stored.response))
 }
 
+/// A response that is kept no longer.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeletedResponse {
+    id: String,
+    object: &'static str,
+    deleted: bool,
+}
+
 pub(super) async fn delete(
     State(App { responses, .. }): State<App>,
-    Path(id): Path<String>,
+    Id(id): Id,
     terms: Terms,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<DeletedResponse>, ApiError> {
     if responses.delete(&id, terms.tenant, Instant::now()) {
-        return Ok(Json(json!({ "id": id, "object": "response", "deleted": true })));
+        return Ok(Json(DeletedResponse { id, object: "response", deleted: true }));
     }
     Err(unknown(&id))
 }
 
 pub(super) async fn cancel(
     State(App { responses, .. }): State<App>,
-    Path(id): Path<String>,
+    Id(id): Id,
     terms: Terms,
 ) -> Result<Json<Value>, ApiError> {
     match responses.cancel(&id, terms.tenant, Instant::now()) {
@@ -198,12 +208,22 @@ pub(super) async fn cancel(
     }
 }
 
+/// A page of what a response is an answer to.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct InputItems {
+    object: &'static str,
+    data: Vec<Value>,
+    first_id: Option<String>,
+    last_id: Option<String>,
+    has_more: bool,
+}
+
 pub(super) async fn input_items(
     State(App { responses, .. }): State<App>,
-    Path(id): Path<String>,
+    Id(id): Id,
     terms: Terms,
     query: Asked,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<InputItems>, ApiError> {
     let (mut limit, mut is_ascending, mut after) = (PAGE, false, None);
     for (name, value) in pairs(query)? {
         let wrong = |allowed: &'static str| {
@@ -239,9 +259,9 @@ pub(super) async fn input_items(
     }
     let has_more = items.len() > limit;
     items.truncate(limit);
-    let id_of = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    let (first, last) = (id_of(items.first()), id_of(items.last()));
-    Ok(Json(json!({ "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more })))
+    let id_of = |item: Option<&Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
+    let (first_id, last_id) = (id_of(items.first()), id_of(items.last()));
+    Ok(Json(InputItems { object: "list", data: items, first_id, last_id, has_more }))
 }
 
 fn pairs(query: Asked) -> Result<Vec<(String, String)>, ApiError> {

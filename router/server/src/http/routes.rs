@@ -9,7 +9,7 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, anthropic, around, generation, health, host, models, pooling, responses, scale_out, tokens};
+use super::{App, anthropic, around, generation, health, host, models, openapi, pooling, responses, scale_out, tokens};
 use crate::{
     error::{ApiError, shortened},
     grpc,
@@ -52,6 +52,8 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/livez", GET, get(health::live)),
         ("/readyz", GET, get(health::ready)),
         ("/startupz", GET, get(health::started)),
+        ("/openapi.json", GET, get(openapi::describe)),
+        ("/docs", GET, get(openapi::docs)),
     ]
 }
 
@@ -103,4 +105,26 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     ApiError::Internal { log: format!("a handler panicked: {text}") }.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_described_and_every_description_is_of_a_route() {
+        let all = routes();
+        let methods = all.iter().flat_map(|(path, allowed, _)| allowed.split(", ").map(move |method| (method, *path)));
+        // HEAD is a GET whose body stays away.
+        let answered: BTreeSet<(String, &str)> = methods
+            .filter(|(method, _)| *method != "HEAD")
+            .map(|(method, path)| (method.to_lowercase(), path))
+            .collect();
+        let described: Vec<(String, &str)> =
+            openapi::described().map(|(method, path)| (method.to_owned(), path)).collect();
+        assert_eq!(described.iter().cloned().collect::<BTreeSet<_>>(), answered);
+        assert_eq!(described.len(), answered.len(), "none is described twice");
+    }
 }

@@ -7,13 +7,14 @@ use serde_json::{Map, Value, value::RawValue};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
 };
 
-const MESSAGES: &str = "a list of at least one message";
+const SOME_MESSAGES: &str = "a list of at least one message";
 const ROLES: &str = "\"user\" or \"assistant\"";
 const CONTENT: &str = "a text, or a list of blocks";
 const TEXT_BLOCKS: &str = "a text, or a list of blocks {\"type\": \"text\", \"text\": ...}";
@@ -23,6 +24,97 @@ const ERROR_MARK: &str = "Error: ";
 
 /// The client's own form of a call has a place for it, empty but for tools that come in sets.
 const TOOLSETS: &[Unserved] = &[("toolset_name", &[], "a set of tools")];
+
+pub(super) const SYSTEM: Field = optional("system", TEXTS, "What the model is told before the conversation.");
+pub(super) const MESSAGES: Field = needed(
+    "messages",
+    Kind::List(&Kind::Either(&[Kind::Object(&OF_USER), Kind::Object(&OF_ASSISTANT)]), 1, Most::ANY),
+    "The conversation, the oldest message first. A last one of the assistant's is continued.",
+);
+pub(super) const CACHE_CONTROL: Field = optional(
+    "cache_control",
+    Kind::Object(&CACHING),
+    "Prompts are cached without it; `1h` keeps the whole prompt for an hour.",
+);
+
+const TEXTS: Kind = Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&TEXT), 0, Most::ANY)]);
+const OF_USER: Shape = Shape::new(
+    "UserMessage",
+    "A message of the user's.",
+    &[&[
+        needed("role", Kind::Word(&["user"]), "Who speaks."),
+        needed("content", USER_CONTENT, "Texts, and what calls came to."),
+    ]],
+);
+const OF_ASSISTANT: Shape = Shape::new(
+    "AssistantMessage",
+    "A message of the assistant's.",
+    &[&[
+        needed("role", Kind::Word(&["assistant"]), "Who speaks."),
+        needed("content", ASSISTANT_CONTENT, "Texts, thoughts, and calls."),
+    ]],
+);
+const ROLE_WORDS: &[&str] = &["user", "assistant"];
+const USER_CONTENT: Kind =
+    Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Either(&[Kind::Object(&TEXT), Kind::Object(&RESULT)]), 0, Most::ANY)]);
+const ASSISTANT_CONTENT: Kind = Kind::Either(&[
+    Kind::TEXT,
+    Kind::List(&Kind::Either(&[Kind::Object(&TEXT), Kind::Object(&THOUGHT), Kind::Object(&CALL)]), 0, Most::ANY),
+]);
+const TEXT: Shape = Shape {
+    name: "TextBlock",
+    about: "A text.",
+    fields: &[&[
+        needed("type", Kind::Word(&["text"]), "What it is."),
+        needed("text", Kind::TEXT, "The text."),
+        CACHE_CONTROL,
+    ]],
+    unserved: &[&[("citations", &["[]"], "citing documents")]],
+};
+const THOUGHT: Shape = Shape::new(
+    "ThinkingBlock",
+    "What the model thought.",
+    &[&[
+        needed("type", Kind::Word(&["thinking"]), "What it is."),
+        needed("thinking", Kind::TEXT, "The thought."),
+        optional("signature", Kind::TEXT, "Whoever signed it."),
+    ]],
+);
+const CALL: Shape = Shape {
+    name: "ToolUseBlock",
+    about: "A call that the model made.",
+    fields: &[&[
+        needed("type", Kind::Word(&["tool_use"]), "What it is."),
+        needed("id", Kind::TEXT, "By which its result names it."),
+        needed("name", Kind::TEXT, "The function's name."),
+        needed("input", Kind::AnyObject, "Its arguments."),
+        optional("caller", Kind::Object(&CALLER), "Who called."),
+        CACHE_CONTROL,
+    ]],
+    unserved: &[TOOLSETS],
+};
+const CALLER: Shape =
+    Shape::new("Caller", "Who called.", &[&[optional("type", Kind::Word(CALLERS), "The model alone calls.")]]);
+const CALLERS: &[&str] = &["direct"];
+const RESULT: Shape = Shape {
+    name: "ToolResultBlock",
+    about: "What a call came to.",
+    fields: &[&[
+        needed("type", Kind::Word(&["tool_result"]), "What it is."),
+        needed("tool_use_id", Kind::TEXT, "The `id` of a `tool_use` block in a message before."),
+        optional("content", TEXTS, "What came of it."),
+        optional("is_error", Kind::Flag, "Whether that is an error."),
+        CACHE_CONTROL,
+    ]],
+    unserved: &[TOOLSETS],
+};
+const CACHING: Shape = Shape::new(
+    "CacheControl",
+    "How long a prompt is kept.",
+    &[&[needed("type", Kind::Word(EPHEMERAL), "The only kind."), optional("ttl", Kind::Word(TTLS), "How long.")]],
+);
+const EPHEMERAL: &[&str] = &["ephemeral"];
+const TTLS: &[&str] = &["5m", "1h"];
 
 /// Reads blocks into turns, and collects how long the prompt is to be kept.
 #[derive(Debug, Default)]
@@ -50,22 +142,22 @@ impl Reader {
     /// The conversation.
     pub(super) fn messages(&mut self, fields: &mut Fields<'_>) -> Result<(), ApiError> {
         let Some(messages) = fields.objects("messages")? else {
-            return Err(ApiError::Missing { param: fields.at("messages"), allowed: MESSAGES });
+            return Err(ApiError::Missing { param: fields.at("messages"), allowed: SOME_MESSAGES });
         };
         if messages.is_empty() {
-            return Err(ApiError::invalid(fields.at("messages"), "an empty list", MESSAGES));
+            return Err(ApiError::invalid(fields.at("messages"), "an empty list", SOME_MESSAGES));
         }
         messages.into_iter().try_for_each(|message| self.message(message))
     }
 
     fn message(&mut self, mut message: Fields<'_>) -> Result<(), ApiError> {
-        let Some(role) = message.one_of("role", &["user", "assistant"], ROLES)? else {
+        let Some(role) = message.one_of("role", ROLE_WORDS, ROLES)? else {
             return Err(ApiError::Missing { param: message.at("role"), allowed: ROLES });
         };
         let Some(content) = content(&mut message, "content", CONTENT)? else {
             return Err(ApiError::Missing { param: message.at("content"), allowed: CONTENT });
         };
-        message.finish()?;
+        message.finish(if role == "user" { &OF_USER } else { &OF_ASSISTANT })?;
         match (role, content) {
             ("user", Content::Text(text)) => self.turns.say_on(vec![text]),
             ("user", Content::Blocks(blocks)) => self.of_user(blocks)?,
@@ -106,7 +198,7 @@ impl Reader {
             "thinking" => {
                 let text: String = block.need("thinking", "a text")?;
                 block.text("signature")?; // whoever signed it: a text that is shown to the model needs no proof
-                block.finish()?;
+                block.finish(&THOUGHT)?;
                 self.turns.thought(&text);
                 Ok(())
             }
@@ -124,12 +216,12 @@ impl Reader {
             return Err(block.wrong("input", input, object));
         }
         if let Some(mut caller) = block.object("caller")? {
-            caller.one_of("type", &["direct"], "\"direct\"")?;
-            caller.finish()?;
+            caller.one_of("type", CALLERS, "\"direct\"")?;
+            caller.finish(&CALLER)?;
         }
         refuse_all(&mut block, TOOLSETS)?;
         self.cache_control(&mut block)?;
-        block.finish()?;
+        block.finish(&CALL)?;
         self.turns.called(&id, &name, input.get());
         Ok(())
     }
@@ -146,7 +238,7 @@ impl Reader {
         }
         refuse_all(&mut block, TOOLSETS)?;
         self.cache_control(&mut block)?;
-        block.finish()?;
+        block.finish(&RESULT)?;
         self.turns.resulted(id, texts);
         Ok(())
     }
@@ -171,7 +263,7 @@ impl Reader {
         if block.read::<Vec<&RawValue>>("citations", "a list")?.is_some_and(|citations| !citations.is_empty()) {
             return Err(ApiError::NotServed { param: block.at("citations"), what: "citing documents".into() });
         }
-        block.finish()?;
+        block.finish(&TEXT)?;
         Ok(text)
     }
 
@@ -179,13 +271,13 @@ impl Reader {
     pub(super) fn cache_control(&mut self, fields: &mut Fields<'_>) -> Result<(), ApiError> {
         let Some(mut control) = fields.object("cache_control")? else { return Ok(()) };
         let kind = "\"ephemeral\"";
-        if control.one_of("type", &["ephemeral"], kind)?.is_none() {
+        if control.one_of("type", EPHEMERAL, kind)?.is_none() {
             return Err(ApiError::Missing { param: control.at("type"), allowed: kind });
         }
-        if control.one_of("ttl", &["5m", "1h"], "\"5m\" or \"1h\"")? == Some("1h") {
+        if control.one_of("ttl", TTLS, "\"5m\" or \"1h\"")? == Some("1h") {
             self.keep = Some(Duration::from_secs(3600));
         }
-        control.finish()
+        control.finish(&CACHING)
     }
 }
 

@@ -1,17 +1,17 @@
 //! Errors in Anthropic's form.
 
 use http::StatusCode;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::ApiError;
 
-/// What Anthropic's clients take for "come back later".
-const OVERLOADED: u16 = 529;
-
 /// `{"type": "error", "error": {"type": ..., "message": ...}, "request_id": ...}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicError")]
 pub(crate) struct ErrorBody<'a> {
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "error"))]
     kind: &'static str,
     error: Inner,
     request_id: &'a str,
@@ -20,7 +20,8 @@ pub(crate) struct ErrorBody<'a> {
     pub(crate) status: StatusCode,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorInner")]
 struct Inner {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -28,10 +29,13 @@ struct Inner {
 }
 
 impl<'a> ErrorBody<'a> {
+    /// What Anthropic's clients take for "come back later".
+    pub(crate) const OVERLOADED: u16 = 529;
+
     pub(crate) fn new(error: &ApiError, request_id: &'a str) -> Self {
         let ours = error.status();
         let status = match ours {
-            StatusCode::SERVICE_UNAVAILABLE => StatusCode::from_u16(OVERLOADED).expect("three digits"),
+            StatusCode::SERVICE_UNAVAILABLE => StatusCode::from_u16(Self::OVERLOADED).expect("three digits"),
             other => other,
         };
         let kind = match ours {

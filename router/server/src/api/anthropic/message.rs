@@ -1,8 +1,9 @@
 //! A whole message, and what streams share with it: blocks, the reason of the end, usage.
 
 use pelton_engine::Usage as AnswerUsage;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::generate::{Call, Ending, Finish, StopCause, Whole};
 
@@ -20,28 +21,42 @@ pub(crate) struct MessageForm {
 }
 
 /// A message. In a stream's first event it is empty.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Message<'a> {
     id: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
     role: &'static str,
     model: &'a str,
-    content: Vec<Value>,
+    content: Vec<Block>,
     #[serde(flatten)]
     end: End,
     usage: MessageUsage,
 }
 
+/// A part of a message.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "MessageBlock")]
+pub(super) enum Block {
+    /// What the model thought.
+    Thinking { thinking: String, signature: &'static str },
+    /// What it says; nothing is cited.
+    Text { text: String, citations: Option<()> },
+    /// What is to be called.
+    ToolUse { id: String, name: String, input: Map<String, Value> },
+}
+
 /// Why a message ended; `null` while it has not.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct End {
+    #[schemars(extend("enum" = ["max_tokens", "stop_sequence", "tool_use", "end_turn", null]))]
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,
 }
 
 /// Tokens that a message took. Those of the prompt are divided into read from the cache and others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct MessageUsage {
     input_tokens: u32,
     cache_creation_input_tokens: u32,
@@ -86,16 +101,16 @@ impl MessageForm {
         let Whole { reasoning, text, calls, tokens: _, finish } = answer;
         let mut content = Vec::new();
         if self.shows_thinking && !reasoning.is_empty() {
-            content.push(json!({ "type": "thinking", "thinking": reasoning, "signature": SIGNATURE }));
+            content.push(Block::Thinking { thinking: reasoning, signature: SIGNATURE });
         }
         if !text.is_empty() {
-            content.push(json!({ "type": "text", "text": text, "citations": null }));
+            content.push(Block::Text { text, citations: None });
         }
         content.extend(calls.into_iter().map(tool_use));
         self.message(content, End::from(&finish), finish.usage)
     }
 
-    fn message(&self, content: Vec<Value>, end: End, usage: AnswerUsage) -> Message<'_> {
+    fn message(&self, content: Vec<Block>, end: End, usage: AnswerUsage) -> Message<'_> {
         let (id, model, usage) = (&self.id, &self.model, usage.into());
         Message { id, kind: "message", role: "assistant", model, content, end, usage }
     }
@@ -103,11 +118,11 @@ impl MessageForm {
 
 /// Arguments that are no object, as those of a call that was cut are none, are told under a name of their own, as Anthropic
 /// tells its clients to do.
-fn tool_use(Call { id, name, arguments }: Call) -> Value {
+fn tool_use(Call { id, name, arguments }: Call) -> Block {
     let input = match serde_json::from_str::<Map<String, Value>>(&arguments) {
         Ok(input) => input,
         Err(_) if arguments.trim().is_empty() => Map::new(),
         Err(_) => Map::from_iter([("INVALID_JSON".to_owned(), arguments.into())]),
     };
-    json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+    Block::ToolUse { id, name, input }
 }

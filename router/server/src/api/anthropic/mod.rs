@@ -15,6 +15,6 @@ mod tools;
 pub(crate) use {
     error::ErrorBody,
     events::MessageEvents,
-    message::MessageForm,
-    request::{CountRequest, MessagesRequest, renamed},
+    message::{Message, MessageForm},
+    request::{COUNT, CountRequest, MESSAGE, MessagesRequest, renamed},
 };

@@ -4,17 +4,22 @@ use pelton_grammar::Constraint;
 use pelton_text::ChatInput;
 use serde_json::{Map, Value};
 
-use super::{blocks::Reader, tools::read_tools};
+use super::{
+    blocks::{CACHE_CONTROL, MESSAGES, Reader, SYSTEM},
+    tools::{TOOLS, read_tools},
+};
 use crate::{
     api::{
         fields::{Fields, quoted},
-        models::read_model,
-        thinking::{read_effort, set_effort, switch},
+        models::{MODEL, read_model},
+        sampling::{PRIORITY, SALT, STOP_TEXT},
+        shape::{Field, Kind, Most, Shape, needed, optional, with_default},
+        thinking::{EFFORT, read_effort, set_effort, switch},
         turns::Last,
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
-    generate::{Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ToolUse, now},
+    generate::{Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ToolUse, now, options::bounds},
 };
 
 /// Tokens of thinking at least, as for Anthropic.
@@ -31,6 +36,120 @@ const UNSERVED: &[Unserved] = &[
     ("user_profile_id", &[], "profiles of users"),
     ("workspace_id", &[], "workspaces"),
 ];
+
+/// What both requests have.
+const ASKED: &[Field] = &[
+    MODEL,
+    SYSTEM,
+    MESSAGES,
+    CACHE_CONTROL,
+    optional(
+        "thinking",
+        Kind::Either(&[Kind::Object(&ENABLED), Kind::Object(&ADAPTIVE), Kind::Object(&DISABLED)]),
+        "Whether the model thinks; left out: disabled.",
+    ),
+    optional("output_format", Kind::Object(&FORMAT), "The older place of `output_config.format`."),
+    optional(
+        "output_config",
+        Kind::Object(&OUTPUT_CONFIG),
+        "What the answer's text has to fit, and how hard to think.",
+    ),
+];
+
+/// The body of a request for a message.
+pub(crate) const MESSAGE: Shape = Shape {
+    name: "MessagesRequest",
+    about: "A conversation to be answered.",
+    fields: &[
+        &[
+            needed("max_tokens", Kind::Integer(1, Most::Context), "Tokens of the answer at most."),
+            with_default(
+                "stream",
+                Kind::Flag,
+                "false",
+                "Whether the message comes as server-sent events while it is made.",
+            ),
+            optional("stop_sequences", Kind::List(&STOP_TEXT, 0, Most::StopTexts), "Texts that end the answer."),
+            optional("temperature", Kind::Number(&bounds::TEMPERATURE), "0: always the likeliest token."),
+            optional(
+                "top_k",
+                Kind::Integer(*bounds::TOP_K.start(), Most::Is(*bounds::TOP_K.end())),
+                "Only so many likeliest tokens are drawn; 0 and -1: all.",
+            ),
+            optional(
+                "top_p",
+                Kind::Number(&bounds::TOP_P),
+                "Only the likeliest tokens with this probability together are drawn.",
+            ),
+            optional(
+                "seed",
+                Kind::Integer(i64::MIN, Most::ANY),
+                "The same seed draws the same answer; -1: none. Pelton's own.",
+            ),
+            optional("priority", PRIORITY, "Smaller first. Pelton's own."),
+            optional("cache_salt", SALT, "Requests with different salts share no cached blocks. Pelton's own."),
+            optional("metadata", Kind::Object(&METADATA), "Who asks."),
+            optional("service_tier", Kind::Word(TIERS), "Changes no answer."),
+        ],
+        ASKED,
+        TOOLS,
+    ],
+    unserved: &[UNSERVED],
+};
+/// The body of a request for a count.
+pub(crate) const COUNT: Shape = Shape {
+    name: "CountTokensRequest",
+    about: "A conversation whose tokens are counted.",
+    fields: &[ASKED, TOOLS],
+    unserved: &[UNSERVED],
+};
+
+const TIERS: &[&str] = &["auto", "standard_only"];
+const METADATA: Shape = Shape::new(
+    "MessagesMetadata",
+    "Who asks.",
+    &[&[optional("user_id", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets.")]],
+);
+
+const THINKING_KINDS: &[&str] = &["enabled", "adaptive", "disabled"];
+const DISPLAYS: &[&str] = &["summarized", "omitted"];
+const DISPLAY: Field = optional("display", Kind::Word(DISPLAYS), "`omitted` leaves the thoughts out.");
+const ENABLED: Shape = Shape::new(
+    "ThinkingEnabled",
+    "The model thinks.",
+    &[&[
+        needed("type", Kind::Word(&["enabled"]), "Whether it thinks."),
+        needed(
+            "budget_tokens",
+            Kind::Integer(BUDGET_MIN as i64, Most::U32),
+            "Less than `max_tokens`. Told to templates that know it; nobody enforces it.",
+        ),
+        DISPLAY,
+    ]],
+);
+const ADAPTIVE: Shape = Shape::new(
+    "ThinkingAdaptive",
+    "The model thinks.",
+    &[&[needed("type", Kind::Word(&["adaptive"]), "Whether it thinks."), DISPLAY]],
+);
+const DISABLED: Shape = Shape::new(
+    "ThinkingDisabled",
+    "The model does not think.",
+    &[&[needed("type", Kind::Word(&["disabled"]), "Whether it thinks.")]],
+);
+const OUTPUT_CONFIG: Shape = Shape::new(
+    "OutputConfig",
+    "What the answer's text has to fit, and how hard to think.",
+    &[&[
+        optional("effort", EFFORT, "For templates that know it."),
+        optional("format", Kind::Object(&FORMAT), "What the text has to fit."),
+    ]],
+);
+const FORMAT: Shape = Shape::new(
+    "OutputFormat",
+    "JSON that fits a schema.",
+    &[&[needed("type", Kind::Word(&["json_schema"]), "Which form."), needed("schema", Kind::Schema, "The schema.")]],
+);
 
 /// A request for a message.
 #[derive(Debug)]
@@ -70,7 +189,7 @@ impl MessagesRequest {
         let mut fields = Fields::of_body(body)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
-        let max_tokens: u32 = fields.need("max_tokens", "an integer, 1 or above")?;
+        let max_tokens: u32 = fields.need_count("max_tokens", "an integer, 1 or above")?;
         if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
             let allowed = format!("less than `max_tokens`, which is {max_tokens}");
             return Err(ApiError::invalid("thinking.budget_tokens", budget, allowed));
@@ -78,21 +197,21 @@ impl MessagesRequest {
         let mut options = Options {
             max_tokens: Some(max_tokens),
             temperature: fields.number("temperature")?,
-            top_k: fields.read("top_k", "an integer")?,
+            top_k: fields.integer("top_k", "an integer")?,
             top_p: fields.number("top_p")?,
-            seed: fields.read("seed", "an integer of 64 bits")?,
+            seed: fields.integer("seed", "an integer of 64 bits")?,
             stop: fields.read("stop_sequences", "a list of texts")?.unwrap_or_default(),
-            priority: fields.read("priority", "an integer of 32 bits")?,
+            priority: fields.integer("priority", "an integer of 32 bits")?,
             cache_salt: fields.text("cache_salt")?,
             ..Options::default()
         };
         if let Some(mut metadata) = fields.object("metadata")? {
             options.user = metadata.text("user_id")?;
-            metadata.finish()?;
+            metadata.finish(&METADATA)?;
         }
-        fields.one_of("service_tier", &["auto", "standard_only"], "\"auto\" or \"standard_only\"")?;
+        fields.one_of("service_tier", TIERS, "\"auto\" or \"standard_only\"")?;
         let is_stream = fields.flag("stream")?.unwrap_or(false);
-        fields.finish()?;
+        fields.finish(&MESSAGE)?;
         let (model, thinking) = (asked.model.clone(), asked.thinking);
         options.keep = asked.reader.keep;
         options.constrained = asked.constrained.clone();
@@ -107,7 +226,7 @@ impl CountRequest {
         let mut fields = Fields::of_body(body)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
-        fields.finish()?;
+        fields.finish(&COUNT)?;
         let model = asked.model.clone();
         let (prompt, _) = asked.into_prompt()?;
         Ok(Self { model, prompt })
@@ -157,14 +276,14 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
         return Ok(Thinking { is_shown: false, budget: None });
     };
     let allowed = "\"enabled\", \"adaptive\" or \"disabled\"";
-    let Some(kind) = thinking.one_of("type", &["enabled", "adaptive", "disabled"], allowed)? else {
+    let Some(kind) = thinking.one_of("type", THINKING_KINDS, allowed)? else {
         return Err(ApiError::Missing { param: thinking.at("type"), allowed });
     };
     let (thinks, mut budget) = (kind != "disabled", None);
     switch(kwargs, thinks);
     if kind == "enabled" {
         let allowed = "an integer, 1024 or above";
-        let tokens: u32 = thinking.need("budget_tokens", allowed)?;
+        let tokens: u32 = thinking.need_count("budget_tokens", allowed)?;
         if tokens < BUDGET_MIN {
             return Err(ApiError::invalid(thinking.at("budget_tokens"), tokens, allowed));
         }
@@ -173,10 +292,14 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
         budget = Some(tokens);
     }
     let display = match thinks {
-        true => thinking.one_of("display", &["summarized", "omitted"], "\"summarized\" or \"omitted\"")?,
+        true => thinking.one_of("display", DISPLAYS, "\"summarized\" or \"omitted\"")?,
         false => None,
     };
-    thinking.finish()?;
+    thinking.finish(match kind {
+        "enabled" => &ENABLED,
+        "adaptive" => &ADAPTIVE,
+        _ => &DISABLED,
+    })?;
     Ok(Thinking { is_shown: thinks && display != Some("omitted"), budget })
 }
 
@@ -194,7 +317,7 @@ fn read_output(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Resu
         }
         constrained = Some(format);
     }
-    config.finish()?;
+    config.finish(&OUTPUT_CONFIG)?;
     Ok(constrained)
 }
 
@@ -206,7 +329,7 @@ fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Con
     }
     let schema: Map<String, Value> = format.need("schema", "a JSON schema, an object")?;
     let param = format.at("schema");
-    format.finish()?;
+    format.finish(&FORMAT)?;
     Ok(Some(Constrained { constraint: Constraint::JsonSchema(schema.into()), param }))
 }
 

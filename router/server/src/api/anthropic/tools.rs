@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::blocks::Reader;
+use super::blocks::{CACHE_CONTROL, Reader};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Tools, is_function_name},
     },
     error::ApiError,
@@ -16,6 +17,61 @@ use crate::{
 
 /// Characters of a tool's name at most, as for Anthropic.
 const NAME_MAX: usize = 128;
+
+/// What [`read_tools`] reads.
+pub(super) const TOOLS: &[Field] = &[
+    optional(
+        "tools",
+        Kind::List(&Kind::Object(&TOOL), 0, Most::ANY),
+        "Functions that the model may call; no two of the same name.",
+    ),
+    optional(
+        "tool_choice",
+        Kind::Either(&[Kind::Object(&CHOICE_FREE), Kind::Object(&CHOICE_NAMED), Kind::Object(&CHOICE_NONE)]),
+        "Whether something is to be called; a demand needs `tools`.",
+    ),
+];
+
+const TOOL: Shape = Shape {
+    name: "MessagesTool",
+    about: "A function that the model may call.",
+    fields: &[&[
+        optional("type", Kind::Word(&["custom"]), "What it is."),
+        needed("name", Kind::FunctionName(NAME_MAX), "By which it is called."),
+        optional("description", Kind::TEXT, "What it does, for the model."),
+        needed("input_schema", Kind::Schema, "A JSON schema of its arguments."),
+        optional("strict", Kind::Flag, "Whether arguments are held to the schema also where no call is demanded."),
+        optional("eager_input_streaming", Kind::Flag, "Arguments are always told as they come."),
+        CACHE_CONTROL,
+    ]],
+    unserved: &[&[
+        ("defer_loading", &["false"], "searching for tools"),
+        ("input_examples", &["[]"], "examples of a tool's input"),
+        ("allowed_callers", &["[\"direct\"]"], "a tool that others call"),
+    ]],
+};
+const CHOICES: &[&str] = &["auto", "any", "tool", "none"];
+const SINGLE: Field =
+    with_default("disable_parallel_tool_use", Kind::Flag, "false", "Whether there is one call at most.");
+const CHOICE_FREE: Shape = Shape::new(
+    "MessagesToolChoice",
+    "Any function may be called, or has to be.",
+    &[&[needed("type", Kind::Word(&["auto", "any"]), "Which it is."), SINGLE]],
+);
+const CHOICE_NAMED: Shape = Shape::new(
+    "MessagesToolChoiceNamed",
+    "A function that is to be called.",
+    &[&[
+        needed("type", Kind::Word(&["tool"]), "Which it is."),
+        needed("name", Kind::TEXT, "The name of one of `tools`."),
+        SINGLE,
+    ]],
+);
+const CHOICE_NONE: Shape = Shape::new(
+    "MessagesToolChoiceNone",
+    "Nothing is called.",
+    &[&[needed("type", Kind::Word(&["none"]), "Which it is.")]],
+);
 
 /// `None`: no tools are offered to the model.
 pub(super) fn read_tools(fields: &mut Fields<'_>, reader: &mut Reader) -> Result<Tools, ApiError> {
@@ -27,7 +83,7 @@ pub(super) fn read_tools(fields: &mut Fields<'_>, reader: &mut Reader) -> Result
             let reason = format!("is {}, like another tool's", quoted(&name));
             return Err(ApiError::Conflict { param: tool.at("name"), reason });
         }
-        tool.finish()?;
+        tool.finish(&TOOL)?;
         tools.push(read);
     }
     let (demand, reading) = read_choice(fields, &names)?;
@@ -82,7 +138,7 @@ fn read_choice(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<(Opti
         return Ok((Some(Demand::Nothing), ToolReading::Parallel));
     };
     let allowed = "\"auto\", \"any\", \"tool\" or \"none\"";
-    let Some(kind) = choice.one_of("type", &["auto", "any", "tool", "none"], allowed)? else {
+    let Some(kind) = choice.one_of("type", CHOICES, allowed)? else {
         return Err(ApiError::Missing { param: choice.at("type"), allowed });
     };
     let is_single = kind != "none" && choice.flag("disable_parallel_tool_use")?.unwrap_or(false);
@@ -99,7 +155,11 @@ fn read_choice(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<(Opti
             Some(Demand::Named(name))
         }
     };
-    choice.finish()?;
+    choice.finish(match kind {
+        "none" => &CHOICE_NONE,
+        "tool" => &CHOICE_NAMED,
+        _ => &CHOICE_FREE,
+    })?;
     if names.is_empty() && demand.as_ref().is_some_and(|demand| *demand != Demand::Nothing) {
         let reason = "is only allowed together with `tools`".to_owned();
         return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });

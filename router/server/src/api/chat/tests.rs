@@ -31,6 +31,7 @@ fn a_wrong_field_is_named() {
         (r#", "top_logprobs": 2"#, "top_logprobs"),
         (r#", "logprobs": 5"#, "logprobs"),
         (r#", "max_completion_tokens": "x""#, "max_completion_tokens"),
+        (r#", "max_tokens": 5, "max_completion_tokens": 6"#, "max_tokens"),
         (r#", "reasoning_effort": "huge""#, "reasoning_effort"),
         (r#", "chat_template_kwargs": []"#, "chat_template_kwargs"),
         (r#", "chat_template": "{{ x }}""#, "chat_template"),
@@ -56,6 +57,7 @@ fn what_the_official_clients_send_passes() {
         r#", "logprobs": false, "top_logprobs": 0, "parallel_tool_calls": true, "response_format": {"type": "text"}"#,
         r#", "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "strict": true}}]"#,
         r#", "response_format": {"type": "json_object"}"#,
+        r#", "max_completion_tokens": 5, "max_tokens": 5"#,
         r#", "max_completion_tokens": 5, "metadata": {}, "service_tier": "auto", "reasoning_effort": "low""#,
     ] {
         assert_eq!(refused(fields), "", "{fields}");

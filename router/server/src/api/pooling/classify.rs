@@ -1,19 +1,24 @@
 //! `/classify`: of each text the likeliest class, and the probability of all.
 
 use pelton_engine::{Gives, Pooling};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     List, PoolUsage,
-    fields::{Common, read_input},
+    fields::{COMMON, Common, INPUTS, read_input},
     json,
     vectors::activated,
 };
 use crate::{
-    api::{fields::Fields, stream::Head},
+    api::{fields::Fields, shape::Shape, stream::Head},
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
 };
+
+/// The body of a request for classes.
+pub(crate) const CLASSIFY: Shape =
+    Shape::new("ClassifyRequest", "Texts that are to be told into classes.", &[&[INPUTS], COMMON]);
 
 /// Texts that are to be told into classes.
 #[derive(Debug)]
@@ -27,7 +32,7 @@ impl ClassifyRequest {
         let mut fields = Fields::of_body(body)?;
         let common = Common::read(&mut fields)?;
         let inputs = read_input(&mut fields)?;
-        fields.finish()?;
+        fields.finish(&CLASSIFY)?;
         Ok(Self { common, inputs })
     }
 
@@ -61,8 +66,13 @@ impl ClassifyRequest {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct ClassifyItem<'a> {
+/// A whole response.
+pub(crate) type Classifications<'a> = List<'a, ClassifyItem<'a>>;
+
+/// Of one input.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Classification")]
+pub(crate) struct ClassifyItem<'a> {
     index: usize,
     label: Option<&'a str>,
     probs: Vec<f32>,

@@ -2,19 +2,49 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use pelton_engine::{Gives, Pooling};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     List, PoolUsage,
-    fields::{Common, read_input},
+    fields::{COMMON, Common, INPUTS, read_input},
     json,
     vectors::{activated, embedding},
 };
 use crate::{
-    api::{fields::Fields, stream::Head},
+    api::{
+        fields::Fields,
+        shape::{Kind, Shape, optional, with_default},
+        stream::Head,
+    },
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
 };
+
+/// The body of a request for vectors.
+pub(crate) const EMBEDDING: Shape = Shape::new(
+    "EmbeddingRequest",
+    "Texts that are to become vectors.",
+    &[
+        &[
+            INPUTS,
+            with_default(
+                "encoding_format",
+                Kind::Word(ENCODINGS),
+                "\"float\"",
+                "How numbers are written; `base64`: 32 bits each, little-endian.",
+            ),
+            optional(
+                "dimensions",
+                Kind::COUNT,
+                "So many first numbers of each vector, at least 1 and at most the model's own.",
+            ),
+        ],
+        COMMON,
+    ],
+);
+
+const ENCODINGS: &[&str] = &["float", "base64"];
 
 /// How numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +66,14 @@ pub(crate) struct EmbeddingRequest {
 impl EmbeddingRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
-        let encoding = match fields.one_of("encoding_format", &["float", "base64"], "`float` or `base64`")? {
+        let encoding = match fields.one_of("encoding_format", ENCODINGS, "`float` or `base64`")? {
             Some("base64") => Encoding::Base64,
             _ => Encoding::Float,
         };
         let dimensions = fields.count("dimensions")?;
         let common = Common::read(&mut fields)?;
         let inputs = read_input(&mut fields)?;
-        fields.finish()?;
+        fields.finish(&EMBEDDING)?;
         Ok(Self { common, inputs, dimensions, encoding })
     }
 
@@ -107,22 +137,32 @@ impl EmbeddingRequest {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Numbers {
     Floats(Vec<f32>),
     Base64(String),
 }
 
-#[derive(Debug, Serialize)]
-struct EmbeddingItem {
+/// A whole response.
+pub(crate) type Embeddings<'a> = List<'a, EmbeddingItem>;
+
+/// Of one input.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Embedding")]
+pub(crate) struct EmbeddingItem {
     index: usize,
     object: &'static str,
     embedding: Numbers,
 }
 
-#[derive(Debug, Serialize)]
-struct PoolingItem {
+/// A whole response.
+pub(crate) type PooledVectors<'a> = List<'a, PoolingItem>;
+
+/// Of one input.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PooledVector")]
+pub(crate) struct PoolingItem {
     index: usize,
     object: &'static str,
     data: Numbers,

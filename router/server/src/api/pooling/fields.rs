@@ -5,16 +5,47 @@ use serde_json::value::RawValue;
 use super::INPUTS_MAX;
 use crate::{
     api::{
-        completion::parse_prompts,
+        completion::{PROMPTS, parse_prompts},
         fields::{Fields, shown},
-        models::read_model,
-        sampling::read_request_id,
+        models::{MODEL, read_model},
+        sampling::{PRIORITY, REQUEST_ID, read_request_id},
+        shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     },
     error::ApiError,
     generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation},
 };
 
 const INPUT: &str = "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
+
+/// What [`Common::read`] reads.
+pub(super) const COMMON: &[Field] = &[
+    MODEL,
+    REQUEST_ID,
+    optional(
+        "use_activation",
+        Kind::Flag,
+        "Whether embeddings are normalised and classes activated; left out: as the model wants.",
+    ),
+    optional("normalize", Kind::Flag, "The older name of `use_activation`."),
+    with_default("add_special_tokens", Kind::Flag, "true", "Whether the tokenizer adds its special tokens to texts."),
+    optional(
+        "truncate_prompt_tokens",
+        Kind::Either(&[Kind::Integer(-1, Most::Is(-1)), Kind::Integer(1, Most::U32)]),
+        "Only so many first tokens of each input count; -1: as many as the model takes.",
+    ),
+    optional("priority", PRIORITY, "Smaller first."),
+    optional("user", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets."),
+];
+
+/// What [`read_input`] reads.
+pub(super) const INPUTS: Field = needed("input", PROMPTS, "One input or up to 2048, each as text or as token ids.");
+
+const TEXT_OBJECT: Shape =
+    Shape::new("TextObject", "A text in an object.", &[&[needed("text", Kind::TEXT, "The text.")]]);
+const TEXT_ITEM: Kind = Kind::Either(&[Kind::TEXT, Kind::Object(&TEXT_OBJECT)]);
+/// What [`read_texts`] reads.
+pub(super) const TEXTS: Kind =
+    Kind::Either(&[Kind::TEXT, Kind::Object(&TEXT_OBJECT), Kind::List(&TEXT_ITEM, 1, Most::Is(INPUTS_MAX as i64))]);
 
 /// What stands in every such request, beside what it is about.
 #[derive(Debug)]
@@ -44,7 +75,7 @@ impl Common {
             is_finished: activation.or(normalize),
             add_special: fields.flag("add_special_tokens")?.unwrap_or(true),
             truncation: read_truncation(fields)?,
-            priority: fields.read("priority", "an integer of 32 bits")?,
+            priority: fields.integer("priority", "an integer of 32 bits")?,
             user: fields.text("user")?,
         })
     }
@@ -65,7 +96,7 @@ impl Common {
 fn read_truncation(fields: &mut Fields<'_>) -> Result<Truncation, ApiError> {
     let name = "truncate_prompt_tokens";
     let allowed = "-1, the model's length, or an integer from 1 to 4294967295";
-    match fields.read::<i64>(name, allowed)? {
+    match fields.integer::<i64>(name, allowed)? {
         None => Ok(Truncation::Never),
         Some(-1) => Ok(Truncation::ToModel),
         Some(tokens) => match u32::try_from(tokens) {
@@ -133,7 +164,7 @@ pub(super) fn read_texts(param: &str, raw: &RawValue) -> Result<Vec<String>, Api
         if item.get().starts_with('{') {
             let mut object = Fields::of_value(path, item)?;
             let text = object.need("text", "a text")?;
-            object.finish()?;
+            object.finish(&TEXT_OBJECT)?;
             return Ok(text);
         }
         serde_json::from_str(item.get())

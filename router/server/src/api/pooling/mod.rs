@@ -10,6 +10,7 @@ pub(crate) mod score;
 mod tests;
 mod vectors;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::stream::Head;
@@ -19,7 +20,7 @@ use crate::generate::Pooled;
 const INPUTS_MAX: usize = 2048;
 
 /// Tokens that were computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct PoolUsage {
     prompt_tokens: u64,
     total_tokens: u64,
@@ -34,8 +35,9 @@ impl PoolUsage {
 }
 
 /// A whole response: a list.
-#[derive(Debug, Serialize)]
-struct List<'a, Item> {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{Item}List")]
+pub(crate) struct List<'a, Item> {
     #[serde(flatten)]
     head: &'a Head,
     data: Vec<Item>,

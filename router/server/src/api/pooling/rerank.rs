@@ -1,19 +1,44 @@
 //! `/rerank`, as Jina and Cohere have it: documents, best first.
 
 use pelton_engine::Pooling;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     PoolUsage,
-    fields::{Common, read_texts},
+    fields::{COMMON, Common, TEXTS, read_texts},
     json,
     score::{Pairs, Side},
 };
 use crate::{
-    api::{fields::Fields, stream::Head},
+    api::{
+        fields::Fields,
+        shape::{Kind, Most, Shape, needed, optional, with_default},
+        stream::Head,
+    },
     error::ApiError,
     generate::{PoolRequest, Pooled},
 };
+
+/// The body of a request for an order.
+pub(crate) const RERANK: Shape = Shape::new(
+    "RerankRequest",
+    "A query, and documents to be put in order.",
+    &[
+        &[
+            needed("query", Kind::TEXT, "What the documents are to suit."),
+            needed("documents", TEXTS, "Up to 2048 documents."),
+            with_default("top_n", Kind::COUNT, "0", "So many best ones are told; 0: all."),
+            with_default("return_documents", Kind::Flag, "true", "Whether the documents' texts are told again."),
+            optional(
+                "max_tokens_per_doc",
+                Kind::Integer(1, Most::U32),
+                "Only so many first tokens of each document count.",
+            ),
+        ],
+        COMMON,
+    ],
+);
 
 /// A query, and documents to be put in order.
 #[derive(Debug)]
@@ -43,7 +68,7 @@ impl RerankRequest {
         if last_text_max == Some(0) {
             return Err(ApiError::invalid("max_tokens_per_doc", 0, "an integer, 1 or above"));
         }
-        fields.finish()?;
+        fields.finish(&RERANK)?;
         let first = Side { param: "query".to_owned(), texts: vec![query] };
         let second = Side { param: "documents".to_owned(), texts };
         Ok(Self { common, pairs: Pairs { first, second, last_text_max }, top_n, return_documents })
@@ -85,15 +110,17 @@ impl RerankRequest {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct RerankResponse<'a> {
+/// A whole response.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RerankResponse<'a> {
     id: &'a str,
     model: &'a str,
     usage: PoolUsage,
     results: Vec<RerankItem<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RankedDocument")]
 struct RerankItem<'a> {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +128,8 @@ struct RerankItem<'a> {
     relevance_score: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DocumentText")]
 struct Document<'a> {
     text: &'a str,
 }

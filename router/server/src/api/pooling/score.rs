@@ -5,23 +5,47 @@
 use std::sync::Arc;
 
 use pelton_engine::{Gives, Pooling};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     INPUTS_MAX, List, PoolUsage,
-    fields::{Common, read_texts},
+    fields::{COMMON, Common, TEXTS, read_texts},
     json,
     vectors::{activated, cosine},
 };
 use crate::{
-    api::{fields::Fields, stream::Head},
+    api::{
+        fields::Fields,
+        shape::{Kind, Shape, needed, optional},
+        stream::Head,
+    },
     error::ApiError,
     generate::{PoolContent, PoolInput, PoolRequest, Pooled},
 };
 
-/// The names that the two sides of a score go by.
-const SIDES: [(&str, &str); 4] =
-    [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")];
+/// A shape with these two names for the sides, and without the other ones.
+macro_rules! sides {
+    ($name:literal, $first:literal, $second:literal, [$($other:literal),*]) => {
+        Shape::new(
+            $name,
+            "Texts to be compared: the first with the first, or one with all.",
+            &[
+                &[needed($first, TEXTS, "One text, or as many as there are on the other side."), needed($second, TEXTS, "The other side.")],
+                &[$(optional($other, Kind::Absent, "Another name for a side.")),*],
+                COMMON,
+            ],
+        )
+    };
+}
+
+/// The body of a request for scores, by the names that its two sides go by.
+pub(crate) const SCORES: [Shape; 4] = [
+    sides!("ScoreDocumentsRequest", "queries", "documents", ["items", "text_1", "text_2", "data_1", "data_2"]),
+    sides!("ScoreItemsRequest", "queries", "items", ["documents", "text_1", "text_2", "data_1", "data_2"]),
+    sides!("ScoreTextsRequest", "text_1", "text_2", ["queries", "documents", "items", "data_1", "data_2"]),
+    sides!("ScoreDataRequest", "data_1", "data_2", ["queries", "documents", "items", "text_1", "text_2"]),
+];
 
 /// One side of comparisons: a text for each, or one for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +65,8 @@ impl ScoreRequest {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let common = Common::read(&mut fields)?;
-        let (first, second) = read_sides(&mut fields)?;
-        fields.finish()?;
+        let (first, second, shape) = read_sides(&mut fields)?;
+        fields.finish(shape)?;
         let (one, many) = (first.texts.len(), second.texts.len());
         if one != 1 && one != many {
             let got = format!("a list of {one} texts, and `{}` one of {many}", second.param);
@@ -72,19 +96,32 @@ impl ScoreRequest {
     }
 }
 
-fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side), ApiError> {
-    for (first, second) in SIDES {
-        let (Some(one), Some(other)) = (fields.raw(first), fields.raw(second)) else { continue };
-        let side = |name: &str, raw| {
-            let param = fields.at(name);
-            Ok::<_, ApiError>(Side { texts: read_texts(&param, raw)?, param })
-        };
-        return Ok((side(first, one)?, side(second, other)?));
+fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side, &'static Shape), ApiError> {
+    let mut found = None;
+    for shape in &SCORES {
+        let [first, second] = shape.fields[0] else { unreachable!("`sides!` makes two") };
+        // Both are asked for, so that no name is unknown.
+        let (one, other) = (fields.raw(first.name), fields.raw(second.name));
+        if let (None, Some(one), Some(other)) = (&found, one, other) {
+            found = Some(((first.name, one), (second.name, other), shape));
+        }
     }
-    Err(ApiError::Missing {
-        param: "text_1".to_owned(),
-        allowed: "a text or a list of texts, and `text_2` too; or `queries` and `documents`",
-    })
+    let Some(((first, one), (second, other), shape)) = found else {
+        return Err(ApiError::Missing {
+            param: "text_1".to_owned(),
+            allowed: "a text or a list of texts, and `text_2` too; or `queries` and `documents`",
+        });
+    };
+    // The names of other sides say nothing beside these.
+    if let Some(stray) = shape.fields[1].iter().find(|side| fields.raw(side.name).is_some()) {
+        let reason = format!("cannot go together with `{first}` and `{second}`");
+        return Err(ApiError::Conflict { param: fields.at(stray.name), reason });
+    }
+    let side = |name: &str, raw| {
+        let param = fields.at(name);
+        Ok::<_, ApiError>(Side { texts: read_texts(&param, raw)?, param })
+    };
+    Ok((side(first, one)?, side(second, other)?, shape))
 }
 
 /// What is compared with what.
@@ -153,8 +190,13 @@ impl Pairs {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct ScoreItem {
+/// A whole response.
+pub(crate) type Scores<'a> = List<'a, ScoreItem>;
+
+/// Of one input.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Score")]
+pub(crate) struct ScoreItem {
     index: usize,
     object: &'static str,
     score: f64,

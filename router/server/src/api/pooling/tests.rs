@@ -170,6 +170,10 @@ fn a_score_is_of_pairs_one_to_all_or_one_to_one() {
     assert!(several.contains("/score with a model of 2 classes is not for it; use /classify"), "{several}");
     for (body, expected) in [
         (json!({"text_1": "q"}), "`text_1` is missing"),
+        (
+            json!({"queries": "q", "text_1": "q", "text_2": "a"}),
+            "`queries` cannot go together with `text_1` and `text_2`",
+        ),
         (json!({"text_1": ["q", "r"], "text_2": ["a"]}), "`text_1` is a list of 2 texts, and `text_2` one of 1"),
         (json!({"text_1": "q", "text_2": [5]}), "`text_2[0]` is 5; allowed: a text"),
         (json!({"text_1": "q", "text_2": [{"image": "x"}]}), "`text_2[0].text` is missing"),

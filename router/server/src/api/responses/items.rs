@@ -11,6 +11,7 @@ use super::{new_id, output_text};
 use crate::{
     api::{
         fields::{Fields, quoted, shown},
+        shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
     },
     error::ApiError,
@@ -22,7 +23,128 @@ pub(crate) type Item = Arc<RawValue>;
 const INPUT: &str = "a text, or a list of at least one item";
 const ROLES: &str = "\"user\", \"assistant\", \"system\" or \"developer\"";
 const CONTENT: &str = "a text, or a list of parts {\"type\": \"input_text\", \"text\": ...}";
+const STATE_WORDS: &[&str] = &["in_progress", "completed", "incomplete"];
+const ROLE_WORDS: &[&str] = &["user", "assistant", "system", "developer"];
 const STATES: &str = "\"in_progress\", \"completed\" or \"incomplete\"";
+
+/// What [`read_input`] reads.
+pub(super) const INPUTS: Field = needed(
+    "input",
+    Kind::Either(&[
+        Kind::TEXT,
+        Kind::List(
+            &Kind::Either(&[
+                Kind::Object(&MESSAGE),
+                Kind::Object(&CALL),
+                Kind::Object(&RESULT),
+                Kind::Object(&REASONING),
+            ]),
+            1,
+            Most::ANY,
+        ),
+    ]),
+    "What a user says, or the items of a conversation.",
+);
+
+const COMMON: &[Field] = &[
+    optional("id", Kind::TEXT, "Made up if it is left out or empty."),
+    optional("status", Kind::Word(STATE_WORDS), "As answers have it."),
+];
+const TEXTS: Kind = Kind::Either(&[
+    Kind::TEXT,
+    Kind::List(&Kind::Either(&[Kind::Object(&TEXT_PART), Kind::Object(&REFUSAL_PART)]), 0, Most::ANY),
+]);
+
+const MESSAGE: Shape = Shape::new(
+    "ResponseMessage",
+    "A message.",
+    &[
+        &[
+            optional("type", Kind::Word(&["message"]), "What it is; may be left out."),
+            needed("role", Kind::Word(ROLE_WORDS), "Who speaks."),
+            needed("content", TEXTS, "What is said."),
+            optional("phase", Kind::TEXT, "Which part of an answer it is, for the client's own books."),
+        ],
+        COMMON,
+    ],
+);
+const CALL: Shape = Shape::new(
+    "ResponseFunctionCall",
+    "A call that the model made; its output must follow.",
+    &[
+        &[
+            needed("type", Kind::Word(&["function_call"]), "What it is."),
+            needed("call_id", Kind::TEXT, "By which its output names it."),
+            needed("name", Kind::TEXT, "The function's name."),
+            needed("arguments", Kind::TEXT, "A text that is a JSON object, or empty."),
+        ],
+        COMMON,
+    ],
+);
+const RESULT: Shape = Shape::new(
+    "ResponseFunctionCallOutput",
+    "What a call came to.",
+    &[
+        &[
+            needed("type", Kind::Word(&["function_call_output"]), "What it is."),
+            needed("call_id", Kind::TEXT, "The `call_id` of a call before it."),
+            needed("output", TEXTS, "What came of it."),
+        ],
+        COMMON,
+    ],
+);
+const REASONING: Shape = Shape::new(
+    "ResponseReasoningItem",
+    "What the model thought before, in the clear.",
+    &[
+        &[
+            needed("type", Kind::Word(&["reasoning"]), "What it is."),
+            optional(
+                "summary",
+                Kind::List(&Kind::Object(&SUMMARY_PART), 0, Most::ANY),
+                "Counts where there is no `content`.",
+            ),
+            optional("content", Kind::List(&Kind::Object(&REASONING_PART), 0, Most::ANY), "What was thought."),
+            optional(
+                "encrypted_content",
+                Kind::TEXT,
+                "Only beside a `summary` or a `content`: nobody can read it here.",
+            ),
+        ],
+        COMMON,
+    ],
+);
+
+const PART: &[Field] = &[
+    optional("annotations", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
+    optional("logprobs", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
+];
+const TEXT_PART: Shape = Shape::new(
+    "ResponseTextPart",
+    "A text.",
+    &[
+        &[
+            needed("type", Kind::Word(&["input_text", "output_text"]), "What it is."),
+            needed("text", Kind::TEXT, "The text."),
+        ],
+        PART,
+    ],
+);
+const REFUSAL_PART: Shape = Shape::new(
+    "ResponseRefusalPart",
+    "A refusal.",
+    &[&[needed("type", Kind::Word(&["refusal"]), "What it is."), needed("refusal", Kind::TEXT, "The text.")], PART],
+);
+const SUMMARY_PART: Shape = Shape::new(
+    "ResponseSummaryPart",
+    "A part of a summary.",
+    &[&[needed("type", Kind::Word(&["summary_text"]), "What it is."), needed("text", Kind::TEXT, "The text.")], PART],
+);
+const REASONING_PART: Shape = Shape::new(
+    "ResponseReasoningPart",
+    "A part of what was thought.",
+    &[&[needed("type", Kind::Word(&["reasoning_text"]), "What it is."), needed("text", Kind::TEXT, "The text.")], PART],
+);
 
 /// Items read so far.
 #[derive(Debug, Default)]
@@ -76,22 +198,22 @@ impl Input {
             Some(kind) => kind,
         };
         let id = fields.text("id")?.filter(|id| !id.is_empty());
-        fields.one_of("status", &["in_progress", "completed", "incomplete"], STATES)?;
-        match kind.as_str() {
-            "message" => self.message(&mut fields, id)?,
-            "function_call" => self.call(&mut fields, id)?,
-            "function_call_output" => self.result(&mut fields, id)?,
-            "reasoning" => self.reasoning(&mut fields, id)?,
+        fields.one_of("status", STATE_WORDS, STATES)?;
+        let shape = match kind.as_str() {
+            "message" => self.message(&mut fields, id).map(|()| &MESSAGE)?,
+            "function_call" => self.call(&mut fields, id).map(|()| &CALL)?,
+            "function_call_output" => self.result(&mut fields, id).map(|()| &RESULT)?,
+            "reasoning" => self.reasoning(&mut fields, id).map(|()| &REASONING)?,
             other => {
                 let what = format!("an item of type {}", quoted(other)).into();
                 return Err(ApiError::NotServed { param: fields.at("type"), what });
             }
-        }
-        fields.finish()
+        };
+        fields.finish(shape)
     }
 
     fn message(&mut self, fields: &mut Fields<'_>, id: Option<String>) -> Result<(), ApiError> {
-        let Some(role) = fields.one_of("role", &["user", "assistant", "system", "developer"], ROLES)? else {
+        let Some(role) = fields.one_of("role", ROLE_WORDS, ROLES)? else {
             return Err(ApiError::Missing { param: fields.at("role"), allowed: ROLES });
         };
         fields.text("phase")?; // which part of an answer it is, for clients' own books
@@ -148,8 +270,8 @@ impl Input {
 
     /// What was thought before, in the clear; of what is only summed up, the summary.
     fn reasoning(&mut self, fields: &mut Fields<'_>, id: Option<String>) -> Result<(), ApiError> {
-        let summary = parts(fields, "summary", &["summary_text"])?;
-        let content = parts(fields, "content", &["reasoning_text"])?;
+        let summary = parts(fields, "summary", &[&SUMMARY_PART])?;
+        let content = parts(fields, "content", &[&REASONING_PART])?;
         let is_sealed = fields.text("encrypted_content")?.is_some_and(|sealed| !sealed.is_empty());
         if is_sealed && content.is_empty() && summary.is_empty() {
             let what = "reasoning that another server has encrypted".into();
@@ -173,25 +295,26 @@ fn texts(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<Strin
     let Some(raw) = fields.raw(name) else { return Ok(None) };
     match raw.get().as_bytes().first() {
         Some(b'"') => Ok(fields.text(name)?.map(|text| vec![text])),
-        Some(b'[') => parts(fields, name, &["input_text", "output_text", "refusal"]).map(Some),
+        Some(b'[') => parts(fields, name, &[&TEXT_PART, &REFUSAL_PART]).map(Some),
         _ => Err(fields.wrong(name, raw, CONTENT)),
     }
 }
 
-fn parts(fields: &mut Fields<'_>, name: &'static str, kinds: &[&str]) -> Result<Vec<String>, ApiError> {
+/// The texts of parts, each of which has one of the shapes.
+fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape]) -> Result<Vec<String>, ApiError> {
     let mut texts = Vec::new();
     for mut part in fields.objects(name)?.unwrap_or_default() {
         let kind: String = part.need("type", "a text, such as \"input_text\"")?;
-        if !kinds.contains(&kind.as_str()) {
+        let Some(shape) = shapes.iter().find(|shape| shape.fields[0][0].kind.has_word(&kind)) else {
             let what = format!("a part of type {} here", quoted(&kind)).into();
             return Err(ApiError::NotServed { param: part.at("type"), what });
-        }
+        };
         texts.push(part.need(if kind == "refusal" { "refusal" } else { "text" }, "a text")?);
         // Clients send back the answers they got, with what else was told of them.
         for rest in ["annotations", "logprobs"] {
             part.read::<Vec<&RawValue>>(rest, "a list")?;
         }
-        part.finish()?;
+        part.finish(shape)?;
     }
     Ok(texts)
 }

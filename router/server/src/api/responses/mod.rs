@@ -3,6 +3,7 @@
 //! What is read here becomes the request that a chat becomes, and the deltas that come back are those of any answer.
 //! Never here: how an answer is made; clocks (`now` is an argument).
 
+mod described;
 mod events;
 mod items;
 mod object;
@@ -15,10 +16,11 @@ mod tools;
 
 pub use store::StoreLimits;
 pub(crate) use {
+    described::ResponseObject,
     events::ResponseEvents,
     items::Item,
     object::{Done, ResponseForm},
-    request::{ResponsesRequest, renamed},
+    request::{RESPONSE, ResponsesRequest, renamed},
     store::{Cancelled, Store, Stored},
 };
 

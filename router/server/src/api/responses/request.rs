@@ -7,18 +7,20 @@ use pelton_text::{ChatInput, GenerationDefaults};
 use serde_json::{Map, Value, json};
 
 use super::{
-    items::{Input, Item, read_input, turns_of},
-    tools::{Asked, read_tools},
+    items::{INPUTS, Input, Item, read_input, turns_of},
+    tools::{Asked, TOOLS, read_tools},
 };
 use crate::{
     api::{
+        constrained::STRUCTURED,
         fields::{Fields, quoted},
-        models::read_model,
-        sampling::read_options,
-        thinking::{read_effort, set_effort},
+        models::{MODEL, read_model},
+        sampling::{SAMPLING, read_options},
+        shape::{Kind, Most, Shape, needed, optional, with_default},
+        thinking::{EFFORT, read_effort, set_effort},
         tools::Tools,
         turns::{Last, Turns},
-        unserved::{Unserved, refuse_all},
+        unserved::{Unserved, WITHOUT_EFFECT, refuse_all},
     },
     error::ApiError,
     generate::{Constrained, Options, Prompt, Request, now},
@@ -37,6 +39,108 @@ const UNSERVED: &[Unserved] = &[
     ("prompt", &[], "a prompt that is stored elsewhere"),
     ("response_format", &[], "the form of chats here (use `text.format`)"),
     ("truncation", &["\"disabled\""], "cutting long conversations"),
+];
+
+/// The body of a request for a response.
+pub(crate) const RESPONSE: Shape = Shape {
+    name: "ResponsesRequest",
+    about: "What a response shall be an answer to, and how.",
+    fields: &[
+        &[
+            MODEL,
+            INPUTS,
+            optional(
+                "instructions",
+                Kind::TEXT,
+                "What the model is told before the conversation; not carried over to later responses.",
+            ),
+            optional("previous_response_id", Kind::TEXT, "A kept response that this one goes on with."),
+            optional("max_output_tokens", Kind::Integer(1, Most::Context), "Tokens of the answer at most."),
+            optional("include", Kind::List(&Kind::Word(INCLUDES), 0, Most::ANY), "What is told beside the answer."),
+            optional(
+                "top_logprobs",
+                Kind::Integer(0, Most::Logprobs),
+                "Needs `include`: [\"message.output_text.logprobs\"].",
+            ),
+            optional("text", Kind::Object(&TEXT), "What the answer's text has to fit."),
+            optional("reasoning", Kind::Object(&REASONING), "How hard to think."),
+            with_default(
+                "background",
+                Kind::Flag,
+                "false",
+                "Whether the answer is made without its client; not together with `stream`.",
+            ),
+            with_default("store", Kind::Flag, "true", "Whether the response is kept, as long as there is room."),
+            with_default(
+                "stream",
+                Kind::Flag,
+                "false",
+                "Whether the response comes as server-sent events while it is made.",
+            ),
+            optional("stream_options", Kind::Object(&STREAM_OPTIONS), "Nothing is served of them yet."),
+            optional("max_tool_calls", Kind::COUNT, "Of tools that the server runs: there are none."),
+            optional("prompt_cache_key", Kind::TEXT, WITHOUT_EFFECT),
+            optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
+            optional("service_tier", Kind::TEXT, WITHOUT_EFFECT),
+            optional("metadata", Kind::Map(&Kind::TEXT), "Repeated by the response."),
+        ],
+        TOOLS,
+        SAMPLING,
+        STRUCTURED,
+    ],
+    unserved: &[UNSERVED],
+};
+
+const LOGPROBS: &str = "message.output_text.logprobs";
+const SEALED: &str = "reasoning.encrypted_content";
+const INCLUDES: &[&str] = &[LOGPROBS, SEALED];
+
+const STREAM_OPTIONS: Shape = Shape {
+    name: "ResponseStreamOptions",
+    about: "Nothing is served of them yet.",
+    fields: &[],
+    unserved: &[&[("include_obfuscation", &["false"], "padding of events")]],
+};
+const TEXT: Shape = Shape {
+    name: "ResponseText",
+    about: "What the answer's text has to fit.",
+    fields: &[&[optional(
+        "format",
+        Kind::Either(&[Kind::Object(&FREE), Kind::Object(&ANY_JSON), Kind::Object(&FITTING_JSON)]),
+        "Its form.",
+    )]],
+    unserved: &[UNSERVED_IN_TEXT],
+};
+const UNSERVED_IN_TEXT: &[Unserved] = &[("verbosity", &["\"medium\""], "a wish for length")];
+const FORMATS: &[&str] = &["text", "json_object", "json_schema"];
+const FREE: Shape =
+    Shape::new("ResponseTextFormat", "Free text.", &[&[needed("type", Kind::Word(&["text"]), "Which form.")]]);
+const ANY_JSON: Shape = Shape::new(
+    "ResponseJsonObjectFormat",
+    "Any JSON object.",
+    &[&[needed("type", Kind::Word(&["json_object"]), "Which form.")]],
+);
+const FITTING_JSON: Shape = Shape::new(
+    "ResponseJsonSchemaFormat",
+    "JSON that fits a schema.",
+    &[&[
+        needed("type", Kind::Word(&["json_schema"]), "Which form."),
+        needed("name", Kind::TEXT, "Repeated by the response."),
+        optional("description", Kind::TEXT, "Repeated by the response."),
+        needed("schema", Kind::Schema, "The schema."),
+        optional("strict", Kind::Flag, "Strict or not, the answer fits."),
+    ]],
+);
+const REASONING: Shape = Shape {
+    name: "ResponseReasoning",
+    about: "How hard to think.",
+    fields: &[&[optional("effort", EFFORT, "For templates that know it.")]],
+    unserved: &[UNSERVED_IN_REASONING],
+};
+/// What is thought is told as it is: `auto` asks for what there is.
+const UNSERVED_IN_REASONING: &[Unserved] = &[
+    ("summary", &["\"auto\""], "summaries of reasoning"),
+    ("generate_summary", &["\"auto\""], "summaries of reasoning"),
 ];
 
 /// A request for a response.
@@ -106,7 +210,7 @@ impl ResponsesRequest {
         repeat("tools", shown_tools.into());
         repeat("tool_choice", shown_choice);
         repeat("parallel_tool_calls", is_parallel.into());
-        fields.finish()?;
+        fields.finish(&RESPONSE)?;
         let shows_logprobs = options.logprobs.is_some();
         Ok(Self {
             shows_logprobs,
@@ -177,9 +281,9 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let mut is_wanted = false;
     for include in fields.read::<Vec<String>>("include", "a list of texts")?.unwrap_or_default() {
         match include.as_str() {
-            "message.output_text.logprobs" => is_wanted = true,
+            LOGPROBS => is_wanted = true,
             // For clients that keep a conversation themselves: they get its reasoning in the clear.
-            "reasoning.encrypted_content" => {}
+            SEALED => {}
             other => {
                 return Err(ApiError::NotServed {
                     param: fields.at("include"),
@@ -203,7 +307,7 @@ fn read_stream(fields: &mut Fields<'_>, is_background: bool) -> Result<bool, Api
             let param = options.at("include_obfuscation");
             return Err(ApiError::NotServed { param, what: "padding of events".into() });
         }
-        options.finish()?;
+        options.finish(&STREAM_OPTIONS)?;
     }
     if is_stream && is_background {
         let what = "a stream of a response in the background".into();
@@ -216,24 +320,26 @@ fn read_stream(fields: &mut Fields<'_>, is_background: bool) -> Result<bool, Api
 fn read_text(fields: &mut Fields<'_>) -> Result<(Option<Constrained>, Value), ApiError> {
     let free = || json!({ "type": "text" });
     let Some(mut text) = fields.object("text")? else { return Ok((None, json!({ "format": free() }))) };
-    refuse_all(&mut text, &[("verbosity", &["\"medium\""], "a wish for length")])?;
+    refuse_all(&mut text, UNSERVED_IN_TEXT)?;
     let (constrained, shown) = match text.object("format")? {
         None => (None, free()),
         Some(format) => read_format(format)?,
     };
-    text.finish()?;
+    text.finish(&TEXT)?;
     Ok((constrained, json!({ "format": shown })))
 }
 
 fn read_format(mut format: Fields<'_>) -> Result<(Option<Constrained>, Value), ApiError> {
     let allowed = "\"text\", \"json_object\" or \"json_schema\"";
-    let Some(kind) = format.one_of("type", &["text", "json_object", "json_schema"], allowed)? else {
+    let Some(kind) = format.one_of("type", FORMATS, allowed)? else {
         return Err(ApiError::Missing { param: format.at("type"), allowed });
     };
     let mut shown = json!({ "type": kind });
-    let constrained = match kind {
-        "text" => None,
-        "json_object" => Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }),
+    let (constrained, shape) = match kind {
+        "text" => (None, &FREE),
+        "json_object" => {
+            (Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }), &ANY_JSON)
+        }
         _ => {
             shown["name"] = format.need::<String>("name", "a text")?.into();
             shown["description"] = format.text("description")?.into();
@@ -241,10 +347,11 @@ fn read_format(mut format: Fields<'_>) -> Result<(Option<Constrained>, Value), A
             shown["schema"] = schema.clone().into();
             format.flag("strict")?; // strict or not, the answer fits
             shown["strict"] = true.into();
-            Some(Constrained { constraint: Constraint::JsonSchema(schema.into()), param: format.at("schema") })
+            let constraint = Constraint::JsonSchema(schema.into());
+            (Some(Constrained { constraint, param: format.at("schema") }), &FITTING_JSON)
         }
     };
-    format.finish()?;
+    format.finish(shape)?;
     Ok((constrained, shown))
 }
 
@@ -256,7 +363,7 @@ fn one_of(one: Option<Constrained>, other: Option<Constrained>) -> Result<Option
     Ok(one.or(other))
 }
 
-/// How hard to think. What is thought is told as it is, so that there is nothing to sum up: `auto` asks for what there is.
+/// How hard to think.
 fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Value, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else {
         return Ok(json!({ "effort": null, "summary": null }));
@@ -265,14 +372,8 @@ fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> R
     if let Some(effort) = effort {
         set_effort(kwargs, effort);
     }
-    refuse_all(
-        &mut reasoning,
-        &[
-            ("summary", &["\"auto\""], "summaries of reasoning"),
-            ("generate_summary", &["\"auto\""], "summaries of reasoning"),
-        ],
-    )?;
-    reasoning.finish()?;
+    refuse_all(&mut reasoning, UNSERVED_IN_REASONING)?;
+    reasoning.finish(&REASONING)?;
     Ok(json!({ "effort": effort, "summary": null }))
 }
 

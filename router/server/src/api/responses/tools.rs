@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Tools, is_function_name},
     },
     error::ApiError,
@@ -15,6 +16,41 @@ use crate::{
 
 /// Characters of a function's name at most.
 const NAME_MAX: usize = 128;
+
+/// What [`read_tools`] reads.
+pub(super) const TOOLS: &[Field] = &[
+    optional(
+        "tools",
+        Kind::List(&Kind::Object(&TOOL), 0, Most::ANY),
+        "Functions that the model may call; no two of the same name.",
+    ),
+    with_default("parallel_tool_calls", Kind::Flag, "true", "Whether an answer may have more than one call."),
+    optional(
+        "tool_choice",
+        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE)]),
+        "Whether something is to be called; a demand needs `tools`.",
+    ),
+];
+
+const TOOL: Shape = Shape::new(
+    "ResponseTool",
+    "A function that the model may call.",
+    &[&[
+        needed("type", Kind::Word(&["function"]), "What it is."),
+        needed("name", Kind::FunctionName(NAME_MAX), "By which it is called."),
+        optional("description", Kind::TEXT, "What it does, for the model."),
+        optional("parameters", Kind::Schema, "A JSON schema of its arguments."),
+        optional("strict", Kind::Flag, "Whether arguments are held to the schema also where no call is demanded."),
+    ]],
+);
+const CHOICE: Shape = Shape::new(
+    "ResponseToolChoice",
+    "A function that is to be called.",
+    &[&[
+        needed("type", Kind::Word(&["function"]), "What it is."),
+        needed("name", Kind::TEXT, "The name of one of `tools`."),
+    ]],
+);
 
 /// What was asked for, in the form in which responses repeat it.
 pub(super) struct Asked {
@@ -32,7 +68,7 @@ pub(super) fn read_tools(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
             let reason = format!("is {}, like another tool's", quoted(&name));
             return Err(ApiError::Conflict { param: tool.at("name"), reason });
         }
-        tool.finish()?;
+        tool.finish(&TOOL)?;
         let shown = |field: &str| function.get(field).cloned().unwrap_or_default();
         let is_strict = function.get("strict").cloned().unwrap_or(Value::Bool(false));
         shown_tools.push(json!({ "type": "function", "name": name, "description": shown("description"),
@@ -102,6 +138,6 @@ fn read_named(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<String
     if !names.contains(&name) {
         return Err(ApiError::invalid(choice.at("name"), quoted(&name), "the name of one of `tools`"));
     }
-    choice.finish()?;
+    choice.finish(&CHOICE)?;
     Ok(name)
 }

@@ -1,0 +1,131 @@
+//! Every shape against the parser that reads it: bodies are made of the tables, one for each field and each of its kinds.
+
+use std::{cell::RefCell, collections::BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::{Field, Kind, Shape};
+use crate::{
+    api::{
+        anthropic::{self, CountRequest, MessagesRequest},
+        chat::{self, ChatRequest},
+        completion::{self, CompletionRequest},
+        pooling::{
+            classify::{self, ClassifyRequest},
+            embeddings::{self, EmbeddingRequest},
+            rerank::{self, RerankRequest},
+            score::{self, ScoreRequest},
+        },
+        responses::{self, ResponsesRequest},
+        scale_out::{self, TokensRequest},
+        tokens::{self, DetokenizeRequest, TokenizeRequest},
+    },
+    error::ApiError,
+};
+
+thread_local! {
+    static CHECKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// A parser has read such an object to its end.
+pub(super) fn note(shape: &Shape) {
+    CHECKED.with_borrow_mut(|checked| checked.insert(shape.name));
+}
+
+/// Objects of a shape: with what they need alone, and with each other field in each of its kinds.
+fn instances(shape: &'static Shape) -> Vec<Value> {
+    let first = |field: &'static Field| (field.name.to_owned(), samples(&field.kind).swap_remove(0));
+    let least: Map<String, Value> = shape.fields().filter(|field| field.is_needed).map(first).collect();
+    let with = |name: &str, value: Value| {
+        let mut members = least.clone();
+        members.insert(name.to_owned(), value);
+        Value::Object(members)
+    };
+    let mut all = vec![Value::Object(least.clone())];
+    for field in shape.fields() {
+        all.extend(samples(&field.kind).into_iter().map(|sample| with(field.name, sample)));
+    }
+    for (name, without_effect, _) in shape.unserved() {
+        let values = without_effect.iter().map(|text| serde_json::from_str(text).expect("JSON"));
+        all.extend(values.chain([Value::Null]).map(|value| with(name, value)));
+    }
+    all
+}
+
+fn samples(kind: &'static Kind) -> Vec<Value> {
+    match kind {
+        Kind::Flag => vec![true.into(), false.into()],
+        // A text that is a JSON object, too, as some must be.
+        Kind::Text(_) | Kind::Id(_) => vec!["{}".into()],
+        Kind::FunctionName(_) => vec!["f".into()],
+        Kind::Integer(least, _) => vec![(*least).into()],
+        Kind::Number(range) => vec![json!(range.end().min(1.0))],
+        Kind::Word(words) => words.iter().map(|word| (*word).into()).collect(),
+        Kind::TokenIds(..) => vec![json!([1])],
+        Kind::List(item, ..) => samples(item).into_iter().map(|item| json!([item])).collect(),
+        Kind::Object(shape) => instances(shape),
+        Kind::Map(value) => samples(value).into_iter().map(|value| json!({ "a": value })).collect(),
+        Kind::ByToken(range, _) => vec![json!({ "7": range.start() })],
+        Kind::AnyObject | Kind::Schema => vec![json!({ "type": "object" })],
+        Kind::Absent => vec![Value::Null],
+        Kind::Anything => vec![json!([{ "any": 1 }])],
+        Kind::Either(kinds) => kinds.iter().flat_map(samples).collect(),
+    }
+}
+
+/// All shapes within a shape, by their names.
+fn within(shape: &'static Shape, names: &mut BTreeSet<&'static str>) {
+    fn of(kind: &'static Kind, names: &mut BTreeSet<&'static str>) {
+        match kind {
+            Kind::Object(shape) => within(shape, names),
+            Kind::List(kind, ..) | Kind::Map(kind) => of(kind, names),
+            Kind::Either(kinds) => kinds.iter().for_each(|kind| of(kind, names)),
+            _ => {}
+        }
+    }
+    names.insert(shape.name);
+    shape.fields().for_each(|field| of(&field.kind, names));
+}
+
+type Read = fn(&[u8]) -> Result<(), ApiError>;
+
+#[test]
+fn what_is_described_is_parsed() {
+    let bodies: Vec<(&'static Shape, Read)> = vec![
+        (&completion::COMPLETION, |body| CompletionRequest::read(body).map(drop)),
+        (&chat::CHAT, |body| ChatRequest::read(body).map(drop)),
+        (&responses::RESPONSE, |body| ResponsesRequest::read(body).map(drop)),
+        (&anthropic::MESSAGE, |body| MessagesRequest::read(body).map(drop)),
+        (&anthropic::COUNT, |body| CountRequest::read(body).map(drop)),
+        (&embeddings::EMBEDDING, |body| EmbeddingRequest::read(body).map(drop)),
+        (&classify::CLASSIFY, |body| ClassifyRequest::read(body).map(drop)),
+        (&score::SCORES[0], |body| ScoreRequest::read(body).map(drop)),
+        (&score::SCORES[1], |body| ScoreRequest::read(body).map(drop)),
+        (&score::SCORES[2], |body| ScoreRequest::read(body).map(drop)),
+        (&score::SCORES[3], |body| ScoreRequest::read(body).map(drop)),
+        (&rerank::RERANK, |body| RerankRequest::read(body).map(drop)),
+        (&tokens::TOKENIZE_TEXT, |body| TokenizeRequest::read(body).map(drop)),
+        (&tokens::TOKENIZE_CHAT, |body| TokenizeRequest::read(body).map(drop)),
+        (&tokens::DETOKENIZE, |body| DetokenizeRequest::read(body).map(drop)),
+        (&scale_out::GENERATE, |body| TokensRequest::read(body).map(drop)),
+    ];
+    let mut all = BTreeSet::new();
+    for (shape, read) in bodies {
+        within(shape, &mut all);
+        for body in instances(shape) {
+            let text = body.to_string();
+            // Values of other fields may be missing; a name that is described is known.
+            if let Err(error @ ApiError::Unknown { .. }) = read(text.as_bytes()) {
+                panic!("{}: {error}: {text}", shape.name);
+            }
+        }
+    }
+    // A result is read where its call stands before it.
+    let call = json!({ "type": "tool_use", "id": "1", "name": "f", "input": {} });
+    let result = json!({ "type": "tool_result", "tool_use_id": "1" });
+    let of = |role: &str, block: Value| json!({ "role": role, "content": [block] });
+    let body = json!({ "max_tokens": 1, "messages": [of("assistant", call), of("user", result)] });
+    MessagesRequest::read(body.to_string().as_bytes()).expect("right");
+    let unread: Vec<_> = CHECKED.with_borrow(|checked| all.difference(checked).copied().collect());
+    assert_eq!(unread, Vec::<&str>::new(), "no body of these was read to its end");
+}

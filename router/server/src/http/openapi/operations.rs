@@ -1,0 +1,442 @@
+//! What each route does, as `/openapi.json` tells it. A test holds this list against the routes.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::{
+    api::{
+        anthropic,
+        chat::{self, ChatChunk, ChatResponse},
+        completion::{self, CompletionChunk, CompletionResponse},
+        explained::Explained,
+        models::{ModelCard, ModelList},
+        pooling::{
+            classify::{self, Classifications},
+            embeddings::{self, Embeddings, PooledVectors},
+            rerank::{self, RerankResponse},
+            score::{self, Scores},
+        },
+        responses::{self, ResponseObject},
+        scale_out::{self, Rendered, TokensChunk, TokensResponse},
+        shape::Shape,
+        tokens::{self, DetokenizeResponse, TokenizeResponse},
+    },
+    http::{
+        anthropic::{COUNT_TOKENS, MESSAGES, TokenCount},
+        health::Health,
+        models::Version,
+        responses::{DeletedResponse, InputItems},
+    },
+};
+
+/// A method of a route.
+pub(super) struct Operation {
+    /// In small letters.
+    pub(super) method: &'static str,
+    /// As the router has it.
+    pub(super) path: &'static str,
+    /// By which generated clients call it.
+    pub(super) id: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) about: &'static str,
+    pub(super) asks: Asks,
+    pub(super) answer: Answer,
+    /// Statuses of errors.
+    pub(super) errors: &'static [u16],
+    /// Of headers, those that count here.
+    pub(super) headers: &'static [&'static str],
+}
+
+/// What a request carries beside headers.
+pub(super) enum Asks {
+    Nothing,
+    /// A path's `{id}`, in words.
+    Id(&'static str),
+    /// The same, and a query: name, schema as JSON, in words.
+    IdAndQuery(&'static str, &'static [(&'static str, &'static str, &'static str)]),
+    /// A JSON object of one of these shapes, and examples of it: name and JSON.
+    Body(&'static [&'static Shape], &'static [(&'static str, &'static str)]),
+}
+
+type OfType = fn(&mut SchemaGenerator) -> Schema;
+
+/// What an answer carries.
+pub(super) enum Answer {
+    /// A status alone.
+    Nothing,
+    Json(OfType),
+    /// JSON, or server-sent events if `stream` is true: what is in one's data, if they are all of one type, and in words.
+    JsonOrEvents(OfType, Option<OfType>, &'static str),
+    /// Text of this media type.
+    Text(&'static str),
+}
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+pub(super) const PRIORITY: &str = "x-request-priority";
+pub(super) const TIMEOUT: &str = "x-request-timeout-ms";
+pub(super) const EXPLAIN: &str = "x-explain";
+
+const TERMS: &[&str] = &[PRIORITY, TIMEOUT];
+const TERMS_AND_EXPLAIN: &[&str] = &[PRIORITY, TIMEOUT, EXPLAIN];
+
+/// Of what the engine answers.
+const GENERATES: &[u16] = &[400, 404, 413, 415, 429, 500, 503, 504];
+/// Of what the router answers from a body by itself.
+const READS: &[u16] = &[400, 404, 413, 415, 429, 500];
+const LOOKS_UP: &[u16] = &[400, 404];
+const PROBES: &[u16] = &[503];
+
+const CHUNKS: &str =
+    "Events whose data is a chunk; the last one's is `[DONE]`. An error ends them as data `{\"error\": ...}`.";
+
+const OPENAI: &str = "Chats and completions";
+const RESPONSES: &str = "Responses";
+const ANTHROPIC: &str = "Messages";
+const POOLING: &str = "Vectors, classes and scores";
+const TOKENS: &str = "Tokens";
+const SERVER: &str = "The server";
+
+const RESPONSE_ID: &str = "The response's `id`.";
+
+const CHAT_EXAMPLES: &[(&str, &str)] = &[
+    ("a question", r#"{"messages": [{"role": "user", "content": "What is Pelton?"}], "max_tokens": 32}"#),
+    (
+        "a call of a function",
+        r#"{"messages": [{"role": "user", "content": "How warm is it in Rome?"}], "max_tokens": 48, "tool_choice": "auto",
+            "tools": [{"type": "function", "function": {"name": "weather", "description": "The weather of a city",
+              "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]}"#,
+    ),
+    (
+        "JSON of a schema",
+        r#"{"messages": [{"role": "user", "content": "A river and its length."}], "max_tokens": 64,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "river", "schema": {"type": "object",
+              "properties": {"name": {"type": "string", "maxLength": 10}, "km": {"type": "integer"}}, "required": ["name", "km"]}}}}"#,
+    ),
+];
+const COMPLETION_EXAMPLES: &[(&str, &str)] = &[
+    ("a text", r#"{"prompt": "A river is", "max_tokens": 16}"#),
+    ("several, as tokens", r#"{"prompt": [[1, 2, 3], [4]], "max_tokens": 4, "temperature": 0, "logprobs": 1}"#),
+];
+const MESSAGES_EXAMPLES: &[(&str, &str)] = &[(
+    "a question",
+    r#"{"max_tokens": 32, "system": "Be brief.", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}"#,
+)];
+const SCORE_EXAMPLES: &[(&str, &str)] =
+    &[("one with two", r#"{"queries": "a warm day", "documents": ["The sun shines.", "It snows."]}"#)];
+const RERANK_EXAMPLES: &[(&str, &str)] =
+    &[("two documents", r#"{"query": "a warm day", "documents": ["It snows.", "The sun shines."], "top_n": 1}"#)];
+const INPUT_EXAMPLES: &[(&str, &str)] = &[("two texts", r#"{"input": ["The sun shines.", "It snows."]}"#)];
+
+/// A POST of a JSON body that the engine answers.
+const fn generates(
+    path: &'static str,
+    id: &'static str,
+    tag: &'static str,
+    about: &'static str,
+    asks: Asks,
+    answer: Answer,
+) -> Operation {
+    Operation { method: "post", path, id, tag, about, asks, answer, errors: GENERATES, headers: TERMS_AND_EXPLAIN }
+}
+
+/// A POST of a JSON body that the router answers by itself.
+const fn reads(
+    path: &'static str,
+    id: &'static str,
+    tag: &'static str,
+    about: &'static str,
+    asks: Asks,
+    answer: Answer,
+) -> Operation {
+    Operation { method: "post", path, id, tag, about, asks, answer, errors: READS, headers: &[] }
+}
+
+/// A GET of what the server is or does.
+const fn tells(
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    answer: Answer,
+    errors: &'static [u16],
+) -> Operation {
+    Operation { method: "get", path, id, tag: SERVER, about, asks: Asks::Nothing, answer, errors, headers: &[] }
+}
+
+/// About one response.
+const fn of_response(
+    method: &'static str,
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    asks: Asks,
+    answer: Answer,
+) -> Operation {
+    Operation { method, path, id, tag: RESPONSES, about, asks, answer, errors: LOOKS_UP, headers: TERMS }
+}
+
+pub(super) const OPERATIONS: &[Operation] = &[
+    generates(
+        "/v1/chat/completions",
+        "createChatCompletion",
+        OPENAI,
+        "Answers a conversation.",
+        Asks::Body(&[&chat::CHAT], CHAT_EXAMPLES),
+        Answer::JsonOrEvents(of::<Explained<ChatResponse<'static>>>, Some(of::<ChatChunk<'static>>), CHUNKS),
+    ),
+    generates(
+        "/v1/completions",
+        "createCompletion",
+        OPENAI,
+        "Continues prompts.",
+        Asks::Body(&[&completion::COMPLETION], COMPLETION_EXAMPLES),
+        Answer::JsonOrEvents(
+            of::<Explained<CompletionResponse<'static>>>,
+            Some(of::<CompletionChunk<'static>>),
+            CHUNKS,
+        ),
+    ),
+    generates(
+        "/v1/responses",
+        "createResponse",
+        RESPONSES,
+        "Answers a conversation, and keeps the answer so that another request can go on with it.",
+        Asks::Body(
+            &[&responses::RESPONSE],
+            &[
+                ("a question", r#"{"input": "What is Pelton?", "max_output_tokens": 32}"#),
+                (
+                    "nothing kept",
+                    r#"{"input": [{"role": "user", "content": "Hello"}], "store": false, "max_output_tokens": 16}"#,
+                ),
+            ],
+        ),
+        Answer::JsonOrEvents(
+            of::<ResponseObject>,
+            None,
+            "Named and numbered events, as OpenAI's: `response.created`, `response.in_progress`, items with their parts and deltas, and at the end `response.completed`, `response.incomplete` or `response.failed`.",
+        ),
+    ),
+    of_response(
+        "get",
+        "/v1/responses/{id}",
+        "retrieveResponse",
+        "A kept response.",
+        Asks::IdAndQuery(
+            RESPONSE_ID,
+            &[("stream", r#"{"type": "string", "enum": ["false"]}"#, "Streams of kept responses are not served yet.")],
+        ),
+        Answer::Json(of::<ResponseObject>),
+    ),
+    of_response(
+        "delete",
+        "/v1/responses/{id}",
+        "deleteResponse",
+        "Forgets a response, and ends it if it is under way.",
+        Asks::Id(RESPONSE_ID),
+        Answer::Json(of::<DeletedResponse>),
+    ),
+    of_response(
+        "post",
+        "/v1/responses/{id}/cancel",
+        "cancelResponse",
+        "Ends a response that was asked for in the background.",
+        Asks::Id(RESPONSE_ID),
+        Answer::Json(of::<ResponseObject>),
+    ),
+    of_response(
+        "get",
+        "/v1/responses/{id}/input_items",
+        "listInputItems",
+        "What a response is an answer to, the latest first.",
+        Asks::IdAndQuery(
+            RESPONSE_ID,
+            &[
+                ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most."),
+                ("order", r#"{"type": "string", "enum": ["asc", "desc"], "default": "desc"}"#, "Which comes first."),
+                ("after", r#"{"type": "string"}"#, "The `id` of the last item of the page before."),
+            ],
+        ),
+        Answer::Json(of::<InputItems>),
+    ),
+    generates(
+        MESSAGES,
+        "createMessage",
+        ANTHROPIC,
+        "Answers a conversation, in Anthropic's protocol.",
+        Asks::Body(&[&anthropic::MESSAGE], MESSAGES_EXAMPLES),
+        Answer::JsonOrEvents(
+            of::<anthropic::Message<'static>>,
+            None,
+            "Named events, as Anthropic's: `message_start`, blocks with their deltas, `message_delta`, `message_stop`; `ping` while nothing comes; `error`.",
+        ),
+    ),
+    reads(
+        COUNT_TOKENS,
+        "countMessageTokens",
+        ANTHROPIC,
+        "How many tokens a conversation has.",
+        Asks::Body(&[&anthropic::COUNT], &[("a question", r#"{"messages": [{"role": "user", "content": "Hello"}]}"#)]),
+        Answer::Json(of::<TokenCount>),
+    ),
+    generates(
+        "/v1/embeddings",
+        "createEmbedding",
+        POOLING,
+        "Vectors of texts, by models that give embeddings.",
+        Asks::Body(&[&embeddings::EMBEDDING], INPUT_EXAMPLES),
+        Answer::Json(of::<Embeddings<'static>>),
+    ),
+    generates(
+        "/pooling",
+        "pool",
+        POOLING,
+        "Vectors of texts, by any model that gives some.",
+        Asks::Body(&[&embeddings::EMBEDDING], INPUT_EXAMPLES),
+        Answer::Json(of::<PooledVectors<'static>>),
+    ),
+    generates(
+        "/classify",
+        "classify",
+        POOLING,
+        "Of each text the likeliest class and the probability of all, by classifiers.",
+        Asks::Body(&[&classify::CLASSIFY], INPUT_EXAMPLES),
+        Answer::Json(of::<Classifications<'static>>),
+    ),
+    generates(
+        "/score",
+        "score",
+        POOLING,
+        "How well texts suit each other.",
+        Asks::Body(SCORES, SCORE_EXAMPLES),
+        Answer::Json(of::<Scores<'static>>),
+    ),
+    generates(
+        "/v1/score",
+        "scoreV1",
+        POOLING,
+        "How well texts suit each other.",
+        Asks::Body(SCORES, SCORE_EXAMPLES),
+        Answer::Json(of::<Scores<'static>>),
+    ),
+    generates(
+        "/rerank",
+        "rerank",
+        POOLING,
+        "Documents, best first.",
+        Asks::Body(&[&rerank::RERANK], RERANK_EXAMPLES),
+        Answer::Json(of::<RerankResponse<'static>>),
+    ),
+    generates(
+        "/v1/rerank",
+        "rerankV1",
+        POOLING,
+        "Documents, best first.",
+        Asks::Body(&[&rerank::RERANK], RERANK_EXAMPLES),
+        Answer::Json(of::<RerankResponse<'static>>),
+    ),
+    generates(
+        "/v2/rerank",
+        "rerankV2",
+        POOLING,
+        "Documents, best first.",
+        Asks::Body(&[&rerank::RERANK], RERANK_EXAMPLES),
+        Answer::Json(of::<RerankResponse<'static>>),
+    ),
+    reads(
+        "/tokenize",
+        "tokenize",
+        TOKENS,
+        "The tokens of a text or of a chat.",
+        Asks::Body(
+            &[&tokens::TOKENIZE_TEXT, &tokens::TOKENIZE_CHAT],
+            &[
+                ("a text", r#"{"prompt": "A river", "return_token_strs": true}"#),
+                ("a chat", r#"{"messages": [{"role": "user", "content": "Hello"}]}"#),
+            ],
+        ),
+        Answer::Json(of::<TokenizeResponse<'static>>),
+    ),
+    reads(
+        "/detokenize",
+        "detokenize",
+        TOKENS,
+        "The text of tokens.",
+        Asks::Body(&[&tokens::DETOKENIZE], &[("two tokens", r#"{"tokens": [300, 301]}"#)]),
+        Answer::Json(of::<DetokenizeResponse>),
+    ),
+    reads(
+        "/v1/chat/completions/render",
+        "renderChatCompletion",
+        TOKENS,
+        "The tokens that a chat would be answered from.",
+        Asks::Body(&[&chat::CHAT], CHAT_EXAMPLES),
+        Answer::Json(of::<Rendered>),
+    ),
+    reads(
+        "/v1/completions/render",
+        "renderCompletion",
+        TOKENS,
+        "The tokens that prompts would be continued from.",
+        Asks::Body(&[&completion::COMPLETION], COMPLETION_EXAMPLES),
+        Answer::Json(of::<Vec<Rendered>>),
+    ),
+    generates(
+        "/inference/v1/generate",
+        "generate",
+        TOKENS,
+        "Continues tokens by tokens.",
+        Asks::Body(
+            &[&scale_out::GENERATE],
+            &[("three tokens", r#"{"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 4}}"#)],
+        ),
+        Answer::JsonOrEvents(of::<TokensResponse<'static>>, Some(of::<TokensChunk<'static>>), CHUNKS),
+    ),
+    tells(
+        "/v1/models",
+        "listModels",
+        "The names by which the model can be asked for.",
+        Answer::Json(of::<ModelList<'static>>),
+        &[],
+    ),
+    Operation {
+        method: "get",
+        path: "/v1/models/{*id}",
+        id: "retrieveModel",
+        tag: SERVER,
+        about: "One of the names. It may have slashes.",
+        asks: Asks::Id("The name."),
+        answer: Answer::Json(of::<ModelCard<'static>>),
+        errors: LOOKS_UP,
+        headers: &[],
+    },
+    tells("/version", "version", "The program's version.", Answer::Json(of::<Version>), &[]),
+    tells("/metrics", "metrics", "Counts, sizes and times, for Prometheus.", Answer::Text("text/plain"), &[]),
+    tells("/health", "health", "200 while a request would be answered.", Answer::Nothing, PROBES),
+    tells("/ping", "ping", "200 while a request would be answered.", Answer::Nothing, PROBES),
+    Operation {
+        method: "post",
+        id: "pingByPost",
+        ..tells("/ping", "", "200 while a request would be answered.", Answer::Nothing, PROBES)
+    },
+    tells("/livez", "isAlive", "200 while the process is worth keeping.", Answer::Json(of::<Health<'static>>), PROBES),
+    tells("/readyz", "isReady", "200 while a request would be answered.", Answer::Json(of::<Health<'static>>), PROBES),
+    tells(
+        "/startupz",
+        "hasStarted",
+        "200 once the model has been loaded.",
+        Answer::Json(of::<Health<'static>>),
+        PROBES,
+    ),
+    tells(
+        "/openapi.json",
+        "describe",
+        "This description.",
+        Answer::Json(of::<serde_json::Map<String, serde_json::Value>>),
+        &[],
+    ),
+    tells("/docs", "readDescription", "A page that shows this description.", Answer::Text("text/html"), &[]),
+];
+
+const SCORES: &[&Shape] = &[&score::SCORES[0], &score::SCORES[1], &score::SCORES[2], &score::SCORES[3]];

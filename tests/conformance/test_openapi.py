@@ -1,0 +1,146 @@
+"""`/openapi.json` and `/docs`, and the server held against its own description by schemathesis.
+
+`PELTON_FUZZ_MINUTES` makes the fuzz long (`make conformance MINUTES=30`), `PELTON_FUZZ_SEED` makes it another one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from support.server import Server, serving
+
+HERE = Path(__file__).parent
+VERSION = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]["version"]
+MINUTES = float(os.environ.get("PELTON_FUZZ_MINUTES", "0"))
+SEED = os.environ.get("PELTON_FUZZ_SEED", "1")
+# Requests to each route and in each phase: about a minute on two cores.
+EXAMPLES = 12
+
+METHODS = {"get", "post", "delete"}
+
+
+@pytest.fixture(scope="module")
+def document(demo: Server) -> dict[str, Any]:
+    described: dict[str, Any] = demo.get("/openapi.json").json()
+    return described
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(path, method, one) for path, methods in document["paths"].items() for method, one in methods.items()]
+
+
+def test_it_is_openapi_of_this_program(demo: Server, document: dict[str, Any]) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert document["info"]["version"] == VERSION == demo.get("/version").json()["version"]
+    for path, method, operation in operations(document):
+        assert method in METHODS, path
+        assert operation["summary"], path
+        assert "200" in operation["responses"], path
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_field_is_explained(document: dict[str, Any]) -> None:
+    bodies = [
+        one["requestBody"]["content"]["application/json"]["schema"]
+        for _, _, one in operations(document)
+        if "requestBody" in one
+    ]
+    assert len(bodies) >= 15
+    for name, schema in document["components"]["schemas"].items():
+        if schema.get("additionalProperties") is False:  # a request's
+            for field, of in schema["properties"].items():
+                assert of["description"], f"{name}.{field}"
+
+
+def test_the_examples_are_answered(demo: Server, document: dict[str, Any]) -> None:
+    """A:2: or refused since the demo model gives no vectors."""
+    tried = 0
+    for path, _, operation in operations(document):
+        if "requestBody" not in operation:
+            continue
+        for example in operation["requestBody"]["content"]["application/json"]["examples"].values():
+            answer = demo.post(path, example["value"])
+            is_answered = answer.status_code == 200
+            assert is_answered or answer.json()["error"]["code_name"] == "wrong_model_kind", (path, answer.text)
+            tried += 1
+    assert tried >= 20
+
+
+def test_bounds_are_those_of_the_server() -> None:
+    with serving(None, "--max-model-len", "128", "--api-key", "secret") as guarded:
+        refused = guarded.get("/openapi.json")
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code_name"] == "invalid_api_key"
+        document = guarded.get("/openapi.json", headers={"x-api-key": "secret"}).json()
+        assert document["components"]["schemas"]["ChatRequest"]["properties"]["max_tokens"]["maximum"] == 128
+        assert set(document["components"]["securitySchemes"]) == {"bearer", "x-api-key"}
+        assert guarded.get("/docs").status_code == 200, "a browser can send no key before it has the page"
+
+
+def test_the_page_runs_nothing_but_itself(demo: Server) -> None:
+    page = demo.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "openapi.json" in page.text
+
+
+def fuzz(demo: Server, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    model = demo.get("/v1/models").json()["data"][0]
+    told = {"CONTEXT": str(model["max_model_len"]), "MODEL": model["id"]}
+    return subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            *("run", demo.url + "/openapi.json", "--checks", CHECKS, "--seed", SEED),
+            *(
+                "--continue-on-failure",
+                "--request-timeout",
+                "60",
+                "--no-color",
+                "--generation-database",
+                "none",
+                *arguments,
+            ),
+        ],
+        env={**os.environ, "PYTHONPATH": str(HERE), "SCHEMATHESIS_HOOKS": "openapi_hooks", **told},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+CHECKS = ",".join(
+    [
+        "the_server_is_never_at_fault",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+        "what_does_not_fit_is_refused",
+        "unsupported_method",
+        "allow_header_conformance",
+        "errors_have_one_form",
+        "what_fits_is_taken",
+        "streams_are_as_described",
+    ]
+)
+
+
+@pytest.mark.timeout(600 + 120 * MINUTES)
+def test_the_server_is_as_it_says(demo: Server, tmp_path: Path) -> None:
+    """C:A1, B:A2: no request has a 5xx, a hang, or an answer that is not described."""
+    length = ["--max-time", str(int(60 * MINUTES))] if MINUTES else ["--max-examples", str(EXAMPLES)]
+    ran = fuzz(demo, tmp_path, "--phases", "examples,coverage,fuzzing", *length)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert httpx.get(demo.url + "/readyz").status_code == 200
