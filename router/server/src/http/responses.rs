@@ -4,13 +4,19 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Path, State},
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{App, body::JsonBody, explain::Explains, sse};
+use super::{
+    App,
+    body::JsonBody,
+    explain::Explains,
+    pages::{Asked, Lengths, Page, pairs},
+    sse,
+};
 use crate::{
     api::responses::{Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, Store, Stored, new_id, renamed},
     error::{ApiError, shortened},
@@ -18,8 +24,7 @@ use crate::{
 };
 
 /// Items on a page of `input_items`.
-const PAGE: usize = 20;
-const PAGE_MAX: usize = 100;
+const PAGE: Lengths = Lengths { usual: 20, most: 100 };
 
 pub(super) async fn create(
     State(App { serving, responses, .. }): State<App>,
@@ -147,10 +152,8 @@ fn in_background(
 }
 
 fn unknown(id: &str) -> ApiError {
-    ApiError::UnknownResponse { id: shortened(id) }
+    ApiError::NotKept { what: "response", id: shortened(id) }
 }
-
-type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 pub(super) async fn retrieve(
     State(App { responses, .. }): State<App>,
@@ -204,49 +207,12 @@ pub(super) async fn input_items(
     terms: Terms,
     query: Asked,
 ) -> Result<Json<Value>, ApiError> {
-    let (mut limit, mut is_ascending, mut after) = (PAGE, false, None);
-    for (name, value) in pairs(query)? {
-        let wrong = |allowed: &'static str| {
-            Err(ApiError::invalid(name.as_str(), format_args!("\"{}\"", shortened(&value)), allowed))
-        };
-        match (name.as_str(), value.as_str()) {
-            ("after", _) => after = Some(value),
-            ("order", "asc") => is_ascending = true,
-            ("order", "desc") => is_ascending = false,
-            ("order", _) => return wrong("asc or desc"),
-            ("limit", _) => match value.parse() {
-                Ok(count) if (1..=PAGE_MAX).contains(&count) => limit = count,
-                _ => return wrong("an integer from 1 to 100"),
-            },
-            _ => return Err(ApiError::Unknown { param: shortened(&name), nearest: None }),
-        }
-    }
+    let page = Page::read(query, PAGE, |_, _| Ok(false))?;
     let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
-    let mut items: Vec<Value> = stored
+    let items = stored
         .input
         .iter()
         .map(|item| serde_json::from_str(item.get()).expect("what is kept was written as JSON"))
         .collect();
-    if !is_ascending {
-        items.reverse();
-    }
-    if let Some(after) = after {
-        let Some(at) = items.iter().position(|item| item["id"] == after.as_str()) else {
-            let got = format!("\"{}\"", shortened(&after));
-            return Err(ApiError::invalid("after", got, "the `id` of one of the response's input items"));
-        };
-        items.drain(..=at);
-    }
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let id_of = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    let (first, last) = (id_of(items.first()), id_of(items.last()));
-    Ok(Json(json!({ "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more })))
-}
-
-fn pairs(query: Asked) -> Result<Vec<(String, String)>, ApiError> {
-    let wrong = |error: QueryRejection| {
-        ApiError::invalid("query", shortened(&error.body_text()), "pairs NAME=VALUE with & between")
-    };
-    query.map(|Query(pairs)| pairs).map_err(wrong)
+    page.of(items).map(Json)
 }
