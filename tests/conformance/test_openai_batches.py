@@ -33,12 +33,13 @@ def test_a_file_is_kept_listed_read_and_deleted(client: openai.OpenAI, tmp_path:
     )
     assert first.expires_at == first.created_at + 3600
     second = client.files.create(file=b"other", purpose="batch")
-    assert second.expires_at is not None and second.expires_at > second.created_at + 29 * 86400
+    assert second.expires_at is not None
+    assert second.expires_at > second.created_at + 29 * 86400
     assert client.files.retrieve(first.id) == first
     assert client.files.content(first.id).read() == path.read_bytes()
     newest = client.files.list(limit=2, purpose="batch")
     assert [file.id for file in newest.data] == [second.id, first.id]
-    assert [file.id for file in client.files.list(after=second.id, limit=1)][0] == first.id
+    assert next(file.id for file in client.files.list(after=second.id, limit=1)) == first.id
     assert client.files.delete(first.id).deleted
     with pytest.raises(openai.NotFoundError) as error:
         client.files.retrieve(first.id)
@@ -73,17 +74,20 @@ def test_a_batch_is_answered_as_single_requests_are(client: openai.OpenAI, demo:
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (4, 3, 1)
     times = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
     assert times == sorted(time for time in times if time is not None)
-    assert batch.output_file_id and batch.error_file_id
+    assert batch.output_file_id
+    assert batch.error_file_id
     answers = lines_of(client, batch.output_file_id)
     assert sorted(answers) == [name for name in sorted(bodies) if name != "wrong"]
     for name, answer in answers.items():
         alone = client.chat.completions.create(**bodies[name])
         got = openai.types.chat.ChatCompletion.model_validate(answer["response"]["body"])
         assert got.choices == alone.choices
-        assert got.usage is not None and alone.usage is not None
+        assert got.usage is not None
+        assert alone.usage is not None
         assert got.usage.completion_tokens == alone.usage.completion_tokens
         assert (answer["response"]["status_code"], answer["error"]) == (200, None)
-        assert answer["id"].startswith("batch_req_") and answer["response"]["request_id"]
+        assert answer["id"].startswith("batch_req_")
+        assert answer["response"]["request_id"]
     (error,) = lines_of(client, batch.error_file_id).values()
     refused = demo.post(CHAT, bodies["wrong"])
     assert error["response"]["status_code"] == refused.status_code == 400
@@ -94,7 +98,7 @@ def test_a_batch_is_answered_as_single_requests_are(client: openai.OpenAI, demo:
 
 
 @pytest.mark.parametrize(
-    "endpoint, body",
+    ("endpoint", "body"),
     [
         ("/v1/completions", {"prompt": "Hello", "max_tokens": 4}),
         ("/v1/responses", {"input": "Hello", "max_output_tokens": 4, "store": False}),
@@ -126,7 +130,7 @@ def test_batches_are_listed_page_by_page(client: openai.OpenAI, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "lines, expected",
+    ("lines", "expected"),
     [
         ([], [("empty_file", None)]),
         (["nonsense"], [("invalid_json_line", 1)]),
@@ -141,7 +145,9 @@ def test_a_file_with_a_wrong_line_fails_whole(
     file = client.files.create(file=input_file(tmp_path, lines), purpose="batch")
     batch = done(client, client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h"))
     assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
-    assert batch.failed_at is not None and batch.errors is not None and batch.errors.data is not None
+    assert batch.failed_at is not None
+    assert batch.errors is not None
+    assert batch.errors.data is not None
     assert [(error.code, error.line) for error in batch.errors.data] == expected
     assert all(error.message for error in batch.errors.data)
 

@@ -22,13 +22,6 @@ use crate::{
 /// How often files are looked at that may be too old.
 const SWEEP: Duration = Duration::from_secs(600);
 
-/// Why a batch ends before all of its requests are answered.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Cut {
-    Cancelled,
-    Expired,
-}
-
 impl Batches {
     /// Runs batches until `stop`, and then until none is under way: what runs comes to its end or to the engine's.
     pub(crate) async fn run(self: Arc<Self>, door: InnerDoor, stop: CancellationToken) {
@@ -143,16 +136,11 @@ impl Batches {
         outputs: &mut Outputs,
         (door, cancel, stop): (&Arc<InnerDoor>, &CancellationToken, &CancellationToken),
     ) -> Result<Option<Status>, FileError> {
-        let ended = tokio::select! {
-            biased;
-            cut = cut(batch, cancel) => Err(cut),
-            ended = work.answer(door, outputs, stop) => Ok(ended?),
-        };
-        let (why, status) = match ended {
-            Ok(Ended::Stopped) => return Ok(None),
-            Ok(Ended::Whole) => (Unanswered::LOST, Status::Completed),
-            Err(Cut::Cancelled) => (Unanswered::CANCELLED, Status::Cancelled),
-            Err(Cut::Expired) => (Unanswered::EXPIRED, Status::Expired),
+        let (why, status) = match work.answer(door, outputs, stop, cut(batch, cancel)).await? {
+            Ended::Stopped => return Ok(None),
+            Ended::Cut if cancel.is_cancelled() => (Unanswered::CANCELLED, Status::Cancelled),
+            Ended::Cut => (Unanswered::EXPIRED, Status::Expired),
+            Ended::Whole => (Unanswered::LOST, Status::Completed),
         };
         let left = work.refuse(outputs, &why).await?;
         if left > 0 && status == Status::Completed {
@@ -209,12 +197,9 @@ impl Batches {
     }
 }
 
-/// Resolves when the batch is to end, whatever is left of it.
-async fn cut(batch: &Batch, cancel: &CancellationToken) -> Cut {
+/// Resolves when the batch is to end, whatever is left of it: it was cancelled, or its window is over.
+async fn cut(batch: &Batch, cancel: &CancellationToken) {
     let left_us = (batch.expires_at * 1_000_000).saturating_sub(now_us());
-    tokio::select! {
-        biased;
-        () = cancel.cancelled() => Cut::Cancelled,
-        () = tokio::time::sleep(Duration::from_micros(left_us)) => Cut::Expired,
-    }
+    // Nothing is left to do with whether it was one or the other: the token tells.
+    _ = tokio::time::timeout(Duration::from_micros(left_us), cancel.cancelled()).await;
 }

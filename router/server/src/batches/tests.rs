@@ -56,7 +56,8 @@ async fn the_oldest_that_has_ended_makes_room() {
     let batch = batches.create(asked(&input), 1).await.expect("room");
     for number in 1..OF_TENANT_MAX {
         let id = format!("batch_{number}");
-        let copy = Batch { id: id.clone(), created_us: batch.created_us + number as u64, ..batch.clone() };
+        let mut copy = batch.clone();
+        (copy.id, copy.created_us) = (id.clone(), batch.created_us + number as u64);
         batches.kept().insert(id, Entry { batch: copy, cancel: CancellationToken::new() });
     }
     assert!(matches!(batches.create(asked(&input), 1).await, Err(ApiError::NoRoom { .. })));

@@ -43,9 +43,42 @@ pub(crate) enum Ended {
     Whole,
     /// Some are not: the server ends.
     Stopped,
+    /// Some are not: they were given up.
+    Cut,
 }
 
 type Answered = (Item, Option<InnerAnswer>);
+
+/// Asks one request after the other, as many at once as the door permits. Dropped, it gives up those that are under way.
+async fn ask_all(
+    mut requests: mpsc::Receiver<io::Result<Item>>,
+    door: Arc<InnerDoor>,
+    tenant: u64,
+    stop: CancellationToken,
+    answers: mpsc::Sender<Answered>,
+) -> Result<Ended, FileError> {
+    let (mut asking, mut ended) = (JoinSet::new(), Ended::Whole);
+    while let Some(item) = requests.recv().await {
+        let item = item?;
+        let Some(slot) = stop.run_until_cancelled(door.slot()).await else {
+            ended = Ended::Stopped;
+            break;
+        };
+        if answers.is_closed() {
+            break; // writing has failed, and says so itself
+        }
+        let (door, answers) = (Arc::clone(&door), answers.clone());
+        asking.spawn(async move {
+            let answer = door.ask(item.url, item.body.clone(), tenant, &slot).await;
+            _ = answers.send((item, answer)).await;
+            // Not before it is handed over: answers that wait to be written are bounded, too.
+            drop(slot);
+        });
+        while asking.try_join_next().is_some() {}
+    }
+    while asking.join_next().await.is_some() {}
+    Ok(ended)
+}
 
 impl Work {
     pub(crate) fn new(input: PathBuf, form: Form, tenant: u64) -> Self {
@@ -77,50 +110,46 @@ impl Work {
         Ok(counts)
     }
 
-    /// Has all answered that is not yet. After `stop` no request is begun, and those under way come to their end.
+    /// Has all answered that is not yet. After `stop` no request is begun, and those under way come to their end; when `cut` resolves they are
+    /// given up. Either way what is being written is written to its end: to drop this future may leave half a line.
     pub(crate) async fn answer(
         &mut self,
         door: &Arc<InnerDoor>,
         sink: &mut impl Sink,
         stop: &CancellationToken,
+        cut: impl Future<Output = ()>,
     ) -> Result<Ended, FileError> {
-        let mut requests = self.rest();
-        let (answers, mut answered) = mpsc::channel::<Answered>(AHEAD);
-        let mut asking = JoinSet::new();
-        let tenant = self.tenant;
+        let (answers, answered) = mpsc::channel::<Answered>(AHEAD);
+        let asking = ask_all(self.rest(), Arc::clone(door), self.tenant, stop.clone(), answers);
         let ask = async {
-            let answers = answers; // gone with the last who asks, which ends the writing
-            while let Some(item) = requests.recv().await {
-                let item = item?;
-                let Some(slot) = stop.run_until_cancelled(door.slot()).await else {
-                    return Ok::<_, FileError>(Ended::Stopped);
-                };
-                let (door, answers) = (Arc::clone(door), answers.clone());
-                asking.spawn(async move {
-                    let answer = door.ask(item.url, item.body.clone(), tenant, &slot).await;
-                    drop(slot); // what is answered needs none while it waits to be written
-                    // Nobody waits for it once writing has failed.
-                    _ = answers.send((item, answer)).await;
-                });
-                while asking.try_join_next().is_some() {}
+            tokio::select! {
+                biased;
+                () = cut => Ok(Ended::Cut),
+                ended = asking => ended,
             }
-            Ok(Ended::Whole)
         };
-        let write = async {
-            let mut ended = Ended::Whole;
-            while let Some((item, answer)) = answered.recv().await {
-                match answer {
-                    Some(answer) => {
-                        sink.answered(&item, &answer).await?;
-                        self.done.mark(item.line);
-                    }
-                    None => ended = Ended::Stopped,
+        let (asked, written) = futures::future::join(ask, self.write_all(answered, sink)).await;
+        let (asked, written) = (asked?, written?);
+        Ok(if asked == Ended::Whole { written } else { asked })
+    }
+
+    /// Writes answers until nobody asks any more.
+    async fn write_all(
+        &mut self,
+        mut answered: mpsc::Receiver<Answered>,
+        sink: &mut impl Sink,
+    ) -> Result<Ended, FileError> {
+        let mut ended = Ended::Whole;
+        while let Some((item, answer)) = answered.recv().await {
+            match answer {
+                Some(answer) => {
+                    sink.answered(&item, &answer).await?;
+                    self.done.mark(item.line);
                 }
+                None => ended = Ended::Stopped,
             }
-            Ok(ended)
-        };
-        let ended = futures::future::try_join(ask, write).await?;
-        Ok(if ended == (Ended::Whole, Ended::Whole) { Ended::Whole } else { Ended::Stopped })
+        }
+        Ok(ended)
     }
 
     /// Tells of all that is not answered why it is not.

@@ -195,7 +195,7 @@ impl Run<'_> {
         }
         let (door, stopping) = (Arc::new(server.inner_door()), CancellationToken::new());
         answers.begin();
-        let mut answering = std::pin::pin!(work.answer(&door, answers, &stopping));
+        let mut answering = std::pin::pin!(work.answer(&door, answers, &stopping, std::future::pending()));
         let answered = tokio::select! {
             answered = &mut answering => answered,
             trouble = server.failed() => return Err(trouble),

@@ -79,10 +79,7 @@ impl Draft {
 
     /// The same for a file whose size has a bound of its own.
     pub(crate) async fn write_bounded(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        let limit = self.files.limits.file_bytes;
-        if self.bytes + bytes.len() as u64 > limit {
-            return Err(FileError::TooLarge { limit });
-        }
+        self.files.refuse_too_large(self.bytes + bytes.len() as u64)?;
         self.write(bytes).await
     }
 

@@ -130,7 +130,13 @@ impl Files {
         Ok(())
     }
 
-    /// A file to be, as yet without a byte. A `.part` of nobody: only [`Draft::keep`] makes it a file.
+    /// Refuses a file that would have more bytes than it may, before any of them is here.
+    pub(crate) fn refuse_too_large(&self, bytes: u64) -> Result<(), FileError> {
+        let limit = self.limits.file_bytes;
+        if bytes > limit { Err(FileError::TooLarge { limit }) } else { Ok(()) }
+    }
+
+    /// A file to be, as yet without a byte: only [`Draft::keep`] makes it one.
     pub(crate) async fn draft(self: &Arc<Self>) -> Result<Draft, FileError> {
         if self.kept().records.len() >= FILES_MAX {
             return Err(FileError::TooMany { limit: FILES_MAX });

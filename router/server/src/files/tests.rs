@@ -50,7 +50,7 @@ async fn a_file_is_its_owners_and_outlives_the_server() {
     };
     let (_place, files) = home.open(&[]);
     assert_eq!(files.get(&record.id, 1), Ok(record.clone()));
-    assert_eq!(files.list(1, Some(Purpose::Batch)), [record.clone()]);
+    assert_eq!(files.list(1, Some(Purpose::Batch)), std::slice::from_ref(&record));
     assert_eq!(fs::read(files.read(&record.id, 1).expect("there").path()).expect("there"), b"hello");
     let unknown = || FileError::Unknown { id: record.id.clone() };
     assert_eq!(files.get(&record.id, 2), Err(unknown()));
@@ -83,7 +83,7 @@ async fn what_is_read_stays_and_what_is_too_old_goes() {
     draft.write(b"old").await.expect("room");
     let old = draft.keep(about(1, 0)).await.expect("kept");
     let record = keep(&files, 1, b"read").await.expect("room");
-    assert_eq!(files.list(1, None), [record.clone()], "{old:?}");
+    assert_eq!(files.list(1, None), std::slice::from_ref(&record), "{old:?}");
     let readers = [files.read(&record.id, 1).expect("there"), files.read(&record.id, 1).expect("there")];
     assert_eq!(files.delete(&record.id, 1), Err(FileError::InUse));
     files.kept().records.get_mut(&record.id).expect("there").expires_at = 0;
@@ -109,7 +109,9 @@ async fn of_a_server_that_was_killed_only_whole_files_are_left() {
         whole
     };
     let (_place, files) = home.open(&["file-draft"]);
-    assert_eq!(home.names(), ["file-draft".to_owned(), whole.id.clone(), format!("{}.json", whole.id)]);
+    let mut left = ["file-draft".to_owned(), whole.id.clone(), format!("{}.json", whole.id)];
+    left.sort();
+    assert_eq!(home.names(), left);
     let mut draft = files.reopen("file-draft").await.expect("there");
     draft.write(b"3\n").await.expect("room");
     let record = draft.keep(about(1, 60)).await.expect("kept");

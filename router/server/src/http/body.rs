@@ -28,16 +28,17 @@ impl FromRequest<App> for JsonBody {
         check_encoding(request.headers())?;
         check_type(request.headers())?;
         let limits = &app.serving.limits;
-        let declared = request
-            .headers()
-            .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if declared.is_some_and(|length| length > limits.body_bytes) {
+        if declared_length(request.headers()).is_some_and(|length| length > limits.body_bytes as u64) {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
         let pace = Pace { stall: limits.stall_timeout, whole: WHOLE };
         read(request.into_body(), limits.body_bytes, pace).await.map(Self)
     }
+}
+
+/// How long a body will be, if its client knows: one that waits for `100 Continue` need not send what would be refused.
+pub(super) fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Nothing is unpacked here: a small body could hide a huge one.

@@ -14,7 +14,7 @@ use tokio_util::io::ReaderStream;
 
 use super::{
     App,
-    body::{Pieces, check_encoding},
+    body::{Pieces, check_encoding, declared_length},
     form::{Form, Part, Source},
     pages::{Asked, Lengths, Page},
 };
@@ -26,14 +26,18 @@ use crate::{
 };
 
 const PAGE: Lengths = Lengths { usual: 10_000, most: 10_000 };
+/// What a form has beside its file.
+const AROUND_FILE: u64 = 64 << 10;
 /// Of a file's name, in characters; file systems have the same bound.
 const FILENAME_MAX: usize = 255;
 
 pub(super) async fn create(State(app): State<App>, terms: Terms, request: Request) -> Result<Json<Value>, ApiError> {
     check_encoding(request.headers())?;
     let files = app.batches()?.files();
-    let content_type = request.headers().get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or(""));
-    let mut form = Form::new(&content_type.to_owned(), Pieces::of(request.into_body(), &app))?;
+    let content_type =
+        request.headers().get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("")).to_owned();
+    files.refuse_too_large(declared_length(request.headers()).unwrap_or(0).saturating_sub(AROUND_FILE))?;
+    let mut form = Form::new(&content_type, Pieces::of(request.into_body(), &app))?;
     let mut upload = Upload::default();
     while let Some(part) = form.next().await? {
         upload.take(part, &mut form, files).await?;

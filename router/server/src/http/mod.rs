@@ -63,7 +63,7 @@ pub(crate) struct Desk {
 impl App {
     /// Without keys, everybody is let in.
     pub(crate) fn new(serving: Arc<Serving>, api_keys: Vec<ApiKey>, responses: StoreLimits, desk: Desk) -> Self {
-        let secret = desk.batches.as_ref().map_or_else(|_| rand_secret(), |batches| batches.secret);
+        let secret = desk.batches.as_ref().map_or_else(|_| fresh_secret(), |batches| batches.secret);
         Self {
             serving,
             keys: Arc::new(Keys::new(api_keys, secret)),
@@ -84,6 +84,6 @@ impl App {
 }
 
 /// For tenants that nobody has to know again.
-fn rand_secret() -> [u8; 16] {
+fn fresh_secret() -> [u8; 16] {
     *uuid::Uuid::new_v4().as_bytes()
 }
