@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -181,12 +182,11 @@ def test_without_a_folder_all_goes_with_the_server_and_that_is_said(checkpoints:
     flags = ("--max-model-len", "512", "--drain-timeout", "1s")
     with serving(checkpoints / MODEL, *flags, env={"TMPDIR": str(temporary)}) as server:
         client = client_of(server.url)
-        with server.stopped_workers():
-            begun(client, tmp_path, many(4, LONG))
-            server.wait_until("it runs", lambda: server.metric("vllm:num_requests_running") == 4)
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(timeout=60) == 0
-        server.stop()
+        for pid in server.worker_pids():  # so that it is not done in time; they end with the server
+            os.kill(pid, signal.SIGSTOP)
+        begun(client, tmp_path, many(4, LONG))
+        server.wait_until("it is there", lambda: len(list(temporary.rglob("file-*"))) >= 4)
+        assert server.stop() == 0
         assert any("--files-dir" in line and "unfinished batches are lost" in line for line in server.log), server.log
     assert [path.name for path in temporary.iterdir() if path.name.startswith("pelton-files-")] == []
 
@@ -245,3 +245,28 @@ def test_an_upload_that_breaks_off_leaves_nothing(checkpoints: Path, tmp_path: P
             )
         server.wait_until("it is gone", lambda: list((folder / "files").iterdir()) == [])
         until(client, begun(client, tmp_path, many(1, {"prompt": "a", "max_tokens": 1})), "completed")
+
+
+def test_what_was_not_answered_in_its_window_has_expired(checkpoints: Path, tmp_path: Path) -> None:
+    flags = ("--max-model-len", "512", "--files-dir", str(tmp_path / "files"), "--batch-in-flight", "1")
+    with serving(checkpoints / MODEL, *flags) as server:
+        client = client_of(server.url)
+        batch = begun(client, tmp_path, many(20, {**LONG, "max_tokens": 100}))
+        server.wait_until(
+            "one is answered",
+            lambda: (counts := client.batches.retrieve(batch.id).request_counts) and counts.completed >= 1,
+        )
+        server.stop()
+    # The server was away until its window was over.
+    (record,) = (tmp_path / "files" / "batches").iterdir()
+    kept = json.loads(record.read_text())
+    record.write_text(json.dumps({**kept, "expires_at": kept["created_us"] // 1_000_000}))
+    with serving(checkpoints / MODEL, *flags) as server:
+        client = client_of(server.url)
+        batch = done(client, client.batches.retrieve(batch.id))
+        assert batch.status == "expired"
+        assert batch.expired_at
+        answers, errors = lines_of(client, batch.output_file_id), lines_of(client, batch.error_file_id)
+        assert answers
+        assert sorted([*answers, *errors]) == sorted(f"line {index}" for index in range(20))
+        assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}

@@ -38,7 +38,7 @@ pelton run-batch -i FILE -o FILE [MODEL] [FLAGS]: answers a file of requests int
 settings! {
     /// Run a batch
     section Options ("run-batch", CommandLine) {
-        /// The requests, one a line: {\"custom_id\": ..., \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {...}}. `-` is
+        /// The requests, one a line: {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions", "body": {...}}. `-` is
         /// standard input.
         input_file: Option<PathBuf>, short 'i';
         /// Where the answers go, one a line, in the order in which they come. What is there is written over.
