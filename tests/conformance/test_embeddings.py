@@ -15,6 +15,7 @@ import openai
 import pytest
 import torch
 import transformers
+from support.batches import client_of, done, lines_of, request, uploaded
 from support.server import Server, serving
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -259,3 +260,24 @@ def test_a_worker_that_dies_is_not_noticed_by_500_texts(embedder: Server, bert: 
         for text, item in zip(batch, answer.json()["data"], strict=True):
             assert cosine(item["embedding"], bert.mean(text)) > 0.9999
     assert embedder.metric("pelton_worker_restarts_total") == 1
+
+
+def test_a_batch_gives_the_vectors_of_single_requests(client: openai.OpenAI, ranking: Server, tmp_path: Path) -> None:
+    file = uploaded(client, tmp_path, [request(text, "/v1/embeddings", {"input": text}) for text in TEXTS])
+    batch = client.batches.create(input_file_id=file, endpoint="/v1/embeddings", completion_window="24h")
+    answers = lines_of(client, done(client, batch).output_file_id)
+    for text in TEXTS:
+        vector = answers[text]["response"]["body"]["data"][0]["embedding"]
+        assert vector == client.embeddings.create(model="", input=text, encoding_format="float").data[0].embedding
+
+    scoring = client_of(ranking.url)
+    for endpoint, body in [
+        ("/v1/score", {"text_1": "w1", "text_2": ["w2", "w3"]}),
+        ("/v2/rerank", {"query": "w1", "documents": ["w2", "w3 w4"]}),
+    ]:
+        file = uploaded(scoring, tmp_path, [request("one", endpoint, body)])
+        created: Any = {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h"}
+        answer = lines_of(scoring, done(scoring, scoring.batches.create(**created)).output_file_id)["one"]["response"]
+        alone = ranking.post(endpoint, body).json()
+        for part in ("data", "results"):
+            assert answer["body"].get(part) == alone.get(part)

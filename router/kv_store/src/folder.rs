@@ -82,7 +82,7 @@ fn hash_key(dir: &OwnedFd) -> io::Result<[u8; 16]> {
             if let Ok(key) = bytes.try_into() {
                 return Ok(key);
             }
-            tracing::warn!("the hash key of the KV folder is damaged: the blocks there are of no more use");
+            tracing::warn!("the hash key of the folder is damaged: what was named by it is of no more use");
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),

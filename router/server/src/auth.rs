@@ -2,10 +2,11 @@
 //!
 //! Knows keys and the headers that carry them. Never here: what a key's owner may do, or how much of it.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::Hasher as _;
 
 use http::HeaderMap;
-use subtle::{Choice, ConstantTimeEq as _};
+use siphasher::sip::SipHasher24;
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 /// A key that opens the API. Its text is shown nowhere.
 #[derive(Clone)]
@@ -26,19 +27,23 @@ impl std::fmt::Debug for ApiKey {
 
 /// All keys that open the API.
 pub(crate) struct Keys {
-    keys: Vec<ApiKey>,
-    /// Turns keys into numbers that nobody can turn back.
-    hashing: RandomState,
+    /// Each with its owner.
+    keys: Vec<(ApiKey, Tenant)>,
 }
 
-/// Whose key a request came with: the same number for the same key as long as the process lives. 0: there are no keys.
+/// Whose key a request came with: the same number for the same key as long as the secret is the same. 0: there are no keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tenant(pub(crate) u64);
 
 impl Keys {
-    /// Without keys, everybody is let in.
-    pub(crate) fn new(keys: Vec<ApiKey>) -> Self {
-        Self { keys, hashing: RandomState::new() }
+    /// Without keys, everybody is let in. `secret` turns keys into numbers that nobody can turn back.
+    pub(crate) fn new(keys: Vec<ApiKey>, secret: [u8; 16]) -> Self {
+        let tenant = |key: &ApiKey| {
+            let mut hasher = SipHasher24::new_with_key(&secret);
+            hasher.write(&key.0);
+            Tenant(hasher.finish().max(1))
+        };
+        Self { keys: keys.into_iter().map(|key| (key.clone(), tenant(&key))).collect() }
     }
 
     /// Whether anybody needs one.
@@ -54,8 +59,13 @@ impl Keys {
             return Some(Tenant::default());
         }
         let presented = presented(headers)?;
-        let matches = self.keys.iter().fold(Choice::from(0), |found, key| found | key.0.ct_eq(presented));
-        bool::from(matches).then(|| Tenant(self.hashing.hash_one(presented).max(1)))
+        let (mut found, mut tenant) = (Choice::from(0), 0);
+        for (key, owner) in &self.keys {
+            let is_it = key.0.ct_eq(presented);
+            tenant.conditional_assign(&owner.0, is_it);
+            found |= is_it;
+        }
+        bool::from(found).then_some(Tenant(tenant))
     }
 }
 
@@ -73,7 +83,7 @@ mod tests {
     use super::*;
 
     fn keys() -> Keys {
-        Keys::new(["first", "second"].map(|text| ApiKey::new(text).expect("not empty")).into())
+        Keys::new(["first", "second"].map(|text| ApiKey::new(text).expect("not empty")).into(), [7; 16])
     }
 
     fn tenant(keys: &Keys, headers: &[(&'static str, &str)]) -> Option<Tenant> {
@@ -106,7 +116,7 @@ mod tests {
 
     #[test]
     fn without_keys_everybody_is_let_in() {
-        assert_eq!(Keys::new(Vec::new()).tenant_of(&HeaderMap::new()), Some(Tenant(0)));
+        assert_eq!(Keys::new(Vec::new(), [7; 16]).tenant_of(&HeaderMap::new()), Some(Tenant(0)));
     }
 
     #[test]
@@ -116,6 +126,9 @@ mod tests {
         assert!(first.is_some_and(|tenant| tenant != Tenant(0)));
         assert_eq!(first, tenant(&keys, &[("x-api-key", "first")]));
         assert_ne!(first, tenant(&keys, &[("x-api-key", "second")]));
+        assert_eq!(first, tenant(&super::tests::keys(), &[("x-api-key", "first")]), "with the same secret");
+        let other = Keys::new(keys.keys.into_iter().map(|(key, _)| key).collect(), [8; 16]);
+        assert_ne!(first, tenant(&other, &[("x-api-key", "first")]), "with another secret");
     }
 
     #[test]

@@ -130,10 +130,30 @@ pub enum ApiError {
         served: String,
     },
     /// Nothing is kept under this id, for this key.
-    #[error("there is no response `{id}`: it was not kept, is too old, or was deleted")]
-    UnknownResponse {
+    #[error("there is no {what} `{id}`: it was not kept, is too old, or was deleted")]
+    NotKept {
+        /// response, file or batch.
+        what: &'static str,
         /// What was asked for, shortened.
         id: String,
+    },
+    /// A file of more bytes than we take.
+    #[error("the file has more than {limit} bytes, the most this server takes; cut it into several")]
+    FileTooLarge {
+        /// The bound.
+        limit: u64,
+    },
+    /// What is kept leaves no room for more.
+    #[error("there is no room: {reason}")]
+    NoRoom {
+        /// Which bound is reached, and what helps.
+        reason: String,
+    },
+    /// The body is no form of the parts that it should have.
+    #[error("the body cannot be read as multipart/form-data: {reason}")]
+    BadForm {
+        /// Why.
+        reason: String,
     },
     /// No key, or a wrong one.
     #[error("a valid API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
@@ -189,11 +209,13 @@ pub enum ApiError {
         /// What was declared.
         got: String,
     },
-    /// The body is declared as something else than JSON.
-    #[error("the content type is `{got}`; allowed: application/json")]
+    /// The body is declared as something else than what is read here.
+    #[error("the content type is `{got}`; allowed: {allowed}")]
     WrongMediaType {
         /// What was declared.
         got: String,
+        /// What is read.
+        allowed: &'static str,
     },
     /// The engine does not take the request, or could not end it.
     #[error(transparent)]
@@ -327,9 +349,21 @@ impl ApiError {
                 param: Some("model"),
                 ..of(StatusCode::NOT_FOUND, "NotFoundError", "model_not_found", Code::NotFound)
             },
-            Self::UnknownResponse { .. } => {
-                of(StatusCode::NOT_FOUND, "NotFoundError", "response_not_found", Code::NotFound)
+            Self::NotKept { what, .. } => {
+                let code_name = match *what {
+                    "file" => "file_not_found",
+                    "batch" => "batch_not_found",
+                    _ => "response_not_found",
+                };
+                of(StatusCode::NOT_FOUND, "NotFoundError", code_name, Code::NotFound)
             }
+            Self::FileTooLarge { .. } => {
+                of(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLargeError", "file_too_large", Code::ResourceExhausted)
+            }
+            Self::NoRoom { .. } => {
+                of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "no_room", Code::ResourceExhausted)
+            }
+            Self::BadForm { .. } => bad("invalid_form", None),
             Self::Unauthorized => {
                 of(StatusCode::UNAUTHORIZED, "AuthenticationError", "invalid_api_key", Code::Unauthenticated)
             }

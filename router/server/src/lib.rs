@@ -6,11 +6,13 @@
 
 mod api;
 pub mod auth;
+mod batches;
 mod client;
 mod command;
 pub mod config;
 mod display;
 pub mod error;
+mod files;
 pub mod generate;
 mod grpc;
 pub mod http;

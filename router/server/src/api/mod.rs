@@ -5,6 +5,7 @@
 //! Never here: sockets, the engine, the model; ranges of sampling values are `generate`'s, which all doors share.
 
 pub(crate) mod anthropic;
+pub(crate) mod batches;
 pub(crate) mod chat;
 pub(crate) mod completion;
 mod constrained;

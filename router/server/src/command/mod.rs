@@ -10,6 +10,7 @@ mod doctor;
 mod inspect;
 mod python;
 mod replay;
+mod run_batch;
 pub(crate) mod serve;
 mod worker;
 
@@ -26,6 +27,7 @@ Pelton serves large language models.
 
   pelton serve [MODEL]            serve a model over HTTP and gRPC; without MODEL: the demo model
   pelton chat [MODEL]             chat in the terminal, with a running server (--url) or one of its own
+  pelton run-batch -i IN -o OUT   answers a file of requests into a file of answers
   pelton doctor                   what this machine is, and what Pelton will use of it
   pelton config explain           every setting, its value, and where it came from
   pelton inspect program [MODEL]  the calls that a model's step is made of on a CPU, and what each takes
@@ -94,6 +96,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
     match words.as_slice() {
         ["serve", ..] => serve::run(rest(2), &around),
         ["chat", ..] => chat::run(rest(2), &around),
+        ["run-batch", ..] => run_batch::run(rest(2), &around),
         ["doctor", ..] => doctor::run(rest(2), &around),
         ["config", "explain", ..] => config_explain::explain(rest(3), &around),
         ["config", "docs", ..] => config_explain::docs(rest(3)),
@@ -125,7 +128,18 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         [] => Err(Trouble::Usage(format!("say what to do\n\n{OVERVIEW}"))),
         [word, ..] => {
             let known = [
-                "serve", "chat", "doctor", "config", "inspect", "replay", "cache", "bench", "worker", "help", "version",
+                "serve",
+                "chat",
+                "run-batch",
+                "doctor",
+                "config",
+                "inspect",
+                "replay",
+                "cache",
+                "bench",
+                "worker",
+                "help",
+                "version",
             ];
             let advice = nearest(word, known)
                 .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));

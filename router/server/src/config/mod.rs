@@ -94,6 +94,17 @@ impl Config {
         self.engine.max_running.said().map_or(USUAL.min(self.engine.token_budget.0), |count| count.0)
     }
 
+    /// Requests of batches that are under way at once.
+    pub fn batch_in_flight(&self) -> usize {
+        let half = || self.running_in_all() / 2;
+        self.server.batch_in_flight.said().map_or_else(half, |count| count.0).max(1) as usize
+    }
+
+    /// Requests that all workers run at once.
+    pub fn running_in_all(&self) -> u32 {
+        self.max_running().saturating_mul(self.workers())
+    }
+
     /// Drafts of a request in a step at most; 0: none.
     pub fn drafts_max(&self) -> u32 {
         match self.engine.speculate {

@@ -90,6 +90,17 @@ settings! {
         response_store_size: Bytes = "256MiB";
         /// How long each is kept at most.
         response_store_lifetime: Duration = "24h";
+        /// A folder for files and batches (`/v1/files`, `/v1/batches`): they outlive the server, and batches go on with the next one. They hold
+        /// what users wrote. For one server at a time. Not set: a folder of the server's own below the one for temporary files, which
+        /// goes with it.
+        files_dir: Option<PathBuf>;
+        /// What all files may take together, those that batches write among them.
+        files_max: Bytes = "4GiB";
+        /// The largest file that may be uploaded.
+        max_file_size: Bytes = "512MiB";
+        /// Requests of all batches that are under way at once; `auto` is half of what all workers run at once (`max-running`), so that others
+        /// find as much free.
+        batch_in_flight: Auto<Count<1, 65_536>> = "auto";
         /// How long running requests may take to finish after SIGTERM.
         drain_timeout: Duration = "30s";
     }

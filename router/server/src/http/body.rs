@@ -1,4 +1,4 @@
-//! A request's JSON body, read whole within bounds of size and time.
+//! A request's body, read within bounds of time; if it is JSON, whole and within a bound of size.
 //!
 //! Two bounds of time: a client that sends nothing is not waited for, and neither is one that sends a byte now and then. The
 //! second bound grows with what has come, so that a large body on a slow line gets through.
@@ -28,11 +28,7 @@ impl FromRequest<App> for JsonBody {
         check_encoding(request.headers())?;
         check_type(request.headers())?;
         let limits = &app.serving.limits;
-        let declared = request
-            .headers()
-            .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if declared.is_some_and(|length| length > limits.body_bytes) {
+        if declared_length(request.headers()).is_some_and(|length| length > limits.body_bytes as u64) {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
         let pace = Pace { stall: limits.stall_timeout, whole: WHOLE };
@@ -40,8 +36,13 @@ impl FromRequest<App> for JsonBody {
     }
 }
 
+/// How long a body will be, if its client knows: one that waits for `100 Continue` need not send what would be refused.
+pub(super) fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 /// Nothing is unpacked here: a small body could hide a huge one.
-fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     for declared in headers.get_all(header::CONTENT_ENCODING) {
         let got = String::from_utf8_lossy(declared.as_bytes());
         let is_plain = |name: &str| name.trim().is_empty() || name.trim().eq_ignore_ascii_case("identity");
@@ -57,7 +58,11 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let got = String::from_utf8_lossy(declared.as_bytes()).to_ascii_lowercase();
     let essence = got.split(';').next().unwrap_or_default().trim();
     let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if is_json { Ok(()) } else { Err(ApiError::WrongMediaType { got: got.chars().take(100).collect() }) }
+    if is_json {
+        Ok(())
+    } else {
+        Err(ApiError::WrongMediaType { got: got.chars().take(100).collect(), allowed: "application/json" })
+    }
 }
 
 /// How slowly a body may come.
@@ -74,24 +79,51 @@ const WHOLE: Duration = Duration::from_secs(30);
 /// Bytes that buy a second more: 128 kbit/s, with which the default's 32 MiB may take 35 minutes.
 const RATE: usize = 16 << 10;
 
-async fn read(mut body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
-    let mut whole = BytesMut::new();
-    let broken = |reason: String| ApiError::BodyBroken { reason };
-    let begin = Instant::now();
-    loop {
-        let allowed = pace.whole + Duration::from_secs((whole.len() / RATE) as u64);
-        let until = (begin + allowed).min(Instant::now() + pace.stall);
-        let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
-            let (bytes, seconds) = (whole.len(), begin.elapsed().as_secs_f64());
-            broken(format!("{bytes} bytes came in {seconds:.1} s, and it is not waited for any longer"))
-        })?;
-        let Some(frame) = frame else { return Ok(whole.freeze()) };
-        let Ok(piece) = frame.map_err(|error| broken(error.to_string()))?.into_data() else { continue };
+/// A body's pieces, each waited for within bounds.
+pub(super) struct Pieces {
+    body: Body,
+    pace: Pace,
+    begin: Instant,
+    bytes: usize,
+}
+
+impl Pieces {
+    /// Those of a request that goes at the pace of all requests.
+    pub(super) fn of(body: Body, app: &App) -> Self {
+        Self::new(body, Pace { stall: app.serving.limits.stall_timeout, whole: WHOLE })
+    }
+
+    fn new(body: Body, pace: Pace) -> Self {
+        Self { body, pace, begin: Instant::now(), bytes: 0 }
+    }
+
+    /// The next one; `None`: that was all.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let broken = |reason: String| ApiError::BodyBroken { reason };
+        loop {
+            let allowed = self.pace.whole + Duration::from_secs((self.bytes / RATE) as u64);
+            let until = (self.begin + allowed).min(Instant::now() + self.pace.stall);
+            let frame = tokio::time::timeout_at(until, self.body.frame()).await.map_err(|_| {
+                let (bytes, seconds) = (self.bytes, self.begin.elapsed().as_secs_f64());
+                broken(format!("{bytes} bytes came in {seconds:.1} s, and it is not waited for any longer"))
+            })?;
+            let Some(frame) = frame else { return Ok(None) };
+            let Ok(piece) = frame.map_err(|error| broken(error.to_string()))?.into_data() else { continue };
+            self.bytes += piece.len();
+            return Ok(Some(piece));
+        }
+    }
+}
+
+async fn read(body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
+    let (mut whole, mut pieces) = (BytesMut::new(), Pieces::new(body, pace));
+    while let Some(piece) = pieces.next().await? {
         if whole.len() + piece.len() > limit {
             return Err(ApiError::BodyTooLarge { limit });
         }
         whole.extend_from_slice(&piece);
     }
+    Ok(whole.freeze())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The listeners: accept, serve, stop.
 //!
 //! The end of a server:
-//!   1. `shutdown` resolves: the engine takes no new requests. The port goes on answering: probes are told that it drains, and
+//!   1. `shutdown` resolves: the engine takes no new requests, and batches begin none. The port goes on answering: probes are told that it drains, and
 //!      new requests to go elsewhere.
 //!   2. Answers under way go on until they are complete, for as long as the drain may take, or until `hurry` is cancelled.
 //!   3. The engine ends. What is left of the answers ends with an error, in its stream or as its response.
@@ -64,14 +64,22 @@ pub async fn serve(
 ) {
     let connections = GracefulShutdown::new();
     let cut = CancellationToken::new();
+    let batches = app.batches().ok().cloned();
+    let stop = CancellationToken::new();
+    let batching = batches.clone().map(|batches| tokio::spawn(batches.run(app.inner_door(), stop.clone())));
     let deadline = accept_until(&app, listeners, (&connections, &cut), async {
         shutdown.await;
+        stop.cancel();
         let deadline = Instant::now() + drain;
         tokio::select! {
             () = app.serving.engine.drain(drain) => {}
             () = hurry.cancelled() => {}
         }
         app.serving.engine.shutdown().await;
+        if let Some(batching) = batching {
+            // A panic there has been reported there. All that it waits for has ended with the engine.
+            _ = batching.await;
+        }
         deadline
     });
     let left = deadline.await.saturating_duration_since(Instant::now());
@@ -85,6 +93,9 @@ pub async fn serve(
         tracing::warn!("the drain has ended: connections that are left are cut");
     }
     cut.cancel();
+    if let Some(batches) = batches {
+        batches.close();
+    }
 }
 
 /// Accepts, and serves what is accepted, until `end` resolves.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{
     Json,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::State,
     response::{IntoResponse as _, Response},
 };
 use schemars::JsonSchema;
@@ -12,7 +12,14 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, body::JsonBody, explain::Explains, id::Id, sse};
+use super::{
+    App,
+    body::JsonBody,
+    explain::Explains,
+    id::Id,
+    pages::{Asked, Lengths, Listed, Page, pairs},
+    sse,
+};
 use crate::{
     api::responses::{Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, Store, Stored, new_id, renamed},
     error::{ApiError, shortened},
@@ -20,8 +27,7 @@ use crate::{
 };
 
 /// Items on a page of `input_items`.
-const PAGE: usize = 20;
-const PAGE_MAX: usize = 100;
+const PAGE: Lengths = Lengths { usual: 20, most: 100 };
 
 pub(super) async fn create(
     State(App { serving, responses, .. }): State<App>,
@@ -149,10 +155,8 @@ fn in_background(
 }
 
 fn unknown(id: &str) -> ApiError {
-    ApiError::UnknownResponse { id: shortened(id) }
+    ApiError::NotKept { what: "response", id: shortened(id) }
 }
-
-type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 pub(super) async fn retrieve(
     State(App { responses, .. }): State<App>,
@@ -208,65 +212,18 @@ pub(super) async fn cancel(
     }
 }
 
-/// A page of what a response is an answer to.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct InputItems {
-    object: &'static str,
-    data: Vec<Value>,
-    first_id: Option<String>,
-    last_id: Option<String>,
-    has_more: bool,
-}
-
 pub(super) async fn input_items(
     State(App { responses, .. }): State<App>,
     Id(id): Id,
     terms: Terms,
     query: Asked,
-) -> Result<Json<InputItems>, ApiError> {
-    let (mut limit, mut is_ascending, mut after) = (PAGE, false, None);
-    for (name, value) in pairs(query)? {
-        let wrong = |allowed: &'static str| {
-            Err(ApiError::invalid(name.as_str(), format_args!("\"{}\"", shortened(&value)), allowed))
-        };
-        match (name.as_str(), value.as_str()) {
-            ("after", _) => after = Some(value),
-            ("order", "asc") => is_ascending = true,
-            ("order", "desc") => is_ascending = false,
-            ("order", _) => return wrong("asc or desc"),
-            ("limit", _) => match value.parse() {
-                Ok(count) if (1..=PAGE_MAX).contains(&count) => limit = count,
-                _ => return wrong("an integer from 1 to 100"),
-            },
-            _ => return Err(ApiError::Unknown { param: shortened(&name), nearest: None }),
-        }
-    }
+) -> Result<Json<Listed>, ApiError> {
+    let page = Page::read(query, PAGE, |_, _| Ok(false))?;
     let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
-    let mut items: Vec<Value> = stored
+    let items = stored
         .input
         .iter()
         .map(|item| serde_json::from_str(item.get()).expect("what is kept was written as JSON"))
         .collect();
-    if !is_ascending {
-        items.reverse();
-    }
-    if let Some(after) = after {
-        let Some(at) = items.iter().position(|item| item["id"] == after.as_str()) else {
-            let got = format!("\"{}\"", shortened(&after));
-            return Err(ApiError::invalid("after", got, "the `id` of one of the response's input items"));
-        };
-        items.drain(..=at);
-    }
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let id_of = |item: Option<&Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
-    let (first_id, last_id) = (id_of(items.first()), id_of(items.last()));
-    Ok(Json(InputItems { object: "list", data: items, first_id, last_id, has_more }))
-}
-
-fn pairs(query: Asked) -> Result<Vec<(String, String)>, ApiError> {
-    let wrong = |error: QueryRejection| {
-        ApiError::invalid("query", shortened(&error.body_text()), "pairs NAME=VALUE with & between")
-    };
-    query.map(|Query(pairs)| pairs).map_err(wrong)
+    page.of(items).map(Json)
 }

@@ -9,8 +9,12 @@ use axum::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{App, anthropic, around, generation, health, host, models, openapi, pooling, responses, scale_out, tokens};
+use super::{
+    App, anthropic, around, batches, files, generation, health, host, models, openapi, pooling, responses, scale_out,
+    tokens,
+};
 use crate::{
+    api::batches::ENDPOINTS,
     error::{ApiError, shortened},
     grpc,
     nearest::nearest,
@@ -30,6 +34,12 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/v1/responses/{id}", "GET, HEAD, DELETE", get(responses::retrieve).delete(responses::delete)),
         ("/v1/responses/{id}/cancel", POST, post(responses::cancel)),
         ("/v1/responses/{id}/input_items", GET, get(responses::input_items)),
+        ("/v1/files", "GET, HEAD, POST", get(files::list).post(files::create)),
+        ("/v1/files/{id}", "GET, HEAD, DELETE", get(files::retrieve).delete(files::delete)),
+        ("/v1/files/{id}/content", GET, get(files::content)),
+        ("/v1/batches", "GET, HEAD, POST", get(batches::list).post(batches::create)),
+        ("/v1/batches/{id}", GET, get(batches::retrieve)),
+        ("/v1/batches/{id}/cancel", POST, post(batches::cancel)),
         ("/v1/models", GET, get(models::list)),
         ("/v1/models/{*id}", GET, get(models::one)),
         ("/v1/embeddings", POST, post(pooling::embeddings)),
@@ -65,6 +75,17 @@ pub(super) fn http_router(app: &App, with_grpc: bool) -> Router {
     }
     let router = router.method_not_allowed_fallback(wrong_method).fallback(unknown_route).with_state(app.clone());
     surrounded(if with_grpc { grpc::add_services(router, app) } else { router }, app)
+}
+
+/// What requests from within are answered by: they are no HTTP requests, so nothing measures them as such or asks for their key.
+pub(super) fn inner_router(app: &App) -> Router {
+    let mut router = Router::new();
+    for (path, _, handlers) in routes() {
+        if ENDPOINTS.contains(&path) {
+            router = router.route(path, handlers);
+        }
+    }
+    router.layer(DefaultBodyLimit::disable()).layer(CatchPanicLayer::custom(panicked)).with_state(app.clone())
 }
 
 /// gRPC alone, for a port of its own.

@@ -19,7 +19,7 @@ use crate::{
     generate::Terms,
 };
 
-const PRIORITY: &str = "x-request-priority";
+pub(super) const PRIORITY: &str = "x-request-priority";
 const TIMEOUT: &str = "x-request-timeout-ms";
 const ENVOY_TIMEOUT: &str = "x-envoy-expected-rq-timeout-ms";
 const GRPC_TIMEOUT: &str = "grpc-timeout";

@@ -8,6 +8,7 @@ use super::{Field, Kind, Shape};
 use crate::{
     api::{
         anthropic::{self, CountRequest, MessagesRequest},
+        batches::{self, BatchRequest, Item},
         chat::{self, ChatRequest},
         completion::{self, CompletionRequest},
         pooling::{
@@ -33,9 +34,8 @@ pub(super) fn note(shape: &Shape) {
 }
 
 /// Objects of a shape: with what they need alone, and with each other field in each of its kinds.
-fn instances(shape: &'static Shape) -> Vec<Value> {
-    let first = |field: &'static Field| (field.name.to_owned(), samples(&field.kind).swap_remove(0));
-    let least: Map<String, Value> = shape.fields().filter(|field| field.is_needed).map(first).collect();
+fn instances(shape: &'static Shape, is_within_itself: bool) -> Vec<Value> {
+    let least = least(shape);
     let with = |name: &str, value: Value| {
         let mut members = least.clone();
         members.insert(name.to_owned(), value);
@@ -43,7 +43,7 @@ fn instances(shape: &'static Shape) -> Vec<Value> {
     };
     let mut all = vec![Value::Object(least.clone())];
     for field in shape.fields() {
-        all.extend(samples(&field.kind).into_iter().map(|sample| with(field.name, sample)));
+        all.extend(samples(&field.kind, is_within_itself).into_iter().map(|sample| with(field.name, sample)));
     }
     for (name, without_effect, _) in shape.unserved() {
         let values = without_effect.iter().map(|text| serde_json::from_str(text).expect("JSON"));
@@ -52,18 +52,36 @@ fn instances(shape: &'static Shape) -> Vec<Value> {
     all
 }
 
-fn samples(kind: &'static Kind) -> Vec<Value> {
+/// With what it needs alone.
+fn least(shape: &'static Shape) -> Map<String, Value> {
+    let first = |field: &'static Field| (field.name.to_owned(), first(&field.kind));
+    shape.fields().filter(|field| field.is_needed).map(first).collect()
+}
+
+fn first(kind: &'static Kind) -> Value {
+    match kind {
+        Kind::Either(kinds) => first(&kinds[0]),
+        Kind::List(item, ..) => json!([first(item)]),
+        Kind::Object(shape) => Value::Object(least(shape)),
+        other => samples(other, false).swap_remove(0),
+    }
+}
+
+/// `is_within_itself`: what goes on in this way for ever is only there with what it needs.
+fn samples(kind: &'static Kind, is_within_itself: bool) -> Vec<Value> {
+    let samples = |kind| samples(kind, is_within_itself);
     match kind {
         Kind::Flag => vec![true.into(), false.into()],
         // A text that is a JSON object, too, as some must be.
-        Kind::Text(_) | Kind::Id(_) => vec!["{}".into()],
+        Kind::Text(_) | Kind::Id(_) => vec!["{}".into(), "24h".into()],
         Kind::FunctionName(_) => vec!["f".into()],
         Kind::Integer(least, _) => vec![(*least).into()],
         Kind::Number(range) => vec![json!(range.end().min(1.0))],
         Kind::Word(words) => words.iter().map(|word| (*word).into()).collect(),
         Kind::TokenIds(..) => vec![json!([1])],
         Kind::List(item, ..) => samples(item).into_iter().map(|item| json!([item])).collect(),
-        Kind::Object(shape) => instances(shape),
+        Kind::Object(shape) if is_within_itself && holds_itself(shape) => vec![Value::Object(least(shape))],
+        Kind::Object(shape) => instances(shape, is_within_itself || holds_itself(shape)),
         Kind::Map(value) => samples(value).into_iter().map(|value| json!({ "a": value })).collect(),
         Kind::ByToken(range, _) => vec![json!({ "7": range.start() })],
         Kind::AnyObject | Kind::Schema => vec![json!({ "type": "object" })],
@@ -73,18 +91,26 @@ fn samples(kind: &'static Kind) -> Vec<Value> {
     }
 }
 
+fn holds_itself(shape: &'static Shape) -> bool {
+    let mut names = BTreeSet::new();
+    shape.fields().for_each(|field| all_of(&field.kind, &mut names));
+    names.contains(shape.name)
+}
+
 /// All shapes within a shape, by their names.
 fn within(shape: &'static Shape, names: &mut BTreeSet<&'static str>) {
-    fn of(kind: &'static Kind, names: &mut BTreeSet<&'static str>) {
-        match kind {
-            Kind::Object(shape) => within(shape, names),
-            Kind::List(kind, ..) | Kind::Map(kind) => of(kind, names),
-            Kind::Either(kinds) => kinds.iter().for_each(|kind| of(kind, names)),
-            _ => {}
-        }
+    if names.insert(shape.name) {
+        shape.fields().for_each(|field| all_of(&field.kind, names));
     }
-    names.insert(shape.name);
-    shape.fields().for_each(|field| of(&field.kind, names));
+}
+
+fn all_of(kind: &'static Kind, names: &mut BTreeSet<&'static str>) {
+    match kind {
+        Kind::Object(shape) => within(shape, names),
+        Kind::List(kind, ..) | Kind::Map(kind) => all_of(kind, names),
+        Kind::Either(kinds) => kinds.iter().for_each(|kind| all_of(kind, names)),
+        _ => {}
+    }
 }
 
 type Read = fn(&[u8]) -> Result<(), ApiError>;
@@ -108,11 +134,13 @@ fn what_is_described_is_parsed() {
         (&tokens::TOKENIZE_CHAT, |body| TokenizeRequest::read(body).map(drop)),
         (&tokens::DETOKENIZE, |body| DetokenizeRequest::read(body).map(drop)),
         (&scale_out::GENERATE, |body| TokensRequest::read(body).map(drop)),
+        (&batches::BATCH, |body| BatchRequest::read(body).map(drop)),
+        (&batches::LINE, |body| Item::of(1, &body.to_vec().into(), None).map(drop)),
     ];
     let mut all = BTreeSet::new();
     for (shape, read) in bodies {
         within(shape, &mut all);
-        for body in instances(shape) {
+        for body in instances(shape, false) {
             let text = body.to_string();
             // Values of other fields may be missing; a name that is described is known.
             if let Err(error @ ApiError::Unknown { .. }) = read(text.as_bytes()) {

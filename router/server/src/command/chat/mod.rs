@@ -80,7 +80,17 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
 const WITH_URL: [&str; 9] =
     ["url", "system", "max_tokens", "config", "model", "api_key", "api_key_file", "log_level", "log_format"];
 /// Fields of settings that a server for one chat chooses by itself.
-const OF_OWN_SERVER: [&str; 5] = ["host", "port", "grpc_port", "api_key", "api_key_file"];
+const OF_OWN_SERVER: [&str; 9] = [
+    "host",
+    "port",
+    "grpc_port",
+    "api_key",
+    "api_key_file",
+    "files_dir",
+    "files_max",
+    "max_file_size",
+    "batch_in_flight",
+];
 
 /// Flags that this chat would not use. Variables and files speak to all commands, so theirs are no mistake.
 fn refuse_what_would_be_ignored(settings: &[&Setting], values: &Values, has_url: bool) -> Result<(), Trouble> {
@@ -110,6 +120,7 @@ async fn own_server(config: &mut Config, around: &Surroundings, bars: &MultiProg
     config.server.grpc_port = None;
     config.server.api_key.clear();
     config.server.api_key_file = None;
+    config.server.files_dir = None;
     Server::start(config, around, Doors::open(config)?, bars).await
 }
 

@@ -33,7 +33,7 @@ pub(super) use model::find as find_model;
 pub(crate) use opened::open;
 pub(super) use parts::{Share, secrets};
 pub(super) use server::Server;
-use stop::Stop;
+pub(super) use stop::Stop;
 
 const USAGE: &str = "\
 pelton serve [MODEL] [FLAGS]: serves a model over HTTP and gRPC on one port.

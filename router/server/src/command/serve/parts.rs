@@ -10,11 +10,13 @@ use pelton_engine::{
 use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
+use crate::batches::Batches;
 use crate::command::Trouble;
 use crate::config::{Config, Device, Secret, Worker, WorkerAddress};
 use crate::display;
+use crate::files::{FileLimits, Place};
 use crate::generate::{ApiLimits, check_defaults};
-use crate::http::StoreLimits;
+use crate::http::{Desk, StoreLimits};
 use crate::machine;
 
 /// Long texts that may wait for the pool; at 4 KiB or more each that is at least 4 MiB of work.
@@ -215,6 +217,28 @@ pub(super) fn kept(config: &Config) -> StoreLimits {
         bytes: usize::try_from(server.response_store_size.0).unwrap_or(usize::MAX),
         lifetime: server.response_store_lifetime,
     }
+}
+
+/// Where batches are taken. Claims the folder of files, if one is named; without one, nothing but batches fails where there is none to
+/// be had.
+pub(super) fn desk(config: &Config) -> Result<Desk, Trouble> {
+    let server = &config.server;
+    let limits = FileLimits { file_bytes: server.max_file_size.0, all_bytes: server.files_max.0 };
+    let open = |place: Place| Batches::open(place, limits).map_err(|error| error.to_string());
+    let batches = match &server.files_dir {
+        Some(folder) => {
+            let place = Place::named(folder).map_err(|error| Trouble::Failed(format!("--files-dir: {error}")))?;
+            let failed = |error| Trouble::Failed(format!("--files-dir: {} cannot be read: {error}", folder.display()));
+            Ok(open(place).map_err(failed)?)
+        }
+        None => {
+            Place::private(&std::env::temp_dir()).map_err(|error| error.to_string()).and_then(open).map_err(|error| {
+                tracing::warn!(%error, "no files and batches are taken; --files-dir FOLDER says where they may be");
+                "this server has no folder for files: `files-dir` says where they may be".to_owned()
+            })
+        }
+    };
+    Ok(Desk { batches, in_flight: config.batch_in_flight() })
 }
 
 /// Files that are no connection: logs, listeners, workers, models, with room to spare.

@@ -17,11 +17,12 @@ use super::starting::Starting;
 use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
 use crate::display::Progress;
-use crate::http::{self, App};
+use crate::http::{self, App, InnerDoor};
 use crate::metrics::Metrics;
 
 /// A model that is served, or about to be.
 pub(crate) struct Server {
+    app: App,
     engine: Engine,
     status: watch::Receiver<Status>,
     metrics: Arc<Metrics>,
@@ -44,7 +45,7 @@ impl Server {
         doors: Doors,
         bars: &MultiProgress,
     ) -> Result<Self, Trouble> {
-        let keys = parts::api_keys(config)?;
+        let (keys, desk) = (parts::api_keys(config)?, parts::desk(config)?);
         let starting = Starting::answer(&doors)?;
         let opened = {
             let (config, around, told, bars) = (config.clone(), around.clone(), starting.told(), bars.clone());
@@ -62,13 +63,15 @@ impl Server {
         let (url, needs_key) = (doors.url(), !keys.is_empty());
         let (metrics, format) = (Arc::clone(&serving.metrics), serving.format.clone());
         let grammars = Arc::clone(&serving.grammars);
-        let (app, listeners) = (App::new(serving, keys, parts::kept(config)), doors.listeners()?);
+        let (app, listeners) = (App::new(serving, keys, parts::kept(config), desk), doors.listeners()?);
+        let within = app.clone();
         let (closing, drain) = (CancellationToken::new(), config.server.drain_timeout);
         let (closed, hurry) = (closing.clone(), CancellationToken::new());
         let hurried = hurry.clone();
         let serving =
             tokio::spawn(async move { http::serve(app, listeners, closed.cancelled(), drain, hurried).await });
         Ok(Self {
+            app: within,
             status: engine.status(),
             metrics,
             grammars,
@@ -130,6 +133,11 @@ impl Server {
     /// Where this machine reaches it.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where requests come in without a client.
+    pub(crate) fn inner_door(&self) -> InnerDoor {
+        self.app.inner_door()
     }
 
     /// The name that answers carry.

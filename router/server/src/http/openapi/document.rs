@@ -85,6 +85,20 @@ impl Writer {
             let content = json!({ "schema": self.requests.of_any(shapes), "examples": examples });
             described["requestBody"] = json!({ "required": true, "content": { "application/json": content } });
         }
+        if let Asks::Form(parts) = operation.asks {
+            let part = |&(name, schema, about): &(&str, &str, &str)| {
+                let mut schema: Value = serde_json::from_str(schema).expect("schemas are JSON");
+                schema["description"] = about.into();
+                (name.to_owned(), schema)
+            };
+            let properties: Map<String, Value> = parts.iter().map(part).collect();
+            let needed: Vec<&str> = parts.iter().take(2).map(|(name, ..)| *name).collect();
+            let schema = json!({
+                "type": "object", "properties": properties, "required": needed, "additionalProperties": false
+            });
+            described["requestBody"] =
+                json!({ "required": true, "content": { "multipart/form-data": { "schema": schema } } });
+        }
         let mut responses = Map::from_iter([("200".to_owned(), self.answer(operation))]);
         let is_guarded = has_keys && !is_open(operation.path);
         if has_keys && !is_guarded {
@@ -160,7 +174,7 @@ fn parameters(operation: &Operation) -> Vec<Value> {
             "name": "id", "in": "path", "required": true, "description": about, "schema": { "type": "string", "minLength": 1 }
         }));
     }
-    if let Asks::IdAndQuery(_, query) = operation.asks {
+    if let Asks::IdAndQuery(_, query) | Asks::Query(query) = operation.asks {
         parameters.extend(query.iter().map(|(name, schema, about)| {
             let schema: Value = serde_json::from_str(schema).expect("schemas are JSON");
             json!({ "name": name, "in": "query", "description": about, "schema": schema })

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::{
     api::{
-        anthropic,
+        anthropic, batches,
         chat::{self, ChatChunk, ChatResponse},
         completion::{self, CompletionChunk, CompletionResponse},
         explained::Explained,
@@ -20,11 +20,15 @@ use crate::{
         shape::Shape,
         tokens::{self, DetokenizeResponse, TokenizeResponse},
     },
+    batches::BatchObject,
+    files::FileObject,
     http::{
         anthropic::{COUNT_TOKENS, MESSAGES, TokenCount},
+        files::DeletedFile,
         health::Health,
         models::Version,
-        responses::{DeletedResponse, InputItems},
+        pages::Listed,
+        responses::DeletedResponse,
     },
 };
 
@@ -52,10 +56,17 @@ pub(super) enum Asks {
     /// A path's `{id}`, in words.
     Id(&'static str),
     /// The same, and a query: name, schema as JSON, in words.
-    IdAndQuery(&'static str, &'static [(&'static str, &'static str, &'static str)]),
+    IdAndQuery(&'static str, Query),
+    /// A query alone.
+    Query(Query),
+    /// A form of parts: name, schema as JSON, in words. The first is needed, and the second.
+    Form(Query),
     /// A JSON object of one of these shapes, and examples of it: name and JSON.
     Body(&'static [&'static Shape], &'static [(&'static str, &'static str)]),
 }
+
+/// Names, schemas as JSON, in words.
+type Query = &'static [(&'static str, &'static str, &'static str)];
 
 type OfType = fn(&mut SchemaGenerator) -> Schema;
 
@@ -99,6 +110,18 @@ const TOKENS: &str = "Tokens";
 const SERVER: &str = "The server";
 
 const RESPONSE_ID: &str = "The response's `id`.";
+const FILE_ID: &str = "The file's `id`.";
+const BATCH_ID: &str = "The batch's `id`.";
+const BATCHES: &str = "Files and batches";
+
+/// Of what batches read and write.
+const KEEPS: &[u16] = &[400, 404, 413, 415, 429, 500, 503];
+
+const AFTER: (&str, &str, &str) = ("after", r#"{"type": "string"}"#, "The `id` of the last item of the page before.");
+const ORDER: (&str, &str, &str) =
+    ("order", r#"{"type": "string", "enum": ["asc", "desc"], "default": "desc"}"#, "Which comes first.");
+const LIMIT: (&str, &str, &str) =
+    ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most.");
 
 const CHAT_EXAMPLES: &[(&str, &str)] = &[
     ("a question", r#"{"messages": [{"role": "user", "content": "What is Pelton?"}], "max_tokens": 32}"#),
@@ -176,6 +199,18 @@ const fn of_response(
     Operation { method, path, id, tag: RESPONSES, about, asks, answer, errors: LOOKS_UP, headers: TERMS }
 }
 
+/// About files and batches.
+const fn keeps(
+    method: &'static str,
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    asks: Asks,
+    answer: Answer,
+) -> Operation {
+    Operation { method, path, id, tag: BATCHES, about, asks, answer, errors: KEEPS, headers: &[] }
+}
+
 pub(super) const OPERATIONS: &[Operation] = &[
     generates(
         "/v1/chat/completions",
@@ -250,15 +285,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v1/responses/{id}/input_items",
         "listInputItems",
         "What a response is an answer to, the latest first.",
-        Asks::IdAndQuery(
-            RESPONSE_ID,
-            &[
-                ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most."),
-                ("order", r#"{"type": "string", "enum": ["asc", "desc"], "default": "desc"}"#, "Which comes first."),
-                ("after", r#"{"type": "string"}"#, "The `id` of the last item of the page before."),
-            ],
-        ),
-        Answer::Json(of::<InputItems>),
+        Asks::IdAndQuery(RESPONSE_ID, &[LIMIT, ORDER, AFTER]),
+        Answer::Json(of::<Listed>),
     ),
     generates(
         MESSAGES,
@@ -392,6 +420,87 @@ pub(super) const OPERATIONS: &[Operation] = &[
             &[("three tokens", r#"{"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 4}}"#)],
         ),
         Answer::JsonOrEvents(of::<TokensResponse<'static>>, Some(of::<TokensChunk<'static>>), CHUNKS),
+    ),
+    keeps(
+        "post",
+        "/v1/files",
+        "createFile",
+        "Takes a file in, whose lines are requests.",
+        Asks::Form(&[
+            ("file", r#"{"type": "string", "format": "binary"}"#, "Its bytes."),
+            ("purpose", r#"{"type": "string", "enum": ["batch"]}"#, "What it is for."),
+            ("expires_after[anchor]", r#"{"type": "string", "enum": ["created_at"]}"#, "From when on it is kept."),
+            ("expires_after[seconds]", r#"{"type": "integer", "minimum": 3600, "maximum": 2592000}"#, "How long."),
+        ]),
+        Answer::Json(of::<FileObject>),
+    ),
+    keeps(
+        "get",
+        "/v1/files",
+        "listFiles",
+        "The files that are kept, the latest first.",
+        Asks::Query(&[
+            ("purpose", r#"{"type": "string", "enum": ["batch", "batch_output"]}"#, "Only those for this."),
+            ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 10000}"#, "Items at most."),
+            ORDER,
+            AFTER,
+        ]),
+        Answer::Json(of::<Listed>),
+    ),
+    keeps("get", "/v1/files/{id}", "retrieveFile", "About a file.", Asks::Id(FILE_ID), Answer::Json(of::<FileObject>)),
+    keeps(
+        "get",
+        "/v1/files/{id}/content",
+        "downloadFile",
+        "A file's bytes.",
+        Asks::Id(FILE_ID),
+        Answer::Text("application/octet-stream"),
+    ),
+    keeps(
+        "delete",
+        "/v1/files/{id}",
+        "deleteFile",
+        "Forgets a file.",
+        Asks::Id(FILE_ID),
+        Answer::Json(of::<DeletedFile>),
+    ),
+    keeps(
+        "post",
+        "/v1/batches",
+        "createBatch",
+        "Begins to answer the requests of a file.",
+        Asks::Body(
+            &[&batches::BATCH],
+            &[(
+                "chats",
+                r#"{"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}"#,
+            )],
+        ),
+        Answer::Json(of::<BatchObject>),
+    ),
+    keeps(
+        "get",
+        "/v1/batches",
+        "listBatches",
+        "The batches that are known, the latest first.",
+        Asks::Query(&[LIMIT, ORDER, AFTER]),
+        Answer::Json(of::<Listed>),
+    ),
+    keeps(
+        "get",
+        "/v1/batches/{id}",
+        "retrieveBatch",
+        "How far a batch is.",
+        Asks::Id(BATCH_ID),
+        Answer::Json(of::<BatchObject>),
+    ),
+    keeps(
+        "post",
+        "/v1/batches/{id}/cancel",
+        "cancelBatch",
+        "Gives up what is under way of a batch.",
+        Asks::Id(BATCH_ID),
+        Answer::Json(of::<BatchObject>),
     ),
     tells(
         "/v1/models",

@@ -1,0 +1,346 @@
+//! What clients say of batches: the request for one, and the lines of its file.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    fields::{Fields, shown},
+    shape::{Field, Kind, Most, Shape, needed, optional},
+};
+use crate::{error::ApiError, files::LIFETIME_S};
+
+/// What the requests of a batch may be for.
+pub(crate) const ENDPOINTS: [&str; 9] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/score",
+    "/v1/rerank",
+    "/score",
+    "/rerank",
+    "/v2/rerank",
+];
+const ENDPOINT: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, /score, /v1/rerank, /rerank or \
+                        /v2/rerank";
+
+/// OpenAI's bounds of `metadata`, in pairs, and in bytes of names and values.
+const METADATA: (usize, usize, usize) = (16, 64, 512);
+
+/// OpenAI's bounds of a file's life, in seconds.
+const LIFETIMES_S: std::ops::RangeInclusive<u64> = 3600..=LIFETIME_S;
+const LIFETIME: &str = "an integer from 3600 to 2592000";
+
+/// A request for a batch.
+pub(crate) const BATCH: Shape = Shape::new(
+    "BatchRequest",
+    "Which requests are to be answered.",
+    &[&[
+        needed("input_file_id", Kind::TEXT, "The `id` of an uploaded file: a request a line."),
+        needed("endpoint", Kind::Word(&ENDPOINTS), "What all its requests are for."),
+        needed("completion_window", Kind::TEXT, "In which time: from `1m` to `30d`, such as `24h`."),
+        optional(
+            "metadata",
+            Kind::Map(&Kind::TEXT),
+            "For the client's own books: 16 names of 64 bytes, with texts of 512.",
+        ),
+        optional("output_expires_after", Kind::Object(&EXPIRY), "How long the outputs are kept. 30 days unless given."),
+    ]],
+);
+const EXPIRY: Shape = Shape::new(
+    "FileExpiry",
+    "How long a file is kept.",
+    &[&[
+        optional("anchor", Kind::Word(&["created_at"]), "From when on."),
+        needed("seconds", Kind::Integer(3600, Most::Is(LIFETIME_S as i64)), "How long."),
+    ]],
+);
+/// A line of a batch's file.
+pub(crate) const LINE: Shape = Shape::new("BatchLine", "A request of a batch.", &[CALL]);
+const CALL: &[Field] = &[
+    needed("custom_id", Kind::Text(1..=CUSTOM_ID_MAX as u64), "By which its answer is found."),
+    needed("method", Kind::Word(&["POST"]), "Always the same."),
+    needed("url", Kind::Word(&ENDPOINTS), "What the request is for."),
+    needed("body", Kind::AnyObject, "What would be posted there."),
+];
+
+/// The longest name of a line, in bytes.
+const CUSTOM_ID_MAX: usize = 512;
+
+/// A request for a batch.
+#[derive(Debug)]
+pub(crate) struct BatchRequest {
+    pub(crate) input_file_id: String,
+    pub(crate) endpoint: &'static str,
+    pub(crate) completion_window: String,
+    /// The same in seconds.
+    pub(crate) window_s: u64,
+    pub(crate) metadata: Option<HashMap<String, String>>,
+    pub(crate) output_lifetime_s: u64,
+}
+
+impl BatchRequest {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(body)?;
+        let input_file_id = fields.need("input_file_id", "the `id` of a file")?;
+        let endpoint = fields
+            .one_of("endpoint", &ENDPOINTS, ENDPOINT)?
+            .ok_or_else(|| ApiError::Missing { param: "endpoint".to_owned(), allowed: ENDPOINT })?;
+        const WINDOW: &str = "a time from 1m to 30d, such as \"24h\"";
+        let completion_window: String = fields.need("completion_window", WINDOW)?;
+        let window_s = seconds(&completion_window)
+            .ok_or_else(|| ApiError::invalid("completion_window", format_args!("{completion_window:?}"), WINDOW))?;
+        let metadata: Option<HashMap<String, String>> = fields.read("metadata", "an object from texts to texts")?;
+        if let Some(metadata) = &metadata {
+            let (pairs, name, value) = METADATA;
+            if metadata.len() > pairs || metadata.iter().any(|(key, text)| key.len() > name || text.len() > value) {
+                let allowed = "at most 16 names of at most 64 bytes, with texts of at most 512 bytes";
+                return Err(ApiError::invalid("metadata", "more", allowed));
+            }
+        }
+        let mut output_lifetime_s = LIFETIME_S;
+        if let Some(mut expiry) = fields.object("output_expires_after")? {
+            expiry.one_of("anchor", &["created_at"], "\"created_at\"")?;
+            output_lifetime_s = expiry.need("seconds", LIFETIME)?;
+            check_lifetime("output_expires_after.seconds", output_lifetime_s)?;
+            expiry.finish(&EXPIRY)?;
+        }
+        fields.finish(&BATCH)?;
+        Ok(Self { input_file_id, endpoint, completion_window, window_s, metadata, output_lifetime_s })
+    }
+}
+
+/// A file's life, as a client wants it.
+pub(crate) fn check_lifetime(param: &str, seconds: u64) -> Result<u64, ApiError> {
+    if LIFETIMES_S.contains(&seconds) { Ok(seconds) } else { Err(ApiError::invalid(param, seconds, LIFETIME)) }
+}
+
+/// `24h`, `90m`, `7d`: from a minute to 30 days.
+fn seconds(window: &str) -> Option<u64> {
+    let (digits, unit) = window.split_at_checked(window.len().checked_sub(1)?)?;
+    let scale = match unit {
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return None,
+    };
+    let count: u64 = digits.parse().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+    count.checked_mul(scale).filter(|seconds| (60..=LIFETIME_S).contains(seconds))
+}
+
+/// A request of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Item {
+    /// Of its line, from 1 on.
+    pub(crate) line: u64,
+    pub(crate) custom_id: String,
+    pub(crate) url: &'static str,
+    /// What would be posted there.
+    pub(crate) body: Bytes,
+}
+
+impl Item {
+    /// Reads a line. `endpoint` is the batch's; `None`: each line may have its own.
+    pub(crate) fn read(line: u64, text: &Bytes, endpoint: Option<&'static str>) -> Result<Self, LineError> {
+        Self::of(line, text, endpoint).map_err(|error| LineError::new(line, &error))
+    }
+
+    pub(super) fn of(line: u64, text: &Bytes, endpoint: Option<&'static str>) -> Result<Self, ApiError> {
+        let mut fields = Fields::of_body(text)?;
+        const CUSTOM_ID: &str = "a text of 1 to 512 bytes";
+        let custom_id: String = fields.need("custom_id", CUSTOM_ID)?;
+        if custom_id.is_empty() || custom_id.len() > CUSTOM_ID_MAX {
+            return Err(ApiError::invalid("custom_id", format_args!("{} bytes long", custom_id.len()), CUSTOM_ID));
+        }
+        if fields.one_of("method", &["POST"], "\"POST\"")?.is_none() {
+            return Err(ApiError::Missing { param: "method".to_owned(), allowed: "\"POST\"" });
+        }
+        let url = fields
+            .one_of("url", &ENDPOINTS, ENDPOINT)?
+            .ok_or_else(|| ApiError::Missing { param: "url".to_owned(), allowed: ENDPOINT })?;
+        if let Some(endpoint) = endpoint.filter(|endpoint| *endpoint != url) {
+            return Err(ApiError::invalid(
+                "url",
+                format_args!("{url:?}"),
+                format!("{endpoint:?}, the batch's endpoint"),
+            ));
+        }
+        let body = fields.raw("body");
+        let Some(raw) = body else {
+            return Err(ApiError::Missing { param: "body".to_owned(), allowed: "an object, the request itself" });
+        };
+        let mut within = Fields::of_value("body".to_owned(), raw)?;
+        for name in ["stream", "background"] {
+            // What is wrong with another value, the request's own reader says.
+            if let Some(value) = within.raw(name).filter(|value| value.get() == "true") {
+                let allowed = "false: the answers of a batch are a file";
+                return Err(ApiError::invalid(within.at(name), shown(value), allowed));
+            }
+        }
+        let body = text.slice_ref(raw.get().as_bytes());
+        fields.finish(&LINE)?;
+        Ok(Self { line, custom_id, url, body })
+    }
+}
+
+/// Why a batch was not begun, or not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct LineError {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) param: Option<String>,
+    pub(crate) line: Option<u64>,
+}
+
+impl LineError {
+    fn new(line: u64, error: &ApiError) -> Self {
+        let (code, param) = match error {
+            ApiError::Missing { param, .. } => ("missing_required_parameter", Some(param)),
+            ApiError::Invalid { param, .. } if param == "url" => ("invalid_url", Some(param)),
+            ApiError::Invalid { param, .. } if param == "method" => ("invalid_method", Some(param)),
+            ApiError::Unknown { param, .. } => ("unknown_parameter", Some(param)),
+            ApiError::Invalid { param, .. } | ApiError::Conflict { param, .. } => ("invalid_value", Some(param)),
+            _ => ("invalid_json_line", None),
+        };
+        Self { code: code.to_owned(), message: error.to_string(), param: param.cloned(), line: Some(line) }
+    }
+
+    /// Of a line that cannot be read at all.
+    pub(crate) fn of_line(line: u64, code: &str, message: impl Into<String>) -> Self {
+        Self { line: Some(line), ..Self::of_batch(code, message) }
+    }
+
+    /// A second line of the same name.
+    pub(crate) fn duplicate(line: u64, custom_id: &str) -> Self {
+        let message = format!("`custom_id` \"{}\" is another line's, too", crate::error::shortened(custom_id));
+        Self { param: Some("custom_id".to_owned()), ..Self::of_line(line, "duplicate_custom_id", message) }
+    }
+
+    /// Of no line in particular.
+    pub(crate) fn of_batch(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into(), param: None, line: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<Item, LineError> {
+        Item::read(7, &Bytes::copy_from_slice(text.as_bytes()), Some("/v1/completions"))
+    }
+
+    #[test]
+    fn a_line_is_a_request() {
+        let read = line(
+            r#" {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"stream": false, "x": [1]}} "#,
+        );
+        let body = Bytes::from_static(br#"{"stream": false, "x": [1]}"#);
+        assert_eq!(read, Ok(Item { line: 7, custom_id: "a".to_owned(), url: "/v1/completions", body }));
+    }
+
+    #[test]
+    fn a_wrong_line_says_what_is_wrong() {
+        for (text, code, param) in [
+            ("{", "invalid_json_line", None),
+            ("[]", "invalid_json_line", None),
+            (
+                r#"{"method": "POST", "url": "/v1/completions", "body": {}}"#,
+                "missing_required_parameter",
+                Some("custom_id"),
+            ),
+            (
+                r#"{"custom_id": "", "method": "POST", "url": "/v1/completions", "body": {}}"#,
+                "invalid_value",
+                Some("custom_id"),
+            ),
+            (
+                r#"{"custom_id": 1, "method": "POST", "url": "/v1/completions", "body": {}}"#,
+                "invalid_value",
+                Some("custom_id"),
+            ),
+            (
+                r#"{"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {}}"#,
+                "invalid_method",
+                Some("method"),
+            ),
+            (
+                r#"{"custom_id": "a", "url": "/v1/completions", "body": {}}"#,
+                "missing_required_parameter",
+                Some("method"),
+            ),
+            (r#"{"custom_id": "a", "method": "POST", "url": "/v1/models", "body": {}}"#, "invalid_url", Some("url")),
+            (
+                r#"{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}"#,
+                "invalid_url",
+                Some("url"),
+            ),
+            (
+                r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions"}"#,
+                "missing_required_parameter",
+                Some("body"),
+            ),
+            (
+                r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": 1}"#,
+                "invalid_value",
+                Some("body"),
+            ),
+            (
+                r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"stream": true}}"#,
+                "invalid_value",
+                Some("body.stream"),
+            ),
+            (
+                r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}, "bodie": 1}"#,
+                "unknown_parameter",
+                Some("bodie"),
+            ),
+        ] {
+            let error = line(text).expect_err(text);
+            assert_eq!((error.code.as_str(), error.param.as_deref(), error.line), (code, param, Some(7)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_window_has_a_unit_and_bounds() {
+        for (text, expected) in [
+            ("24h", Some(86_400)),
+            ("1m", Some(60)),
+            ("30d", Some(2_592_000)),
+            ("31d", None),
+            ("0h", None),
+            ("24", None),
+            ("+1h", None),
+            ("h", None),
+            ("", None),
+            ("1é", None),
+            ("99999999999999999999d", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_request_for_a_batch_is_refused_by_the_name_of_what_is_wrong() {
+        let check = |change: (&str, &str), param: &str| {
+            let mut body = serde_json::json!({
+                "input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h",
+            });
+            body[change.0] = serde_json::from_str(change.1).expect("JSON");
+            let error = BatchRequest::read(body.to_string().as_bytes()).expect_err(change.1);
+            assert!(error.to_string().contains(&format!("`{param}`")), "{error}");
+        };
+        check(("input_file_id", "1"), "input_file_id");
+        check(("input_file_id", "null"), "input_file_id");
+        check(("endpoint", r#""/v1/models""#), "endpoint");
+        check(("completion_window", r#""1s""#), "completion_window");
+        check(("metadata", r#"{"a": 1}"#), "metadata");
+        check(("metadata", &format!(r#"{{"a": "{}"}}"#, "x".repeat(513))), "metadata");
+        check(("output_expires_after", r#"{"anchor": "created_at", "seconds": 1}"#), "output_expires_after.seconds");
+        check(("output_expires_after", r#"{"anchor": "now", "seconds": 3600}"#), "output_expires_after.anchor");
+        check(("windows", "1"), "windows");
+    }
+}

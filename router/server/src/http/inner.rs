@@ -1,0 +1,123 @@
+//! Requests that come from within, as those of a batch: answered by the very handlers that answer clients, on the same terms.
+//!
+//! They yield to clients' requests. Each has a low priority, so it is admitted behind them and preempted before them. Only so many are
+//! under way at once, so that others find slots free. And few of them wait in the engine's queue at a time, since its bounds, and the wait
+//! that it foresees, count all who wait: while more wait than a few, whoever they are, none is sent there, but for one. That one keeps their
+//! turn, which comes in the end however busy the server is (`docs/scheduling.md`, "due").
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt as _;
+use pelton_engine::Failure;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::ServiceExt as _;
+
+use super::{App, around::RequestId, routes, terms};
+use crate::{
+    auth::Tenant,
+    error::{ApiError, EngineError},
+    generate::Serving,
+};
+
+/// Behind every client that does not ask to wait. From 31 on a request is due after 16 minutes, the longest there is.
+const PRIORITY: &str = "100";
+/// Requests in the engine's queue beyond which none of ours joins them: enough that no step runs short of short requests.
+const WAITING_MAX: u64 = 16;
+/// How long a request waits before it looks again how many there are.
+const HOLD: Duration = Duration::from_millis(2);
+/// The longest wait before what was refused for want of room, or while a worker starts, is tried again.
+const RETRY_MAX_S: u32 = 5;
+
+/// See the top of the file.
+pub(crate) struct InnerDoor {
+    router: Router,
+    serving: Arc<Serving>,
+    slots: Arc<Semaphore>,
+    /// Requests that hold a slot.
+    under_way: Arc<AtomicUsize>,
+}
+
+/// The right to have one request under way.
+pub(crate) struct Slot {
+    under_way: Arc<AtomicUsize>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What a request was answered with.
+#[derive(Debug)]
+pub(crate) struct InnerAnswer {
+    pub(crate) status: StatusCode,
+    /// Of the request, as the log has it.
+    pub(crate) request_id: String,
+    /// JSON.
+    pub(crate) body: Bytes,
+}
+
+impl InnerDoor {
+    /// At most `in_flight` requests are under way.
+    pub(crate) fn new(app: &App, in_flight: usize) -> Self {
+        Self {
+            router: routes::inner_router(app),
+            serving: Arc::clone(&app.serving),
+            slots: Arc::new(Semaphore::new(in_flight)),
+            under_way: Arc::default(),
+        }
+    }
+
+    /// The largest body of a request.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.serving.limits.body_bytes
+    }
+
+    /// Waits for its turn: those who wait for slots get them in the order in which they came.
+    pub(crate) async fn slot(&self) -> Slot {
+        let permit = Arc::clone(&self.slots).acquire_owned().await.expect("never closed");
+        while self.under_way.load(Relaxed) > 0 && self.serving.engine.stats().queue.requests >= WAITING_MAX {
+            tokio::time::sleep(HOLD).await;
+        }
+        self.under_way.fetch_add(1, Relaxed);
+        Slot { under_way: Arc::clone(&self.under_way), _permit: permit }
+    }
+
+    /// Answers one request. What is refused for want of room is asked again. `None`: the server ends.
+    pub(crate) async fn ask(&self, url: &'static str, body: Bytes, tenant: u64, _slot: &Slot) -> Option<InnerAnswer> {
+        loop {
+            let id = uuid::Uuid::now_v7().simple().to_string();
+            let mut request = Request::new(Body::from(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = http::Uri::from_static(url);
+            request.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+            request.headers_mut().insert(terms::PRIORITY, header::HeaderValue::from_static(PRIORITY));
+            request.extensions_mut().insert(RequestId(id.clone()));
+            request.extensions_mut().insert(Tenant(tenant));
+            let Ok(response) = self.router.clone().oneshot(request).await;
+            let wait_s = match response.extensions().get::<ApiError>() {
+                Some(ApiError::Engine(EngineError(Failure::ShuttingDown))) => return None,
+                Some(ApiError::Engine(EngineError(Failure::QueueFull { retry_after_s, .. }))) => *retry_after_s,
+                Some(ApiError::Unavailable { retry_after_s, .. }) => *retry_after_s,
+                Some(ApiError::TextQueueFull) => 1,
+                _ => {
+                    let status = response.status();
+                    let body = response.into_body().collect().await.expect("whole answers do not break off").to_bytes();
+                    return Some(InnerAnswer { status, request_id: id, body });
+                }
+            };
+            tokio::time::sleep(Duration::from_secs(wait_s.min(RETRY_MAX_S).into())).await;
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Relaxed);
+    }
+}
