@@ -262,13 +262,16 @@ def test_a_worker_that_dies_is_not_noticed_by_500_texts(embedder: Server, bert: 
     assert embedder.metric("pelton_worker_restarts_total") == 1
 
 
-def test_a_batch_gives_the_vectors_of_single_requests(client: openai.OpenAI, ranking: Server, tmp_path: Path) -> None:
+def test_a_batch_gives_the_vectors_of_single_requests(
+    client: openai.OpenAI, embedder: Server, ranking: Server, tmp_path: Path
+) -> None:
     file = uploaded(client, tmp_path, [request(text, "/v1/embeddings", {"input": text}) for text in TEXTS])
     batch = client.batches.create(input_file_id=file, endpoint="/v1/embeddings", completion_window="24h")
     answers = lines_of(client, done(client, batch).output_file_id)
     for text in TEXTS:
         vector = answers[text]["response"]["body"]["data"][0]["embedding"]
-        assert vector == client.embeddings.create(model="", input=text, encoding_format="float").data[0].embedding
+        alone = client.embeddings.create(model=embedder.model_name, input=text, encoding_format="float")
+        assert vector == alone.data[0].embedding
 
     scoring = client_of(ranking.url)
     for endpoint, body in [
@@ -278,6 +281,6 @@ def test_a_batch_gives_the_vectors_of_single_requests(client: openai.OpenAI, ran
         file = uploaded(scoring, tmp_path, [request("one", endpoint, body)])
         created: Any = {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h"}
         answer = lines_of(scoring, done(scoring, scoring.batches.create(**created)).output_file_id)["one"]["response"]
-        alone = ranking.post(endpoint, body).json()
+        single = ranking.post(endpoint, body).json()
         for part in ("data", "results"):
-            assert answer["body"].get(part) == alone.get(part)
+            assert answer["body"].get(part) == single.get(part)
