@@ -10,7 +10,10 @@ use pelton_grammar::Compiler;
 use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, PoolError, Tokenizer};
 use tokio::sync::watch;
 
-use super::{constrain, options::ModelFacts};
+use super::{
+    constrain,
+    options::{ModelFacts, Options},
+};
 use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
@@ -177,6 +180,22 @@ impl Serving {
             defaults: &self.checkpoint.defaults,
             limits: &self.limits,
         }
+    }
+
+    /// Checks what a request that is not answered here asks for, as far as it is known of a model that may still load.
+    pub(crate) fn check_options(&self, options: &Options, is_chat: bool, echo: bool) -> Result<(), ApiError> {
+        let loaded = self.status.borrow().model.as_ref().map(|model| model.vocab_size);
+        let facts = ModelFacts {
+            vocab_size: loaded.or(self.checkpoint.vocab_size).unwrap_or(u32::MAX),
+            max_model_len: self.max_model_len().unwrap_or(u32::MAX),
+            eos_ids: &self.checkpoint.eos_ids,
+            defaults: &self.checkpoint.defaults,
+            limits: &self.limits,
+        };
+        options.sampling(&facts, 0)?;
+        options.stop_ids(false, &facts)?;
+        options.check_rest(&facts)?;
+        options.max_tokens(0, is_chat, echo, &facts).map(drop)
     }
 
     /// 0 without a salt, so that requests without one share their blocks.

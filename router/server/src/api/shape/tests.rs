@@ -35,7 +35,9 @@ pub(super) fn note(shape: &Shape) {
 /// Objects of a shape: with what they need alone, and with each other field in each of its kinds.
 fn instances(shape: &'static Shape) -> Vec<Value> {
     let first = |field: &'static Field| (field.name.to_owned(), samples(&field.kind).swap_remove(0));
-    let least: Map<String, Value> = shape.fields().filter(|field| field.is_needed).map(first).collect();
+    // A chat's message has content or calls, which no table says: without, nothing behind the messages would be read.
+    let is_least = |field: &&Field| field.is_needed || (shape.name, field.name) == ("ChatMessage", "content");
+    let least: Map<String, Value> = shape.fields().filter(is_least).map(first).collect();
     let with = |name: &str, value: Value| {
         let mut members = least.clone();
         members.insert(name.to_owned(), value);
@@ -120,7 +122,16 @@ fn what_is_described_is_parsed() {
             }
         }
     }
-    // A result is read where its call stands before it.
+    // Choices are read to their end where they name a tool, and a result is where its call stands before it.
+    let chosen = json!({
+        "input": "a", "tools": [{ "type": "function", "name": "f" }], "tool_choice": { "type": "function", "name": "f" }
+    });
+    ResponsesRequest::read(chosen.to_string().as_bytes()).map(drop).expect("right");
+    let chosen = json!({
+        "max_tokens": 1, "messages": [{ "role": "user", "content": "a" }],
+        "tools": [{ "name": "f", "input_schema": {} }], "tool_choice": { "type": "tool", "name": "f" }
+    });
+    MessagesRequest::read(chosen.to_string().as_bytes()).expect("right");
     let call = json!({ "type": "tool_use", "id": "1", "name": "f", "input": {} });
     let result = json!({ "type": "tool_result", "tool_use_id": "1" });
     let of = |role: &str, block: Value| json!({ "role": role, "content": [block] });
