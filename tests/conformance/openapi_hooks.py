@@ -59,8 +59,6 @@ MORE_THAN_A_FIELD = [
 # What a schema refuses and a server may take.
 NO_MISTAKES = [
     "in header - object with unexpected properties",
-    # Its bound is the largest number of 32 bits, to which the next ones of 64 bits are rounded.
-    "repetition_penalty: Value greater than maximum",
 ]
 FEW_TOKENS = 6
 LIMITS = {"/v1/chat/completions": ("max_completion_tokens", "max_tokens"), "/v1/responses": ("max_output_tokens",)}

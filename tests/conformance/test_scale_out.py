@@ -69,6 +69,7 @@ def test_a_stream_of_tokens_adds_up_to_the_whole_answer(demo: Server) -> None:
     [
         ("/v1/completions/render", {"prompt": "a", "temperature": 3}, "temperature"),
         ("/v1/completions/render", {"prompt": "a", "max_tokens": 1 << 30}, "max_tokens"),
+        ("/v1/completions/render", {"prompt": [[1 << 30]]}, "prompt"),
         ("/v1/chat/completions/render", {**CHAT, "top_p": 2}, "top_p"),
         ("/v1/chat/completions/render", {**CHAT, "max_completion_tokens": 0}, "max_completion_tokens"),
     ],
