@@ -65,6 +65,24 @@ def test_a_stream_of_tokens_adds_up_to_the_whole_answer(demo: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/completions/render", {"prompt": "a", "temperature": 3}, "temperature"),
+        ("/v1/completions/render", {"prompt": "a", "max_tokens": 1 << 30}, "max_tokens"),
+        ("/v1/completions/render", {"prompt": [[1 << 30]]}, "prompt"),
+        ("/v1/chat/completions/render", {**CHAT, "top_p": 2}, "top_p"),
+        ("/v1/chat/completions/render", {**CHAT, "max_completion_tokens": 0}, "max_completion_tokens"),
+    ],
+)
+def test_what_would_not_be_answered_is_not_rendered(
+    demo: Server, path: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = demo.post(path, fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"token_ids": []}, "token_ids"),

@@ -151,7 +151,7 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
     if let Some(regex) = outputs.text("regex")? {
         all.push(Constrained { constraint: Constraint::Regex(regex), param: outputs.at("regex") });
     }
-    if let Some(texts) = outputs.read("choice", "a list of texts")? {
+    if let Some(texts) = read_choice(outputs, "choice")? {
         all.push(Constrained { constraint: Constraint::Choice(texts), param: outputs.at("choice") });
     }
     if let Some(grammar) = outputs.text("grammar")? {
@@ -163,6 +163,14 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
     Ok(())
 }
 
+fn read_choice(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<String>>, ApiError> {
+    let allowed = "a list of at least one text";
+    match fields.read::<Vec<String>>(name, allowed)? {
+        Some(texts) if texts.is_empty() => Err(ApiError::invalid(fields.at(name), "an empty list", allowed)),
+        texts => Ok(texts),
+    }
+}
+
 /// The names that clients of older servers send.
 fn read_guided(fields: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Result<(), ApiError> {
     if let Some(raw) = fields.raw("guided_json") {
@@ -171,7 +179,7 @@ fn read_guided(fields: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Result<()
     if let Some(regex) = fields.text("guided_regex")? {
         all.push(Constrained { constraint: Constraint::Regex(regex), param: fields.at("guided_regex") });
     }
-    if let Some(texts) = fields.read("guided_choice", "a list of texts")? {
+    if let Some(texts) = read_choice(fields, "guided_choice")? {
         all.push(Constrained { constraint: Constraint::Choice(texts), param: fields.at("guided_choice") });
     }
     if let Some(grammar) = fields.text("guided_grammar")? {
@@ -285,6 +293,8 @@ mod tests {
                 "structured_outputs.structural_tag.structures",
             ),
             (json!({ "structured_outputs": { "structural_tag": "{" } }), "structured_outputs.structural_tag"),
+            (json!({ "structured_outputs": { "choice": [] } }), "structured_outputs.choice"),
+            (json!({ "guided_choice": [] }), "guided_choice"),
             // B:SO2
             (json!({ "structured_outputs": { "regex": "a", "grammar": "b" } }), "structured_outputs.grammar"),
             (json!({ "response_format": { "type": "json_object" }, "guided_regex": "a" }), "guided_regex"),

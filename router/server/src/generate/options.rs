@@ -38,8 +38,8 @@ pub(crate) mod bounds {
     /// Above 0.
     pub(crate) const TOP_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
     pub(crate) const MIN_P: RangeInclusive<f32> = 0.0..=1.0;
-    /// Above 0.
-    pub(crate) const REPETITION_PENALTY: RangeInclusive<f32> = f32::MIN_POSITIVE..=f32::MAX;
+    /// Logits are divided by it or multiplied: beyond this they could leave 32 bits, which would look like a broken worker.
+    pub(crate) const REPETITION_PENALTY: RangeInclusive<f32> = 0.001..=1000.0;
     /// For presence and for frequency.
     pub(crate) const PENALTY: RangeInclusive<f32> = -2.0..=2.0;
     pub(crate) const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
@@ -159,7 +159,12 @@ impl Options {
         integer("top_k", top_k, bounds::TOP_K, "-1 or 0 (all tokens), or at least 1")?;
         number("top_p", sampling.top_p, bounds::TOP_P, "a number above 0, at most 1")?;
         number("min_p", sampling.min_p, bounds::MIN_P, "a number from 0 to 1")?;
-        number("repetition_penalty", sampling.repetition_penalty, bounds::REPETITION_PENALTY, "a number above 0")?;
+        number(
+            "repetition_penalty",
+            sampling.repetition_penalty,
+            bounds::REPETITION_PENALTY,
+            "a number from 0.001 to 1000",
+        )?;
         number("presence_penalty", sampling.presence_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         number("frequency_penalty", sampling.frequency_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         self.check_logit_bias(facts)?;
@@ -356,6 +361,8 @@ mod tests {
         check(|o| o.min_p = Some(1.1), Some("min_p"));
         check(|o| o.repetition_penalty = Some(0.0), Some("repetition_penalty"));
         check(|o| o.repetition_penalty = Some(f32::INFINITY), Some("repetition_penalty"));
+        check(|o| o.repetition_penalty = Some(f32::MIN_POSITIVE), Some("repetition_penalty"));
+        check(|o| o.repetition_penalty = Some(0.001), None);
         check(|o| o.presence_penalty = Some(-2.5), Some("presence_penalty"));
         check(|o| o.frequency_penalty = Some(2.5), Some("frequency_penalty"));
         check(|o| o.logprobs = Some(20), None);

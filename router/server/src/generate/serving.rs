@@ -10,7 +10,10 @@ use pelton_grammar::Compiler;
 use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, PoolError, Tokenizer};
 use tokio::sync::watch;
 
-use super::{constrain, options::ModelFacts};
+use super::{
+    Prompt, Request, constrain,
+    options::{ModelFacts, in_vocabulary},
+};
 use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
@@ -177,6 +180,28 @@ impl Serving {
             defaults: &self.checkpoint.defaults,
             limits: &self.limits,
         }
+    }
+
+    /// Checks what a request that is not answered here asks for, as far as it is known of a model that may still load.
+    pub(crate) fn check_unanswered(&self, request: &Request, is_chat: bool) -> Result<(), ApiError> {
+        let loaded = self.status.borrow().model.as_ref().map(|model| model.vocab_size);
+        let facts = ModelFacts {
+            vocab_size: loaded.or(self.checkpoint.vocab_size).unwrap_or(u32::MAX),
+            max_model_len: self.max_model_len().unwrap_or(u32::MAX),
+            eos_ids: &self.checkpoint.eos_ids,
+            defaults: &self.checkpoint.defaults,
+            limits: &self.limits,
+        };
+        for prompt in &request.prompts {
+            if let Prompt::Ids(ids) = prompt {
+                ids.iter().try_for_each(|&id| in_vocabulary("prompt", id, &facts))?;
+            }
+        }
+        let options = &request.options;
+        options.sampling(&facts, 0)?;
+        options.stop_ids(false, &facts)?;
+        options.check_rest(&facts)?;
+        options.max_tokens(0, is_chat, request.echo, &facts).map(drop)
     }
 
     /// 0 without a salt, so that requests without one share their blocks.

@@ -24,6 +24,7 @@ pub(super) async fn render_completions(
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
     let asked = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
+    serving.check_unanswered(&asked.request, false)?;
     let prompts = serving.tokenize(asked.request.prompts, false).await?;
     Ok(Json(prompts.iter().map(Rendered::new).collect()))
 }
@@ -34,6 +35,7 @@ pub(super) async fn render_chat(
 ) -> Result<Json<Rendered>, ApiError> {
     let asked = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
+    serving.check_unanswered(&asked.request, true).map_err(|error| asked.renamed(error))?;
     let prompts = serving.tokenize(asked.request.prompts, false).await?;
     let prompt = prompts.first().expect("a chat is one prompt");
     Ok(Json(Rendered::new(prompt)))

@@ -55,7 +55,9 @@ fn instances(shape: &'static Shape, is_within_itself: bool) -> Vec<Value> {
 /// With what it needs alone.
 fn least(shape: &'static Shape) -> Map<String, Value> {
     let first = |field: &'static Field| (field.name.to_owned(), first(&field.kind));
-    shape.fields().filter(|field| field.is_needed).map(first).collect()
+    // A chat's message has content or calls, which no table says: without, nothing behind the messages would be read.
+    let is_least = |field: &&Field| field.is_needed || (shape.name, field.name) == ("ChatMessage", "content");
+    shape.fields().filter(is_least).map(first).collect()
 }
 
 fn first(kind: &'static Kind) -> Value {
@@ -148,7 +150,16 @@ fn what_is_described_is_parsed() {
             }
         }
     }
-    // A result is read where its call stands before it.
+    // Choices are read to their end where they name a tool, and a result is where its call stands before it.
+    let chosen = json!({
+        "input": "a", "tools": [{ "type": "function", "name": "f" }], "tool_choice": { "type": "function", "name": "f" }
+    });
+    ResponsesRequest::read(chosen.to_string().as_bytes()).map(drop).expect("right");
+    let chosen = json!({
+        "max_tokens": 1, "messages": [{ "role": "user", "content": "a" }],
+        "tools": [{ "name": "f", "input_schema": {} }], "tool_choice": { "type": "tool", "name": "f" }
+    });
+    MessagesRequest::read(chosen.to_string().as_bytes()).expect("right");
     let call = json!({ "type": "tool_use", "id": "1", "name": "f", "input": {} });
     let result = json!({ "type": "tool_result", "tool_use_id": "1" });
     let of = |role: &str, block: Value| json!({ "role": role, "content": [block] });

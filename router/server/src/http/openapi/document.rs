@@ -118,7 +118,7 @@ impl Writer {
             Answer::Text(media) => json!({ media: { "schema": { "type": "string" } } }),
             Answer::Json(of) => json!({ "application/json": { "schema": schema_of(&mut self.answers, of) } }),
             Answer::JsonOrEvents(of, event, about) => {
-                let mut events = json!({ "schema": { "type": "string", "description": about } });
+                let mut events = json!({ "schema": { "description": about } });
                 if let Some(of) = event {
                     events["x-event-schema"] = schema_of(&mut self.answers, of);
                 }
