@@ -119,7 +119,8 @@ class Compared:
         shared, own, output = SCENARIOS[scenario]
         if not peer.takes_ids:
             cell = Cell(str(start.checkpoint), shared, own, output, concurrency, seed)
-            return measure(url, cell, words_of(start.checkpoint))
+            # It goes by its path there; results name it as all others do.
+            return {**measure(url, cell, words_of(start.checkpoint)), "model": start.name}
         sizes = f"{shared}+{own}/{output}" if shared else f"{own}/{output}"
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
             command = [
