@@ -102,7 +102,7 @@ def test_an_answer_is_explained_if_it_was_asked_for(server: Server) -> None:
     assert last["usage"]
     assert explained["choices"] == []
     assert len(explained["pelton"]["explanations"]) == 2
-    assert explained["pelton"]["explanations"][0]["not_cached"]["known_under_another_salt"]
+    assert not any("salt" in name for name in explained["pelton"]["explanations"][0]["not_cached"])
     assert server.post("/v1/completions", body, headers={"x-explain": "yes"}).status_code == 400
 
 

@@ -87,6 +87,11 @@ impl NextStep {
         self.keeps_half = true;
     }
 
+    /// What follows are long prompts: one of them gets on by `CHUNK_MIN` tokens, whatever short ones have had.
+    pub(crate) fn begin_long(&mut self) {
+        self.has_prompt = false;
+    }
+
     pub(crate) fn keep_nothing(&mut self) {
         (self.kept, self.keeps_half) = (0, false);
     }

@@ -1,9 +1,9 @@
 //! The requests that wait, in the order in which they are to be served.
 //!
 //! First those that are *urgent*: half of the time until their deadline has passed; the nearest deadline comes first, whoever
-//! asks. And those that are *due*: they have waited for all the patience that their priority asks of them, so nobody waits for
-//! ever behind more important ones. While there are both, they take turns, so neither can starve the other. Then by priority,
-//! smaller first. Within due and priority, first those that have run before (preempted, or their worker was lost), by their
+//! asks. They take turns with all others: a deadline is a wish that anybody may have. Of the others first those that are *due*: they have
+//! waited for all the patience that their priority asks of them, so nobody waits for ever behind more important ones. But more important
+//! ones have three turns of four, so that a backlog holds them up no more than that. Then by priority, smaller first. Within due and priority, first those that have run before (preempted, or their worker was lost), by their
 //! place; then by fair shares: the tenant that was served fewest tokens, of its users the one that was served fewest, of that
 //! user's requests, and among equals, the first place. Of those that are due a tenant's are served as they became due, whoever
 //! its users are: a user is a name that anybody may make up, and new ones would go before an old one for ever. A share is
@@ -12,7 +12,7 @@
 //! Shares bound what others get and not how long one waits: a tenant that is served much elsewhere could keep its own old request
 //! behind those of all others. So those that are due stand in a line, too, as they became due or came back, and every eighth of
 //! their turns is that of the first in line, whoever asks. Before a request that is due, whatever comes, no more are served than
-//! sixteen times those that were in line before it, and sixteen (`queue/bound.rs`).
+//! 64 times those that were in line before it, and 64 (`queue/bound.rs`).
 //!
 //! A request that is passed over is taken out and put back as it was: it keeps its place ahead of later ones. B:SC1.
 //! Never here: what a request needs, or whether there is room for it. Every call is O(log n).
@@ -29,6 +29,10 @@ use crate::{Micros, Party};
 pub(crate) const PATIENCE: Micros = Micros(30_000_000);
 /// Of so many turns of those that are due one is that of the first in line.
 const TURNS_PER_LINE: u32 = 8;
+/// So many turns more important requests have before one that is due has one.
+const TURNS_OF_IMPORTANT: u32 = 3;
+/// Priorities from minus this to this are all told apart; beyond, those of the same power of two share a class.
+const EXACT: i32 = 128;
 /// A priority above 0 multiplies it by so much more, up to this bound: 32 × 30 s = 16 min.
 const PATIENCE_FACTOR_MAX: u64 = 32;
 
@@ -47,7 +51,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// Of a request that comes into the queue.
     pub(crate) fn new(key: RequestKey, place: Place, party: Party, deadline: Option<Micros>, has_run: bool) -> Self {
-        Self { key, place, party, deadline, has_run, class: Class::Priority(place.priority), number: 0 }
+        Self { key, place, party, deadline, has_run, class: Class::Priority(level(place.priority)), number: 0 }
     }
 
     /// Its place among those that run, once it is let in. One that has risen keeps that: it stands before all that have not, however
@@ -59,30 +63,47 @@ impl Ticket {
         }
     }
 
-    /// When it rises, and to which class.
-    fn rise(&self) -> (Micros, Class) {
+    /// When it rises next, and to which class.
+    fn rise(&self) -> Option<(Micros, Class)> {
         let arrival = self.place.arrival.0;
-        match self.deadline {
-            Some(deadline) => (Micros(arrival + deadline.0.saturating_sub(arrival) / 2), Class::Urgent),
-            None => {
-                let above = u64::try_from(self.place.priority).unwrap_or(0);
-                let patience = PATIENCE.0 * (above + 1).min(PATIENCE_FACTOR_MAX);
-                (Micros(arrival.saturating_add(patience)), Class::Due)
+        let urgent = self.deadline.map(|deadline| Micros(arrival + deadline.0.saturating_sub(arrival) / 2));
+        let urgent = urgent.map(|at| (at, Class::Urgent));
+        match self.class {
+            Class::Urgent => None,
+            Class::Due => urgent,
+            Class::Priority(_) => {
+                let due = (self.due_since(), Class::Due);
+                Some(urgent.filter(|(at, _)| *at <= due.0).unwrap_or(due))
             }
         }
+    }
+
+    /// When all the patience is over that its priority asks of it.
+    fn due_since(&self) -> Micros {
+        let above = u64::try_from(self.place.priority).unwrap_or(0);
+        let patience = PATIENCE.0 * (above + 1).min(PATIENCE_FACTOR_MAX);
+        Micros(self.place.arrival.0.saturating_add(patience))
     }
 
     fn rank(&self) -> Rank {
         match self.class {
             Class::Urgent => Rank::Hurried(self.deadline.expect("what is urgent has a deadline"), self.place),
             _ if self.has_run => Rank::HasRun(self.place),
-            Class::Due => Rank::Fair(self.rise().0, self.place),
+            Class::Due => Rank::Fair(self.due_since(), self.place),
             Class::Priority(_) => Rank::Fair(Micros(0), self.place),
         }
     }
 }
 
-/// Requests are served class by class, but for the first two, which take turns.
+/// Which class a priority belongs to: there are few, since each costs something when a share changes.
+fn level(priority: i32) -> i32 {
+    match priority {
+        _ if priority.unsigned_abs() <= EXACT.unsigned_abs() => priority,
+        _ => priority.signum() * (EXACT + 1 + i32::try_from(priority.unsigned_abs().ilog2()).expect("below 32")),
+    }
+}
+
+/// Requests are served class by class, but for turns: see the top of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Class {
     Urgent,
@@ -118,7 +139,8 @@ pub(crate) struct Queue {
     to_rise: BTreeSet<(Micros, Place)>,
     line: BTreeSet<(u64, Place)>, // of those that are due
     urgent_had_its_turn: bool,
-    due_turns: u32, // since the first in line had its turn
+    due_turns: u32,       // since the first in line had its turn
+    important_turns: u32, // since one that is due had its turn, at most `TURNS_OF_IMPORTANT`
 }
 
 /// Those of one class.
@@ -145,9 +167,7 @@ impl Queue {
     /// Enters a request, new or come back or passed over. If its time to rise has come, the next `age` will see it; one that has risen
     /// stays where it was.
     pub(crate) fn insert(&mut self, ticket: Ticket, shares: &Shares) {
-        if matches!(ticket.class, Class::Priority(_)) {
-            self.to_rise.insert((ticket.rise().0, ticket.place));
-        }
+        self.to_rise.extend(ticket.rise().map(|(at, _)| (at, ticket.place)));
         self.enter(&ticket, shares);
         let before = self.tickets.insert(ticket.place, ticket);
         assert!(before.is_none(), "{:?} waits once", ticket.place);
@@ -156,7 +176,9 @@ impl Queue {
     /// Takes a request out. None: it does not wait.
     pub(crate) fn remove(&mut self, place: Place, shares: &Shares) -> Option<Ticket> {
         let ticket = self.tickets.remove(&place)?;
-        self.to_rise.remove(&(ticket.rise().0, place));
+        if let Some((at, _)) = ticket.rise() {
+            self.to_rise.remove(&(at, place));
+        }
         self.leave(&ticket, shares);
         Some(ticket)
     }
@@ -166,15 +188,18 @@ impl Queue {
         self.remove(self.first_place()?, shares)
     }
 
-    /// One of this class was served: of the first two, the other one is next.
+    /// One of this class has had its turn.
     pub(crate) fn served(&mut self, class: Class) {
         match class {
             Class::Urgent => self.urgent_had_its_turn = true,
             Class::Due => {
-                self.urgent_had_its_turn = false;
+                (self.urgent_had_its_turn, self.important_turns) = (false, 0);
                 self.due_turns = (self.due_turns + 1) % TURNS_PER_LINE;
             }
-            Class::Priority(_) => {}
+            Class::Priority(_) => {
+                self.urgent_had_its_turn = false;
+                self.important_turns = (self.important_turns + 1).min(TURNS_OF_IMPORTANT);
+            }
         }
     }
 
@@ -184,11 +209,18 @@ impl Queue {
     }
 
     fn first_place(&self) -> Option<Place> {
-        let (&first, _) = self.classes.first_key_value()?;
-        let class = if self.urgent_had_its_turn && !self.line.is_empty() { Class::Due } else { first };
-        let in_line = self.line.first().filter(|_| class == Class::Due && self.due_turns == 0);
-        let place = in_line.map_or_else(|| self.classes[&class].first(), |(_, place)| Some(place));
-        Some(*place.expect("an empty class is removed"))
+        let (urgent, others) = (self.classes.get(&Class::Urgent).and_then(Ranks::first), self.first_of_others());
+        if self.urgent_had_its_turn { others.or(urgent) } else { urgent.or(others) }.copied()
+    }
+
+    /// Of those that are not urgent.
+    fn first_of_others(&self) -> Option<&Place> {
+        let important = self.classes.range(Class::Priority(i32::MIN)..).next().and_then(|(_, ranks)| ranks.first());
+        let in_line = self.line.first().map(|(_, place)| place).filter(|_| self.due_turns == 0);
+        let due = in_line.or_else(|| self.classes.get(&Class::Due)?.first());
+        let Some((due, important)) = due.zip(important) else { return due.or(important) };
+        let has_turn = important.priority < due.priority && self.important_turns < TURNS_OF_IMPORTANT;
+        Some(if has_turn { important } else { due })
     }
 
     /// Lets those rise whose time has come. The numbers in line go on from `number`.
@@ -200,7 +232,9 @@ impl Queue {
             let ticket = self.tickets[&place];
             self.leave(&ticket, shares);
             *number += 1;
-            let risen = Ticket { class: ticket.rise().1, number: *number, ..ticket };
+            let (_, class) = ticket.rise().expect("it stands among those that do");
+            let risen = Ticket { class, number: *number, ..ticket };
+            self.to_rise.extend(risen.rise().map(|(at, _)| (at, place)));
             self.enter(&risen, shares);
             self.tickets.insert(place, risen);
         }
@@ -269,9 +303,10 @@ impl Queue {
                 }
             });
             assert_eq!(self.line.contains(&(ticket.number, ticket.place)), ticket.class == Class::Due, "{ticket:?}");
-            let is_to_rise = self.to_rise.contains(&(ticket.rise().0, ticket.place));
-            assert_eq!(matches!(ticket.class, Class::Priority(_)), is_to_rise, "{ticket:?}");
+            assert!(ticket.rise().is_none_or(|(at, _)| self.to_rise.contains(&(at, ticket.place))), "{ticket:?}");
         }
+        let to_rise = self.tickets.values().filter(|ticket| ticket.rise().is_some()).count();
+        assert_eq!(to_rise, self.to_rise.len());
     }
 }
 
@@ -314,12 +349,57 @@ mod tests {
         assert_eq!(order(&tickets, Micros(20)), [5, 4, 3, 2, 1]);
     }
 
+    /// The order in which tickets are served, aged until `now`, if nobody is charged.
+    fn served(tickets: &[Ticket], now: Micros) -> Vec<u64> {
+        let (mut queue, mut shares) = (Queue::default(), Shares::default());
+        for &ticket in tickets {
+            shares.enter(ticket.party);
+            queue.insert(ticket, &shares);
+        }
+        queue.age(now, &mut 0, &shares);
+        let mut served = Vec::new();
+        while let Some(ticket) = queue.pop_first(&shares) {
+            queue.served(ticket.class);
+            queue.check(&shares);
+            served.push(ticket.place.id.0);
+        }
+        served
+    }
+
     #[test]
-    fn whoever_has_waited_for_all_its_patience_goes_before_more_important_ones() {
-        let tickets = [ticket(1, 2, 0, 0), ticket(2, 0, 1_000, 0), ticket(3, -5, PATIENCE.0 * 3 - 1, 0)];
-        assert_eq!(order(&tickets, Micros(PATIENCE.0)), [3, 2, 1]);
-        assert_eq!(order(&tickets, Micros(PATIENCE.0 + 1_000)), [2, 3, 1], "2 is due");
-        assert_eq!(order(&tickets, Micros(PATIENCE.0 * 3)), [2, 1, 3], "1 too: its patience is three times as long");
+    fn whoever_has_waited_for_all_its_patience_goes_before_all_but_more_important_ones_which_have_three_turns_of_four()
+    {
+        let fresh = |id, priority| ticket(id, priority, PATIENCE.0 * 2, 0);
+        let tickets =
+            [ticket(1, 2, 0, 0), ticket(2, 0, 1_000, 0), fresh(3, 0), fresh(4, 3), fresh(5, -9), fresh(6, -5)];
+        let more = [7, 8].map(|id| fresh(id, -2));
+        let tickets: Vec<Ticket> = tickets.into_iter().chain(more).collect();
+        let now = Micros(PATIENCE.0 * 2 + 1);
+        assert_eq!(served(&tickets, now), [5, 6, 7, 2, 8, 3, 1, 4], "2 is due");
+        let now = Micros(PATIENCE.0 * 3 - 1);
+        assert_eq!(served(&tickets[..4], now), [2, 3, 1, 4], "3 and 4 are more important than 1, and 1 is not due");
+        assert_eq!(served(&[tickets[0], tickets[3]], Micros(PATIENCE.0 * 3)), [1, 4], "now it is");
+    }
+
+    #[test]
+    fn priorities_that_are_far_out_share_classes_and_keep_their_order() {
+        let priorities = [i32::MIN, -3_000, -2_900, -128, 0, 128, 2_900, 3_000, i32::MAX];
+        let levels: Vec<i32> = priorities.iter().map(|&priority| level(priority)).collect();
+        assert!(levels.is_sorted() && levels[1] == levels[2] && levels[6] == levels[7], "{levels:?}");
+        assert!((-4_000..4_000).map(level).is_sorted());
+        let tickets: Vec<Ticket> = (0..9).rev().map(|at| ticket(at as u64, priorities[at], 0, 0)).collect();
+        assert_eq!(served(&tickets, Micros(0)), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_deadline_that_is_far_away_takes_nobodys_patience() {
+        let far = with(PATIENCE.0 * 100, ticket(1, 0, 0, 0));
+        assert_eq!(served(&[far, ticket(2, 0, 1, 0)], Micros(PATIENCE.0)), [1, 2]);
+        assert_eq!(served(&[far, ticket(2, -1, PATIENCE.0, 0)], Micros(PATIENCE.0)), [2, 1]);
+        let important: Vec<Ticket> = (2..8).map(|id| ticket(id, -1, PATIENCE.0, 0)).collect();
+        let all: Vec<Ticket> = [far].into_iter().chain(important).collect();
+        assert_eq!(served(&all, Micros(PATIENCE.0)), [2, 3, 4, 1, 5, 6, 7], "it is due");
+        assert_eq!(served(&all, Micros(PATIENCE.0 * 50))[0], 1, "it is urgent");
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl Core {
     /// Plans rows for what does not fit one step.
     pub(crate) fn plan_long_prompts(&mut self, group: GroupId, prompts: Prompts, next: &mut NextStep) {
         next.keep_nothing();
+        next.begin_long();
         if prompts.has_long {
             self.plan_rows(group, RowKind::LongPrompt, None, next);
         }

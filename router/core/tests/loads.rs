@@ -214,6 +214,55 @@ fn whatever_comes_nobody_waits_for_much_longer_than_its_patience() {
 }
 
 #[test]
+fn a_backlog_that_has_waited_for_long_holds_up_no_more_important_request() {
+    let mut random = Random(21);
+    let mut asked: Vec<Asked> =
+        (0..2_600).map(|at| Asked::new(at, text(&mut random, 300), 150 + random.within(0, 100))).collect();
+    for at in 0..35_u64 {
+        asked.push(Asked { priority: -10, ..Asked::new(2_000_000 + at * 4_000_000, text(&mut random, 300), 20) });
+    }
+    let mut load = Load::new(CoreConfig { max_running: 16, ..config() }, 1, 16_384, machine);
+    load.run(asked);
+    let longest = percentile(&load.first_tokens(|asked| asked.priority < 0), 100);
+    assert!(load.end() > 140_000_000, "there was a backlog all the while: {}", load.end());
+    assert!(longest < 3_000_000, "{longest} us");
+}
+
+#[test]
+fn a_tenant_that_sets_deadlines_gets_no_more_than_half() {
+    let mut random = Random(22);
+    let asked: Vec<Asked> = (0..1_500)
+        .map(|at| Asked {
+            party: Party { tenant: at % 2, user: 0 },
+            deadline_after: (at % 2 == 1).then_some(110_000_000),
+            ..Asked::new(at, text(&mut random, 300), 150 + random.within(0, 100))
+        })
+        .collect();
+    let mut load = Load::new(CoreConfig { max_running: 16, ..config() }, 1, 16_384, machine);
+    load.run(asked.clone());
+    // From 55 s on all of tenant 1 is in a hurry.
+    let served = |tenant| {
+        let of = asked.iter().zip(&load.seen).filter(|(asked, _)| asked.party.tenant == tenant);
+        of.filter(|(_, seen)| (60_000_000..80_000_000).contains(&seen.tokens[0])).count()
+    };
+    let (calm, hurried) = (served(0), served(1));
+    assert!(calm + hurried > 200 && hurried * 10 <= calm * 12, "{calm} and {hurried}");
+}
+
+#[test]
+fn a_long_prompt_gets_on_where_the_target_cannot_be_reached() {
+    let mut random = Random(23);
+    let mut asked = vec![Asked::new(0, text(&mut random, 300), 4_000)];
+    asked.push(Asked::new(1_000_000, text(&mut random, 6_000), 4));
+    asked.extend((0..2_000).map(|at| Asked::new(1_000_000 + at * 9_000, text(&mut random, 60), 2)));
+    asked.sort_by_key(|asked| asked.arrival);
+    let mut load = Load::new(CoreConfig { itl_target_us: Some(3_000), ..config() }, 1, 16_384, machine);
+    load.run(asked);
+    let long = percentile(&load.first_tokens(|asked| asked.prompt.len() == 6_000), 100);
+    assert!(long < 6_000_000, "{long} us");
+}
+
+#[test]
 fn a_tenant_that_floods_the_queue_does_not_slow_down_one_that_asks_now_and_then() {
     let mut asked = chats(1_500, 20_000.0);
     for (at, asked) in asked.iter_mut().enumerate() {

@@ -10,6 +10,7 @@
 //! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
 
+mod ahead;
 mod pack;
 mod quantized;
 mod source;

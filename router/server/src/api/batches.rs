@@ -91,8 +91,6 @@ impl BatchRequest {
             .ok_or_else(|| ApiError::Missing { param: "endpoint".to_owned(), allowed: ENDPOINT })?;
         const WINDOW: &str = "a time from 1m to 30d, such as \"24h\"";
         let completion_window: String = fields.need("completion_window", WINDOW)?;
-        let window_s = seconds(&completion_window)
-            .ok_or_else(|| ApiError::invalid("completion_window", format_args!("{completion_window:?}"), WINDOW))?;
         let metadata: Option<HashMap<String, String>> = fields.read("metadata", "an object from texts to texts")?;
         if let Some(metadata) = &metadata {
             let (pairs, name, value) = METADATA;
@@ -109,6 +107,8 @@ impl BatchRequest {
             expiry.finish(&EXPIRY)?;
         }
         fields.finish(&BATCH)?;
+        let window_s = seconds(&completion_window)
+            .ok_or_else(|| ApiError::invalid("completion_window", format_args!("{completion_window:?}"), WINDOW))?;
         Ok(Self { input_file_id, endpoint, completion_window, window_s, metadata, output_lifetime_s })
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn json(told: &Explanation) -> Value {
             "new_tokens": told.new_tokens(),
             "evicted_tokens": told.missed.evicted,
             "too_short_tokens": told.missed.too_short,
-            "known_under_another_salt": told.missed.has_other_salt,
+            // Whether it is known under another salt is for the operator's replay alone: a salt is there so that nobody can ask.
         },
         "completion_tokens": told.drawn,
         "drafts": { "computed": told.drafted, "accepted": told.accepted },

@@ -6,6 +6,7 @@ use super::QuantizedWeight;
 use super::activations::{Float, Head, Int8, Quad};
 use super::pack::Layout;
 use super::scheme::{Activations, Bits};
+use crate::linear::ahead::{Ahead, NextPiece, Nothing};
 use crate::linear::{GROUP_ROWS, Rows};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::part;
@@ -123,21 +124,17 @@ impl Panels<'_> {
             let to = layout.segments.min(from + step);
             let size = layout.segment_vectors();
             let (codes, _) = panel[from * size..to * size].as_chunks::<C>();
-            for block in blocks.clone() {
+            for (pass, block) in blocks.clone().enumerate() {
                 let rows = self.rows.block(block);
                 let (count, quads) = (rows.len(), layout.quads);
                 let x = &packed[rows.start * layout.segments * quads..][from * quads * count..to * quads * count];
                 let heads = &self.heads[rows.start * layout.segments..][from * count..to * count];
                 let piece = Piece { layout, zero, codes, x, heads };
                 let sums = &mut sums[rows.start - start..rows.end - start];
-                match count {
-                    1 => tile::<S, W, Q, 1, C>(simd, piece, sums),
-                    2 => tile::<S, W, Q, 2, C>(simd, piece, sums),
-                    3 => tile::<S, W, Q, 3, C>(simd, piece, sums),
-                    4 => tile::<S, W, Q, 4, C>(simd, piece, sums),
-                    5 => tile::<S, W, Q, 5, C>(simd, piece, sums),
-                    6 => tile::<S, W, Q, 6, C>(simd, piece, sums),
-                    other => unreachable!("no class takes {other} rows at once"),
+                if blocks.len() == 1 {
+                    tile_of::<S, W, Q, C>(simd, count, piece, sums, Nothing);
+                } else {
+                    tile_of::<S, W, Q, C>(simd, count, piece, sums, NextPiece::of(codes, pass, blocks.len()));
                 }
             }
         }
@@ -154,17 +151,39 @@ struct Piece<'a, X, const C: usize> {
     heads: &'a [Head],
 }
 
+/// `rows` rows times 16 · C columns, as the tile of that many rows.
+#[inline(always)]
+fn tile_of<S: Simd, W: Word, Q: Quad, const C: usize>(
+    simd: S,
+    rows: usize,
+    piece: Piece<'_, Q::X<S>, C>,
+    sums: &mut [[Lanes<f32>; C]],
+    ahead: impl Ahead,
+) {
+    match rows {
+        1 => tile::<S, W, Q, 1, C>(simd, piece, sums, ahead),
+        2 => tile::<S, W, Q, 2, C>(simd, piece, sums, ahead),
+        3 => tile::<S, W, Q, 3, C>(simd, piece, sums, ahead),
+        4 => tile::<S, W, Q, 4, C>(simd, piece, sums, ahead),
+        5 => tile::<S, W, Q, 5, C>(simd, piece, sums, ahead),
+        6 => tile::<S, W, Q, 6, C>(simd, piece, sums, ahead),
+        other => unreachable!("no class takes {other} rows at once"),
+    }
+}
+
 /// M rows times 16 · C columns over one piece; a segment's sums stay in registers, its results are added in memory.
 #[inline(always)]
 fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
     simd: S,
     piece: Piece<'_, Q::X<S>, C>,
     sums: &mut [[Lanes<f32>; C]],
+    ahead: impl Ahead,
 ) {
     let Layout { quads, header, words, .. } = piece.layout;
     let segments = piece.codes.chunks_exact(header + words);
     let x = piece.x.as_chunks::<M>().0.chunks_exact(quads);
-    for ((segment, x), heads) in segments.zip(x).zip(piece.heads.as_chunks::<M>().0) {
+    let firsts = (0..).step_by(header + words);
+    for (((segment, first), x), heads) in segments.zip(firsts).zip(x).zip(piece.heads.as_chunks::<M>().0) {
         let (header, words) = segment.split_at(header);
         let mut held = [[Q::start(simd, 0, heads[0]); C]; M];
         for (held, &head) in held.iter_mut().zip(heads) {
@@ -177,7 +196,8 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
                 }
             }
         }
-        for (words, x) in words.iter().zip(x.chunks_exact(W::QUADS)) {
+        for (at, (words, x)) in words.iter().zip(x.chunks_exact(W::QUADS)).enumerate() {
+            ahead.ask(simd, first + header.len() + at);
             // Written out, so that `at` is a constant.
             Q::add::<S, W, M, C>(simd, &mut held, words, 0, &x[0]);
             if const { W::QUADS == 2 } {

