@@ -51,6 +51,8 @@ MORE_THAN_A_FIELD = [
     r"`input\[\d+\]\.encrypted_content`: reasoning that another server has encrypted",
     r"`(sampling_params\.)?(request_id|prompt|token_ids|input|tokens|documents|queries).* has \d+ (tokens|bytes)",
     r"`stream`: a stream of a response in the background",
+    r"`(input_file_id|completion_window|metadata|output_expires_after)` is ",
+    r"`expires_after`",
     r"`x-explain`: an explanation of such a request is not served yet",
     r"`after` is ",
     r"the model .* is not served here",

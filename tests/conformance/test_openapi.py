@@ -1,6 +1,6 @@
 """`/openapi.json` and `/docs`, and the server held against its own description by schemathesis.
 
-`PELTON_FUZZ_MINUTES` makes the fuzz long (`make conformance MINUTES=30`), `PELTON_FUZZ_SEED` makes it another one.
+The fuzz runs for `PELTON_FUZZ_MINUTES` (`make conformance MINUTES=30`), and not at all without; `PELTON_FUZZ_SEED` makes it another one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ HERE = Path(__file__).parent
 VERSION = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]["version"]
 MINUTES = float(os.environ.get("PELTON_FUZZ_MINUTES", "0"))
 SEED = os.environ.get("PELTON_FUZZ_SEED", "1")
-# Requests to each route and in each phase: about a minute on two cores.
-EXAMPLES = 12
-
 METHODS = {"get", "post", "delete"}
 
 
@@ -52,7 +49,7 @@ def test_every_field_is_explained(document: dict[str, Any]) -> None:
     bodies = [
         one["requestBody"]["content"]["application/json"]["schema"]
         for _, _, one in operations(document)
-        if "requestBody" in one
+        if "application/json" in one.get("requestBody", {"content": {}})["content"]
     ]
     assert len(bodies) >= 15
     for name, schema in document["components"]["schemas"].items():
@@ -62,15 +59,16 @@ def test_every_field_is_explained(document: dict[str, Any]) -> None:
 
 
 def test_the_examples_are_answered(demo: Server, document: dict[str, Any]) -> None:
-    """A:2: or refused since the demo model gives no vectors."""
+    """A:2: or refused since the demo model gives no vectors, or since no such file was uploaded."""
     tried = 0
     for path, _, operation in operations(document):
-        if "requestBody" not in operation:
-            continue
-        for example in operation["requestBody"]["content"]["application/json"]["examples"].values():
+        content = operation.get("requestBody", {"content": {}})["content"]
+        for example in content.get("application/json", {"examples": {}})["examples"].values():
             answer = demo.post(path, example["value"])
             is_answered = answer.status_code == 200
-            assert is_answered or answer.json()["error"]["code_name"] == "wrong_model_kind", (path, answer.text)
+            of_this_model = answer.status_code != 200 and answer.json()["error"]["code_name"] == "wrong_model_kind"
+            of_no_file = path == "/v1/batches" and answer.json()["error"]["param"] == "input_file_id"
+            assert is_answered or of_this_model or of_no_file, (path, answer.text)
             tried += 1
     assert tried >= 20
 
@@ -137,10 +135,10 @@ CHECKS = ",".join(
 )
 
 
+@pytest.mark.skipif(not MINUTES, reason="make conformance runs it: ten minutes and more")
 @pytest.mark.timeout(600 + 120 * MINUTES)
 def test_the_server_is_as_it_says(demo: Server, tmp_path: Path) -> None:
     """C:A1, B:A2: no request has a 5xx, a hang, or an answer that is not described."""
-    length = ["--max-time", str(int(60 * MINUTES))] if MINUTES else ["--max-examples", str(EXAMPLES)]
-    ran = fuzz(demo, tmp_path, "--phases", "examples,coverage,fuzzing", *length)
+    ran = fuzz(demo, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-time", str(int(60 * MINUTES)))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert httpx.get(demo.url + "/readyz").status_code == 200

@@ -117,10 +117,12 @@ impl Pins {
         let pin = self.list.remove(&id)?;
         self.ends.remove(&(pin.until, id));
         self.names -= count(&pin.blocks);
-        let of_tenant = self.names_of.get_mut(&pin.tenant).expect("it has this pin");
-        *of_tenant -= count(&pin.blocks);
-        if *of_tenant == 0 {
-            self.names_of.remove(&pin.tenant);
+        // A pin may name nothing, where a model keeps nothing of such a prefix.
+        if let Some(of_tenant) = self.names_of.get_mut(&pin.tenant) {
+            *of_tenant -= count(&pin.blocks);
+            if *of_tenant == 0 {
+                self.names_of.remove(&pin.tenant);
+            }
         }
         for &block in &pin.blocks {
             self.named.remove(block);
