@@ -12,7 +12,6 @@
 //!    meet each key that is loaded. Queries do not touch each other's sums, so how many share a task changes no bit.
 //! 3. Threads get runs of tasks of nearly equal cost (queries × keys).
 
-mod many;
 mod piece;
 
 use crate::Cpu;
@@ -92,8 +91,8 @@ impl Run {
     }
 }
 
-/// Queries per task: enough that turning a key and widening its value costs a fraction of using them.
-const TASK_QUERIES: usize = 64;
+/// Queries per task: enough that a key is used about 16 times for each time it is loaded.
+const TASK_QUERIES: usize = 16;
 
 /// Attention of all tokens, over the cache.
 pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Result<(), Refusal> {

@@ -130,7 +130,6 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
             ((300, 6, 2, 20, 16), (None, None, false)),
             ((530, 7, 1, 64, 32), (None, None, false)),
             ((40, 3, 3, 80, 7), (None, None, false)),
-            ((290, 4, 2, 128, 32), (None, None, false)),
             ((1, 2, 1, 4, 1), (Some(1), Some(2.0), true)),
             ((40, 4, 2, 8, 3), (Some(1), None, false)),
             ((300, 6, 2, 20, 16), (Some(5), None, true)),
