@@ -79,8 +79,32 @@ MUTANTS = [
     Mutant(
         "who is first in line has no turn",
         "queue.rs",
-        "class == Class::Due && self.due_turns == 0",
-        "class == Class::Due && self.due_turns == u32::MAX",
+        "filter(|_| self.due_turns == 0)",
+        "filter(|_| self.due_turns == u32::MAX)",
+    ),
+    Mutant(
+        "a backlog holds up more important requests",
+        "queue.rs",
+        "self.important_turns < TURNS_OF_IMPORTANT;",
+        "self.important_turns > TURNS_OF_IMPORTANT;",
+    ),
+    Mutant(
+        "more important requests have every turn",
+        "queue.rs",
+        "(self.important_turns + 1).min(TURNS_OF_IMPORTANT);",
+        "0;",
+    ),
+    Mutant(
+        "who has a deadline is never due",
+        "queue.rs",
+        "filter(|(at, _)| *at <= due.0)",
+        "filter(|_| true)",
+    ),
+    Mutant(
+        "a long prompt starves where the target cannot be reached",
+        "schedule.rs",
+        "        next.begin_long();\n",
+        "",
     ),
     Mutant(
         "who comes back goes to the front of the line",
