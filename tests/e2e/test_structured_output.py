@@ -161,7 +161,9 @@ def test_structural_tags_constrain_parts_of_an_answer(server: Server) -> None:
     either = {"type": "tags_with_separator", "tags": [tag], "separator": "; ", "at_least_one": True}
     alone = {"type": "structural_tag", "format": either}
     for asked in ({"response_format": alone}, {"structured_outputs": {"structural_tag": json.dumps(alone)}}):
-        for choice in complete(server, n=4, **asked):
+        choices = complete(server, n=4, **asked)
+        assert any(choice["finish_reason"] == "stop" for choice in choices), choices
+        for choice in choices:
             if choice["finish_reason"] == "stop":
                 assert re.fullmatch(r"<f=age>\s*-?\d+\s*</f>(; <f=age>\s*-?\d+\s*</f>)*", choice["text"])
     # The bias makes a tag of free text: whatever follows the trigger is a tag.
