@@ -152,7 +152,7 @@ pub struct Counts {
     pub expired: u64,
     /// Requests that `abort` ended.
     pub aborted: u64,
-    /// Times a running request was put back because its worker was lost, or what it was loading.
+    /// Times a running request was put back because its worker was lost, or what it was loading, or it was withdrawn.
     pub replayed: u64,
     /// Prompt tokens that were computed again because the prefix cache had given them up.
     pub evicted_tokens: u64,
@@ -173,7 +173,8 @@ pub struct Core {
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) tiers: Tiers,
     pub(crate) events: Vec<Event>,
-    pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
+    pub(crate) withdrawals: u64, // without trust
+    pub(crate) totals: Counts,   // its gauges stay 0: `counts()` reads them off
 }
 
 impl Core {
@@ -200,6 +201,7 @@ impl Core {
             groups: BTreeMap::new(),
             tiers,
             events: Vec::new(),
+            withdrawals: 0,
             totals: Counts::default(),
         }
     }

@@ -225,14 +225,18 @@ impl Epoch {
     /// Parts a slot from its request, which has ended. What was computed stays findable.
     pub(crate) fn leave(&mut self, slot: SlotId, requests: &mut Requests) {
         let key = match self.running(slot).owner {
-            Owner::Serves(key) => {
-                self.take_out_of_order(slot);
-                key
-            }
-            Owner::Yields(key) => key,
+            Owner::Serves(key) | Owner::Yields(key) => key,
             Owner::Nobody => panic!("{slot:?} was parted from its request before"),
         };
         self.index_tail(slot, requests.get_mut(key));
+        self.part(slot, key, requests);
+    }
+
+    /// The same of one that serves or yields to `key`, which makes nothing findable.
+    pub(crate) fn part(&mut self, slot: SlotId, key: RequestKey, requests: &mut Requests) {
+        if matches!(self.running(slot).owner, Owner::Serves(_)) {
+            self.take_out_of_order(slot);
+        }
         self.running_mut(slot).owner = Owner::Nobody;
         self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));

@@ -79,13 +79,17 @@ impl KeyMaker {
         Self { secret, keyed: SipHasher24::new_with_keys(hash_key[0], hash_key[1]), block_size }
     }
 
-    /// The key of the empty chain. 17 bytes are hashed, for a child at least 20: the two never meet.
+    /// The key of the empty chain. 17 bytes are hashed or 25, for a child 16 and 4 a token, or with spans at least 49: the two
+    /// never meet.
     pub(crate) fn root(&self, scope: Option<&CacheScope>) -> Key {
-        let (salt, adapter) = scope.map_or((0, 0), |scope| (scope.salt, scope.adapter));
+        let (salt, adapter, own) = scope.map_or((0, 0, 0), |scope| (scope.salt, scope.adapter, scope.own()));
         let mut hasher = self.keyed;
         hasher.write(b"r");
         hasher.write(&salt.to_le_bytes());
         hasher.write(&adapter.to_le_bytes());
+        if own > 0 {
+            hasher.write(&own.to_le_bytes());
+        }
         Key(hasher.finish128().into())
     }
 
@@ -144,6 +148,17 @@ impl KeyChain {
 
     pub(crate) fn salt(&self) -> u64 {
         self.scope.as_ref().map_or(0, |scope| scope.salt)
+    }
+
+    /// From now on nothing that is known under the keys so far is its own, nor is what it will have anybody else's.
+    pub(crate) fn begin_apart(&mut self, own: u64) {
+        let scope = self.scope.take().map_or_else(CacheScope::default, |scope| (*scope).clone());
+        *self = Self::new(scope.apart(own).shared());
+    }
+
+    /// Whether it is shared with nobody.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.scope.as_ref().is_some_and(|scope| scope.own() > 0)
     }
 
     /// The key of the chain of the first `blocks` blocks of `tokens`.

@@ -1,7 +1,7 @@
 //! Requests, schedule, blocks, prefixes: a pure, deterministic state machine.
 //!
 //! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments.
-//! In: `submit`, `abort`, `finish`, `pin`, `unpin`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
+//! In: `submit`, `abort`, `finish`, `withdraw`, `pin`, `unpin`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
 //! Out: `plan(group, now)`, `events()`, `next_deadline()`, `explain(request)`; all of it as a value: `snapshot()`.
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod state;
 mod table;
 mod tiers;
 mod traces;
+mod withdrawal;
 
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
@@ -54,3 +55,4 @@ pub use scope::{BadSpan, CacheScope, Span, SpanKind};
 pub use shares::Party;
 pub use snapshot::{SOURCES, Snapshot};
 pub use tiers::{DiskEntry, DiskFault, DiskOrder};
+pub use withdrawal::Trust;

@@ -221,6 +221,16 @@ impl Requests {
         true
     }
 
+    /// Keeps back a request whose slot was taken away.
+    pub(crate) fn withdraw(&mut self, key: RequestKey) {
+        let (looks, request) = (self.looks, self.get_mut(key));
+        assert!(matches!(request.home, Home::Slot(..)), "{:?} ran", request.place);
+        request.home = Home::Held;
+        request.account.begin_to_wait(&looks);
+        request.account.hold(&looks);
+        self.held += 1;
+    }
+
     /// How many are kept back.
     pub(crate) fn held(&self) -> usize {
         self.held

@@ -14,6 +14,8 @@ pub struct CacheScope {
     /// The adapter's number; 0: the model as it is.
     pub adapter: u64,
     spans: Vec<Span>,
+    /// Not 0: what has it shares no block with what has not, or another one.
+    own: u64,
 }
 
 /// Tokens of a prompt that only hold the places of something else.
@@ -63,6 +65,17 @@ impl CacheScope {
             Some((&Span { start, tokens, .. }, _)) => Err(BadSpan { start, tokens }),
             None => Ok(Self { spans, ..self }),
         }
+    }
+
+    /// The same, and shared with nobody who has another number; it is not 0.
+    pub(crate) fn apart(self, own: u64) -> Self {
+        assert!(own > 0, "0 is shared");
+        Self { own, ..self }
+    }
+
+    /// The number of `apart`, or 0.
+    pub(crate) fn own(&self) -> u64 {
+        self.own
     }
 
     /// In order of their places; none reaches into another.

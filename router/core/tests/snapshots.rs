@@ -64,6 +64,10 @@ impl Core {
         self.both(|core| core.unpin(pin));
     }
 
+    pub(crate) fn withdraw(&mut self, request: RequestId, trust: Trust) {
+        self.both(|core| core.withdraw(request, trust));
+    }
+
     pub(crate) fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {
         self.both(|core| core.plan(group, now))
     }

@@ -4,7 +4,7 @@ use std::hash::Hasher as _;
 
 use pelton_core::{
     DiskEntry, DiskFault, DiskPlace, GroupId, Micros, NewPin, NewRequest, PinId, Plan, RequestId, StepId, StepResults,
-    TokenId,
+    TokenId, Trust,
 };
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
@@ -31,6 +31,13 @@ pub enum Call {
     Hold(RequestId),
     /// `release`.
     Release(RequestId),
+    /// `withdraw`.
+    Withdraw {
+        /// Which.
+        request: RequestId,
+        /// What is thought of its KV.
+        trust: Trust,
+    },
     /// `tick`.
     Tick(Micros),
     /// `plan`.

@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use pelton_core::{
     CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewPin,
-    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults,
+    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, Trust,
 };
 
 use crate::call::Call;
@@ -75,6 +75,12 @@ impl RecordedCore {
     pub fn release(&mut self, request: RequestId) {
         self.note(|| Call::Release(request));
         self.core.release(request);
+    }
+
+    /// See [`Core::withdraw`].
+    pub fn withdraw(&mut self, request: RequestId, trust: Trust) {
+        self.note(|| Call::Withdraw { request, trust });
+        self.core.withdraw(request, trust);
     }
 
     /// See [`Core::pin`].

@@ -196,6 +196,7 @@ impl Running<'_> {
                 self.core.finish(request);
             }
             Call::Hold(request) => self.core.hold(request),
+            Call::Withdraw { request, trust } => self.core.withdraw(request, trust),
             Call::Release(request) => {
                 self.keep(request, End::Open); // it may be refused
                 self.core.release(request);

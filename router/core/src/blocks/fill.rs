@@ -63,7 +63,8 @@ impl Blocks {
                     if let Some(changes) = &mut self.changes {
                         changes.extend(label.stored(filling, Medium::Device));
                     }
-                    if let Some(filled) = &mut self.filled {
+                    // What is shared with nobody is not worth a copy.
+                    if let Some(filled) = self.filled.as_mut().filter(|_| !request.keys.is_apart()) {
                         filled.push((block, label));
                     }
                 }

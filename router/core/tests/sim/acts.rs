@@ -91,6 +91,24 @@ impl World {
         }
     }
 
+    /// Whether it runs or waits.
+    pub(super) fn withdraw(&mut self) {
+        if let Some(id) = self.any_live() {
+            let trust = if self.random.once_in(2) { Trust::Full } else { Trust::None };
+            let before = self.core.counts();
+            self.core.withdraw(id, trust);
+            let counts = self.core.counts();
+            let is_new = counts.held > before.held;
+            assert_eq!(counts.running + counts.waiting + counts.held, before.running + before.waiting + before.held);
+            assert!(is_new || self.tale(id).is_held, "{id:?} is kept back, wherever it was");
+            let seen =
+                if trust == Trust::Full { &mut self.seen.withdrawn } else { &mut self.seen.withdrawn_without_trust };
+            *seen += u64::from(counts.running < before.running);
+            self.seen.held += u64::from(is_new);
+            self.tale(id).is_held = true;
+        }
+    }
+
     pub(super) fn release(&mut self) {
         if let Some(id) = self.any_live() {
             self.release_one(id);

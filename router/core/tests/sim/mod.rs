@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pelton_core::{
     CacheChange, CoreConfig, Event, Explanation, FinishReason, Goal, GroupId, Kind, Limits, Medium, Micros, NewRequest,
-    PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, Wait,
+    PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, Trust, Wait,
 };
 
 use disk::Disk;
@@ -118,6 +118,8 @@ seen! {
     held,
     released,
     retired_groups,
+    withdrawn,
+    withdrawn_without_trust,
     expired_while_held,
     refused_at_once,
     refused_later,
@@ -250,7 +252,8 @@ impl World {
                 21..=30 if !self.faults.disk_hangs || self.random.once_in(50) => self.disk_acts(),
                 20..=49 => self.plan(),
                 50..=74 => self.work(),
-                75..=76 => self.hold(),
+                75 => self.withdraw(),
+                76 => self.hold(),
                 77..=78 => self.release(),
                 _ => self.commit(),
             }

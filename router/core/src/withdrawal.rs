@@ -1,0 +1,44 @@
+//! A request is taken away from its worker, which lives on and computes the others.
+//!
+//! Never here: why, and when it may run again. The caller knows, and says `release`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::RequestId;
+use crate::core::Core;
+use crate::live::Home;
+
+/// What is thought of the KV that a request has left and found so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trust {
+    /// It is as good as any.
+    Full,
+    /// It may be what is wrong: from here on the request finds neither it nor anything that others have left, and leaves nothing to them.
+    None,
+}
+
+impl Core {
+    /// Keeps a request back as `hold` does, and takes its slot away if it has one: rows of it in flight count for nothing, and it goes on
+    /// from its committed tokens when it is released. Nothing happens if it has ended.
+    pub fn withdraw(&mut self, request: RequestId, trust: Trust) {
+        let Some(key) = self.requests.find(request) else { return };
+        if let Home::Slot(group, slot) = self.requests.get(key).home {
+            let Self { requests, groups, tiers, .. } = self;
+            let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
+            match trust {
+                Trust::Full => epoch.leave(slot, requests),
+                Trust::None => epoch.part(slot, key, requests),
+            }
+            tiers.release(epoch);
+            requests.withdraw(key);
+            requests.get_mut(key).account.replayed();
+            self.totals.replayed += 1;
+        } else {
+            self.requests.hold(key);
+        }
+        if trust == Trust::None {
+            self.withdrawals += 1;
+            self.requests.get_mut(key).keys.begin_apart(self.withdrawals);
+        }
+    }
+}

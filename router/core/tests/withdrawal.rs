@@ -1,0 +1,104 @@
+//! Requests that are taken away from a worker that lives on.
+
+mod small;
+
+use pelton_core::{CacheScope, Core, Event, Micros, Plan, RequestId, TokenId, Trust};
+use small::{GROUP, commit, config, core, request, step};
+
+fn release(core: &mut Core, id: u64) -> Plan {
+    core.release(RequestId(id));
+    core.check();
+    core.plan(GROUP, Micros(9)).expect("it may run again")
+}
+
+fn tokens_of(core: &mut Core, id: u64) -> Vec<TokenId> {
+    let mine = |event| match event {
+        Event::Token { request, token, .. } if request == RequestId(id) => Some(token),
+        _ => None,
+    };
+    core.events().filter_map(mine).collect()
+}
+
+fn starts(plan: &Plan) -> Vec<(u64, u32, u32)> {
+    let slots =
+        |row: &pelton_core::Row| plan.admits.iter().find(|admit| admit.slot == row.slot).map(|admit| admit.request.0);
+    plan.rows.iter().map(|row| (slots(row).unwrap_or(u64::MAX), row.start, row.count)).collect()
+}
+
+#[test]
+fn what_is_in_flight_of_a_request_that_is_withdrawn_counts_for_nothing_and_the_others_go_on() {
+    let mut core = core(16, config());
+    core.submit(request(1, 0..8)).expect("it fits");
+    core.submit(request(2, 20..28)).expect("it fits");
+    step(&mut core, 50);
+    let (first, second) =
+        (core.plan(GROUP, Micros(1)).expect("a step"), core.plan(GROUP, Micros(1)).expect("one ahead"));
+    core.withdraw(RequestId(1), Trust::Full);
+    core.check();
+    assert_eq!((core.counts().held, core.counts().running), (1, 1));
+    commit(&mut core, &first, 51);
+    commit(&mut core, &second, 52);
+    assert_eq!(tokens_of(&mut core, 1), [50], "51 and 52 came when it had left");
+    let plan = core.plan(GROUP, Micros(2)).expect("the other one goes on");
+    assert_eq!((plan.rows.len(), plan.drops.len()), (1, 1));
+    commit(&mut core, &plan, 53);
+    let plan = release(&mut core, 1);
+    assert!(starts(&plan).contains(&(1, 8, 1)), "its own blocks are found again: {plan:?}");
+    commit(&mut core, &plan, 60);
+    assert_eq!(tokens_of(&mut core, 1), [60], "it goes on behind its first token");
+    assert_eq!(core.counts().replayed, 1);
+}
+
+#[test]
+fn one_that_is_not_trusted_finds_nothing_and_leaves_nothing_to_others() {
+    let mut core = core(32, config());
+    for (id, tokens) in [(1, 0..10), (2, 0..14)] {
+        core.submit(request(id, tokens)).expect("it fits");
+        step(&mut core, 50);
+    }
+    core.withdraw(RequestId(2), Trust::None);
+    core.check();
+    let plan = release(&mut core, 2);
+    assert!(starts(&plan).contains(&(2, 0, 15)), "neither the other's blocks nor its own: {plan:?}");
+    commit(&mut core, &plan, 51);
+    core.withdraw(RequestId(2), Trust::None);
+    let plan = release(&mut core, 2);
+    assert!(starts(&plan).contains(&(2, 0, 16)), "not even those since then: {plan:?}");
+    commit(&mut core, &plan, 52);
+    core.abort(RequestId(2));
+
+    core.submit(request(3, 0..14)).expect("it fits");
+    let plan = step(&mut core, 50);
+    assert!(starts(&plan).contains(&(3, 13, 1)), "what was left before is not forgotten: {plan:?}");
+}
+
+#[test]
+fn one_that_waits_or_is_kept_back_is_kept_back_and_one_that_has_ended_is_nobody() {
+    let mut core = core(16, config());
+    core.submit(request(1, 0..4)).expect("it fits");
+    for trust in [Trust::Full, Trust::None] {
+        core.withdraw(RequestId(1), trust);
+        core.withdraw(RequestId(7), trust);
+        assert_eq!((core.counts().held, core.counts().waiting, core.counts().replayed), (1, 0, 0));
+        assert!(core.plan(GROUP, Micros(0)).is_none());
+    }
+    assert_eq!(starts(&release(&mut core, 1)), [(1, 0, 4)]);
+}
+
+#[test]
+fn a_salt_stays_what_it_was_for_one_that_is_not_trusted() {
+    let mut core = core(32, config());
+    let salted = |id| pelton_core::NewRequest { scope: CacheScope::salted(7), ..request(id, 0..9) };
+    core.submit(salted(1)).expect("it fits");
+    core.withdraw(RequestId(1), Trust::None);
+    ends(&mut core, 1);
+    core.submit(request(2, 0..9)).expect("it fits");
+    core.submit(salted(3)).expect("it fits");
+    let plan = core.plan(GROUP, Micros(9)).expect("both are new");
+    assert!(plan.rows.iter().all(|row| row.start == 0), "neither finds what it has left: {plan:?}");
+}
+
+fn ends(core: &mut Core, id: u64) {
+    let plan = release(core, id);
+    commit(core, &plan, small::STOP);
+}
