@@ -29,6 +29,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a request without trust finds what it had",
+        "withdrawal.rs",
+        "if trust == Trust::None {",
+        "if trust == Trust::None && self.withdrawals > 0 {",
+    ),
+    Mutant(
+        "a request without trust leaves its last block to others",
+        "withdrawal.rs",
+        "Trust::None => epoch.part(slot, key, requests),",
+        "Trust::None => epoch.leave(slot, requests),",
+    ),
+    Mutant(
+        "who is withdrawn goes on waiting",
+        "live.rs",
+        "        request.account.begin_to_wait(&looks);\n        request.account.hold(&looks);\n        self.held += 1;",
+        "        request.account.begin_to_wait(&looks);\n        request.account.hold(&looks);",
+    ),
+    Mutant(
         "a vector of all tokens is cut into rows",
         "admission.rs",
         "if request.goal == Goal::VectorOfAll && count < known {",
@@ -398,7 +416,19 @@ def planted(copy: Path, mutant: Mutant) -> str:
 
 def tests_fail(copy: Path) -> bool:
     """The quick ones first: most bugs are caught before the others are even built."""
-    for tests in ("--lib", "steps", "preemption", "drafts", "kinds", "masks", "cache", "tiers", "loads", "worlds"):
+    for tests in (
+        "--lib",
+        "steps",
+        "preemption",
+        "drafts",
+        "kinds",
+        "masks",
+        "withdrawal",
+        "cache",
+        "tiers",
+        "loads",
+        "worlds",
+    ):
         chosen = [tests] if tests == "--lib" else ["--test", tests]
         command = ["cargo", "test", "--release", "--offline", "-p", "pelton-core", *chosen]
         built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)

@@ -4,9 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::RequestId;
 use crate::core::Core;
+use crate::epoch::{Owner, Running};
 use crate::live::Home;
+use crate::{GroupId, RequestId, SlotId};
 
 /// What is thought of the KV that a request has left and found so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,21 @@ pub enum Trust {
 }
 
 impl Core {
+    /// Whether a request still has this slot.
+    pub fn has_slot(&self, request: RequestId, group: GroupId, slot: SlotId) -> bool {
+        self.requests.find(request).is_some_and(|key| self.requests.get(key).home == Home::Slot(group, slot))
+    }
+
+    /// The requests that have a slot of a group.
+    pub fn in_slots(&self, group: GroupId) -> Vec<RequestId> {
+        let Some(epoch) = &self.groups[&group].epoch else { return Vec::new() };
+        let key = |running: &Running| match running.owner {
+            Owner::Serves(key) | Owner::Yields(key) => Some(key),
+            Owner::Nobody => None,
+        };
+        epoch.slots.iter().flatten().filter_map(key).map(|key| self.requests.get(key).place.id).collect()
+    }
+
     /// Keeps a request back as `hold` does, and takes its slot away if it has one: rows of it in flight count for nothing, and it goes on
     /// from its committed tokens when it is released. Nothing happens if it has ended.
     pub fn withdraw(&mut self, request: RequestId, trust: Trust) {

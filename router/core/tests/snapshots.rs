@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use pelton_core::{
     CacheChange, CommitError, CoreConfig, Counts, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros,
-    NewPin, NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults,
+    NewPin, NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, Trust,
 };
 
 /// The core, and one that was brought back from a snapshot of it and is told the same ever since.

@@ -73,6 +73,20 @@ fn one_that_is_not_trusted_finds_nothing_and_leaves_nothing_to_others() {
 }
 
 #[test]
+fn the_block_that_one_was_filling_is_left_to_others_only_with_trust() {
+    for (trust, start) in [(Trust::Full, 15), (Trust::None, 14)] {
+        let mut core = core(32, config());
+        core.submit(request(1, 0..14)).expect("it fits");
+        step(&mut core, 50);
+        step(&mut core, 51);
+        core.withdraw(RequestId(1), trust);
+        core.submit(request(2, (0..14).chain([50, 51]))).expect("it fits");
+        let plan = step(&mut core, 52);
+        assert_eq!(starts(&plan), [(2, start, 16 - start)], "{trust:?}: the end of the prompt was left before");
+    }
+}
+
+#[test]
 fn one_that_waits_or_is_kept_back_is_kept_back_and_one_that_has_ended_is_nobody() {
     let mut core = core(16, config());
     core.submit(request(1, 0..4)).expect("it fits");

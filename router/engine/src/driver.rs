@@ -15,6 +15,7 @@ mod bugs;
 mod counts;
 mod keeping;
 mod losses;
+mod not_finite;
 mod requests;
 mod tiers;
 
@@ -56,9 +57,6 @@ use crate::{
 
 /// With nothing in flight the thread still wakes so often, so that no wait is without a bound.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
-/// Logits that are not finite may be the worker's fault, which a new one shows: not more often than this, since a request
-/// may be the cause, and workers are not to be replaced as fast as somebody asks.
-const NOT_FINITE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a worker may take to end by itself.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -85,8 +83,6 @@ pub(crate) struct Driver {
     /// Of the core that there is now: a core after a bug counts from 0.
     counts_seen: Counts,
     last_bug: Option<Instant>,
-    /// When a worker was last replaced for logits that were not finite.
-    last_not_finite: Option<Instant>,
 }
 
 /// How a turn ended.
@@ -179,7 +175,6 @@ impl Driver {
             drained: None,
             stats: Stats::default(),
             counts_seen: Counts::default(),
-            last_not_finite: None,
             last_bug: None,
         })
     }
@@ -308,20 +303,11 @@ impl Driver {
                     has_read = true;
                     tracing::trace!(group = index, step = results.step.0, rows, ?took, "step");
                     let id = self.groups[index].id;
-                    if let Some(&request) = not_finite.first()
-                        && self.last_not_finite.is_none_or(|last| last.elapsed() >= NOT_FINITE_INTERVAL)
+                    let not_finite = self.not_finite(index, results.step, &not_finite);
+                    if let Some(garbage) = &not_finite
+                        && self.may_be_the_worker(index, garbage)
                     {
-                        self.last_not_finite = Some(Instant::now());
-                        self.groups[index].reject();
-                        return self.distrust(index, &Garbage::NotFinite { step: results.step.0, request });
-                    }
-                    for request in not_finite {
-                        // Another worker's were not finite either: it is the request. Nothing it draws from here on means
-                        // anything; its neighbours are computed apart from it.
-                        self.core.as_mut().expect("a worker was attached").abort(request);
-                        let what = if self.gives_vectors() { "vector is" } else { "logits are" };
-                        let message = format!("the model's {what} not finite for this request");
-                        self.fail(request, Failure::Internal(message));
+                        return self.distrust(index, garbage);
                     }
                     let core = self.core.as_mut().expect("a worker was attached");
                     if let Err(error) = core.commit(id, results) {
@@ -335,15 +321,14 @@ impl Driver {
                         }
                     }
                     self.tell_events();
+                    if let Some(garbage) = &not_finite {
+                        self.compute_apart(index, garbage);
+                    }
                     self.ask_for_masks(index);
                 }
                 Polled::Garbage(garbage) => return self.distrust(index, &garbage),
             }
         }
-    }
-
-    fn gives_vectors(&self) -> bool {
-        self.shared.status.borrow().model.as_ref().is_some_and(|model| model.pooling.is_some())
     }
 
     fn tell_events(&mut self) {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::Receiver;
-use pelton_core::{GroupId, Plan, RequestId, Row, StepResults};
+use pelton_core::{GroupId, Plan, RequestId, Row, SlotId, StepResults};
 use pelton_frame::{MaskWriter, RouterEnd};
 use pelton_link::{LinkEvent, LinkHandle};
 
@@ -47,6 +47,10 @@ pub(crate) struct Group {
     reaches_host: bool,
     /// Why the worker is being replaced, while it may still touch host memory.
     condemned: Option<String>,
+    /// The requests for whose sake it is, if it is known.
+    blamed: Option<BTreeSet<RequestId>>,
+    /// When a worker was last replaced because what it computed was not finite.
+    last_not_finite: Option<Instant>,
     /// Tokens in a block; 0 before the first worker.
     pub(crate) block_size: u32,
     /// Of the latest worker; 0: none has come, or none will come any more.
@@ -68,7 +72,8 @@ pub(crate) enum Polled {
         results: StepResults,
         /// Parts of prompts: whose, and how many of its tokens are computed now.
         computed: Vec<(RequestId, u32)>,
-        not_finite: Vec<RequestId>,
+        /// Slots whose logits or vectors are not finite, and their requests.
+        not_finite: Vec<(SlotId, RequestId)>,
         rows: usize,
         took: Duration,
     },
@@ -99,6 +104,8 @@ impl Group {
             deadlines,
             reaches_host: false,
             condemned: None,
+            blamed: None,
+            last_not_finite: None,
             block_size: 0,
             blocks: 0,
         }
@@ -140,6 +147,26 @@ impl Group {
     /// Why the worker was given up, if it was.
     pub(crate) fn condemned(&self) -> Option<&str> {
         self.condemned.as_deref()
+    }
+
+    /// The worker is to be replaced because of what it computed for these requests.
+    pub(crate) fn blame(&mut self, blamed: BTreeSet<RequestId>) {
+        (self.blamed, self.last_not_finite) = (Some(blamed), Some(Instant::now()));
+    }
+
+    /// Who is to blame for the worker's end, if it is known.
+    pub(crate) fn take_blamed(&mut self) -> Option<BTreeSet<RequestId>> {
+        self.blamed.take()
+    }
+
+    /// Whether a worker was replaced within this time because what it computed was not finite.
+    pub(crate) fn was_replaced_within(&self, time: Duration) -> bool {
+        self.last_not_finite.is_some_and(|last| last.elapsed() < time)
+    }
+
+    /// Whether the step that was read last computed only one request.
+    pub(crate) fn computed_one(&self) -> bool {
+        self.judged.as_ref().is_some_and(|step| step.rows.len() == 1)
     }
 
     /// Forgets the worker. Returns the requests that were in its unread steps.

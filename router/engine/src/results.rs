@@ -3,7 +3,9 @@
 //!
 //! Never here: plans and frames (`step.rs`), what is done about a worker that is not believed (`driver/losses.rs`).
 
-use pelton_core::{RequestId, RowResult, StepId, StepResults, TokenId, TokenLogprobs, accepted};
+use std::collections::BTreeSet;
+
+use pelton_core::{RequestId, RowResult, SlotId, StepId, StepResults, TokenId, TokenLogprobs, accepted};
 use pelton_frame as frame;
 
 use crate::BadFrames;
@@ -66,8 +68,8 @@ pub(crate) enum Garbage {
     Commit(#[from] pelton_core::CommitError),
     #[error("step {step}: the worker drew token {token}; the vocabulary ends at {vocab_size}")]
     Token { step: u64, token: u32, vocab_size: u32 },
-    #[error("step {step}: the logits of request {} are not finite", request.0)]
-    NotFinite { step: u64, request: RequestId },
+    #[error("step {step}: what was computed for these requests is not finite: {}", names(blamed))]
+    NotFinite { step: u64, blamed: BTreeSet<RequestId> },
 }
 
 impl Garbage {
@@ -85,12 +87,16 @@ impl Garbage {
     }
 }
 
-/// Results in the order of rows and draws, and the requests whose logits were not finite where it counts.
+fn names(requests: &BTreeSet<RequestId>) -> String {
+    requests.iter().map(|request| request.0.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// Results in the order of rows and draws, and the slots whose logits were not finite where it counts, with their requests.
 pub(crate) fn read(
     step: &InFlight,
     results: &frame::Results,
     vocab_size: u32,
-) -> Result<(StepResults, Vec<RequestId>), Garbage> {
+) -> Result<(StepResults, Vec<(SlotId, RequestId)>), Garbage> {
     assert_eq!(results.step, step.step.0, "the port has checked it");
     let mut not_finite = Vec::new();
     let top_width = results.top.len() / results.sampled.len().max(1);
@@ -98,13 +104,12 @@ pub(crate) fn read(
     let (mut draws, mut vectors) = (Vec::with_capacity(results.sampled.len()), Vec::new());
     let mut drafts = step.drafts.as_slice();
     for row in &step.rows {
-        let first = draws.len();
+        let (first, mut is_finite) = (draws.len(), true);
         if row.pools {
             let vector = &results.pooled[first * pooled_width..][..pooled_width];
             // JSON has no word for a number that is none: it is not left to the flag alone.
-            if results.flags[first] & frame::RESULT_NOT_FINITE != 0 || vector.iter().any(|number| !number.is_finite()) {
-                not_finite.push(row.request);
-            }
+            let is_flagged = results.flags[first] & frame::RESULT_NOT_FINITE != 0;
+            is_finite = !is_flagged && vector.iter().all(|number| number.is_finite());
             vectors.push(vector.into());
         }
         let (its_drafts, others) = drafts.split_at(row.drafts as usize);
@@ -130,13 +135,14 @@ pub(crate) fn read(
             if let Some(token) = named.chain([token]).find(|&token| token >= vocab_size) {
                 return Err(Garbage::Token { step: results.step, token, vocab_size });
             }
-            let is_finite = results.flags[index] & frame::RESULT_NOT_FINITE == 0
+            let is_sound = results.flags[index] & frame::RESULT_NOT_FINITE == 0
                 && logprobs.iter().all(|logprobs| is_probable(logprobs.chosen));
-            if !is_finite && counts.contains(&index) {
-                not_finite.push(row.request);
-            }
+            is_finite &= is_sound || !counts.contains(&index);
             let logprobs = logprobs.map(Box::new);
             draws.push(Some(RowResult { token, logprobs }));
+        }
+        if !is_finite {
+            not_finite.push((SlotId(row.slot), row.request));
         }
     }
     Ok((StepResults { step: step.step, took_us: results.duration_us, draws, vectors }, not_finite))
@@ -152,6 +158,10 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    fn told(not_finite: &[(SlotId, RequestId)]) -> Vec<u64> {
+        not_finite.iter().map(|(_, request)| request.0).collect()
+    }
 
     fn in_flight(rows: &[(u64, bool, Option<u32>)]) -> InFlight {
         let row = |&(id, samples, logprobs): &(u64, bool, Option<u32>)| InFlightRow {
@@ -187,7 +197,7 @@ mod tests {
             pooled: Vec::new(),
         };
         let (read, not_finite) = read(&step, &results, 100).expect("valid");
-        assert_eq!(not_finite, [RequestId(2)]);
+        assert_eq!(told(&not_finite), [2]);
         assert_eq!(read.draws[0], None);
         assert_eq!(read.draws[1], Some(RowResult { token: 5, logprobs: None }));
         let logprobs = read.draws[2].clone().and_then(|row| row.logprobs).expect("asked for");
@@ -210,7 +220,7 @@ mod tests {
         assert_eq!(read.draws, vec![None; 4]);
         let vectors: Vec<&[f32]> = read.vectors.iter().map(|vector| &vector[..]).collect();
         assert_eq!(vectors, [&[1.0, 2.0][..], &[3.0, 4.0], &[f32::INFINITY, 5.0]]);
-        assert_eq!(not_finite, [RequestId(3), RequestId(4)]);
+        assert_eq!(told(&not_finite), [3, 4]);
     }
 
     #[test]
@@ -223,7 +233,7 @@ mod tests {
             ..frame::Results::default()
         };
         let (read, not_finite) = read(&in_flight(&[(1, true, None)]), &results, 100).expect("valid");
-        assert_eq!((&read.draws[..], &not_finite[..]), (&[None][..], &[][..]));
+        assert_eq!((&read.draws[..], not_finite.len()), (&[None][..], 0));
     }
 
     #[test]
@@ -239,13 +249,13 @@ mod tests {
             ..frame::Results::default()
         };
         let (all, not_finite) = read(&step, &results([7, 9, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
-        assert_eq!(not_finite, [], "8 was not drawn");
+        assert!(not_finite.is_empty(), "8 was not drawn");
         let drawn: Vec<_> = all.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.token)).collect();
         assert_eq!(drawn, [None, Some(7), Some(9), Some(5), Some(6)]);
         let logprobs = all.draws[2].as_ref().and_then(|draw| draw.logprobs.as_deref()).expect("asked for");
         assert_eq!(*logprobs, TokenLogprobs { chosen: -2.0, top: vec![(2, -2.0)] });
         let (_, not_finite) = read(&step, &results([7, 8, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
-        assert_eq!(not_finite, [RequestId(2)]);
+        assert_eq!(told(&not_finite), [2]);
     }
 
     #[test]
@@ -278,7 +288,7 @@ mod tests {
                 ..frame::Results::default()
             };
             let (_, not_finite) = read(&step, &results, 100).expect("valid");
-            assert_eq!(not_finite, [RequestId(1)][..told], "{chosen}");
+            assert_eq!(not_finite.len(), told, "{chosen}");
         }
     }
 }

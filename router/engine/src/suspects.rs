@@ -9,6 +9,9 @@
 //!      condemned. Company is no proof, so a neighbour never is.
 //!   5. No suspect is left: everything that waited runs.
 //!
+//! The same where a worker lives on and what it computes is not finite: the requests whose numbers they are are suspects, and
+//! for a death stands that they were not finite again.
+//!
 //! So k guilty requests among batches of n cost O(k log n) workers, and a worker that was killed from outside costs its
 //! requests no more than being replayed in two portions. A request that gets on in each life of its worker is never
 //! condemned: it ends by itself.
@@ -41,6 +44,11 @@ impl Suspects {
         !self.trial.is_empty() || !self.untried.is_empty()
     }
 
+    /// Whether a request is suspected.
+    pub(crate) fn contains(&self, request: RequestId) -> bool {
+        self.trial.contains(&request) || self.untried.iter().any(|set| set.contains(&request))
+    }
+
     /// How many are suspected.
     pub(crate) fn count(&self) -> usize {
         self.trial.len() + self.untried.iter().map(BTreeSet::len).sum::<usize>()
@@ -56,11 +64,16 @@ impl Suspects {
         self.withheld.insert(request);
     }
 
-    /// A worker died with `dead` in its unread steps. `idle` are the live requests that run on no other worker: all of
-    /// them are withheld from now on, until `release` names them. Returns who is condemned: the caller ends it.
-    pub(crate) fn worker_died(&mut self, dead: &BTreeSet<RequestId>, idle: BTreeSet<RequestId>) -> Option<RequestId> {
+    /// A worker died, or computed what is not finite, for one of those that are blamed, if not for more. `idle` are the live requests that run on no other
+    /// worker: all of them are withheld from now on, until `release` names them. Returns who is condemned: the caller ends it.
+    pub(crate) fn went_wrong(
+        &mut self,
+        blamed: &BTreeSet<RequestId>,
+        was_alone: bool,
+        idle: BTreeSet<RequestId>,
+    ) -> Option<RequestId> {
         // One that has left since is accused no more, but the others were not alone.
-        let live: BTreeSet<RequestId> = dead.intersection(&idle).copied().collect();
+        let live: BTreeSet<RequestId> = blamed.intersection(&idle).copied().collect();
         self.withheld = idle;
         let tried: BTreeSet<RequestId> = live.intersection(&self.trial).copied().collect();
         // Those that run beside a trial have drawn tokens since they were suspected, if they ever were.
@@ -69,7 +82,7 @@ impl Suspects {
         self.acquit(&accused);
         let rest = std::mem::take(&mut self.trial);
         self.postpone(rest);
-        if dead.len() == 1 {
+        if was_alone {
             let deaths = self.lone_deaths.entry(first).or_default();
             *deaths += 1;
             if *deaths >= LONE_DEATHS_MAX {

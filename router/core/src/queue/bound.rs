@@ -1,5 +1,6 @@
 //! A bound on waiting, as a property of whatever may come: any arrivals of any parties, priorities and deadlines, in any order with
-//! services, preemptions and ends.
+//! services, preemptions and ends. Who was set aside has had its turn, in vain; brought back to where there is a place
+//! for it, it has its number in line still.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,15 @@ enum Act {
     PassOver {
         count: usize,
     },
+    /// Looked at in vain and set aside: no turn of theirs while they stand there.
+    SetAside {
+        count: usize,
+    },
+    /// So many of those that stand aside are looked at again; if there is no place for them, they stand aside again.
+    BringBack {
+        count: usize,
+        has_place: bool,
+    },
     /// Of those that run this one comes back.
     Preempt {
         nth: usize,
@@ -47,6 +57,8 @@ fn act() -> impl Strategy<Value = Act> {
         5 => ask.prop_map(|(tenant, user, priority, deadline_after)| Act::Ask { tenant, user, priority, deadline_after }),
         5 => (1..2_000_u64).prop_map(|cost| Act::Serve { cost }),
         1 => (1..4_usize).prop_map(|count| Act::PassOver { count }),
+        1 => (1..4_usize).prop_map(|count| Act::SetAside { count }),
+        2 => (1..9_usize, any::<bool>()).prop_map(|(count, has_place)| Act::BringBack { count, has_place }),
         2 => (0..64_usize).prop_map(|nth| Act::Preempt { nth }),
         1 => (0..64_usize, 1..2_000_u64).prop_map(|(nth, cost)| Act::End { nth, cost }),
         2 => seconds(1..40).prop_map(|by| Act::TimePasses { by }),
@@ -69,6 +81,7 @@ struct World {
     next_id: u64,
     running: Vec<RequestKey>,
     ledgers: BTreeMap<Place, Ledger>, // of those that wait and are due
+    aside: BTreeSet<Place>,
 }
 
 impl World {
@@ -97,6 +110,20 @@ impl World {
                 let passed: Vec<Ticket> = std::iter::from_fn(|| self.requests.pop_waiting()).take(count).collect();
                 passed.into_iter().for_each(|ticket| self.requests.put_back(ticket));
             }
+            Act::SetAside { count } => {
+                let passed: Vec<Ticket> = std::iter::from_fn(|| self.requests.pop_waiting()).take(count).collect();
+                self.aside.extend(passed.iter().map(|ticket| ticket.place));
+                self.ledgers.retain(|place, _| !self.aside.contains(place)); // it was their turn
+                passed.into_iter().for_each(|ticket| self.requests.set_aside(ticket));
+            }
+            Act::BringBack { count, has_place } => {
+                let back = self.requests.bring_back(count);
+                if has_place {
+                    self.aside.retain(|place| !back.contains(place));
+                } else {
+                    back.into_iter().for_each(|place| self.requests.set_aside_again(place));
+                }
+            }
             Act::Preempt { nth } if !self.running.is_empty() => {
                 let key = self.running.swap_remove(nth % self.running.len());
                 self.requests.return_to_queue(key);
@@ -122,7 +149,7 @@ impl World {
     }
 
     fn open_ledgers(&mut self) {
-        for (before, place) in self.due().into_iter().enumerate() {
+        for (before, place) in self.due().into_iter().enumerate().filter(|(_, place)| !self.aside.contains(place)) {
             let in_line_before = u32::try_from(before).expect("few");
             self.ledgers.entry(place).or_insert_with(|| Ledger { in_line_before, ..Ledger::default() });
         }
@@ -132,7 +159,7 @@ impl World {
         let due = self.due();
         let Some(ticket) = self.requests.pop_waiting() else { return };
         self.ledgers.remove(&ticket.place);
-        for place in due.iter().filter(|place| **place != ticket.place) {
+        for place in due.iter().filter(|place| **place != ticket.place && !self.aside.contains(*place)) {
             let ledger = self.ledgers.get_mut(place).expect("opened when it became due");
             match ticket.class {
                 Class::Urgent => ledger.urgent += 1,

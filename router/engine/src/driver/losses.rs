@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pelton_core::RequestId;
+use pelton_core::{RequestId, Trust};
 
 use super::Driver;
 use crate::{
@@ -11,6 +11,20 @@ use crate::{
     results::Garbage,
     suspects::LONE_DEATHS_MAX,
 };
+
+/// Whom an inquiry suspects first.
+pub(super) struct Blamed {
+    pub(super) requests: BTreeSet<RequestId>,
+    pub(super) were_alone: bool,
+    pub(super) cause: Cause,
+}
+
+/// What went wrong with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Death,
+    NotFinite,
+}
 
 impl Driver {
     /// The worker answers what it should not. Counted as work done.
@@ -52,6 +66,7 @@ impl Driver {
                 reason.to_owned()
             }
         };
+        let not_finite = self.groups[index].take_blamed();
         let dead = self.groups[index].detach();
         if let Some(events) = self.cache_events.get_mut(index) {
             events.lost();
@@ -61,7 +76,13 @@ impl Driver {
         let before = core.counts().replayed;
         core.worker_lost(self.groups[index].id);
         self.stats.replayed += core.counts().replayed - before;
-        self.inquire(&dead, &reason);
+        let were_alone = dead.len() == 1;
+        if let Some(requests) = not_finite {
+            requests.iter().for_each(|&request| core.withdraw(request, Trust::None));
+            self.inquire(&Blamed { requests, were_alone, cause: Cause::NotFinite }, &reason);
+        } else {
+            self.inquire(&Blamed { requests: dead, were_alone, cause: Cause::Death }, &reason);
+        }
         let is_served = self.groups.iter().any(Group::is_attached);
         if !is_served {
             self.set_phase(Phase::Recovering { reason });
@@ -98,35 +119,48 @@ impl Driver {
     }
 
     /// Keeps back what runs nowhere, until `suspects` releases it. Its place in the queue is its arrival's.
-    fn inquire(&mut self, dead: &BTreeSet<RequestId>, reason: &str) {
-        if dead.is_empty() && !self.suspects.is_inquiring() {
+    pub(super) fn inquire(&mut self, blamed: &Blamed, reason: &str) {
+        if blamed.requests.is_empty() && !self.suspects.is_inquiring() {
             return; // it died idle, of nothing that anybody asked for
         }
-        let running: BTreeSet<RequestId> = self.groups.iter().flat_map(Group::running).collect();
-        let idle: BTreeSet<RequestId> = self.journal.ids().filter(|request| !running.contains(request)).collect();
         let core = self.core.as_mut().expect("a worker was attached");
+        let running: BTreeSet<RequestId> = core.groups().flat_map(|group| core.in_slots(group)).collect();
+        let idle: BTreeSet<RequestId> = self.journal.ids().filter(|request| !running.contains(request)).collect();
         for &request in &idle {
             core.hold(request); // nothing happens to those that are withheld already
         }
-        if let Some(guilty) = self.suspects.worker_died(dead, idle) {
+        if let Some(guilty) = self.suspects.went_wrong(&blamed.requests, blamed.were_alone, idle) {
             tracing::error!(
                 request = guilty.0,
-                "this request is refused: {LONE_DEATHS_MAX} workers ended with it: {reason}"
+                "this request is refused: {LONE_DEATHS_MAX} times alone it came no further: {reason}"
             );
             self.stats.condemned += 1;
             core.abort(guilty);
-            // A client reads nothing of what the workers have said.
-            let message = format!(
-                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, and it came no further between; the server's log says how"
-            );
-            self.fail(guilty, Failure::Internal(message));
+            self.fail(guilty, Failure::Internal(self.verdict(blamed.cause)));
         }
         if self.suspects.is_inquiring() {
             tracing::warn!(
                 suspects = self.suspects.count(),
                 withheld = self.suspects.withheld(),
-                "the lost worker's requests are computed again in portions, to find one that ends workers"
+                "those that may be to blame are computed again in portions, to find one that is"
             );
+        }
+    }
+
+    /// What the client of a request reads that is condemned: nothing of what the workers have said.
+    fn verdict(&self, cause: Cause) -> String {
+        match cause {
+            Cause::Death => format!(
+                "{LONE_DEATHS_MAX} workers ended while they computed this request alone, and it came no further between; the server's log says how"
+            ),
+            Cause::NotFinite => {
+                let gives_vectors =
+                    self.shared.status.borrow().model.as_ref().is_some_and(|model| model.pooling.is_some());
+                let what = if gives_vectors { "vector is" } else { "logits are" };
+                format!(
+                    "the model's {what} not finite for this request, {LONE_DEATHS_MAX} times when it was computed alone"
+                )
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! Inquiries in worlds drawn at random: workers with slots, requests that need a while for each token, some of which
-//! kill whatever worker computes them at a certain token.
+//! kill whatever worker computes them at a certain token, or only spoil what is drawn for themselves.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,8 @@ use super::{LONE_DEATHS_MAX, Suspects};
 /// What there is of one request.
 #[derive(Debug, Clone)]
 struct Plot {
+    /// It only spoils what is drawn for itself, and the worker lives on.
+    spoils: bool,
     /// It kills once so much of it is done, parts of its prompt first, then tokens; none: it is innocent.
     fatal_at: Option<u32>,
     /// It ends with so many.
@@ -76,11 +78,14 @@ impl World {
             let tokens = if running.computed == plot.prefill { self.tokens[running.request] } else { 0 };
             plot.fatal_at == Some(running.computed + tokens)
         };
-        if self.workers[worker].iter().any(is_fatal) {
+        let fatal: Vec<usize> =
+            self.workers[worker].iter().filter(|&one| is_fatal(one)).map(|one| one.request).collect();
+        if fatal.iter().any(|&request| !self.plots[request].spoils) {
             return self.die(worker);
         }
         let mut ended = Vec::new();
-        for running in &mut self.workers[worker] {
+        let were_alone = self.workers[worker].len() == 1;
+        for running in self.workers[worker].iter_mut().filter(|running| !fatal.contains(&running.request)) {
             if running.computed < self.plots[running.request].prefill {
                 running.computed += 1;
                 self.suspects.computed(id(running.request), running.computed);
@@ -93,16 +98,25 @@ impl World {
             }
         }
         ended.into_iter().for_each(|request| self.end(request));
+        if !fatal.is_empty() {
+            self.deaths += 1;
+            self.workers[worker].clear();
+            self.inquire(&fatal.into_iter().map(id).collect(), were_alone);
+        }
     }
 
     fn die(&mut self, worker: usize) {
         self.deaths += 1;
         let dead: BTreeSet<RequestId> =
             std::mem::take(&mut self.workers[worker]).iter().map(|running| id(running.request)).collect();
+        self.inquire(&dead, dead.len() == 1);
+    }
+
+    fn inquire(&mut self, blamed: &BTreeSet<RequestId>, were_alone: bool) {
         let elsewhere: BTreeSet<usize> = self.workers.iter().flatten().map(|running| running.request).collect();
         let idle = self.live.difference(&elsewhere).map(|&request| id(request)).collect();
         self.queue.clear();
-        if let Some(guilty) = self.suspects.worker_died(&dead, idle) {
+        if let Some(guilty) = self.suspects.went_wrong(blamed, were_alone, idle) {
             let guilty = guilty.0 as usize;
             assert!(self.plots[guilty].fatal_at.is_some(), "request {guilty} is innocent");
             self.condemned.insert(guilty);
@@ -127,8 +141,10 @@ impl World {
 }
 
 fn plots() -> impl Strategy<Value = Vec<Plot>> {
-    let innocent = (1..12_u32, 0..4_u32).prop_map(|(length, prefill)| Plot { fatal_at: None, length, prefill });
-    let guilty = (0..9_u32, 1..6_u32, 0..4_u32).prop_map(|(at, more, prefill)| Plot {
+    let innocent =
+        (1..12_u32, 0..4_u32).prop_map(|(length, prefill)| Plot { spoils: false, fatal_at: None, length, prefill });
+    let guilty = (0..9_u32, 1..6_u32, 0..4_u32, any::<bool>()).prop_map(|(at, more, prefill, spoils)| Plot {
+        spoils,
         fatal_at: Some(at),
         length: at.saturating_sub(prefill) + more,
         prefill,
@@ -184,7 +200,7 @@ proptest! {
         slots in 1..20_usize,
         kill_every in 5..20_usize,
     ) {
-        let plots = lengths.into_iter().map(|(length, prefill)| Plot { fatal_at: None, length, prefill }).collect();
+        let plots = lengths.into_iter().map(|(length, prefill)| Plot { spoils: false, fatal_at: None, length, prefill }).collect();
         let mut world = World::new(plots, 1, slots);
         for turn in 1.. {
             prop_assert!(turn < 200_000, "it ends: {world:?}");
@@ -197,6 +213,11 @@ proptest! {
     }
 }
 
+/// A worker died with these in its unread steps.
+fn died(suspects: &mut Suspects, dead: &BTreeSet<RequestId>, idle: BTreeSet<RequestId>) -> Option<RequestId> {
+    suspects.went_wrong(dead, dead.len() == 1, idle)
+}
+
 fn set(ids: &[u64]) -> BTreeSet<RequestId> {
     ids.iter().map(|&id| RequestId(id)).collect()
 }
@@ -204,7 +225,7 @@ fn set(ids: &[u64]) -> BTreeSet<RequestId> {
 #[test]
 fn half_of_the_suspects_run_first_and_bystanders_last() {
     let mut suspects = Suspects::default();
-    assert_eq!(suspects.worker_died(&set(&[1, 2, 3]), set(&[1, 2, 3, 8, 9])), None);
+    assert_eq!(died(&mut suspects, &set(&[1, 2, 3]), set(&[1, 2, 3, 8, 9])), None);
     assert_eq!((suspects.count(), suspects.withheld()), (3, 5));
     assert_eq!(suspects.release(), set(&[1, 2]));
     suspects.withhold(RequestId(10));
@@ -220,9 +241,9 @@ fn half_of_the_suspects_run_first_and_bystanders_last() {
 #[test]
 fn those_of_a_trial_that_were_in_no_step_stay_suspects_for_later() {
     let mut suspects = Suspects::default();
-    suspects.worker_died(&set(&[1, 2, 3, 4]), set(&[1, 2, 3, 4, 9]));
+    died(&mut suspects, &set(&[1, 2, 3, 4]), set(&[1, 2, 3, 4, 9]));
     assert_eq!(suspects.release(), set(&[1, 2]));
-    suspects.worker_died(&set(&[2]), set(&[1, 2, 3, 4, 9]));
+    died(&mut suspects, &set(&[2]), set(&[1, 2, 3, 4, 9]));
     assert_eq!((suspects.release(), suspects.count()), (set(&[2]), 4));
     suspects.progressed(RequestId(2));
     assert_eq!(suspects.release(), set(&[1]), "before those that were not tried yet");
@@ -235,7 +256,7 @@ fn deaths_in_company_condemn_nobody() {
     let mut suspects = Suspects::default();
     for _ in 0..10 {
         // The neighbour in its steps runs on elsewhere or has left: nothing says which of the two it was.
-        assert_eq!(suspects.worker_died(&set(&[1, 2]), set(&[1])), None);
+        assert_eq!(died(&mut suspects, &set(&[1, 2]), set(&[1])), None);
         assert_eq!(suspects.release(), set(&[1]));
     }
 }
@@ -244,12 +265,12 @@ fn deaths_in_company_condemn_nobody() {
 fn three_deaths_alone_condemn_unless_a_token_came_between() {
     let mut suspects = Suspects::default();
     for _ in 0..10 {
-        assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None);
-        assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None);
+        assert_eq!(died(&mut suspects, &set(&[1]), set(&[1])), None);
+        assert_eq!(died(&mut suspects, &set(&[1]), set(&[1])), None);
         assert_eq!(suspects.release(), set(&[1]));
         suspects.progressed(RequestId(1));
     }
-    let verdicts = [(); 3].map(|()| suspects.worker_died(&set(&[1]), set(&[1])));
+    let verdicts = [(); 3].map(|()| died(&mut suspects, &set(&[1]), set(&[1])));
     assert_eq!(verdicts, [None, None, Some(RequestId(1))]);
     assert!(!suspects.is_inquiring());
 }
@@ -261,12 +282,12 @@ fn parts_of_a_prompt_are_progress_where_none_was_before() {
     for life in 1..10 {
         suspects.computed(RequestId(1), 64);
         suspects.computed(RequestId(1), 64 * life);
-        assert_eq!(suspects.worker_died(&set(&[1]), set(&[1])), None, "it came further each time");
+        assert_eq!(died(&mut suspects, &set(&[1]), set(&[1])), None, "it came further each time");
         assert_eq!(suspects.release(), set(&[1]));
     }
     let verdicts = [(); 2].map(|()| {
         suspects.computed(RequestId(1), 64 * 9); // that is where it always ends
-        suspects.worker_died(&set(&[1]), set(&[1]))
+        died(&mut suspects, &set(&[1]), set(&[1]))
     });
     assert_eq!(verdicts, [None, Some(RequestId(1))]);
 }

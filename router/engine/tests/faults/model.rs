@@ -34,6 +34,8 @@ pub(crate) fn vector(history: impl Iterator<Item = u32> + Clone) -> [f32; 2] {
 pub(crate) struct Drawn {
     /// The row's own tokens, the one that was not known included.
     pub(crate) tokens: Vec<u32>,
+    /// Where the row begins.
+    pub(crate) start: u32,
     pub(crate) token: u32,
     /// Of the row's own tokens, and of all that its KV holds.
     pub(crate) vectors: [[f32; 2]; 2],
@@ -115,6 +117,6 @@ impl Model {
         if flags & ROW_SAMPLES != 0 {
             slot.drawn = token;
         }
-        Drawn { tokens, token, vectors }
+        Drawn { tokens, start, token, vectors }
     }
 }

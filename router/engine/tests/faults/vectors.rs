@@ -88,10 +88,10 @@ fn a_text_that_kills_workers_is_found_and_refused_alone() {
 fn a_vector_that_is_not_finite_costs_its_request_alone_in_the_end() {
     let mut cases = cases(Goal::VectorOfLast, 60);
     for at in [3, 20, 21] {
-        let prompt = vec![5, at as u32, POISON, 6];
+        let prompt = vec![5, at as u32, 6, POISON]; // it stands in the row that gives the vector
         cases.insert(at, Case { goal: Goal::VectorOfLast, ..Case::new(prompt, 0) });
     }
     let rig = Rig::start(&[giving(false, play(Fault::Of(POISON, Deed::NotFinite), u32::MAX))]);
-    let stats = served(rig, &cases, "the model's vector is not finite for this request");
-    assert_eq!((stats.worker_restarts, stats.bad_frames.contents), (1, 1));
+    let stats = served(rig, &cases, "the model's vector is not finite for this request, 3 times");
+    assert_eq!((stats.worker_restarts, stats.condemned), (1, 3));
 }

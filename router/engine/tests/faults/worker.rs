@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     At(u64, Deed),
     /// In every step in which this token stands in a row.
     Of(u32, Deed),
+    /// The same, of rows that begin behind tokens whose KV is there already.
+    OfCached(u32, Deed),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,20 +163,24 @@ impl Play {
         match self.fault {
             _ if epoch > self.lives => None,
             Fault::At(at, deed) if at == step => Some(deed),
-            Fault::Of(token, deed) if rows.iter().any(|row| row.tokens.contains(&token)) => Some(deed),
+            Fault::Of(_, deed) | Fault::OfCached(_, deed) if rows.iter().any(|row| self.is_meant(row)) => Some(deed),
             _ => None,
+        }
+    }
+
+    fn is_meant(&self, row: &Drawn) -> bool {
+        match self.fault {
+            Fault::Of(token, _) => row.tokens.contains(&token),
+            Fault::OfCached(token, _) => row.tokens.contains(&token) && row.start > 0,
+            Fault::Nowhere | Fault::At(..) => true,
         }
     }
 
     fn write_results(&self, memory: &Memory, frame: u32, rows: &[Drawn], deed: Option<Deed>) {
         let drawn = |row: &Drawn| if deed == Some(Deed::DrawNonsense) { VOCAB } else { row.token };
-        let is_meant = |row: &Drawn| match self.fault {
-            Fault::Of(token, _) => row.tokens.contains(&token),
-            Fault::Nowhere | Fault::At(..) => true,
-        };
         let flag = |row: &Drawn| match deed {
-            Some(Deed::NotFinite) if is_meant(row) => RESULT_NOT_FINITE,
-            Some(Deed::DenyToken) if is_meant(row) => RESULT_UNSAMPLED,
+            Some(Deed::NotFinite) if self.is_meant(row) => RESULT_NOT_FINITE,
+            Some(Deed::DenyToken) if self.is_meant(row) => RESULT_UNSAMPLED,
             _ => 0,
         };
         memory.write(frame, Region::Sampled, &rows.iter().map(drawn).collect::<Vec<_>>());
