@@ -6,7 +6,9 @@
 //! several rounds, each on a core of its own; the first line is the goal's, the others change one thing. In a line with
 //! comings and goings every request ends after 32 tokens and another one, of 512 new tokens, comes: eight of each a step, with
 //! all that they cost (submitted, looked up, admitted, indexed, given up for the next). In the line of long prompts all that wait have
-//! 30,000 tokens and are computed one after the other, beside those that draw. Ends with 1 if the goal's step takes longer.
+//! 30,000 tokens and are computed one after the other, beside those that draw. In the line of eight groups each has the running
+//! requests of the goal, and comings and goings; a step is one of one group. In that of all sorts, which come and go too, priorities
+//! differ, every third request has a deadline, and hundreds are due. Ends with 1 if the goal's step takes longer.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -14,11 +16,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use pelton_core::{
-    CacheScope, Core, CoreConfig, Event, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, RequestId, RowResult,
-    Sampling, StepResults, StopRule,
+    CacheScope, Core, CoreConfig, Event, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId,
+    RowResult, Sampling, StepResults, StopRule,
 };
 
-const GROUP: GroupId = GroupId(0);
 const STEPS: u32 = 2_000;
 const ROUNDS: usize = 5;
 /// What a step may take.
@@ -35,6 +36,15 @@ struct Size {
     prefix_caching: bool,
     host_blocks: u32,
     flow: Flow,
+    groups: u16,
+    all_sorts: bool,
+}
+
+impl Size {
+    /// In all groups.
+    fn running(self) -> u32 {
+        self.running * u32::from(self.groups)
+    }
 }
 
 /// Who comes and goes while the clock runs.
@@ -63,10 +73,11 @@ impl Flow {
 
     /// Tokens of an answer. At the start the requests are at different places in theirs.
     fn answer(self, id: u64, waits: bool) -> u32 {
+        let is_first = !waits;
         match self {
             Self::LongPrompts if waits => 1,
             Self::Still | Self::LongPrompts => 4_000,
-            Self::Changing if id < 256 => 1 + u32::try_from(id).expect("small") % CHANGING_ANSWER,
+            Self::Changing if is_first => 1 + u32::try_from(id).expect("small") % CHANGING_ANSWER,
             Self::Changing => CHANGING_ANSWER,
         }
     }
@@ -79,6 +90,7 @@ const CHANGING_ANSWER: u32 = 32;
 struct Cost {
     plan: f64,
     commit: f64,
+    slowest: f64, // of a hundred
 }
 
 const GOAL: Size = Size {
@@ -90,6 +102,8 @@ const GOAL: Size = Size {
     prefix_caching: true,
     host_blocks: 0,
     flow: Flow::Still,
+    groups: 1,
+    all_sorts: false,
 };
 
 fn main() -> ExitCode {
@@ -107,17 +121,22 @@ fn main() -> ExitCode {
         ("without prefix cache", Size { prefix_caching: false, ..GOAL }),
         ("comings and goings", Size { flow: Flow::Changing, ..GOAL }),
         ("the same without prefix cache", Size { flow: Flow::Changing, prefix_caching: false, ..GOAL }),
+        ("eight groups", Size { flow: Flow::Changing, groups: 8, ..GOAL }),
+        ("all sorts", Size { flow: Flow::Changing, tenants: 100, all_sorts: true, ..GOAL }),
         ("long prompts", Size { waiting: 1_024, flow: Flow::LongPrompts, ..GOAL }),
     ];
     let (mut lines, mut reached) = (Vec::new(), true);
     for (name, size) in sizes {
         let mut costs: Vec<Cost> = (0..ROUNDS).map(|_| measure(size)).collect();
         costs.sort_by(|one, other| (one.plan + one.commit).total_cmp(&(other.plan + other.commit)));
-        let Cost { plan, commit } = costs[ROUNDS / 2];
+        let Cost { plan, commit, slowest } = costs[ROUNDS / 2];
         reached &= name != "goal" || plan + commit <= GOAL_US;
-        println!("{name:34} plan {plan:6.1} us   commit {commit:6.1} us   together {:6.1} us", plan + commit);
+        println!(
+            "{name:34} plan {plan:6.1} us   commit {commit:6.1} us   together {:6.1} us   p99 {slowest:6.1} us",
+            plan + commit
+        );
         lines.push(format!(
-            r#"{{"size": "{name}", "running": {}, "waiting": {}, "blocks": {}, "plan_us": {plan:.2}, "commit_us": {commit:.2}}}"#,
+            r#"{{"size": "{name}", "running": {}, "waiting": {}, "blocks": {}, "plan_us": {plan:.2}, "commit_us": {commit:.2}, "p99_us": {slowest:.2}}}"#,
             size.running, size.waiting, size.blocks
         ));
     }
@@ -139,31 +158,51 @@ fn main() -> ExitCode {
 /// Everybody draws a token in every step; all that run at first have come in before the clock starts. To submit counts as planning.
 fn measure(size: Size) -> Cost {
     let mut core = filled(size);
-    let (mut plan_time, mut commit_time) = (Duration::ZERO, Duration::ZERO);
-    let mut next_id = u64::from(size.running) + size.waiting;
-    let mut ahead = core.plan(GROUP, Micros(0)).expect("all prompts fit one step");
-    assert!(ahead.rows.len() >= size.running as usize);
-    for step in 0..STEPS {
+    let (mut plan_time, mut commit_time, mut steps) = (Duration::ZERO, Duration::ZERO, Vec::new());
+    let first_new = u64::from(size.running()) + size.waiting;
+    let mut next_id = first_new;
+    let groups: Vec<GroupId> = core.groups().collect();
+    // One group gives others the requests that it has no room for, a few with each plan.
+    let warming = if groups.len() == 1 { 0 } else { 1_000 };
+    let mut ahead: Vec<Option<Plan>> = groups.iter().map(|&group| core.plan(group, Micros(0))).collect();
+    for step in 0..warming + STEPS {
+        if step == warming {
+            assert!(
+                core.counts().running * 100 >= size.running() as usize * 95,
+                "the groups are full: {:?}",
+                core.counts()
+            );
+        }
         let now = Micros(u64::from(step) * 10_000);
+        let at = step as usize % groups.len();
         let begin = Instant::now();
-        let next = core.plan(GROUP, now).expect("one step ahead");
-        plan_time += begin.elapsed();
-        let due = std::mem::replace(&mut ahead, next);
+        let next = core.plan(groups[at], now);
+        let planned = begin.elapsed();
+        let Some(due) = std::mem::replace(&mut ahead[at], next) else { continue };
         let draws = due.rows.iter().map(|row| row.samples.then_some(RowResult { token: 5, logprobs: None })).collect();
         let begin = Instant::now();
-        core.commit(GROUP, StepResults { step: due.step, took_us: 9_000, draws, ..StepResults::default() })
+        core.commit(groups[at], StepResults { step: due.step, took_us: 9_000, draws, ..StepResults::default() })
             .expect("as planned");
         let ended = core.events().filter(|event| matches!(black_box(event), Event::Finished { .. })).count();
-        commit_time += begin.elapsed();
+        let committed = begin.elapsed();
         let come = if size.flow == Flow::Changing { ended } else { 0 };
-        let come: Vec<NewRequest> = (next_id..).take(come).map(|id| request(id, size)).collect();
+        let come: Vec<NewRequest> =
+            (next_id..).take(come).map(|id| NewRequest { arrival: now, ..request(id, size) }).collect();
         next_id += come.len() as u64;
         let begin = Instant::now();
         come.into_iter().for_each(|new| core.submit(new).expect("room"));
-        plan_time += begin.elapsed();
+        let planned = planned + begin.elapsed();
+        if step < warming {
+            continue;
+        }
+        plan_time += planned;
+        commit_time += committed;
+        steps.push(planned + committed);
     }
-    assert_eq!(size.flow == Flow::Changing, next_id > u64::from(size.running) + size.waiting);
-    Cost { plan: micros(plan_time), commit: micros(commit_time) }
+    assert_eq!(size.flow == Flow::Changing, next_id > first_new);
+    steps.sort();
+    let slowest = steps[steps.len() * 99 / 100].as_secs_f64() * 1e6;
+    Cost { plan: micros(plan_time), commit: micros(commit_time), slowest }
 }
 
 fn snapshot_us(core: &Core) -> f64 {
@@ -203,14 +242,14 @@ fn filled(size: Size) -> Core {
         tenant_cache_share: 100,
         tells_cache_changes: false,
     });
-    core.add_group(GROUP, size.blocks, true);
-    (0..u64::from(size.running) + size.waiting).for_each(|id| core.submit(request(id, size)).expect("room"));
+    (0..size.groups).for_each(|group| core.add_group(GroupId(group), size.blocks, true));
+    (0..u64::from(size.running()) + size.waiting).for_each(|id| core.submit(request(id, size)).expect("room"));
     core
 }
 
 fn request(id: u64, size: Size) -> NewRequest {
     let token = u32::try_from(id).expect("few requests");
-    let waits = id >= u64::from(size.running);
+    let waits = id >= u64::from(size.running());
     NewRequest {
         id: RequestId(id),
         prompt: vec![token; size.flow.prompt(waits) as usize].into(),
@@ -220,10 +259,10 @@ fn request(id: u64, size: Size) -> NewRequest {
         stop: StopRule { max_tokens: size.flow.answer(id, waits), min_tokens: 0, stop_ids: [2].into() },
         masked: false,
         scope: CacheScope::default(),
-        priority: 0,
-        arrival: Micros(id),
+        priority: if size.all_sorts { i32::try_from(id % 7).expect("small") - 3 } else { 0 },
+        arrival: Micros(0),
         party: Party { tenant: id % size.tenants, user: 0 },
-        deadline: None,
+        deadline: (size.all_sorts && id.is_multiple_of(3)).then_some(Micros(40_000_000 + 10_000 * id)),
     }
 }
 

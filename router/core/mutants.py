@@ -29,6 +29,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "all that wait are left to the same group",
+        "admission.rs",
+        "outlook.leave(growth, to_compute, kinds, config.token_budget);",
+        "let _ = (growth, outlook);",
+    ),
+    Mutant(
+        "what was left to a group counts again with every plan",
+        "admission.rs",
+        "Some(outlook) => outlook.forget_what_was_left(),",
+        "Some(_) => {}",
+    ),
+    Mutant(
+        "a group is looked at as it was before its last commit",
+        "commit.rs",
+        "        epoch.outlook = None;\n",
+        "",
+    ),
+    Mutant(
         "a request without trust finds what it had",
         "withdrawal.rs",
         "if trust == Trust::None {",
@@ -296,7 +314,7 @@ MUTANTS = [
         "self.shares.charge(party, 0);",
     ),
     Mutant("nobody becomes due", "queue.rs", "&& due <= now", "&& due.0 == u64::MAX && due <= now"),
-    Mutant("memory is promised twice", "admission.rs", "peak <= capacity", "peak <= capacity * 2"),
+    Mutant("memory is promised twice", "outlook.rs", "kinds) <= capacity", "kinds) <= capacity * 2"),
     Mutant(
         "a prompt that is being computed is computed again",
         "admission.rs",

@@ -10,16 +10,15 @@
 //!     by one, each with at least half of every step. These are set aside, so that thousands of them cost those behind them no look;
 //!     the first of them are brought back when a group has no long prompt under way.
 
-use std::collections::BTreeMap;
-
 use crate::blocks::Blocks;
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
 use crate::hit::{Hit, LowerBlock};
 use crate::kinds::Kinds;
-use crate::lengths::{Growth, peak};
+use crate::lengths::Growth;
 use crate::live::{Place, RequestKey};
 use crate::next_step::NextStep;
+use crate::outlook::Outlook;
 use crate::queue::Ticket;
 use crate::table::Table;
 use crate::tiers::{Below, plan_loads};
@@ -41,17 +40,10 @@ enum Choice {
     NoRoom(Wait),
 }
 
-/// What a group has before it.
-struct Outlook {
-    load: u64, // tokens to compute
-    running: Vec<Growth>,
-    held: u64, // blocks
-    has_long_prompt: bool,
-}
-
 impl Core {
     /// Admits waiting requests as long as the step and the group have room.
     pub(crate) fn admit_waiting(&mut self, group: GroupId, next: &mut NextStep) {
+        self.epoch_mut(group).outlook = None;
         if self.requests.waiting_count() == 0 {
             return;
         }
@@ -66,21 +58,21 @@ impl Core {
             self.requests.first_waits_for(hindrance);
             return;
         }
-        let mut outlooks = self.outlooks();
-        let brought_back = self.bring_back_long(&outlooks);
+        self.look_out();
+        let brought_back = self.bring_back_long();
         let mut passed_over: Vec<(Ticket, Wait)> = Vec::new();
         while !next.is_full()
             && passed_over.len() < PASSED_OVER_MAX
             && let Some(ticket) = self.requests.pop_waiting()
         {
             let choice = if next.takes_admit(self.requests.get(ticket.key)) {
-                self.choose(group, ticket.key, &mut outlooks)
+                self.choose(group, ticket.key)
             } else {
                 Choice::NoRoom(Wait::Step)
             };
             let (reason, others_pass) = match choice {
                 Choice::Here(hit) => {
-                    if self.admit(group, ticket, hit, next, &mut outlooks) {
+                    if self.admit(group, ticket, hit, next) {
                         continue;
                     }
                     (Wait::Step, false)
@@ -107,8 +99,9 @@ impl Core {
     }
 
     /// Lets some of those be looked at that stand aside.
-    fn bring_back_long(&mut self, outlooks: &BTreeMap<GroupId, Outlook>) -> Vec<Place> {
-        let may_begin = outlooks.values().any(|outlook| !outlook.has_long_prompt);
+    fn bring_back_long(&mut self) -> Vec<Place> {
+        let outlooks = self.groups.values().filter_map(|group| group.epoch.as_ref()?.outlook.as_ref());
+        let may_begin = outlooks.into_iter().any(|outlook| !outlook.has_long_prompt());
         self.requests.bring_back(match () {
             () if self.requests.looks.is_thorough() => LOOKED_AT_AGAIN_MAX,
             () if may_begin => BROUGHT_BACK_MAX,
@@ -116,30 +109,26 @@ impl Core {
         })
     }
 
-    fn outlooks(&self) -> BTreeMap<GroupId, Outlook> {
-        let epochs = self.groups.iter().filter_map(|(&id, group)| Some((id, group.epoch.as_ref()?)));
-        epochs
-            .map(|(id, epoch)| {
-                let outlook = Outlook {
-                    load: epoch.load(&self.requests),
-                    running: epoch.growths(&self.requests, &self.lengths),
-                    held: epoch.blocks.pool().held() as u64,
-                    has_long_prompt: epoch.has_long_prompt(&self.requests, self.config.token_budget),
-                };
-                (id, outlook)
-            })
-            .collect()
+    /// Every group with a worker has an outlook then.
+    fn look_out(&mut self) {
+        let Self { groups, requests, lengths, config, .. } = self;
+        for epoch in groups.values_mut().filter_map(|group| group.epoch.as_mut()) {
+            match &mut epoch.outlook {
+                Some(outlook) => outlook.forget_what_was_left(),
+                None => epoch.outlook = Some(Outlook::new(epoch, requests, lengths, config)),
+            }
+        }
     }
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
-    fn choose(&mut self, here: GroupId, key: RequestKey, outlooks: &mut BTreeMap<GroupId, Outlook>) -> Choice {
+    fn choose(&mut self, here: GroupId, key: RequestKey) -> Choice {
         let Self { requests, groups, tiers, lengths, config, kinds, .. } = self;
         let now = requests.looks.now;
         let request = requests.get_mut(key);
         if tiers.is_awaited(request) {
             return Choice::PassOver(Wait::Disk);
         }
-        let mut best: Option<(u64, GroupId, Hit)> = None;
+        let mut candidates: Vec<(u64, GroupId, Hit)> = Vec::new();
         let mut lacking = Wait::Slot; // here
         for (&id, group) in groups.iter() {
             let Some(epoch) = group.epoch.as_ref().filter(|epoch| epoch.has_free_slot()) else { continue };
@@ -152,46 +141,37 @@ impl Core {
                 lacking = if id == here { Wait::Blocks } else { lacking };
                 continue;
             };
-            let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
+            let to_compute = u64::from(request.known() - epoch.blocks.tokens_in(&hit));
+            let cost = epoch.outlook().load() + to_compute + tiers.cost_of_loads(&hit, prices);
+            candidates.push((cost, id, hit));
+        }
+        candidates.sort_unstable_by_key(|&(cost, id, _)| (cost, id));
+        for (_, id, hit) in candidates {
+            let epoch = groups.get_mut(&id).and_then(|group| group.epoch.as_mut()).expect("seen above");
             let growth = growth_of(request, &hit, kinds, lengths);
-            if !outlook.has_room(growth, kinds, epoch.blocks.pool().capacity() as u64) {
+            if !epoch.outlook().has_room(growth, kinds, epoch.blocks.pool().capacity() as u64) {
                 lacking = if id == here { Wait::Growth } else { lacking };
                 continue;
             }
-            let to_compute = u64::from(request.known() - epoch.blocks.tokens_in(&hit));
-            let cost = outlook.load + to_compute + tiers.cost_of_loads(&hit, prices);
-            if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
-                best = Some((cost, id, hit));
-            }
+            let to_compute = request.known() - epoch.blocks.tokens_in(&hit);
+            let outlook = epoch.outlook.as_mut().expect("looked at above");
+            return if id != here {
+                // It counts there from now on: else all that wait would leave everything to the same group.
+                outlook.leave(growth, to_compute, kinds, config.token_budget);
+                Choice::PassOver(Wait::Group)
+            } else if to_compute > config.token_budget && outlook.has_long_prompt() {
+                Choice::PassOver(Wait::LongPrompt)
+            } else if epoch.is_computing(request, &hit) {
+                Choice::PassOver(Wait::Shared)
+            } else {
+                Choice::Here(hit)
+            };
         }
-        match best {
-            Some((_, id, _)) if id != here => Choice::PassOver(Wait::Group),
-            Some((_, _, hit)) => {
-                let epoch = groups[&here].epoch.as_ref().expect("it was chosen");
-                let to_compute = request.known() - epoch.blocks.tokens_in(&hit);
-                let is_second_long = to_compute > config.token_budget && outlooks[&here].has_long_prompt;
-                if is_second_long {
-                    Choice::PassOver(Wait::LongPrompt)
-                } else if epoch.is_computing(request, &hit) {
-                    Choice::PassOver(Wait::Shared)
-                } else {
-                    Choice::Here(hit)
-                }
-            }
-            None if groups[&here].ever_fits(request) => Choice::NoRoom(lacking),
-            None => Choice::PassOver(Wait::Group),
-        }
+        if groups[&here].ever_fits(request) { Choice::NoRoom(lacking) } else { Choice::PassOver(Wait::Group) }
     }
 
     /// Lets a request in and gives it its first row. False: the step has no room for it.
-    fn admit(
-        &mut self,
-        id: GroupId,
-        ticket: Ticket,
-        mut hit: Hit,
-        next: &mut NextStep,
-        outlooks: &mut BTreeMap<GroupId, Outlook>,
-    ) -> bool {
+    fn admit(&mut self, id: GroupId, ticket: Ticket, mut hit: Hit, next: &mut NextStep) -> bool {
         let key = ticket.key;
         let group = self.groups.get_mut(&id).expect("plan() looked");
         let (prices, epoch) = (group.cost.prices(), group.epoch.as_mut().expect("plan() looked"));
@@ -209,13 +189,10 @@ impl Core {
             return false; // the next step begins empty, and holds it
         }
 
-        let outlook = outlooks.get_mut(&id).expect("each live group has an outlook");
         let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
-        outlook.load += u64::from(known - cached);
-        outlook.held += u64::from(growth.held - growth.shared);
-        outlook.has_long_prompt |= known - cached > self.config.token_budget;
+        let outlook = epoch.outlook.as_mut().expect("looked at to choose it");
+        outlook.admit(growth, known - cached, &self.kinds, self.config.token_budget);
         let expected = growth.coming + 1;
-        outlook.running.push(growth);
 
         let sources = hit.partial.iter().flat_map(|partial| &partial.sources).copied();
         for block in hit.table.blocks().chain(sources) {
@@ -295,21 +272,6 @@ impl Core {
             self.events.push(Event::Admitted { request: request.place.id, cached });
             self.requests.charge(key, cost);
         }
-    }
-}
-
-impl Outlook {
-    /// Whether one more request will probably fit until the others leave. Alone it always may try: nobody is in its way.
-    fn has_room(&mut self, request: Growth, kinds: &Kinds, capacity: u64) -> bool {
-        if self.running.is_empty() {
-            return true;
-        }
-        self.running.push(request);
-        let held = self.held + u64::from(request.held - request.shared);
-        let peak = peak(&mut self.running, held, kinds, capacity);
-        let at = self.running.iter().position(|growth| *growth == request).expect("pushed above");
-        self.running.swap_remove(at);
-        peak <= capacity
     }
 }
 

@@ -60,6 +60,7 @@ impl Core {
         epoch.last_committed = due.step;
         self.group_mut(group).cost.learn(due.work, results.took_us);
         let epoch = self.epoch_mut(group);
+        epoch.outlook = None;
         for &source in &due.sources {
             epoch.blocks.give_source(source);
         }

@@ -20,6 +20,7 @@ use crate::hit::Hit;
 use crate::keys::Key;
 use crate::lengths::{AnswerLengths, Growth};
 use crate::live::{LiveRequest, Place, RequestKey, Requests};
+use crate::outlook::Outlook;
 use crate::table::Table;
 use crate::tiers::Transfers;
 use crate::{BlockId, CoreConfig, HostBlockId, Micros, SlotId, StepId, TokenId};
@@ -114,6 +115,8 @@ pub(crate) struct Epoch {
     /// needs the same waits for it instead of computing it too.
     frontiers: HashMap<Key, SlotId>,
     pub(crate) transfers: Transfers,
+    /// None: nobody has looked since something has changed.
+    pub(crate) outlook: Option<Outlook>,
     /// In the plan before, one that serves found no room. Long prompts come after admission, which must not take it away
     /// from them again and again.
     pub(crate) lacked_blocks: bool,
@@ -138,6 +141,7 @@ impl Epoch {
             in_flight: VecDeque::with_capacity(STEPS_IN_FLIGHT),
             frontiers: HashMap::new(),
             transfers: Transfers::default(),
+            outlook: None,
             lacked_blocks: false,
             last_sent: StepId(0),
             last_committed: StepId(0),
@@ -160,6 +164,11 @@ impl Epoch {
             let patience = STALL_US.saturating_add(STALL_FACTOR.saturating_mul(prices.micros(oldest.work)));
             now.0.saturating_sub(self.moved_at.0) > patience
         })
+    }
+
+    /// The caller has looked out.
+    pub(crate) fn outlook(&self) -> &Outlook {
+        self.outlook.as_ref().expect("every group with a worker has one while requests are admitted")
     }
 
     pub(crate) fn has_free_slot(&self) -> bool {
@@ -238,6 +247,7 @@ impl Epoch {
             self.take_out_of_order(slot);
         }
         self.running_mut(slot).owner = Owner::Nobody;
+        self.outlook = None;
         self.drop_loads(slot);
         self.move_frontier(slot, requests.get_mut(key));
         self.settle(slot, requests);

@@ -91,7 +91,7 @@ fn last_in(bucket: usize) -> u32 {
 }
 
 /// What a running request holds and will hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Growth {
     /// Tokens that it has, or that it will have when what it has is computed.
     pub(crate) tokens: u32,
@@ -109,21 +109,21 @@ impl Growth {
     }
 }
 
+/// Blocks that it will hold besides those that it holds now, once it has so many tokens more.
+pub(crate) fn grown(growth: &Growth, tokens: u32, kinds: &Kinds) -> u64 {
+    growth.blocks_after(tokens, kinds) - u64::from(growth.held)
+}
+
 /// The most blocks that will be held, if each of `running` draws a token per step and leaves when it has what is coming.
 /// `held` blocks are held now. Sorts `running`. The peak is right before one of them leaves.
 ///
-/// O(n) where all of them at full length would fit into `capacity`, else O(n^2) for n running: some 30 us for 256.
-pub(crate) fn peak(running: &mut [Growth], held: u64, kinds: &Kinds, capacity: u64) -> u64 {
-    let grown = |growth: &Growth, steps| growth.blocks_after(steps, kinds) - u64::from(growth.held);
-    let at_once = held + running.iter().map(|growth| grown(growth, growth.coming)).sum::<u64>();
-    if at_once <= capacity {
-        return at_once;
-    }
+/// O(n^2) for n running: some 30 us for 256.
+pub(crate) fn peak(running: &mut [Growth], held: u64, kinds: &Kinds) -> u64 {
     running.sort_unstable_by_key(|growth| std::cmp::Reverse(growth.coming));
     let (mut worst, mut given_back) = (held, 0);
     for first_to_leave in (0..running.len()).rev() {
         let leaver = running[first_to_leave];
-        let growth: u64 = running[..=first_to_leave].iter().map(|growth| grown(growth, leaver.coming)).sum();
+        let growth: u64 = running[..=first_to_leave].iter().map(|growth| grown(growth, leaver.coming, kinds)).sum();
         worst = worst.max(held + growth - given_back);
         given_back += u64::from(leaver.held - leaver.shared);
     }
@@ -202,11 +202,12 @@ mod tests {
             let held: u64 = running.iter().map(|growth| u64::from(growth.held)).sum();
             let expected = lived(&running, held, &kinds);
             assert_eq!(
-                peak(&mut running, held, &kinds, 0),
+                peak(&mut running, held, &kinds),
                 expected,
                 "{running:?} in blocks of {block_size}, {windows:?}"
             );
-            assert!(peak(&mut running, held, &kinds, u64::MAX) >= expected, "the quick answer is never too low");
+            let at_once = held + running.iter().map(|growth| grown(growth, growth.coming, &kinds)).sum::<u64>();
+            assert!(at_once >= expected, "all at full length at once are never fewer");
         }
     }
 }

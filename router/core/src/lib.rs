@@ -24,6 +24,7 @@ mod kinds;
 mod lengths;
 mod live;
 mod next_step;
+mod outlook;
 mod pins;
 mod plan;
 mod pool;

@@ -369,6 +369,58 @@ fn a_request_goes_to_the_group_that_has_its_prefix_unless_that_one_has_too_much_
 }
 
 #[test]
+fn a_backlog_fills_every_group_with_its_first_plan() {
+    let groups = [0, 1, 2, 3].map(GroupId);
+    let mut core = Core::new(CoreConfig { max_waiting: 100, ..config() });
+    groups.into_iter().for_each(|group| core.add_group(group, 64, false));
+    (0..40_u32).for_each(|id| core.submit(request(id.into(), [id; 6])).expect("room"));
+    let plans = groups.map(|group| core.plan(group, Micros(0)).expect("there is enough for all"));
+    // Each one leaves to others what they are to compute, and all that it could take besides is its own.
+    assert_eq!(plans.map(|plan| plan.rows.len()), [4; 4]);
+    core.check();
+}
+
+#[test]
+fn a_request_is_left_to_the_group_that_has_its_prefix_however_often_another_one_is_planned_meanwhile() {
+    let other = GroupId(1);
+    let mut core = core(64, config());
+    core.submit(request(1, 0..30)).expect("room");
+    let first = core.plan(GROUP, Micros(0)).expect("of equals the first");
+    core.add_group(other, 64, false);
+    core.submit(request(2, 100..120)).expect("room");
+    core.submit(request(3, 300..305)).expect("room");
+    let done = core.plan(other, Micros(0)).expect("the one with less to do");
+    assert_eq!(admitted(&done), [2, 3]);
+    let mut results = all_draw(&done, 7);
+    results.draws[0] = Some(RowResult { token: STOP, logprobs: None });
+    core.commit(other, results).expect("as planned");
+    commit(&mut core, &first, STOP);
+    let in_flight = [(); 2].map(|()| core.plan(other, Micros(0)).expect("3 goes on"));
+
+    core.submit(request(4, 100..121)).expect("room");
+    for _ in 0..40 {
+        assert!(core.plan(GROUP, Micros(0)).is_none(), "one token there, and 21 here");
+    }
+    core.commit(other, all_draw(&in_flight[0], 7)).expect("as planned");
+    assert_eq!(core.plan(other, Micros(0)).map(|plan| admitted(&plan)), Some(vec![4]));
+}
+
+#[test]
+fn what_a_group_has_computed_is_no_load_of_it_any_more() {
+    let other = GroupId(1);
+    let mut core = core(64, config());
+    core.add_group(other, 64, false);
+    core.submit(request(1, 0..5)).expect("room");
+    core.plan(GROUP, Micros(0)).expect("of equals the first");
+    core.submit(request(2, 100..130)).expect("room");
+    let plan = core.plan(other, Micros(0)).expect("the one with less to do");
+    core.commit(other, all_draw(&plan, 7)).expect("as planned");
+    core.submit(request(3, 300..304)).expect("room");
+    let plans = [GROUP, other].map(|group| core.plan(group, Micros(0)).map(|plan| admitted(&plan)));
+    assert_eq!(plans, [Some(vec![]), Some(vec![3])], "5 tokens are to be computed here, 30 were there");
+}
+
+#[test]
 fn requests_wait_for_the_first_group() {
     let mut core = Core::new(config());
     core.submit(request(1, [1])).expect("nobody knows yet what fits");
