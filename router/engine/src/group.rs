@@ -15,14 +15,10 @@ use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::{
     Deadlines,
+    patience::Patience,
     results::{self, Garbage, InFlight, InFlightRow, RowMask},
     step::Flattened,
 };
-
-/// A step may take so many times what the slowest token so far has taken, and a first step what first steps took.
-const STEP_DEADLINE_FACTOR: u32 = 20;
-/// A step of fewer tokens takes about as long: what it takes says that much less of each token.
-const TOKENS_MIN: u32 = 64;
 
 pub(crate) struct Group {
     pub(crate) id: GroupId,
@@ -38,10 +34,7 @@ pub(crate) struct Group {
     /// Who holds each slot, and the log-probabilities it asked for.
     slots: Vec<Option<(RequestId, Option<u32>)>>,
     flattened: Flattened,
-    /// The longest time per token of any step.
-    slowest_token: Duration,
-    /// The longest first step of any worker so far.
-    slowest_first: Option<Duration>,
+    patience: Patience,
     deadlines: Deadlines,
     /// Whether the worker maps the core's host memory.
     reaches_host: bool,
@@ -99,8 +92,7 @@ impl Group {
             judged: None,
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
-            slowest_token: Duration::ZERO,
-            slowest_first: None,
+            patience: Patience::default(),
             deadlines,
             reaches_host: false,
             condemned: None,
@@ -172,7 +164,7 @@ impl Group {
     /// Forgets the worker. Returns the requests that were in its unread steps.
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
         (self.port, self.masks, self.condemned, self.reaches_host) = (None, None, None, false);
-        self.slowest_token = Duration::ZERO;
+        self.patience.begin_anew();
         self.judged = None;
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
@@ -254,13 +246,7 @@ impl Group {
                 let step = self.in_flight.pop_front().expect("looked at above");
                 self.void_rows_behind(&step, &results);
                 let took = took.min(step.submitted.elapsed()); // whatever the worker's clock says
-                // A step that only moves blocks compiles nothing, and says nothing of what a token takes.
-                if step.tokens > 0 {
-                    if self.slowest_token.is_zero() {
-                        self.slowest_first = self.slowest_first.max(Some(took));
-                    }
-                    self.slowest_token = self.slowest_token.max(took / step.tokens.max(TOKENS_MIN));
-                }
+                self.patience.learn(took, step.tokens);
                 let parts = step.rows.iter().filter(|row| !row.samples);
                 let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
                 let rows = step.rows.len();
@@ -296,15 +282,7 @@ impl Group {
     pub(crate) fn step_due(&self) -> Option<Due> {
         let oldest = self.in_flight.front().filter(|_| self.is_attached())?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
-        let deadlines = &self.deadlines;
-        let (wait, allowed) = if self.slowest_token.is_zero() {
-            // What one worker has compiled another need not, or does no slower.
-            let usual = self.slowest_first.map(|first| (first * STEP_DEADLINE_FACTOR).max(deadlines.step));
-            ("first-step", usual.unwrap_or(deadlines.first_step).min(deadlines.first_step))
-        } else {
-            let tokens = tokens.max(TOKENS_MIN);
-            ("step", (self.slowest_token * tokens.saturating_mul(STEP_DEADLINE_FACTOR)).max(deadlines.step))
-        };
+        let (wait, allowed) = self.patience.allows(tokens, &self.deadlines);
         Some(Due { at: oldest.submitted + allowed, wait, allowed })
     }
 

@@ -15,6 +15,7 @@ mod journal;
 mod masks;
 mod names;
 mod pace;
+mod patience;
 mod queue;
 mod results;
 mod status;

@@ -146,6 +146,11 @@ impl Serving {
             let encoded = self.tokenizer.encode_within(texts, within.add_special, bounds);
             encoded.map_err(|error| ApiError::Conflict { param: param.clone(), reason: error.to_string() })
         };
+        if within.truncation == Truncation::Never {
+            let (first, last) = content.texts();
+            let last = last.filter(|_| within.last_text_max.is_none()); // of which only the start is taken
+            [first, last].into_iter().flatten().try_for_each(|text| self.check_length(&param, text))?;
+        }
         let ids = match content {
             PoolContent::Text(text) => encode(Texts::One(&text))?,
             PoolContent::Pair(first, second) => encode(Texts::Pair(&first, &second))?,
@@ -173,6 +178,15 @@ struct Within {
 }
 
 impl PoolContent {
+    /// Its texts, the second of two last.
+    fn texts(&self) -> (Option<&str>, Option<&str>) {
+        match self {
+            Self::Text(text) => (Some(text), None),
+            Self::Ids(_) => (None, None),
+            Self::Pair(first, last) => (Some(first), Some(last)),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),

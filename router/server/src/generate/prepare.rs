@@ -170,7 +170,7 @@ impl Serving {
     }
 
     /// Refuses a text that no tokenisation could fit into the context, before going through megabytes of it.
-    fn check_length(&self, param: &'static str, text: &str) -> Result<(), ApiError> {
+    pub(super) fn check_length(&self, param: &str, text: &str) -> Result<(), ApiError> {
         let Some(context) = self.max_model_len() else { return Ok(()) };
         // Normalisers may drop some text (spaces, accents), so that the bound is taken twice as wide.
         let most = (context as usize).saturating_mul(self.longest_token_bytes).saturating_mul(2);

@@ -1,0 +1,101 @@
+//! How long a step may take before its worker is lost: by what steps have taken.
+//!
+//! Pure: how long they took is an argument.
+
+use std::time::Duration;
+
+use crate::Deadlines;
+
+/// A step may take so many times what the slowest token of late has taken, and a first step what first steps took.
+const FACTOR: u32 = 20;
+/// A step of fewer tokens takes about as long: what it takes says that much less of each token.
+const TOKENS_MIN: u32 = 64;
+/// With each step the slowest token so far counts by one in so many less: one that was slow once is forgotten.
+const FORGETS: u32 = 256;
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    /// The longest time per token of late; 0: the worker has done no step.
+    slowest_token: Duration,
+    /// The longest first step of any worker so far.
+    slowest_first: Option<Duration>,
+}
+
+impl Patience {
+    /// Another worker comes.
+    pub(crate) fn begin_anew(&mut self) {
+        self.slowest_token = Duration::ZERO;
+    }
+
+    /// A step took so long. One of no tokens only moves blocks: it compiles nothing, and says nothing of what a token takes.
+    pub(crate) fn learn(&mut self, took: Duration, tokens: u32) {
+        if tokens == 0 {
+            return;
+        }
+        if self.slowest_token.is_zero() {
+            self.slowest_first = self.slowest_first.max(Some(took));
+        }
+        let remembered = self.slowest_token - self.slowest_token / FORGETS;
+        self.slowest_token = remembered.max(took / tokens.max(TOKENS_MIN)).max(Duration::from_nanos(1));
+    }
+
+    /// How long the steps in flight may take, and which bound says so.
+    pub(crate) fn allows(&self, tokens: u32, deadlines: &Deadlines) -> (&'static str, Duration) {
+        if self.slowest_token.is_zero() {
+            // What one worker has compiled another need not, or does no slower.
+            let usual = self.slowest_first.map(|first| (first * FACTOR).max(deadlines.step));
+            return ("first-step", usual.unwrap_or(deadlines.first_step).min(deadlines.first_step));
+        }
+        let usual = self.slowest_token.saturating_mul(tokens.max(TOKENS_MIN).saturating_mul(FACTOR));
+        ("step", usual.max(deadlines.step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadlines() -> Deadlines {
+        let (first_step, step) = (Duration::from_secs(600), Duration::from_secs(60));
+        Deadlines { first_step, step, link: pelton_link::Deadlines::default() }
+    }
+
+    #[test]
+    fn a_first_step_has_long_until_it_is_known_what_first_steps_take() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.allows(1, &deadlines()), ("first-step", Duration::from_secs(600)));
+        patience.learn(Duration::from_secs(10), 1);
+        patience.begin_anew();
+        assert_eq!(patience.allows(1, &deadlines()), ("first-step", Duration::from_secs(200)));
+        patience.learn(Duration::from_secs(100), 1);
+        patience.begin_anew();
+        assert_eq!(patience.allows(1, &deadlines()), ("first-step", Duration::from_secs(600)), "never longer");
+    }
+
+    #[test]
+    fn a_step_may_take_twenty_times_what_its_tokens_took_and_a_minute_at_least() {
+        let mut patience = Patience::default();
+        patience.learn(Duration::from_secs(4), 1_000);
+        assert_eq!(patience.allows(2_000, &deadlines()), ("step", Duration::from_secs(160)));
+        assert_eq!(patience.allows(1, &deadlines()), ("step", Duration::from_secs(60)));
+        patience.learn(Duration::from_secs(64), 1);
+        assert_eq!(patience.allows(1, &deadlines()).1, Duration::from_secs(20 * 64), "few tokens are as slow as 64");
+    }
+
+    #[test]
+    fn a_step_that_was_slow_once_is_forgotten_and_one_that_only_moves_blocks_says_nothing() {
+        let mut patience = Patience::default();
+        patience.learn(Duration::from_secs(300), 0);
+        assert_eq!(patience.allows(1, &deadlines()).0, "first-step");
+        patience.learn(Duration::from_secs(300), 64);
+        for _ in 0..2_000 {
+            patience.learn(Duration::from_millis(10), 64);
+        }
+        assert_eq!(patience.allows(64, &deadlines()).1, Duration::from_secs(60));
+        for _ in 0..100_000 {
+            patience.learn(Duration::ZERO, 64);
+        }
+        assert_eq!(patience.allows(64, &deadlines()).0, "step", "it has done steps all the same");
+    }
+}
