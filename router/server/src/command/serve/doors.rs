@@ -43,6 +43,9 @@ impl Doors {
     }
 }
 
+/// Connections that nobody has accepted yet, as far as the system permits.
+const BACKLOG: i32 = 4096;
+
 fn listen(host: &str, port: u16, flag: &str) -> Result<TcpListener, Trouble> {
     let failed = |reason: String| Trouble::Failed(format!("cannot listen on {host}:{port}: {reason}"));
     let addresses: Vec<SocketAddr> = (host, port)
@@ -63,6 +66,8 @@ fn listen(host: &str, port: u16, flag: &str) -> Result<TcpListener, Trouble> {
     };
     // One of a name's addresses is enough, tried in their order.
     let listener = TcpListener::bind(addresses.as_slice()).map_err(advice)?;
+    // `bind` has the kernel keep 128 that nobody has accepted yet; of a burst of more it would leave some to try again and again.
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.to_string()))?;
     listener.set_nonblocking(true).map_err(|error| failed(error.to_string()))?;
     Ok(listener)
 }
@@ -75,6 +80,17 @@ mod tests {
     fn config(host: &str, port: u16) -> Config {
         let arguments = [("host".to_owned(), host.to_owned()), ("port".to_owned(), port.to_string())];
         Config::from_arguments(&arguments, &Surroundings::default()).expect("valid")
+    }
+
+    #[test]
+    fn a_burst_of_clients_is_connected_before_any_of_them_is_accepted() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a Linux system");
+        let count = most.trim().parse::<usize>().expect("a number").min(1_000);
+        let listener = listen("127.0.0.1", 0, "--port").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let patience = std::time::Duration::from_secs(20);
+        let connect = |_| std::net::TcpStream::connect_timeout(&address, patience).expect("the kernel has room for it");
+        assert_eq!((0..count).map(connect).collect::<Vec<_>>().len(), count);
     }
 
     #[tokio::test]
