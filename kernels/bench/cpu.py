@@ -113,7 +113,7 @@ class Bench:
         line = Line(name, shape, seconds * 1e6, rate / 1e9, unit, rate / limit, against, checksum)
         self.lines.append(line)
         print(
-            f"{name:<22} {shape:<28} {line.us:>10.1f} us {line.rate:>8.1f} {unit:<8} {line.share:>5.2f} of"
+            f"{name:<22} {shape:<32} {line.us:>10.1f} us {line.rate:>8.1f} {unit:<8} {line.share:>5.2f} of"
             f" {against} {limit / 1e9:>6.1f}   {checksum:.6g}",
             flush=True,
         )  # fmt: skip
@@ -192,32 +192,44 @@ class Bench:
 
     def attention(self) -> None:
         s = self.sizes
-        for name, rows, count, before in (
-            ("attention decode", 1, 1, s.context),
-            ("attention decode", 8, 1, s.context),
-            ("attention prefill", 1, s.prefill, 0),
-        ):
-            known = before + count
-            used = -(-known // 32)
-            k_cache, v_cache = (torch.randn(rows * used, s.kv_heads, 32, s.dim).to(self.dtype) for _ in range(2))
-            table = torch.randperm(rows * used).int().view(rows, used)
-            offsets = torch.arange(0, rows * count + 1, count, dtype=torch.int32)
-            starts = torch.full((rows,), before, dtype=torch.int32)
-            q = torch.randn(rows * count, s.heads, s.dim).to(self.dtype)
-            out = torch.empty_like(q)
+        shapes = [
+            (s.heads, s.kv_heads, s.dim),
+            (s.heads, s.kv_heads, s.dim // 2),
+            (s.heads, s.kv_heads // 2, s.dim // 4),  # 4 queries for each key
+        ]
+        for heads, kv_heads, dim in shapes:
+            for name, rows, count, before in (
+                ("attention decode", 1, 1, s.context),
+                ("attention decode", 8, 1, s.context),
+                ("attention warm", 1, 32, s.context),
+                ("attention prefill", 1, s.prefill, 0),
+                ("attention prefill", 1, s.context, 0),
+            ):
+                self.attend(name, (heads, kv_heads, dim), rows, count, before)
 
-            def call(
-                out: Tensor = out, q: Tensor = q, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache,
-                table: Tensor = table, offsets: Tensor = offsets, starts: Tensor = starts,
-            ) -> Tensor:  # fmt: skip
-                ops.paged_attention(out, q, k_cache, v_cache, table, offsets, starts, s.dim**-0.5)
-                return out
+    def attend(self, name: str, shape: tuple[int, int, int], rows: int, count: int, before: int) -> None:
+        if self.only not in name:
+            return
+        heads, kv_heads, dim = shape
+        known = before + count
+        used = -(-known // 32)
+        k_cache, v_cache = (torch.randn(rows * used, kv_heads, 32, dim).to(self.dtype) for _ in range(2))
+        table = torch.randperm(rows * used).int().view(rows, used)
+        offsets = torch.arange(0, rows * count + 1, count, dtype=torch.int32)
+        starts = torch.full((rows,), before, dtype=torch.int32)
+        q = torch.randn(rows * count, heads, dim).to(self.dtype)
+        out = torch.empty_like(q)
 
-            shape = f"{rows} x {count} after {before}"
-            if count == 1:
-                self.measure(name, shape, call, nbytes=2 * rows * known * s.kv_heads * s.dim * self.dtype.itemsize)
-            else:
-                self.measure(name, shape, call, flops=4 * s.heads * s.dim * count * (count + 1) // 2 * rows)
+        def call() -> Tensor:
+            ops.paged_attention(out, q, k_cache, v_cache, table, offsets, starts, dim**-0.5)
+            return out
+
+        text = f"{rows} x {count} after {before}, {heads}/{kv_heads} x {dim}"
+        if count == 1:
+            self.measure(name, text, call, nbytes=2 * rows * known * kv_heads * dim * self.dtype.itemsize)
+        else:
+            pairs = rows * (known * (known + 1) - before * (before + 1)) // 2
+            self.measure(name, text, call, flops=4 * heads * dim * pairs)
 
     def small(self) -> None:
         s = self.sizes

@@ -12,6 +12,7 @@
 //!    meet each key that is loaded. Queries do not touch each other's sums, so how many share a task changes no bit.
 //! 3. Threads get runs of tasks of nearly equal cost (queries × keys).
 
+mod many;
 mod piece;
 
 use crate::Cpu;
@@ -91,8 +92,9 @@ impl Run {
     }
 }
 
-/// Queries per task: enough that a key is used about 16 times for each time it is loaded.
-const TASK_QUERIES: usize = 16;
+/// Queries per task, the best first: enough that turning a key and widening its value costs a fraction of using them; fewer
+/// where threads would go without a task.
+const TASK_QUERIES: [usize; 3] = [64, 32, 16];
 
 /// Attention of all tokens, over the cache.
 pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Result<(), Refusal> {
@@ -107,7 +109,7 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
     check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;
     let group = heads / cache.heads;
-    let runs = runs(row_offsets, row_starts, TASK_QUERIES.div_ceil(group));
+    let runs = even_runs(row_offsets, row_starts, group, cache.heads, cpu.threads());
     for run in &runs {
         let (first, beyond) =
             (sight.first(run.position) / cache.block_size, run.end(&sight).div_ceil(cache.block_size));
@@ -150,6 +152,19 @@ fn check_rows(offsets: &[i32], starts: &[i32], tokens: usize, room: usize) -> Re
         }
     }
     Ok(())
+}
+
+/// Runs that are as long as they may be without leaving threads idle for more than an eighth of the time.
+fn even_runs(offsets: &[i32], starts: &[i32], group: usize, kv_heads: usize, threads: usize) -> Vec<Run> {
+    let mut cut = vec![];
+    for queries in TASK_QUERIES {
+        cut = runs(offsets, starts, queries.div_ceil(group));
+        let tasks = cut.len() * kv_heads;
+        if tasks.next_multiple_of(threads) - tasks <= tasks / 8 {
+            break;
+        }
+    }
+    cut
 }
 
 /// Cuts each row into runs of at most `longest` tokens.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
+use super::many::{Many, Weighed};
 use super::{Run, Sight};
 use crate::cache::CacheShape;
 use crate::element::Element;
@@ -12,7 +13,7 @@ use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::Shared;
 
 /// Keys per piece. Part of the arithmetic: another size gives other bits.
-const PIECE: usize = 256;
+pub(super) const PIECE: usize = 256;
 
 /// Some of the tasks of one call.
 pub(super) struct Walk<'a, E> {
@@ -35,25 +36,31 @@ pub(super) struct Walk<'a, E> {
 /// scored, since summing them up is too quick to hide a wait for memory.
 const AHEAD: usize = 32;
 
+/// From how many queries on keys are turned and values widened once for all. Below, that costs more than it saves: 16 queries of
+/// 128 elements take 1.15 times as long that way, 4 queries twice as long; it pays from 16 (32 elements) to 32 (128) on.
+const MANY: usize = 32;
+
 /// What one task keeps, by query. Heads are filled up to whole vectors with zeros.
-struct State<E: Element> {
+pub(super) struct State<E: Element> {
     /// `[query][block]`.
-    q: Vec<E::Block>,
+    pub(super) q: Vec<E::Block>,
     /// `[query][vector]`: Σ exp(s - max) · v over all pieces so far.
-    sums: Vec<Lanes<f32>>,
+    pub(super) sums: Vec<Lanes<f32>>,
     /// `[query][vector]`: the same of one piece.
-    piece: Vec<Lanes<f32>>,
+    pub(super) piece: Vec<Lanes<f32>>,
     /// `[query][key]`: scores of one piece, then their exponentials.
-    scores: Vec<[f32; PIECE]>,
+    pub(super) scores: Vec<[f32; PIECE]>,
     /// Greatest score so far.
-    max: Vec<f32>,
+    pub(super) max: Vec<f32>,
     /// Σ exp(s - max) so far.
-    weight: Vec<f32>,
+    pub(super) weight: Vec<f32>,
+    /// Of many queries: the piece.
+    pub(super) weighed: Vec<Weighed>,
 }
 
 impl<E: Element> State<E> {
     fn new() -> Self {
-        Self { q: vec![], sums: vec![], piece: vec![], scores: vec![], max: vec![], weight: vec![] }
+        Self { q: vec![], sums: vec![], piece: vec![], scores: vec![], max: vec![], weight: vec![], weighed: vec![] }
     }
 
     fn clear(&mut self, queries: usize, vectors: usize) {
@@ -76,8 +83,8 @@ impl<E: Element> Kernel for Walk<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match const { S::WIDTH } {
-            4 => self.walk::<S, 4>(simd),
-            1 => self.walk::<S, 1>(simd),
+            4 => self.walk::<S, 4, 2>(simd),
+            1 => self.walk::<S, 1, 1>(simd),
             other => unreachable!("no class has tiles of {other} vectors"),
         }
     }
@@ -85,23 +92,36 @@ impl<E: Element> Kernel for Walk<'_, E> {
 
 impl<E: Element> Walk<'_, E> {
     #[inline(always)]
-    fn walk<S: Simd, const C: usize>(self, simd: S) {
+    fn walk<S: Simd, const C: usize, const G: usize>(self, simd: S) {
         let mut state = State::new();
+        let mut many = Many::<S, E, C, G>::new(simd, self.cache.dim);
         let mut places = [0; PIECE + AHEAD];
         for task in self.tasks.clone() {
             let (run, head) = (&self.runs[task / self.cache.heads], task % self.cache.heads);
             self.load_queries(&mut state, run, head);
+            let is_many = state.max.len() >= MANY;
+            if is_many {
+                many.load_queries(&state.q);
+            }
             let end = run.end(&self.sight);
             let begin = self.sight.first(run.position) / PIECE * PIECE;
             for first in (begin..end).step_by(PIECE) {
                 let places = &mut places[..(PIECE + AHEAD).min(end - first)];
                 self.find(places, run, head, first);
                 let (keys, next) = places.split_at(PIECE.min(places.len()));
-                self.score::<S, C>(simd, &mut state, keys, next);
+                if is_many {
+                    self.score_many(simd, &mut many, &mut state, keys, next);
+                } else {
+                    self.score::<S, C>(simd, &mut state, keys, next);
+                }
                 if let Some(cap) = self.sight.soft_cap {
                     soften(simd, &mut state.scores, keys.len(), cap);
                 }
-                self.weigh::<S, C>(simd, &mut state, run, keys, first);
+                if is_many {
+                    self.weigh_many(simd, &mut many, &mut state, run, keys, first);
+                } else {
+                    self.weigh::<S, C>(simd, &mut state, run, keys, first);
+                }
             }
             self.write(simd, &state, run, head);
         }
@@ -242,9 +262,17 @@ impl<E: Element> Walk<'_, E> {
         }
     }
 
+    /// Which of a piece's `keys`, the first of them at position `first`, a query sees.
+    #[inline(always)]
+    pub(super) fn seen(&self, run: &Run, query: usize, first: usize, keys: usize) -> Range<usize> {
+        let position = run.position + query / self.group();
+        let to = self.sight.end(position, run.reach).saturating_sub(first).min(keys);
+        self.sight.first(position).saturating_sub(first).min(to)..to
+    }
+
     /// Asks for all cache lines of one head.
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, simd: S, head: &[E]) {
+    pub(super) fn prefetch<S: Simd>(&self, simd: S, head: &[E]) {
         for line in head.chunks(64 / size_of::<E>()) {
             simd.prefetch(line.as_ptr().cast());
         }
@@ -254,12 +282,7 @@ impl<E: Element> Walk<'_, E> {
     #[inline(always)]
     fn weigh<S: Simd, const C: usize>(&self, simd: S, state: &mut State<E>, run: &Run, places: &[usize], first: usize) {
         let queries = state.max.len();
-        let group = self.group();
-        let seen = |query: usize| {
-            let position = run.position + query / group;
-            let to = self.sight.end(position, run.reach).saturating_sub(first).min(places.len());
-            self.sight.first(position).saturating_sub(first).min(to)..to
-        };
+        let seen = |query: usize| self.seen(run, query, first, places.len());
         let mut query = 0;
         while query < queries {
             let some = match queries - query {
@@ -374,7 +397,7 @@ impl<E: Element> Walk<'_, E> {
 
     /// Brings the sums so far and those of the piece to their common maximum, adds them, and clears the piece.
     #[inline(always)]
-    fn merge<S: Simd>(&self, simd: S, state: &mut State<E>, query: usize, max: f32, weight: f32) {
+    pub(super) fn merge<S: Simd>(&self, simd: S, state: &mut State<E>, query: usize, max: f32, weight: f32) {
         let vectors = self.cache.dim.div_ceil(LANES);
         let before = state.max[query];
         let both = if max > before { max } else { before };
@@ -427,7 +450,7 @@ fn soften<S: Simd>(simd: S, scores: &mut [[f32; PIECE]], keys: usize, cap: f32) 
 /// Replaces the scores of the keys that are seen by exp(s - max); returns max and the sum of these. The rest of their
 /// vectors becomes 0.
 #[inline(always)]
-fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>) -> (f32, f32) {
+pub(super) fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>) -> (f32, f32) {
     if seen.is_empty() {
         return (f32::NEG_INFINITY, 0.0);
     }

@@ -130,6 +130,7 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
             ((300, 6, 2, 20, 16), (None, None, false)),
             ((530, 7, 1, 64, 32), (None, None, false)),
             ((40, 3, 3, 80, 7), (None, None, false)),
+            ((290, 4, 2, 128, 32), (None, None, false)),
             ((1, 2, 1, 4, 1), (Some(1), Some(2.0), true)),
             ((40, 4, 2, 8, 3), (Some(1), None, false)),
             ((300, 6, 2, 20, 16), (Some(5), None, true)),
@@ -226,6 +227,22 @@ fn shares_give_every_task_to_one_thread() {
             let tasks: Vec<usize> = (0..parts).flat_map(|part| shares.tasks(parts, part)).collect();
             assert_eq!(tasks, (0..runs.len() * heads).collect::<Vec<_>>(), "{lengths:?} on {parts} threads");
         }
+    }
+}
+
+#[test]
+fn runs_are_long_unless_threads_would_wait() {
+    for (tokens, threads, longest) in [
+        (2080, 2, 32), // 65 runs of 3 heads
+        (32, 1, 32),
+        (32, 2, 16), // 3 tasks would be two for one thread and one for the other
+        (32, 4, 8),  // 6 tasks are as uneven: 12
+        (32, 16, 8), // 12 tasks are all there are
+        (1, 16, 1),
+    ] {
+        let runs = even_runs(&[0, tokens], &[2048], 2, 3, threads);
+        assert_eq!(runs[0].tokens.len(), longest, "{tokens} tokens on {threads} threads");
+        assert_eq!(runs.iter().map(|run| run.tokens.len()).sum::<usize>(), tokens as usize);
     }
 }
 

@@ -243,10 +243,52 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn transpose(self, rows: &mut [Lanes<u32>; 16]) {
+            vouched!(transposed(rows))
+        }
+
+        #[inline(always)]
         fn prefetch(self, at: *const u8) {
             vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
         }
     };
+}
+
+/// Pairs, then fours within quarters of registers; then the quarters of four registers are brought together.
+///
+/// # Safety
+/// The processor has AVX512F.
+#[inline(always)]
+unsafe fn transposed(rows: &mut [Lanes<u32>; 16]) {
+    vouched!({
+        let mut a = [_mm512_setzero_si512(); 16];
+        for (a, row) in a.iter_mut().zip(rows.iter()) {
+            *a = _mm512_loadu_si512(row.as_ptr().cast());
+        }
+        let mut b = a;
+        for i in [0, 2, 4, 6, 8, 10, 12, 14] {
+            b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+            b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+        }
+        for i in [0, 4, 8, 12] {
+            a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+            a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+            a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+            a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+        }
+        // Even and odd quarters of two registers, and then of four.
+        for i in [0, 1, 2, 3, 8, 9, 10, 11] {
+            b[i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(a[i], a[i + 4]);
+            b[i + 4] = _mm512_shuffle_i32x4::<0b11_01_11_01>(a[i], a[i + 4]);
+        }
+        for i in 0..8 {
+            a[i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(b[i], b[i + 8]);
+            a[i + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(b[i], b[i + 8]);
+        }
+        for (a, row) in a.iter().zip(rows) {
+            _mm512_storeu_si512(row.as_mut_ptr().cast(), *a);
+        }
+    })
 }
 
 impl Simd for Avx512 {

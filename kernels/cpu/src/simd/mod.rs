@@ -115,6 +115,17 @@ pub trait Simd: Copy {
     /// `sum + Σ code · x` over the four unsigned bytes of each lane. Exact in every class: nothing saturates on the way.
     fn dot_quads(self, sum: Self::I, codes: Self::I, x: Self::Quad) -> Self::I;
 
+    /// Column i becomes row i.
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Lanes<u32>; LANES]) {
+        for row in 1..LANES {
+            let (above, below) = rows.split_at_mut(row);
+            for (column, above) in above.iter_mut().enumerate() {
+                std::mem::swap(&mut above[row], &mut below[0][column]);
+            }
+        }
+    }
+
     /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
     ///
     /// Not into the first level: that has few places for outstanding misses, and scattered blocks then come at half the rate

@@ -1,0 +1,325 @@
+//! Many queries at once: keys are turned so that 16 of them stand in lanes, and values are widened, once for all queries of a task.
+//!
+//! The bits are those of few queries, which meet keys as they lie in the cache: there a dot product is 16 sums, one per lane, and
+//! then a tree over the lanes. Here each of these sums is a vector over 16 keys, and the tree is 15 additions of vectors:
+//!
+//! 1. No lane is shuffled in the inner loop, and all of its operands come in linear streams, without an index to check.
+//! 2. A turn takes two lanes, i and i + 8, the first to be added; turns follow each other so that sums wait at most three deep.
+//! 3. A few keys at a time meet all queries, so that they come from the first-level cache for all but the first.
+
+use std::ops::Range;
+
+use super::Run;
+use super::piece::{PIECE, State, Walk, exponentials};
+use crate::element::Element;
+use crate::simd::{LANES, Lanes, Simd};
+
+/// Keys that meet all queries before the next do: turned keys and widened values of 128 elements take 8 and 16 KiB.
+const NEAR: usize = 2 * LANES;
+/// Vectors of a head whose sums are in registers at once.
+const WIDE: usize = 2;
+/// Turns of a dot product, and the first of the two lanes that each takes: 16 sums are halved to 8, 4, 2, 1.
+const FIRST_LANES: [usize; LANES / 2] = [0, 4, 2, 6, 1, 5, 3, 7];
+
+/// What a piece is to one query.
+pub(super) struct Weighed {
+    /// Which of its keys it sees.
+    seen: Range<usize>,
+    /// The greatest score of these.
+    max: f32,
+    /// Σ exp(s - max) over them.
+    weight: f32,
+}
+
+/// What a task's queries share. A register tile is `2 · Q` queries × `G · 16` keys in a turn.
+pub(super) struct Many<S: Simd, E: Element, const Q: usize, const G: usize> {
+    simd: S,
+    /// Of a head.
+    dim: usize,
+    /// `[block of Q queries][turn][step][2][query]`.
+    queries: Vec<E::Activation<S>>,
+    /// `[turn][step][2][group]`: the units of 16 keys.
+    keys: Vec<Lanes<u32>>,
+    /// `[vectors / WIDE][key][WIDE]`.
+    values: Vec<[Lanes<f32>; WIDE]>,
+}
+
+impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
+    #[inline(always)]
+    pub(super) fn new(simd: S, dim: usize) -> Self {
+        let steps = dim.div_ceil(elements_per_step::<E>());
+        let keys = vec![[0; LANES]; LANES * steps * G];
+        let values = vec![[[0.0; LANES]; WIDE]; dim.div_ceil(LANES * WIDE) * NEAR];
+        Self { simd, dim, queries: vec![], keys, values }
+    }
+
+    fn steps(&self) -> usize {
+        self.dim.div_ceil(elements_per_step::<E>())
+    }
+
+    /// `queries`: `[query][step]`, the last step filled up with zeros.
+    #[inline(always)]
+    pub(super) fn load_queries(&mut self, queries: &[E::Block]) {
+        let steps = self.steps();
+        self.queries.clear();
+        for block in queries.chunks(Q * steps) {
+            for first in FIRST_LANES {
+                for step in 0..steps {
+                    for lane in [first, first + LANES / 2] {
+                        for query in 0..Q {
+                            let elements: &[E] = block
+                                .get(query * steps + step)
+                                .map_or(&[], |block| bytemuck::cast_slice(std::slice::from_ref(block)));
+                            let unit = elements.get(lane * E::PACK..(lane + 1) * E::PACK);
+                            self.queries.push(E::activation(self.simd, unit.unwrap_or(&[E::default()])));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Turns up to [`NEAR`] keys. What stands where there are fewer means nothing.
+    #[inline(always)]
+    fn turn_keys(&mut self, cache: &[E], places: &[usize]) {
+        let (steps, size) = (self.steps(), elements_per_step::<E>());
+        for (group, places) in places.chunks(LANES).enumerate() {
+            for step in 0..steps {
+                let from = step * size;
+                let mut rows = [[0; LANES]; LANES];
+                for (row, place) in rows.iter_mut().zip(places) {
+                    let elements = &cache[place + from..place + self.dim.min(from + size)];
+                    *row = words(elements);
+                }
+                self.simd.transpose(&mut rows);
+                for (turn, &lane) in FIRST_LANES.iter().enumerate() {
+                    let at = (turn * steps + step) * 2 * G + group;
+                    self.keys[at] = rows[lane];
+                    self.keys[at + G] = rows[lane + LANES / 2];
+                }
+            }
+        }
+    }
+
+    /// `scores[query][from..]`: scaled dot products with the turned keys.
+    #[inline(always)]
+    fn score(&self, scores: &mut [[f32; PIECE]], from: usize, scale: f32) {
+        let turns = LANES / 2 * self.steps();
+        let keys = pairs::<_, G>(bytemuck::cast_slice::<_, Lanes<E::Unit>>(&self.keys));
+        let queries = pairs::<_, Q>(&self.queries);
+        let scale = self.simd.splat(scale);
+        for (queries, scores) in queries.chunks_exact(turns).zip(scores.chunks_mut(Q)) {
+            let sums = self.dots(keys, queries);
+            for (scores, sums) in scores.iter_mut().zip(sums) {
+                let (vectors, _) = scores[from..].as_chunks_mut::<LANES>();
+                for (to, sum) in vectors.iter_mut().zip(sums) {
+                    self.simd.store(self.simd.mul(sum, scale), to);
+                }
+            }
+        }
+    }
+
+    /// `Q` queries times 16 · `G` keys.
+    #[inline(always)]
+    fn dots(&self, keys: &[[[Lanes<E::Unit>; G]; 2]], queries: &[[[E::Activation<S>; Q]; 2]]) -> [[S::V; G]; Q] {
+        let steps = self.steps();
+        let zero = [[self.simd.splat(0.0); G]; Q];
+        let mut waiting = [zero; 4];
+        for (turn, (keys, queries)) in keys.chunks_exact(steps).zip(queries.chunks_exact(steps)).enumerate() {
+            let mut sums = [zero; 2];
+            for (keys, queries) in keys.iter().zip(queries) {
+                for ((sums, keys), queries) in sums.iter_mut().zip(keys).zip(queries) {
+                    for (sums, &query) in sums.iter_mut().zip(queries) {
+                        for (sum, key) in sums.iter_mut().zip(keys) {
+                            *sum = E::multiply_add(self.simd, *sum, key, query);
+                        }
+                    }
+                }
+            }
+            let mut both = self.added(&sums[0], &sums[1]);
+            let depth = turn.trailing_ones() as usize;
+            for earlier in &waiting[..depth] {
+                both = self.added(earlier, &both);
+            }
+            waiting[depth] = both;
+        }
+        waiting[3]
+    }
+
+    #[inline(always)]
+    fn added(&self, a: &[[S::V; G]; Q], b: &[[S::V; G]; Q]) -> [[S::V; G]; Q] {
+        let mut sums = *a;
+        for (sums, b) in sums.iter_mut().zip(b) {
+            for (sum, &b) in sums.iter_mut().zip(b) {
+                *sum = self.simd.add(*sum, b);
+            }
+        }
+        sums
+    }
+
+    /// Widens up to [`NEAR`] values.
+    #[inline(always)]
+    fn widen_values(&mut self, cache: &[E], places: &[usize]) {
+        for (vectors, start) in self.values.chunks_exact_mut(NEAR).zip((0..self.dim).step_by(LANES * WIDE)) {
+            let end = self.dim.min(start + LANES * WIDE);
+            for (to, place) in vectors.iter_mut().zip(places) {
+                for (to, from) in to.iter_mut().zip(cache[place + start..place + end].chunks(LANES)) {
+                    let lanes = match from.try_into() {
+                        Ok(whole) => E::load(self.simd, whole),
+                        Err(_) => E::load(self.simd, &crate::norm::padded(from)),
+                    };
+                    self.simd.store(lanes, to);
+                }
+            }
+        }
+    }
+
+    /// sums[query] += weight · value, key by key in order, for `N` queries and these keys of a piece. `from`: the key whose
+    /// value was widened first. `sums`: `[query][vector]`.
+    #[inline(always)]
+    fn add_values<const N: usize>(
+        &self,
+        sums: &mut [Lanes<f32>],
+        scores: &[[f32; PIECE]],
+        keys: Range<usize>,
+        from: usize,
+    ) {
+        let simd = self.simd;
+        let vectors = self.dim.div_ceil(LANES);
+        let weights: &[[f32; PIECE]; N] = scores.first_chunk().expect("a row of scores for each query");
+        assert!(keys.end <= PIECE);
+        for (values, vector) in self.values.chunks_exact(NEAR).zip((0..vectors).step_by(WIDE)) {
+            let values = &values[keys.start - from..keys.end - from];
+            let mut held = [[simd.splat(0.0); WIDE]; N];
+            for (held, sums) in held.iter_mut().zip(sums.chunks_exact(vectors)) {
+                for (held, sum) in held.iter_mut().zip(&sums[vector..]) {
+                    *held = simd.load(sum);
+                }
+            }
+            for (key, values) in keys.clone().zip(values) {
+                let values = [simd.load(&values[0]), simd.load(&values[1])];
+                for (held, weights) in held.iter_mut().zip(weights) {
+                    let weight = simd.splat(weights[key]);
+                    for (held, &value) in held.iter_mut().zip(&values) {
+                        *held = simd.fma(weight, value, *held);
+                    }
+                }
+            }
+            for (held, sums) in held.iter().zip(sums.chunks_exact_mut(vectors)) {
+                for (&held, sum) in held.iter().zip(&mut sums[vector..]) {
+                    simd.store(held, sum);
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element> Walk<'_, E> {
+    /// Scores of all queries and the keys of a piece. `next`: keys of the next piece.
+    #[inline(always)]
+    pub(super) fn score_many<S: Simd, const Q: usize, const G: usize>(
+        &self,
+        simd: S,
+        many: &mut Many<S, E, Q, G>,
+        state: &mut State<E>,
+        places: &[usize],
+        next: &[usize],
+    ) {
+        let some = G * LANES;
+        for (keys, from) in places.chunks(some).zip((0..).step_by(some)) {
+            for &place in places[from..].iter().chain(next).skip(some).take(some) {
+                self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
+            }
+            for &place in keys {
+                self.prefetch(simd, &self.v_cache[place..place + self.cache.dim]);
+            }
+            many.turn_keys(self.k_cache, keys);
+            many.score(&mut state.scores, from, self.scale);
+        }
+    }
+
+    /// Turns the piece's scores into weights, sums up the values, and merges the piece into what came before it.
+    #[inline(always)]
+    pub(super) fn weigh_many<S: Simd, const Q: usize, const G: usize>(
+        &self,
+        simd: S,
+        many: &mut Many<S, E, Q, G>,
+        state: &mut State<E>,
+        run: &Run,
+        places: &[usize],
+        first: usize,
+    ) {
+        let queries = state.max.len();
+        let vectors = self.cache.dim.div_ceil(LANES);
+        state.weighed.clear();
+        for (query, scores) in state.scores.iter_mut().enumerate().take(queries) {
+            let seen = self.seen(run, query, first, places.len());
+            let (max, weight) = exponentials(simd, scores, seen.clone());
+            state.weighed.push(Weighed { seen, max, weight });
+        }
+        for from in (0..places.len()).step_by(NEAR) {
+            let to = places.len().min(from + NEAR);
+            many.widen_values(self.v_cache, &places[from..to]);
+            let State { weighed, piece, scores, .. } = &mut *state;
+            let own = |query: usize| {
+                let seen = &weighed[query].seen;
+                seen.start.clamp(from, to)..seen.end.clamp(from, to)
+            };
+            let mut query = 0;
+            while query < queries {
+                let some = if queries - query >= 2 * Q { 2 * Q } else { 1 };
+                // What all of them see: later queries begin and end no earlier. Each sums up its keys in their order.
+                let end = own(query).end;
+                let shared = own(query + some - 1).start.min(end)..end;
+                for at in query..query + some {
+                    let before = own(at).start..shared.start;
+                    if before.start < before.end {
+                        many.add_values::<1>(&mut piece[at * vectors..], &scores[at..], before, from);
+                    }
+                }
+                let (sums, weights) = (&mut piece[query * vectors..], &scores[query..]);
+                match some {
+                    1 => many.add_values::<1>(sums, weights, shared.clone(), from),
+                    8 => many.add_values::<8>(sums, weights, shared.clone(), from),
+                    _ => many.add_values::<2>(sums, weights, shared.clone(), from),
+                }
+                for at in query..query + some {
+                    let rest = own(at).start.max(shared.end)..own(at).end;
+                    if rest.start < rest.end {
+                        many.add_values::<1>(&mut piece[at * vectors..], &scores[at..], rest, from);
+                    }
+                }
+                query += some;
+            }
+        }
+        for query in 0..queries {
+            let Weighed { ref seen, max, weight } = state.weighed[query];
+            if !seen.is_empty() {
+                self.merge(simd, state, query, max, weight);
+            }
+        }
+    }
+}
+
+/// Elements of an [`Element::Block`].
+fn elements_per_step<E: Element>() -> usize {
+    LANES * E::PACK
+}
+
+/// Neighbouring elements as one unit per lane, filled up with zeros.
+#[inline(always)]
+fn words<E: Element>(elements: &[E]) -> Lanes<u32> {
+    let bytes: &[u8] = bytemuck::cast_slice(elements);
+    if bytes.len() == size_of::<Lanes<u32>>() {
+        return bytemuck::pod_read_unaligned(bytes);
+    }
+    let mut words = [0; LANES];
+    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words
+}
+
+/// As pairs of arrays.
+#[inline(always)]
+fn pairs<T, const N: usize>(flat: &[T]) -> &[[[T; N]; 2]] {
+    flat.as_chunks::<N>().0.as_chunks::<2>().0
+}
