@@ -103,7 +103,7 @@ fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: re
 
 .PHONY: conformance
 conformance: build ## schemathesis against /openapi.json and the demo model for MINUTES=10; SEED=7: other requests
-	PELTON_FUZZ_MINUTES=$(or $(MINUTES),10) PELTON_FUZZ_SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 $(PY) -m pytest tests/conformance/test_openapi.py -k as_it_says
+	FUZZ_MINUTES=$(or $(MINUTES),10) FUZZ_SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 $(PY) -m pytest tests/conformance/test_openapi.py -k as_it_says
 
 .PHONY: proto
 proto: $(UV) ## Generates the Python side of proto/ again

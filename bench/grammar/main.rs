@@ -80,8 +80,7 @@ fn main() {
                 let begin = Instant::now();
                 let mask = state.mask().expect("it can go on");
                 took.push(begin.elapsed().as_secs_f64() * 1e6);
-                let is_allowed = |id: &u32| mask[*id as usize / 32] >> (id % 32) & 1 == 1;
-                let allowed: Vec<u32> = (0..TOKENS).filter(is_allowed).collect();
+                let allowed: Vec<u32> = (0..TOKENS).filter(|&id| mask.allows(id)).collect();
                 let token = allowed[random.below(allowed.len())];
                 if token == end {
                     break;

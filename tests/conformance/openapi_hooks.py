@@ -48,6 +48,7 @@ MORE_THAN_A_FIELD = [
     r"`previous_response_id` is ",
     r"`(sampling_params\.)?structured_outputs` is missing",  # one of its fields
     r"`(sampling_params\.)?(structured_outputs|response_format|text|guided).* a JSON schema: an object, or the text of one",
+    r"`(sampling_params\.)?structured_outputs\.structural_tag",  # a text that is JSON, of a form of its own
     r"`input\[\d+\]\.encrypted_content`: reasoning that another server has encrypted",
     r"`(sampling_params\.)?(request_id|prompt|token_ids|input|tokens|documents|queries).* has \d+ (tokens|bytes)",
     r"`stream`: a stream of a response in the background",
@@ -97,7 +98,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
 def shorten(sampling: dict[str, Any]) -> None:
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"):
         value = sampling.get(name)
-        if type(value) is int and FEW_TOKENS < value <= int(os.environ["CONTEXT"]):
+        if type(value) in (int, float) and value == int(value) and FEW_TOKENS < value <= int(os.environ["CONTEXT"]):
             sampling[name] = FEW_TOKENS if name != "min_tokens" else 1
 
 

@@ -90,6 +90,11 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
             "token_ids",
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
+        (
+            messages.GenerateRequest(text="x", sampling=messages.Sampling(thinking_token_budget=1)),
+            "sampling.thinking_token_budget` cannot be used: the model marks no reasoning",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
         (messages.GenerateRequest(text="x", model="other"), "other", grpc.StatusCode.NOT_FOUND),
     ]
     for request, names, status in cases:

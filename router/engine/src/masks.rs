@@ -24,7 +24,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use pelton_core::{RequestId, TokenId};
 use pelton_frame::{Bell, MaskWriter};
-use pelton_grammar::{Grammar, State, Stuck};
+use pelton_grammar::{Grammar, Mask, State, Stuck};
 
 /// Threads at most, a quarter of the processors: few, as most masks take microseconds, and several, as some take milliseconds.
 const THREADS_MAX: usize = 8;
@@ -179,15 +179,27 @@ impl Job {
     }
 }
 
-fn behind<'a>(state: &'a mut State, fresh: &[TokenId]) -> Result<&'a [u32], Stuck> {
+fn behind<'a>(state: &'a mut State, fresh: &[TokenId]) -> Result<Mask<'a>, Stuck> {
     state.take(fresh)?;
     state.mask()
 }
 
 impl MaskedRow {
-    fn allow(&self, mask: &[u32]) {
-        let mut mask = mask.to_vec();
-        mask.resize(self.writer.words(), 0); // models have more logits than tokens
+    fn allow(&self, mask: Mask<'_>) {
+        let words = self.writer.words();
+        let mask = match mask {
+            Mask::Any => vec![u32::MAX; words],
+            Mask::Only(token) => {
+                let mut mask = vec![0; words];
+                mask[token as usize / 32] = 1 << (token % 32);
+                mask
+            }
+            Mask::Of(mask) => {
+                let mut mask = mask.to_vec();
+                mask.resize(words, 0); // models have more logits than tokens
+                mask
+            }
+        };
         self.writer.allow(self.step, self.slot, &mask);
     }
 }

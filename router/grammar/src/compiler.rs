@@ -8,25 +8,47 @@ use std::{
 use llguidance::Matcher;
 use serde_json::Value;
 
-use crate::{Body, Constraint, GrammarError, Script, State, Vocabulary, schema};
+use crate::{
+    Body, Constraint, GrammarError, Script, State, Vocabulary, schema,
+    thinking::{Budget, Thinking},
+};
 
 /// Grammars that are kept compiled.
 const KEPT: usize = 64;
 
-/// A compiled grammar. Cheap to clone.
+/// What an answer is drawn within. Cheap to clone.
 #[derive(Clone)]
-pub struct Grammar(Arc<Mutex<Matcher>>);
+pub struct Grammar {
+    text: Option<Arc<Mutex<Matcher>>>, // none: it is free
+    thinking: Option<Budget>,
+}
 
 impl std::fmt::Debug for Grammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Grammar")
+        f.debug_struct("Grammar").field("thinking", &self.thinking).finish_non_exhaustive()
     }
 }
 
 impl Grammar {
+    /// Any text, with a bound on the thoughts before it.
+    pub fn of_thinking(budget: Budget) -> Self {
+        Self { text: None, thinking: Some(budget) }
+    }
+
+    /// The same with a bound on the thoughts.
+    pub fn with_thinking(self, budget: Budget) -> Self {
+        Self { thinking: Some(budget), ..self }
+    }
+
+    /// Whether the text has a form, so that only its end completes it.
+    pub fn has_form(&self) -> bool {
+        self.text.is_some()
+    }
+
     /// The beginning of an answer. It shares nothing with others, so that none waits for another.
     pub fn begin(&self) -> State {
-        State::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+        let matcher = self.text.as_ref().map(|text| text.lock().unwrap_or_else(PoisonError::into_inner).deep_clone());
+        State::new(matcher, self.thinking.clone().map(Thinking::new))
     }
 }
 
@@ -109,7 +131,7 @@ impl Vocabulary {
         }
         // A grammar that nothing fits is found out now, not in the midst of an answer.
         matcher.compute_mask_or_eos().map_err(|_| GrammarError::new("no text fits it"))?;
-        Ok(Grammar(Arc::new(Mutex::new(matcher))))
+        Ok(Grammar { text: Some(Arc::new(Mutex::new(matcher))), thinking: None })
     }
 }
 

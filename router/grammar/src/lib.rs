@@ -1,7 +1,7 @@
 //! Grammars: what a constraint allows next, over the vocabulary of one tokenizer.
 //!
-//! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, structural tags, and what may stand around it), once per request;
-//! then the request's tokens. Out: masks, a bit per token. Pure: the same tokens give the same mask, whoever asks when.
+//! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, structural tags, and what may stand around it) and a
+//! [`Budget`] of thoughts, once per request; then the request's tokens. Out: masks, a bit per token. Pure: the same tokens give the same mask, whoever asks when.
 //! Never here: requests, threads, sampling, HTTP. Whatever comes from a client is bounded, and wrong is a value.
 #![forbid(unsafe_code)]
 
@@ -11,12 +11,14 @@ mod schema;
 mod script;
 mod state;
 mod tags;
+mod thinking;
 mod vocabulary;
 
 pub use compiler::{Compiler, Grammar};
 pub use script::{Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
-pub use state::{State, Stuck};
+pub use state::{Mask, State, Stuck};
 pub use tags::{Form, Tag, Times};
+pub use thinking::{Budget, Watch};
 pub use vocabulary::{TokenText, Vocabulary};
 
 /// Why there is no grammar for a constraint. The client's fault.

@@ -2,6 +2,8 @@
 
 use llguidance::Matcher;
 
+use crate::thinking::Thinking;
+
 /// No mask can be had: the answer cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the grammar cannot go on: {0}")]
@@ -14,17 +16,46 @@ impl Stuck {
     }
 }
 
+/// What may come next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Mask<'a> {
+    /// Any token.
+    Any,
+    /// This token alone.
+    Only(u32),
+    /// A bit per token, lowest first.
+    Of(&'a [u32]),
+}
+
+impl Mask<'_> {
+    /// Whether a token may come next.
+    pub fn allows(&self, token: u32) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(only) => *only == token,
+            Self::Of(words) => words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1),
+        }
+    }
+}
+
 /// See the top of the file. The same tokens make the same state.
 pub struct State {
-    matcher: Matcher,
+    text: Option<Text>, // none: it is free
+    thinking: Option<Thinking>,
     taken: usize,
+}
+
+/// The state of a form, and the latest mask.
+struct Text {
+    matcher: Matcher,
     mask: Vec<u32>,
     mask_at: Option<usize>, // so many tokens were taken when `mask` was made
 }
 
 impl State {
-    pub(crate) fn new(matcher: Matcher) -> Self {
-        Self { matcher, taken: 0, mask: Vec::new(), mask_at: None }
+    pub(crate) fn new(matcher: Option<Matcher>, thinking: Option<Thinking>) -> Self {
+        let text = matcher.map(|matcher| Text { matcher, mask: Vec::new(), mask_at: None });
+        Self { text, thinking, taken: 0 }
     }
 
     /// How many tokens it has taken.
@@ -35,19 +66,34 @@ impl State {
     /// Takes tokens that were drawn within masks of this state.
     pub fn take(&mut self, tokens: &[u32]) -> Result<(), Stuck> {
         for &token in tokens {
-            self.matcher.consume_token(token).map_err(stuck)?;
+            if let Some(text) = &mut self.text {
+                text.matcher.consume_token(token).map_err(stuck)?;
+            }
+            if let Some(thinking) = &mut self.thinking {
+                thinking.take(token);
+            }
             self.taken += 1;
         }
         Ok(())
     }
 
-    /// What may come next: a bit per token, lowest first. Once the text is complete, what ends it.
-    pub fn mask(&mut self) -> Result<&[u32], Stuck> {
-        if self.mask_at != Some(self.taken) {
+    /// What may come next. Once a text that has a form is complete, what ends it.
+    pub fn mask(&mut self) -> Result<Mask<'_>, Stuck> {
+        let forced = self.thinking.as_ref().and_then(Thinking::forced);
+        let Some(text) = &mut self.text else { return Ok(forced.map_or(Mask::Any, Mask::Only)) };
+        let mask = Mask::Of(text.mask(self.taken)?);
+        // The form may need more first: the rest of a character.
+        Ok(forced.filter(|&token| mask.allows(token)).map_or(mask, Mask::Only))
+    }
+}
+
+impl Text {
+    fn mask(&mut self, taken: usize) -> Result<&[u32], Stuck> {
+        if self.mask_at != Some(taken) {
             let mask = self.matcher.compute_mask_or_eos().map_err(stuck)?;
             self.mask.clear();
             self.mask.extend_from_slice(mask.as_slice());
-            self.mask_at = Some(self.taken);
+            self.mask_at = Some(taken);
         }
         Ok(&self.mask)
     }

@@ -74,6 +74,11 @@ impl Detokenizer {
         self.stripped(text)
     }
 
+    /// Whether the text ends within a character: its beginning is held back.
+    pub fn is_within_character(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     /// Ends the answer; gives what was held back, broken characters as U+FFFD.
     pub fn finish(&mut self) -> String {
         if !self.tokenizer.decoding().has_pieces() {

@@ -102,7 +102,7 @@ impl BatchRequest {
         let mut output_lifetime_s = LIFETIME_S;
         if let Some(mut expiry) = fields.object("output_expires_after")? {
             expiry.one_of("anchor", &["created_at"], "\"created_at\"")?;
-            output_lifetime_s = expiry.need("seconds", LIFETIME)?;
+            output_lifetime_s = expiry.need_count("seconds", LIFETIME)?.into();
             check_lifetime("output_expires_after.seconds", output_lifetime_s)?;
             expiry.finish(&EXPIRY)?;
         }
@@ -342,5 +342,12 @@ mod tests {
         check(("output_expires_after", r#"{"anchor": "created_at", "seconds": 1}"#), "output_expires_after.seconds");
         check(("output_expires_after", r#"{"anchor": "now", "seconds": 3600}"#), "output_expires_after.anchor");
         check(("windows", "1"), "windows");
+    }
+
+    #[test]
+    fn a_whole_number_of_seconds_may_have_a_point() {
+        let body = r#"{"input_file_id": "file-1", "endpoint": "/rerank", "completion_window": "24h",
+                       "output_expires_after": {"anchor": "created_at", "seconds": 7200.0}}"#;
+        assert_eq!(BatchRequest::read(body.as_bytes()).expect("right").output_lifetime_s, 7200);
     }
 }

@@ -8,6 +8,7 @@ use super::{
     constrained::read_constrained,
     fields::{Fields, quoted},
     shape::{Field, Kind, Most, Shape, optional, with_default},
+    thinking::{BUDGET, QWENS_BUDGET, THINKING_BUDGET, read_budget},
 };
 use crate::{
     error::ApiError,
@@ -71,6 +72,13 @@ pub(super) const SAMPLING: &[Field] = &[
     with_default("ignore_eos", Kind::Flag, "false", "Whether the model's own end does not end the answer."),
     with_default("include_stop_str_in_output", Kind::Flag, "false", "Whether the text shows what ended it."),
     with_default("skip_special_tokens", Kind::Flag, "true", "Whether special tokens are left out of the text."),
+    optional(
+        THINKING_BUDGET,
+        BUDGET,
+        "Tokens of reasoning at most, the marks around it not counted; then its end is forced, and the answer goes on. -1: no limit. \
+         For models whose reasoning is told from their answer.",
+    ),
+    optional(QWENS_BUDGET, BUDGET, "Qwen's name of `thinking_token_budget`."),
     optional("priority", PRIORITY, "Smaller first."),
     optional("user", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets."),
     optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
@@ -140,6 +148,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
         constrained: read_constrained(fields)?,
+        thoughts: read_budget(fields)?,
         priority: fields.integer("priority", "an integer of 32 bits")?,
         user: fields.text("user")?,
         cache_salt: fields.text("cache_salt")?,

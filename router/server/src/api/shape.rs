@@ -170,6 +170,10 @@ impl Shape {
             let fits = field.is_none_or(|field| field.kind.is_read_by(*way));
             assert!(fits, "`{name}` of {} is described as {:?} and read as {way:?}", self.name, field.map(|f| &f.kind));
         }
+        for field in self.fields().filter(|field| matches!(field.kind, Kind::Integer(..))) {
+            let name = field.name;
+            assert!(asked.contains(&(name, Way::Integer)), "`{name}` of {}: for schemas 5.0 is an integer", self.name);
+        }
         for name in self.names() {
             assert!(
                 asked.iter().any(|(known, _)| *known == name),

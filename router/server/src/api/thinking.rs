@@ -1,9 +1,12 @@
-//! Whether and how hard a model is to think, as variables of its chat template (B:A3).
+//! Whether and how hard a model is to think, as variables of its chat template (B:A3), and how long at most.
 
 use serde_json::{Map, Value};
 
-use super::{fields::Fields, shape::Kind};
-use crate::error::ApiError;
+use super::{
+    fields::Fields,
+    shape::{Kind, Most},
+};
+use crate::{error::ApiError, generate::ThoughtLimit};
 
 /// What templates call the switch for thinking.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -12,6 +15,31 @@ const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", 
 
 /// What [`read_effort`] reads.
 pub(super) const EFFORT: Kind = Kind::Word(EFFORTS);
+
+/// What [`read_budget`] reads: vLLM's name, and Qwen's.
+pub(super) const THINKING_BUDGET: &str = "thinking_token_budget";
+pub(super) const QWENS_BUDGET: &str = "thinking_budget";
+pub(super) const BUDGET: Kind = Kind::Integer(-1, Most::U32);
+
+/// How long at most.
+pub(super) fn read_budget(fields: &mut Fields<'_>) -> Result<Option<ThoughtLimit>, ApiError> {
+    let allowed = "an integer, 0 or above, or -1 (no limit)";
+    let mut limit = None;
+    for name in [THINKING_BUDGET, QWENS_BUDGET] {
+        let Some(tokens) = fields.integer::<i64>(name, allowed)? else { continue };
+        let param = fields.at(name);
+        if limit.is_some() {
+            let reason = format!("cannot go together with `{THINKING_BUDGET}`, which says the same");
+            return Err(ApiError::Conflict { param, reason });
+        }
+        if !(-1..=i64::from(u32::MAX)).contains(&tokens) {
+            return Err(ApiError::invalid(param, tokens, allowed));
+        }
+        limit = Some((tokens, param));
+    }
+    // -1 asks for what happens anyway.
+    Ok(limit.and_then(|(tokens, param)| Some(ThoughtLimit { tokens: u32::try_from(tokens).ok()?, param })))
+}
 
 /// How hard, in a field of this name.
 pub(super) fn read_effort(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<&'static str>, ApiError> {

@@ -26,7 +26,6 @@ pub(super) const BOTH: &[Unserved] = &[
     ("repetition_detection", &[], "ending on repetitions"),
     ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
     ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
-    ("thinking_token_budget", &["-1"], "a bound on thinking"),
     ("truncate_prompt_tokens", &[], "cutting long prompts"),
     ("truncation_side", &[], "cutting long prompts"),
     ("use_beam_search", &["false"], "beam search"),

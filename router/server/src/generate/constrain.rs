@@ -240,7 +240,7 @@ fn moved(schema: &Value, place: &str) -> Value {
 }
 
 /// A mark as it is drawn: where the tokenizer has a control token for a part of it, that is the only way.
-fn mark(tokenizer: &Tokenizer, format: &Format, text: &str) -> Mark {
+pub(super) fn mark(tokenizer: &Tokenizer, format: &Format, text: &str) -> Mark {
     let mut parts = Mark::new();
     let mut rest = text;
     while !rest.is_empty() {

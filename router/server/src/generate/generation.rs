@@ -70,8 +70,10 @@ impl Serving {
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
+            let form = self.form(&request, prompt, tools.clone());
+            let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
             let submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
-            all_rules.push(Arc::new(self.rules(&request, prompt, tools.clone(), &submission, &facts)));
+            all_rules.push(Arc::new(self.rules(&request, form, &submission, &facts)));
             for index in 0..n {
                 let mut submission = submission.clone();
                 submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
@@ -120,20 +122,22 @@ impl Serving {
         Ok(())
     }
 
+    /// How the answers to a chat are split into their parts.
+    fn form(&self, request: &Request, prompt: &PreparedPrompt, tools: Option<Arc<Tools>>) -> Option<(Format, Reading)> {
+        let ChatStart { in_reasoning } = prompt.chat?;
+        let shows_special = !request.options.skip_special;
+        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special };
+        self.format.clone().map(|format| (format, reading))
+    }
+
     fn rules(
         &self,
         request: &Request,
-        prompt: &PreparedPrompt,
-        tools: Option<Arc<Tools>>,
+        form: Option<(Format, Reading)>,
         submission: &Submission,
         facts: &ModelFacts<'_>,
     ) -> TextRules {
         let options = &request.options;
-        let form = |chat: ChatStart| {
-            let ChatStart { in_reasoning } = chat;
-            let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special: !options.skip_special };
-            self.format.clone().map(|format| (format, reading))
-        };
         TextRules {
             stop: options.stop.clone(),
             include_stop: options.include_stop,
@@ -143,7 +147,7 @@ impl Serving {
             min_tokens: options.min_tokens,
             skip_special: options.skip_special,
             tools: request.tools.as_ref().map(|tools| tools.reading),
-            form: prompt.chat.and_then(form),
+            form,
             prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
         }
     }

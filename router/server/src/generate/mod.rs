@@ -16,6 +16,7 @@ mod serving;
 mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
+mod thinking;
 mod whole;
 
 pub use constrain::{Constrained, Demand, ToolUse};
@@ -27,6 +28,7 @@ pub use pool::{PoolContent, PoolInput, PoolRequest, Pooled, Truncation};
 pub use prepare::{ChatStart, PreparedPrompt, Prompt};
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use terms::Terms;
+pub use thinking::ThoughtLimit;
 pub use whole::{Call, Whole};
 
 #[cfg(test)]

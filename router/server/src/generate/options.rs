@@ -8,7 +8,7 @@ use std::{fmt::Display, ops::RangeInclusive, sync::Arc, time::Duration};
 use pelton_engine::{Sampling, TokenId};
 use pelton_text::GenerationDefaults;
 
-use super::{constrain::Constrained, serving::ApiLimits};
+use super::{constrain::Constrained, serving::ApiLimits, thinking::ThoughtLimit};
 use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
@@ -86,6 +86,8 @@ pub struct Options {
     pub logprobs: Option<u32>,
     /// What the text has to fit.
     pub constrained: Option<Constrained>,
+    /// How long the model may think; `None`: as long as it likes.
+    pub thoughts: Option<ThoughtLimit>,
     /// Smaller first; `None`: as the request's terms say.
     pub priority: Option<i32>,
     /// Who of the tenant's users asks: each gets a share of what the tenant gets.
@@ -118,6 +120,7 @@ impl Default for Options {
             skip_special: true,
             logprobs: None,
             constrained: None,
+            thoughts: None,
             priority: None,
             user: None,
             cache_salt: None,

@@ -207,7 +207,7 @@ impl Serving {
             stop: StopRule {
                 max_tokens: options.max_tokens(prompt.ids.len(), is_chat, request.echo, facts)?,
                 min_tokens: options.min_tokens,
-                stop_ids: options.stop_ids(grammar.is_some(), facts)?,
+                stop_ids: options.stop_ids(grammar.as_ref().is_some_and(Grammar::has_form), facts)?,
             },
             grammar,
             scope: CacheScope::salted(self.cache_salt(options.cache_salt.as_deref())),

@@ -201,6 +201,7 @@ impl Serving {
         options.sampling(&facts, 0)?;
         options.stop_ids(false, &facts)?;
         options.check_rest(&facts)?;
+        options.thoughts.as_ref().map_or(Ok(()), |limit| self.check_thoughts(limit))?;
         options.max_tokens(0, is_chat, request.echo, &facts).map(drop)
     }
 

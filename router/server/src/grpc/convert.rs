@@ -14,7 +14,7 @@ use crate::{
     error::ApiError,
     generate::{
         CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause,
-        ToolUse, Writer,
+        ThoughtLimit, ToolUse, Writer,
     },
 };
 
@@ -106,6 +106,9 @@ fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
         include_stop: sampling.include_stop_str_in_output,
         skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
+        thoughts: sampling
+            .thinking_token_budget
+            .map(|tokens| ThoughtLimit { tokens, param: "sampling.thinking_token_budget".to_owned() }),
         ..Options::default()
     })
 }

@@ -33,7 +33,12 @@ pub(super) async fn messages(
     explains.refuse()?;
     let asked = serving.on_text(body.len(), move || MessagesRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    let generation = serving.generate(asked.request, terms).await.map_err(renamed)?;
+    let mut request = asked.request;
+    if !serving.ends_thoughts() {
+        // Anthropic's clients send a budget with every model: without thoughts it is kept, on channels it stays a wish.
+        request.options.thoughts = None;
+    }
+    let generation = serving.generate(request, terms).await.map_err(renamed)?;
     let form = MessageForm {
         id: format!("msg_{request_id}"),
         model: serving.model_name().to_owned(),

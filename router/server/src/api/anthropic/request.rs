@@ -19,11 +19,14 @@ use crate::{
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
-    generate::{Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ToolUse, now, options::bounds},
+    generate::{
+        Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ThoughtLimit, ToolUse, now, options::bounds,
+    },
 };
 
 /// Tokens of thinking at least, as for Anthropic.
 const BUDGET_MIN: u32 = 1024;
+const BUDGET_TOKENS: &str = "thinking.budget_tokens";
 
 /// What is not served, as in `unserved`.
 const UNSERVED: &[Unserved] = &[
@@ -122,7 +125,7 @@ const ENABLED: Shape = Shape::new(
         needed(
             "budget_tokens",
             Kind::Integer(BUDGET_MIN as i64, Most::U32),
-            "Less than `max_tokens`. Told to templates that know it; nobody enforces it.",
+            "Tokens of thoughts at most; less than `max_tokens`. Then their end is forced, unless the model's format is on channels.",
         ),
         DISPLAY,
     ]],
@@ -192,7 +195,7 @@ impl MessagesRequest {
         let max_tokens: u32 = fields.need_count("max_tokens", "an integer, 1 or above")?;
         if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
             let allowed = format!("less than `max_tokens`, which is {max_tokens}");
-            return Err(ApiError::invalid("thinking.budget_tokens", budget, allowed));
+            return Err(ApiError::invalid(BUDGET_TOKENS, budget, allowed));
         }
         let mut options = Options {
             max_tokens: Some(max_tokens),
@@ -215,6 +218,7 @@ impl MessagesRequest {
         let (model, thinking) = (asked.model.clone(), asked.thinking);
         options.keep = asked.reader.keep;
         options.constrained = asked.constrained.clone();
+        options.thoughts = thinking.budget.map(|tokens| ThoughtLimit { tokens, param: BUDGET_TOKENS.to_owned() });
         let (prompt, tools) = asked.into_prompt()?;
         let request = Request { prompts: vec![prompt], options, echo: false, tools };
         Ok(Self { model, is_stream, shows_thinking: thinking.is_shown, request })
@@ -287,7 +291,7 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
         if tokens < BUDGET_MIN {
             return Err(ApiError::invalid(thinking.at("budget_tokens"), tokens, allowed));
         }
-        // A target, as for Anthropic: some templates tell it to the model, and nobody enforces it.
+        // Some templates tell it to the model.
         kwargs.insert("thinking_budget".to_owned(), tokens.into());
         budget = Some(tokens);
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     api::stream::Events as _,
     error::ApiError,
-    generate::{CallPiece, Delta, Demand, Ending, Finish, Prompt, StopCause, Sum, ToolReading},
+    generate::{CallPiece, Delta, Demand, Ending, Finish, Prompt, StopCause, Sum, ThoughtLimit, ToolReading},
 };
 
 fn with(fields: Value) -> String {
@@ -116,6 +116,14 @@ fn thinking_is_off_unless_it_is_asked_for() {
     assert_eq!(thinks(enabled), (true, true.into(), Some(1024.into())));
     let silent = json!({ "thinking": { "type": "adaptive", "display": "omitted" } });
     assert_eq!(thinks(silent), (false, true.into(), None));
+}
+
+#[test]
+fn a_budget_of_thoughts_is_a_limit() {
+    let limit = |thinking: Value| read(json!({ "thinking": thinking })).request.options.thoughts;
+    let expected = ThoughtLimit { tokens: 1024, param: "thinking.budget_tokens".to_owned() };
+    assert_eq!(limit(json!({ "type": "enabled", "budget_tokens": 1024 })), Some(expected));
+    assert_eq!((limit(json!({ "type": "adaptive" })), limit(json!({ "type": "disabled" }))), (None, None));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     api::read_events,
-    generate::{Ending, StopCause, Sum, testing::tokenizer},
+    generate::{Ending, StopCause, Sum, ThoughtLimit, testing::tokenizer},
 };
 
 fn refused(fields: &str) -> String {
@@ -90,6 +90,39 @@ fn reasoning_effort_switches_thinking_unless_the_request_does() {
     let said = json!({ "reasoning_effort": "none", "chat_template_kwargs": { "thinking": true } });
     assert_eq!(kwargs(said), json!({ "reasoning_effort": "none", "thinking": true }));
     assert_eq!(kwargs(json!({})), json!({}));
+}
+
+#[test]
+fn a_budget_of_thoughts_has_two_names() {
+    let read = |fields: &str| {
+        let body = format!(r#"{{"messages": [{{"role": "user", "content": "hi"}}], {fields}}}"#);
+        ChatRequest::read(body.as_bytes()).map(|read| read.request.options.thoughts).map_err(|error| error.to_string())
+    };
+    for (fields, tokens) in [
+        (r#""thinking_token_budget": 7"#, Some((7, "thinking_token_budget"))),
+        (r#""thinking_token_budget": 0"#, Some((0, "thinking_token_budget"))),
+        (r#""thinking_budget": 7, "thinking_token_budget": null"#, Some((7, "thinking_budget"))),
+        (r#""thinking_token_budget": -1"#, None),
+    ] {
+        let expected = tokens.map(|(tokens, param)| ThoughtLimit { tokens, param: param.to_owned() });
+        assert_eq!(read(fields), Ok(expected), "{fields}");
+    }
+    for (fields, expected) in [
+        (
+            r#""thinking_token_budget": -2"#,
+            "`thinking_token_budget` is -2; allowed: an integer, 0 or above, or -1 (no limit)",
+        ),
+        (
+            r#""thinking_budget": 4294967296"#,
+            "`thinking_budget` is 4294967296; allowed: an integer, 0 or above, or -1 (no limit)",
+        ),
+        (
+            r#""thinking_token_budget": -1, "thinking_budget": 1"#,
+            "`thinking_budget` cannot go together with `thinking_token_budget`, which says the same",
+        ),
+    ] {
+        assert_eq!(read(fields), Err(expected.to_owned()), "{fields}");
+    }
 }
 
 /// A token of thoughts, then one of the answer.
