@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ CHECKS = ",".join(
 @pytest.mark.timeout(600)
 def test_some_requests_to_every_route_are_as_it_says(demo: Server, tmp_path: Path) -> None:
     """The examples, and some bodies that fit and that do not: always the same ones."""
-    ran = fuzz(demo, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "16")
+    ran = fuzz(demo, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "32")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -150,3 +151,34 @@ def test_the_server_is_as_it_says(demo: Server, tmp_path: Path) -> None:
     ran = fuzz(demo, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-time", str(int(60 * MINUTES)))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert httpx.get(demo.url + "/readyz").status_code == 200
+
+
+def bounded(schema: dict[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+    """Fields that are one number, with their bounds and the step to what is outside."""
+    for name, field in schema["properties"].items():
+        kinds = {field.get("type")} if isinstance(field.get("type"), str) else set(field.get("type") or [])
+        step = 1 if "integer" in kinds else 0.5
+        if kinds & {"integer", "number"} and "minimum" in field and field.get("maximum", 1 << 60) < 1 << 53:
+            yield name, field["minimum"], field["maximum"], step
+
+
+def test_bounds_of_numbers_are_where_they_are_said_to_be(demo: Server, document: dict[str, Any]) -> None:
+    """Each number that a body has, on its bounds and just outside of them."""
+    tried = 0
+    for path, _, operation in operations(document):
+        content = operation.get("requestBody", {"content": {}})["content"].get("application/json")
+        if content is None or "$ref" not in content["schema"]:  # no body, or one of several
+            continue
+        schema = document["components"]["schemas"][content["schema"]["$ref"].rsplit("/", 1)[1]]
+        example = next(iter(content["examples"].values()))["value"]
+        short = {"max_tokens": 2} if "max_tokens" in example else {}
+        for name, least, most, step in bounded(schema):
+            for value, fits in ((least, True), (most, True), (least - step, False), (most + step, False)):
+                said = demo.post(path, {**example, **short, name: value})
+                if fits:  # `min_tokens` has another bound beside its own, and so have budgets
+                    refused = said.status_code == 400 and f"`{name}` is" in said.text and "; allowed:" in said.text
+                    assert not refused or "`max_tokens`" in said.text, (path, name, value, said.text)
+                else:
+                    assert said.status_code == 400, (path, name, value, said.text)
+                tried += 1
+    assert tried >= 200, tried
