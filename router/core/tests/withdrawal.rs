@@ -73,6 +73,32 @@ fn one_that_is_not_trusted_finds_nothing_and_leaves_nothing_to_others() {
 }
 
 #[test]
+fn of_one_that_is_not_trusted_nothing_is_kept_or_told() {
+    let mut core = core(32, pelton_core::CoreConfig { tells_cache_changes: true, ..config() });
+    core.submit(request(1, 0..14)).expect("it fits");
+    core.withdraw(RequestId(1), Trust::None);
+    ends(&mut core, 1);
+    assert_eq!(core.cache_changes(GROUP), []);
+    core.submit(request(2, 100..120)).expect("it fits");
+    ends_now(&mut core);
+    let told = core.cache_changes(GROUP).len();
+    assert!(told > 0);
+    // Of the blocks that are idle, those that nobody can find are taken first.
+    (3..9).for_each(|id| {
+        core.submit(request(id, [id as TokenId * 1_000; 14])).expect("it fits");
+        core.withdraw(RequestId(id), Trust::None);
+        ends(&mut core, id);
+    });
+    core.submit(request(9, 100..120)).expect("it fits");
+    let plan = core.plan(GROUP, Micros(9)).expect("a step");
+    assert_eq!(starts(&plan), [(9, 19, 1)], "it was not pushed out");
+}
+
+fn ends_now(core: &mut Core) {
+    step(core, small::STOP);
+}
+
+#[test]
 fn the_block_that_one_was_filling_is_left_to_others_only_with_trust() {
     for (trust, start) in [(Trust::Full, 15), (Trust::None, 14)] {
         let mut core = core(32, config());

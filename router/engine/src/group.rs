@@ -15,7 +15,7 @@ use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::{
     Deadlines,
-    patience::Patience,
+    patience::{Due, Patience},
     results::{self, Garbage, InFlight, InFlightRow, RowMask},
     step::Flattened,
 };
@@ -42,20 +42,14 @@ pub(crate) struct Group {
     condemned: Option<String>,
     /// The requests for whose sake it is, if it is known.
     blamed: Option<BTreeSet<RequestId>>,
-    /// When a worker was last replaced because what it computed was not finite.
+    /// When a worker was last replaced because what it computed was not finite, or when the one after it came.
     last_not_finite: Option<Instant>,
+    /// Whether the worker has drawn a token, or given a vector, that is finite.
+    has_been_sound: bool,
     /// Tokens in a block; 0 before the first worker.
     pub(crate) block_size: u32,
     /// Of the latest worker; 0: none has come, or none will come any more.
     pub(crate) blocks: u32,
-}
-
-/// When a step has to be done, and which bound says so.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Due {
-    pub(crate) at: Instant,
-    pub(crate) wait: &'static str,
-    pub(crate) allowed: Duration,
 }
 
 /// What became of results that were looked for.
@@ -98,6 +92,7 @@ impl Group {
             condemned: None,
             blamed: None,
             last_not_finite: None,
+            has_been_sound: false,
             block_size: 0,
             blocks: 0,
         }
@@ -114,6 +109,8 @@ impl Group {
         assert!(self.in_flight.is_empty(), "a new worker has no step in flight");
         (self.block_size, self.blocks, self.reaches_host) = (block_size, blocks, reaches_host);
         (self.port, self.masks) = (Some(port), Some(masks));
+        self.last_not_finite = self.last_not_finite.map(|_| Instant::now());
+        self.has_been_sound = false;
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -156,6 +153,17 @@ impl Group {
         self.last_not_finite.is_some_and(|last| last.elapsed() < time)
     }
 
+    /// Whether the worker has computed anything that is finite.
+    pub(crate) fn has_been_sound(&self) -> bool {
+        self.has_been_sound
+    }
+
+    /// Whether the step that was read last drew for others than these.
+    pub(crate) fn computed_others_soundly(&self, blamed: &BTreeSet<RequestId>) -> bool {
+        let is_sound = |row: &InFlightRow| (row.samples || row.pools) && !blamed.contains(&row.request);
+        self.judged.as_ref().is_some_and(|step| step.rows.iter().any(is_sound))
+    }
+
     /// Whether the step that was read last computed only one request.
     pub(crate) fn computed_one(&self) -> bool {
         self.judged.as_ref().is_some_and(|step| step.rows.len() == 1)
@@ -165,7 +173,7 @@ impl Group {
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
         (self.port, self.masks, self.condemned, self.reaches_host) = (None, None, None, false);
         self.patience.begin_anew();
-        self.judged = None;
+        (self.judged, self.blamed) = (None, None);
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
     }
@@ -246,10 +254,13 @@ impl Group {
                 let step = self.in_flight.pop_front().expect("looked at above");
                 self.void_rows_behind(&step, &results);
                 let took = took.min(step.submitted.elapsed()); // whatever the worker's clock says
-                self.patience.learn(took, step.tokens);
+                self.patience.learn(took, step.tokens, Instant::now());
                 let parts = step.rows.iter().filter(|row| !row.samples);
                 let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
                 let rows = step.rows.len();
+                let is_bad = |row: &InFlightRow| not_finite.iter().any(|&(slot, _)| slot == SlotId(row.slot));
+                let gives = |row: &InFlightRow| row.samples || row.pools;
+                self.has_been_sound |= step.rows.iter().any(|row| gives(row) && !is_bad(row));
                 self.judged = Some(step);
                 Polled::Step { results, computed, not_finite, rows, took }
             }
@@ -282,8 +293,7 @@ impl Group {
     pub(crate) fn step_due(&self) -> Option<Due> {
         let oldest = self.in_flight.front().filter(|_| self.is_attached())?;
         let tokens: u32 = self.in_flight.iter().map(|step| step.tokens).sum();
-        let (wait, allowed) = self.patience.allows(tokens, &self.deadlines);
-        Some(Due { at: oldest.submitted + allowed, wait, allowed })
+        Some(self.patience.due(oldest.submitted, tokens, &self.deadlines))
     }
 
     /// Writes down what the worker was doing when it was lost: a line for each step, oldest first.

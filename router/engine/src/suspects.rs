@@ -49,6 +49,11 @@ impl Suspects {
         self.trial.contains(&request) || self.untried.iter().any(|set| set.contains(&request))
     }
 
+    /// How many workers it has ended alone, or how often it went wrong, without getting on since.
+    pub(crate) fn lone_deaths(&self, request: RequestId) -> u32 {
+        self.lone_deaths.get(&request).copied().unwrap_or_default()
+    }
+
     /// How many are suspected.
     pub(crate) fn count(&self) -> usize {
         self.trial.len() + self.untried.iter().map(BTreeSet::len).sum::<usize>()

@@ -41,6 +41,10 @@ impl Blocks {
     pub(crate) fn index_full(&mut self, request: &mut LiveRequest, table: &Table, indexed: &mut usize, committed: u32) {
         let Some(index) = &mut self.index else { return };
         let block_size = self.block_size as usize;
+        if request.keys.is_apart() {
+            *indexed = committed as usize / block_size;
+            return; // nobody may find it
+        }
         while (*indexed + 1) * block_size <= committed as usize {
             let at = *indexed;
             let parent = request.keys.key(&self.keys, &request.tokens, at);
@@ -63,8 +67,7 @@ impl Blocks {
                     if let Some(changes) = &mut self.changes {
                         changes.extend(label.stored(filling, Medium::Device));
                     }
-                    // What is shared with nobody is not worth a copy.
-                    if let Some(filled) = self.filled.as_mut().filter(|_| !request.keys.is_apart()) {
+                    if let Some(filled) = &mut self.filled {
                         filled.push((block, label));
                     }
                 }
@@ -85,7 +88,9 @@ impl Blocks {
     /// Makes the last block findable that committed tokens have begun to fill, up to the first that only holds a place. For a request that leaves: what is
     /// written behind those tokens does not matter, but the block must belong to no other table.
     pub(crate) fn index_tail(&mut self, request: &mut LiveRequest, table: &Table, committed: u32) {
-        let Some(index) = self.index.as_mut().filter(|_| self.kinds.can_be_copied()) else { return };
+        let Some(index) = self.index.as_mut().filter(|_| self.kinds.can_be_copied() && !request.keys.is_apart()) else {
+            return;
+        };
         let full = (committed / self.block_size) as usize;
         let start = full * self.block_size as usize;
         let filling = &request.tokens[start..][..request.keys.plain(start, committed as usize)];

@@ -5,12 +5,7 @@ use std::collections::BTreeSet;
 use pelton_core::{RequestId, Trust};
 
 use super::Driver;
-use crate::{
-    Failure, Phase,
-    group::{Due, Group},
-    results::Garbage,
-    suspects::LONE_DEATHS_MAX,
-};
+use crate::{Failure, Phase, group::Group, patience::Due, results::Garbage, suspects::LONE_DEATHS_MAX};
 
 /// Whom an inquiry suspects first.
 pub(super) struct Blamed {

@@ -1,10 +1,12 @@
 //! Logits or a vector that are not finite: what that says of the worker, and of the requests whose they are.
 //!
-//! Two may be to blame. The worker, whose memory may be damaged: a new one shows that, and not more than once a minute, since
-//! workers are not to be replaced as fast as somebody asks. Else a request, or what it has found in the prefix cache: the
-//! worker lives on, and those that are blamed are computed again, in halves and in the end alone, without trust in any KV that
-//! was there before. One whose numbers are not finite three times alone, and no token came between, gets an error. Everybody else
-//! waits meanwhile, and goes on from the blocks that it had.
+//! Two may be to blame. A request, or what it has found in the prefix cache: then the worker lives on, and those that are blamed are
+//! computed again, in halves and in the end alone, without trust in any KV that was there before. One whose numbers are not finite
+//! three times alone, and no token came between, gets an error. Everybody else waits meanwhile, and goes on from the blocks that it
+//! had. Or the worker, whose memory may be damaged: another one shows that. It is replaced
+//!   * if it has not computed anything that is finite since it came,
+//!   * if nothing in the step is finite, of requests that nobody suspects; or for the last of the three times, so that they are
+//!     those of two workers. These not more than once a minute: a client must not have workers replaced as fast as it asks.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,7 +16,7 @@ use super::{
     Driver,
     losses::{Blamed, Cause},
 };
-use crate::results::Garbage;
+use crate::{results::Garbage, suspects::LONE_DEATHS_MAX};
 
 /// So often at most a worker is replaced for this.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -40,11 +42,9 @@ impl Driver {
     /// Whether the worker is to be replaced for it. If not, nothing that was drawn for those to blame counts.
     pub(super) fn may_be_the_worker(&mut self, index: usize, garbage: &Garbage) -> bool {
         let Garbage::NotFinite { blamed, .. } = garbage else { return false };
-        let group = &mut self.groups[index];
-        let were_suspected = blamed.iter().all(|&request| self.suspects.contains(request));
-        if !were_suspected && !group.was_replaced_within(INTERVAL) {
-            group.blame(blamed.clone());
-            group.reject();
+        if self.is_the_worker(index, blamed) {
+            self.groups[index].blame(blamed.clone());
+            self.groups[index].reject();
             return true;
         }
         let core = self.core.as_mut().expect("a worker was attached");
@@ -52,11 +52,23 @@ impl Driver {
         false
     }
 
-    /// It was not the worker: those to blame are computed again, and the others after them.
+    /// See the top of the file.
+    fn is_the_worker(&self, index: usize, blamed: &BTreeSet<RequestId>) -> bool {
+        let group = &self.groups[index];
+        let tries = blamed.first().filter(|_| group.computed_one()).map(|&request| self.suspects.lone_deaths(request));
+        if group.computed_others_soundly(blamed) || tries == Some(LONE_DEATHS_MAX - 1) {
+            return false;
+        }
+        let are_suspected = blamed.iter().all(|&request| self.suspects.contains(request));
+        let wants_another = !are_suspected || tries == Some(LONE_DEATHS_MAX - 2);
+        !group.has_been_sound() || (wants_another && !group.was_replaced_within(INTERVAL))
+    }
+
+    /// The worker lives on: those to blame are computed again, and the others after them.
     pub(super) fn compute_apart(&mut self, index: usize, garbage: &Garbage) {
         let Garbage::NotFinite { blamed, .. } = garbage else { return };
         garbage.count(&mut self.stats.bad_frames);
-        tracing::warn!(group = index, "probably not the worker's fault: {garbage}");
+        tracing::warn!(group = index, "those are computed apart: {garbage}");
         let core = self.core.as_mut().expect("a worker was attached");
         let others = core.in_slots(self.groups[index].id);
         others.iter().for_each(|&request| core.withdraw(request, Trust::Full));

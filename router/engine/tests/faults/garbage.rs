@@ -10,13 +10,13 @@ use crate::{
 /// Lies once in each of two lives, in a first step or later, and the counters are those that are expected.
 #[track_caller]
 fn survived(deed: Deed, is_expected: fn(BadFrames) -> bool) {
-    survived_by(2, deed, is_expected);
+    survived_by([2, 2], deed, is_expected);
 }
 
-/// The same, by so many restarts.
+/// The same, by so many restarts, for the first step and for the later one.
 #[track_caller]
-fn survived_by(restarts: u64, deed: Deed, is_expected: fn(BadFrames) -> bool) {
-    for step in [1, 6] {
+fn survived_by(restarts: [u64; 2], deed: Deed, is_expected: fn(BadFrames) -> bool) {
+    for (step, restarts) in [1, 6].into_iter().zip(restarts) {
         let rig = Rig::start(&[play(Fault::At(step, deed), 2)]);
         let cases = innocents(60);
         for (case, outcome) in cases.iter().zip(rig.serve(&cases)) {
@@ -61,7 +61,7 @@ fn a_step_that_the_worker_could_not_compute_is_counted_and_survived() {
 
 #[test]
 fn what_is_not_finite_in_all_rows_of_a_step_is_counted_and_survived() {
-    survived_by(1, Deed::NotFinite, |bad| bad.contents == 2); // the second time it is the requests that are tried
+    survived_by([2, 1], Deed::NotFinite, |bad| bad.contents == 2); // one that has been sound is not replaced twice a minute
 }
 
 /// What a request fails with whose logits are never finite.
@@ -95,10 +95,31 @@ fn logits_that_are_never_finite_cost_one_worker_its_life_and_then_their_requests
     assert!((11..=12).contains(&stats.bad_frames.contents), "{:?}", stats.bad_frames);
 }
 
+/// A card that is bad, and its successor that is, too.
+#[test]
+fn workers_that_compute_nothing_that_is_finite_are_replaced_and_no_request_is_to_blame() {
+    let rig = Rig::start(&[play(Fault::Always(Deed::NotFinite), 2)]);
+    let cases = innocents(40);
+    for (case, outcome) in cases.iter().zip(rig.serve(&cases)) {
+        outcome.is_undisturbed(case);
+    }
+    let stats = rig.stop();
+    assert_eq!((stats.worker_restarts, stats.condemned), (2, 0));
+}
+
+#[test]
+fn a_request_that_is_alone_has_three_workers_before_it_is_to_blame() {
+    let rig = Rig::start(&[play(Fault::Of(POISON, Deed::NotFinite), u32::MAX)]);
+    let case = Case::new(vec![POISON], 3);
+    assert_eq!(Outcome::of(rig.submit(&case)).failure(&case), NEVER_FINITE);
+    let stats = rig.stop();
+    assert_eq!((stats.worker_restarts, stats.condemned), (2, 1), "the last one lives on");
+}
+
 #[test]
 fn a_request_whose_logits_come_to_be_not_finite_has_the_tokens_before_and_costs_no_second_worker_its_life() {
     let stats = not_finite(2, &[(30, poisoned_later(6))]);
-    assert_eq!(stats.worker_restarts, 1, "it is suspected already when another worker computes it");
+    assert_eq!(stats.worker_restarts, 1, "once, so that another worker has a say");
 }
 
 #[test]

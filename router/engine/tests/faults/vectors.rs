@@ -93,5 +93,5 @@ fn a_vector_that_is_not_finite_costs_its_request_alone_in_the_end() {
     }
     let rig = Rig::start(&[giving(false, play(Fault::Of(POISON, Deed::NotFinite), u32::MAX))]);
     let stats = served(rig, &cases, "the model's vector is not finite for this request, 3 times");
-    assert_eq!((stats.worker_restarts, stats.condemned), (1, 3));
+    assert_eq!(stats.condemned, 3);
 }

@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Nowhere,
     /// In this step of a life.
     At(u64, Deed),
+    /// In every step.
+    Always(Deed),
     /// In every step in which this token stands in a row.
     Of(u32, Deed),
     /// The same, of rows that begin behind tokens whose KV is there already.
@@ -163,6 +165,7 @@ impl Play {
         match self.fault {
             _ if epoch > self.lives => None,
             Fault::At(at, deed) if at == step => Some(deed),
+            Fault::Always(deed) => Some(deed),
             Fault::Of(_, deed) | Fault::OfCached(_, deed) if rows.iter().any(|row| self.is_meant(row)) => Some(deed),
             _ => None,
         }
@@ -172,7 +175,7 @@ impl Play {
         match self.fault {
             Fault::Of(token, _) => row.tokens.contains(&token),
             Fault::OfCached(token, _) => row.tokens.contains(&token) && row.start > 0,
-            Fault::Nowhere | Fault::At(..) => true,
+            Fault::Nowhere | Fault::At(..) | Fault::Always(_) => true,
         }
     }
 
