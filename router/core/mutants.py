@@ -29,9 +29,15 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a prompt is long by its tokens alone",
+        "group.rs",
+        "Some(target) if prices.knows_prompts => {",
+        "Some(target) if prices.knows_prompts && target == 0 => {",
+    ),
+    Mutant(
         "all that wait are left to the same group",
         "admission.rs",
-        "outlook.leave(growth, to_compute, kinds, config.token_budget);",
+        "outlook.leave(growth, to_compute, kinds);",
         "let _ = (growth, outlook);",
     ),
     Mutant(

@@ -112,17 +112,19 @@ impl Core {
     /// Every group with a worker has an outlook then.
     fn look_out(&mut self) {
         let Self { groups, requests, lengths, config, .. } = self;
-        for epoch in groups.values_mut().filter_map(|group| group.epoch.as_mut()) {
+        for group in groups.values_mut() {
+            let step_tokens = group.step_tokens(config);
+            let Some(epoch) = &mut group.epoch else { continue };
             match &mut epoch.outlook {
                 Some(outlook) => outlook.forget_what_was_left(),
-                None => epoch.outlook = Some(Outlook::new(epoch, requests, lengths, config)),
+                None => epoch.outlook = Some(Outlook::new(epoch, requests, lengths, step_tokens)),
             }
         }
     }
 
     /// Of the groups that can take the request now, the one with the least to compute, the request included.
     fn choose(&mut self, here: GroupId, key: RequestKey) -> Choice {
-        let Self { requests, groups, tiers, lengths, config, kinds, .. } = self;
+        let Self { requests, groups, tiers, lengths, kinds, .. } = self;
         let now = requests.looks.now;
         let request = requests.get_mut(key);
         if tiers.is_awaited(request) {
@@ -157,9 +159,9 @@ impl Core {
             let outlook = epoch.outlook.as_mut().expect("looked at above");
             return if id != here {
                 // It counts there from now on: else all that wait would leave everything to the same group.
-                outlook.leave(growth, to_compute, kinds, config.token_budget);
+                outlook.leave(growth, to_compute, kinds);
                 Choice::PassOver(Wait::Group)
-            } else if to_compute > config.token_budget && outlook.has_long_prompt() {
+            } else if outlook.is_long(to_compute) && outlook.has_long_prompt() {
                 Choice::PassOver(Wait::LongPrompt)
             } else if epoch.is_computing(request, &hit) {
                 Choice::PassOver(Wait::Shared)
@@ -191,7 +193,7 @@ impl Core {
 
         let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
         let outlook = epoch.outlook.as_mut().expect("looked at to choose it");
-        outlook.admit(growth, known - cached, &self.kinds, self.config.token_budget);
+        outlook.admit(growth, known - cached, &self.kinds);
         let expected = growth.coming + 1;
 
         let sources = hit.partial.iter().flat_map(|partial| &partial.sources).copied();

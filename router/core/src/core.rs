@@ -321,7 +321,7 @@ impl Core {
         if epoch.in_flight.len() == STEPS_IN_FLIGHT {
             return None;
         }
-        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, self.kinds, group_state.cost.prices());
+        let mut next = NextStep::new(epoch.last_sent.next(), &self.config, self.kinds, group_state);
         self.plan_transfers(group, &mut next);
         let prompts = self.plan_running(group, &mut next);
         self.admit_waiting(group, &mut next);

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::CoreConfig;
-use crate::cost::CostModel;
+use crate::cost::{CostModel, Work};
 use crate::epoch::Epoch;
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
+use crate::next_step::CHUNK_MIN;
 
 /// See the top of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,6 +33,18 @@ impl Group {
         assert!(self.epoch.is_none(), "the group had lost its worker");
         self.blocks = blocks;
         self.epoch = Some(Epoch::new(blocks, reaches_host, config));
+    }
+
+    /// How many tokens of a prompt one step takes, by its tokens and by its time: a prompt of more is a long one.
+    pub(crate) fn step_tokens(&self, config: &CoreConfig) -> u32 {
+        let (most, prices) = (config.token_budget, self.cost.prices());
+        match config.itl_target_us {
+            Some(target) if prices.knows_prompts => {
+                let in_time = prices.tokens_within(u64::from(target), Work::default(), 0, most);
+                in_time.max(CHUNK_MIN.min(most))
+            }
+            _ => most,
+        }
     }
 
     /// Whether the request could run here until its end, if it had the group for itself.

@@ -4,6 +4,7 @@
 
 use crate::cost::{Prices, Work};
 use crate::epoch::{Running, Sent, SentRow};
+use crate::group::Group;
 use crate::hit::Hit;
 use crate::kinds::Kinds;
 use crate::live::LiveRequest;
@@ -11,7 +12,7 @@ use crate::state;
 use crate::{Admit, Append, BlockId, Copy, CoreConfig, Goal, Limits, Load, Plan, Row, Save, SlotId, StepId, TokenId};
 
 /// However little time is left, a prompt gets on by so many tokens per step.
-const CHUNK_MIN: u32 = 16;
+pub(crate) const CHUNK_MIN: u32 = 16;
 /// As long as nobody knows what prompts take, they get so many tokens beside those that draw.
 const CHUNK_UNKNOWN: u32 = 256;
 
@@ -32,6 +33,7 @@ pub(crate) struct NextStep {
     has_prompt: bool,
     kept: u32, // tokens
     keeps_half: bool,
+    step_tokens: u32, // see `Group::step_tokens`
     block_size: u32,
     kinds: Kinds,
     cuts_rows: bool,
@@ -46,7 +48,8 @@ pub(crate) struct NextStep {
 }
 
 impl NextStep {
-    pub(crate) fn new(step: StepId, config: &CoreConfig, kinds: Kinds, prices: Prices) -> Self {
+    pub(crate) fn new(step: StepId, config: &CoreConfig, kinds: Kinds, group: &Group) -> Self {
+        let prices = group.cost.prices();
         let left = Limits { tokens: config.token_budget.min(config.limits.tokens), ..config.limits };
         Self {
             step,
@@ -57,6 +60,7 @@ impl NextStep {
             has_prompt: false,
             kept: 0,
             keeps_half: false,
+            step_tokens: group.step_tokens(config),
             block_size: config.block_size,
             kinds,
             cuts_rows: config.prefix_caching && kinds.cuts_rows() && kinds.can_be_found(),
@@ -68,6 +72,11 @@ impl NextStep {
             named: Vec::new(),
             sources: Vec::new(),
         }
+    }
+
+    /// Whether a prompt with so many tokens ahead is more than a step takes.
+    pub(crate) fn is_long(&self, ahead: u32) -> bool {
+        ahead > self.step_tokens
     }
 
     /// Whether a slot has its row already.

@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::CoreConfig;
 use crate::epoch::Epoch;
 use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth, grown, peak};
@@ -19,6 +18,7 @@ pub(crate) struct Outlook {
     here: usize,
     sums: Sums,
     sums_here: Sums,
+    step_tokens: u32, // see `Group::step_tokens`
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -31,15 +31,15 @@ struct Sums {
 
 impl Outlook {
     /// As of now.
-    pub(crate) fn new(epoch: &Epoch, requests: &Requests, lengths: &AnswerLengths, config: &CoreConfig) -> Self {
+    pub(crate) fn new(epoch: &Epoch, requests: &Requests, lengths: &AnswerLengths, step_tokens: u32) -> Self {
         let (running, kinds) = (epoch.growths(requests, lengths), epoch.blocks.kinds());
         let sums = Sums {
             load: epoch.load(requests),
             held: epoch.blocks.pool().held() as u64,
             grown: running.iter().map(|growth| grown(growth, growth.coming, kinds)).sum(),
-            has_long_prompt: epoch.has_long_prompt(requests, config.token_budget),
+            has_long_prompt: epoch.has_long_prompt(requests, step_tokens),
         };
-        Self { here: running.len(), running, sums, sums_here: sums }
+        Self { here: running.len(), running, sums, sums_here: sums, step_tokens }
     }
 
     /// Tokens to compute.
@@ -52,18 +52,23 @@ impl Outlook {
         self.sums.has_long_prompt
     }
 
+    /// Whether a prompt with so many tokens to compute is more than a step takes.
+    pub(crate) fn is_long(&self, to_compute: u32) -> bool {
+        to_compute > self.step_tokens
+    }
+
     /// One more request is here.
-    pub(crate) fn admit(&mut self, request: Growth, to_compute: u32, kinds: &Kinds, token_budget: u32) {
-        self.leave(request, to_compute, kinds, token_budget);
+    pub(crate) fn admit(&mut self, request: Growth, to_compute: u32, kinds: &Kinds) {
+        self.leave(request, to_compute, kinds);
         (self.here, self.sums_here) = (self.running.len(), self.sums);
     }
 
     /// One more request will be here, if it is up to the others.
-    pub(crate) fn leave(&mut self, request: Growth, to_compute: u32, kinds: &Kinds, token_budget: u32) {
+    pub(crate) fn leave(&mut self, request: Growth, to_compute: u32, kinds: &Kinds) {
         self.sums.load += u64::from(to_compute);
         self.sums.held += u64::from(request.held - request.shared);
         self.sums.grown += grown(&request, request.coming, kinds);
-        self.sums.has_long_prompt |= to_compute > token_budget;
+        self.sums.has_long_prompt |= self.is_long(to_compute);
         self.running.push(request);
     }
 

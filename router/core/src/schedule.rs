@@ -3,7 +3,7 @@
 //!
 //! In this order, each by standing (`Ticket::standing`):
 //!   1. those that need one token: they draw, and a prompt never holds them up;
-//!   2. prompts that one step could compute. As long as there are longer ones, these keep half of what is left;
+//!   2. prompts that one step could compute, by its tokens and by its time. As long as there are longer ones, these keep half of what is left;
 //!   3. those that wait (`admission.rs`), within the same bound;
 //!   4. the longer prompts: half of the step is theirs at least, all of what is left if nobody else wants it.
 //!
@@ -28,6 +28,17 @@ enum RowKind {
     LongPrompt,
 }
 
+impl RowKind {
+    fn of(ahead: u32, next: &NextStep) -> Option<Self> {
+        match ahead {
+            0 => None,
+            1 => Some(Self::OneToken),
+            _ if next.is_long(ahead) => Some(Self::LongPrompt),
+            _ => Some(Self::ShortPrompt),
+        }
+    }
+}
+
 /// Which prompts were under way when a step began to be planned.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Prompts {
@@ -39,7 +50,7 @@ impl Core {
     /// Plans rows for the requests that run, but for long prompts. If one of them goes without the blocks it wants, nobody
     /// is admitted into this step.
     pub(crate) fn plan_running(&mut self, group: GroupId, next: &mut NextStep) -> Prompts {
-        let prompts = self.prompts(group);
+        let prompts = self.prompts(group, next);
         if prompts.has_short || prompts.has_long {
             next.keep_one(); // with more that draw than tokens in a step, prompts would wait for ever
         }
@@ -64,20 +75,11 @@ impl Core {
         }
     }
 
-    fn kind(&self, ahead: u32) -> Option<RowKind> {
-        match ahead {
-            0 => None,
-            1 => Some(RowKind::OneToken),
-            _ if ahead <= self.config.token_budget => Some(RowKind::ShortPrompt),
-            _ => Some(RowKind::LongPrompt),
-        }
-    }
-
-    fn prompts(&self, group: GroupId) -> Prompts {
+    fn prompts(&self, group: GroupId, next: &NextStep) -> Prompts {
         let epoch = self.epoch(group);
         let mut prompts = Prompts::default();
         for &(_, slot) in &epoch.order {
-            let kind = self.kind(epoch.running(slot).ahead(self.requests.get(epoch.served(slot))));
+            let kind = RowKind::of(epoch.running(slot).ahead(self.requests.get(epoch.served(slot))), next);
             prompts.has_short |= kind == Some(RowKind::ShortPrompt);
             prompts.has_long |= kind == Some(RowKind::LongPrompt);
         }
@@ -93,7 +95,7 @@ impl Core {
             let epoch = self.epoch(group);
             let (key, running) = (epoch.served(slot), epoch.running(slot));
             let ahead = running.ahead(self.requests.get(key));
-            if self.kind(ahead) != Some(kind) || next.has_row(running) {
+            if RowKind::of(ahead, next) != Some(kind) || next.has_row(running) {
                 continue;
             }
             let request = self.requests.get(key);

@@ -263,6 +263,20 @@ fn a_long_prompt_gets_on_where_the_target_cannot_be_reached() {
 }
 
 #[test]
+fn prompts_that_a_step_has_the_tokens_for_and_not_the_time_let_short_ones_pass() {
+    let mut random = Random(29);
+    let mut asked: Vec<_> = (0..12).map(|at| Asked::new(at * 300_000, text(&mut random, 300), 1_500)).collect();
+    asked.extend((0..20).map(|_| Asked::new(6_000_000, text(&mut random, 2_000), 2)));
+    asked.push(Asked::new(6_001_000, text(&mut random, 3), 2));
+    let mut load = Load::new(CoreConfig { itl_target_us: Some(20_000), ..config() }, 1, 16_384, machine);
+    load.run(asked);
+    let short = percentile(&load.first_tokens(|asked| asked.prompt.len() == 3), 100);
+    let others = percentile(&load.first_tokens(|asked| asked.prompt.len() == 2_000), 50);
+    println!("short {short} us, others {others} us");
+    assert!(short * 20 < others, "{short} us, and half of those before it have their first token after {others}");
+}
+
+#[test]
 fn a_tenant_that_floods_the_queue_does_not_slow_down_one_that_asks_now_and_then() {
     let mut asked = chats(1_500, 20_000.0);
     for (at, asked) in asked.iter_mut().enumerate() {
