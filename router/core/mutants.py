@@ -56,7 +56,7 @@ MUTANTS = [
         "a request without trust finds what it had",
         "withdrawal.rs",
         "if trust == Trust::None {",
-        "if trust == Trust::None && self.withdrawals > 0 {",
+        "if trust == Trust::None && request.0 == 0 {",
     ),
     Mutant(
         "a request without trust leaves its last block to others",

@@ -173,8 +173,7 @@ pub struct Core {
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) tiers: Tiers,
     pub(crate) events: Vec<Event>,
-    pub(crate) withdrawals: u64, // without trust
-    pub(crate) totals: Counts,   // its gauges stay 0: `counts()` reads them off
+    pub(crate) totals: Counts, // its gauges stay 0: `counts()` reads them off
 }
 
 impl Core {
@@ -201,7 +200,6 @@ impl Core {
             groups: BTreeMap::new(),
             tiers,
             events: Vec::new(),
-            withdrawals: 0,
             totals: Counts::default(),
         }
     }

@@ -53,8 +53,7 @@ impl Core {
             self.requests.hold(key);
         }
         if trust == Trust::None {
-            self.withdrawals += 1;
-            self.requests.get_mut(key).keys.begin_apart(self.withdrawals);
+            self.requests.get_mut(key).keys.begin_apart(request.0 + 1); // of live requests each has its own
         }
     }
 }

@@ -305,7 +305,7 @@ impl Driver {
                     let id = self.groups[index].id;
                     let not_finite = self.not_finite(index, results.step, &not_finite);
                     if let Some(garbage) = &not_finite
-                        && self.may_be_the_worker(index, garbage)
+                        && self.settle_blame(index, garbage)
                     {
                         return self.distrust(index, garbage);
                     }

@@ -33,14 +33,14 @@ impl Driver {
         if flagged.is_empty() {
             return None;
         }
-        let (core, group) = (self.core.as_mut().expect("a worker was attached"), self.groups[index].id);
+        let (core, group) = (self.core.as_ref().expect("a worker was attached"), self.groups[index].id);
         let has_slot = |&&(slot, request): &&(SlotId, RequestId)| core.has_slot(request, group, slot);
         let blamed: BTreeSet<RequestId> = flagged.iter().filter(has_slot).map(|&(_, request)| request).collect();
         (!blamed.is_empty()).then_some(Garbage::NotFinite { step: step.0, blamed })
     }
 
-    /// Whether the worker is to be replaced for it. If not, nothing that was drawn for those to blame counts.
-    pub(super) fn may_be_the_worker(&mut self, index: usize, garbage: &Garbage) -> bool {
+    /// Has the worker answer for it, or those to blame: then nothing counts that was drawn for them. Whether it is the worker.
+    pub(super) fn settle_blame(&mut self, index: usize, garbage: &Garbage) -> bool {
         let Garbage::NotFinite { blamed, .. } = garbage else { return false };
         if self.is_the_worker(index, blamed) {
             self.groups[index].blame(blamed.clone());

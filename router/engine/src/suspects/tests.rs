@@ -200,7 +200,8 @@ proptest! {
         slots in 1..20_usize,
         kill_every in 5..20_usize,
     ) {
-        let plots = lengths.into_iter().map(|(length, prefill)| Plot { spoils: false, fatal_at: None, length, prefill }).collect();
+        let innocent = |(length, prefill)| Plot { spoils: false, fatal_at: None, length, prefill };
+        let plots = lengths.into_iter().map(innocent).collect();
         let mut world = World::new(plots, 1, slots);
         for turn in 1.. {
             prop_assert!(turn < 200_000, "it ends: {world:?}");
