@@ -118,6 +118,8 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
         _ => Failure::ShuttingDown,
     };
     driver.journal.fail_all(&reason);
+    driver.publish_stats();
+    driver.journal.say_last_words();
     for group in &driver.groups {
         group.link.shutdown(SHUTDOWN_DEADLINE);
     }
@@ -214,8 +216,9 @@ impl Driver {
             is_busy |= self.plan(index);
         }
         self.order_disk();
-        self.tell_drained();
         self.publish_stats();
+        self.journal.say_last_words();
+        self.tell_drained();
         if is_busy { Turn::Busy } else { Turn::Idle(self.sleep_bound()) }
     }
 

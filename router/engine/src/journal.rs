@@ -1,6 +1,7 @@
 //! The live requests, as the engine remembers them outside the core: enough to start each one again.
 //!
-//! Invariant: a request stands in the journal from its submission until its last output was sent or its client left.
+//! Invariant: a request stands in the journal from its submission until its end, or until its client has left; what its
+//! client hears last goes out with [`Journal::say_last_words`].
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +18,8 @@ use crate::{Failure, Output, Submission, Usage, masks::Tracked, queue::Place};
 #[derive(Default)]
 pub(crate) struct Journal {
     entries: BTreeMap<RequestId, Entry>,
+    /// What the requests that have ended are told once the counters tell it, too: who has his answer finds it counted.
+    last_words: Vec<(UnboundedSender<Output>, Output)>,
 }
 
 /// One live request.
@@ -111,7 +114,7 @@ impl Journal {
     pub(crate) fn finished(&mut self, request: RequestId, reason: FinishReason, explanation: Box<Explanation>) {
         if let Some(entry) = self.entries.remove(&request) {
             let usage = entry.usage();
-            entry.send(Output::Finished { reason, usage, explanation });
+            self.last_words.push((entry.outputs, Output::Finished { reason, usage, explanation }));
         }
     }
 
@@ -123,7 +126,7 @@ impl Journal {
 
     pub(crate) fn failed(&mut self, request: RequestId, failure: Failure) {
         if let Some(entry) = self.entries.remove(&request) {
-            entry.send(Output::Failed(failure));
+            self.last_words.push((entry.outputs, Output::Failed(failure)));
         }
     }
 
@@ -141,7 +144,14 @@ impl Journal {
     /// Ends all with the same failure.
     pub(crate) fn fail_all(&mut self, failure: &Failure) {
         for entry in std::mem::take(&mut self.entries).into_values() {
-            entry.send(Output::Failed(failure.clone()));
+            self.last_words.push((entry.outputs, Output::Failed(failure.clone())));
+        }
+    }
+
+    /// Tells those that have ended so.
+    pub(crate) fn say_last_words(&mut self) {
+        for (outputs, output) in self.last_words.drain(..) {
+            let _ = outputs.send(output); // whoever has left needs none
         }
     }
 }
@@ -238,6 +248,8 @@ mod tests {
         journal.finished(RequestId(1), FinishReason::Length, explanation.clone());
         assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
+        assert!(first.try_recv().is_err(), "its end is told once it is counted");
+        journal.say_last_words();
         let usage = Usage { prompt: 2, cached: 1, completion: 1 };
         let reason = FinishReason::Length;
         assert_eq!(first.try_recv(), Ok(Output::Finished { reason, usage, explanation }));
@@ -250,6 +262,7 @@ mod tests {
         let mut journal = Journal::default();
         let mut receivers = [submitted(&mut journal, 1), submitted(&mut journal, 2)];
         journal.fail_all(&Failure::ShuttingDown);
+        journal.say_last_words();
         for receiver in &mut receivers {
             assert_eq!(receiver.try_recv(), Ok(Output::Failed(Failure::ShuttingDown)));
         }

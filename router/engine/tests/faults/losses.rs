@@ -3,7 +3,7 @@
 use pelton_engine::{Phase, Stats};
 
 use crate::{
-    rig::{Case, Rig, innocents, play},
+    rig::{Case, Outcome, Rig, innocents, play},
     worker::{Deed, Fault, Play},
 };
 
@@ -32,6 +32,17 @@ fn a_sound_worker_draws_what_is_expected() {
     let stats = nobody_sees_it(&[play(Fault::Nowhere, 0)]);
     assert_eq!((stats.worker_restarts, stats.replayed), (0, 0));
     assert!(stats.cached_tokens > 0, "requests share prefixes, so that a wrong block would show");
+}
+
+#[test]
+fn who_has_his_answer_finds_it_counted() {
+    let rig = Rig::start(&[play(Fault::Nowhere, 0)]);
+    let mut drawn = 0;
+    for case in innocents(200) {
+        Outcome::of(rig.submit(&case)).is_undisturbed(&case);
+        drawn += u64::from(case.max_tokens);
+        assert_eq!(rig.engine.stats().generated_tokens, drawn);
+    }
 }
 
 #[test]
