@@ -55,8 +55,31 @@ MUTANTS = [
     Mutant(
         "a request without trust finds what it had",
         "withdrawal.rs",
-        "if trust == Trust::None {",
-        "if trust == Trust::None && request.0 == 0 {",
+        "        if trust == Trust::None {\n            self.requests",
+        "        if trust == Trust::None && request.0 == 0 {\n            self.requests",
+    ),
+    Mutant(
+        "what one without trust has left below the device is found",
+        "withdrawal.rs",
+        "tiers.forget_chain(request, kinds.count());",
+        "let _ = (tiers, kinds);",
+    ),
+    Mutant(
+        "where one without trust found the start of a block that block is found",
+        "blocks/hold.rs",
+        "for before in found.into_iter().filter(|&found| found < full).chain([full]) {",
+        "for before in found.into_iter().filter(|&found| found > full).chain([full]) {",
+    ),
+    Mutant(
+        "a file that is found no more stays on disk",
+        "tiers/disk.rs",
+        """            if !self.under_way.contains_key(&DiskPlace(at)) {
+                self.orders.push(DiskOrder::Erase { place: DiskPlace(at) });
+            }
+        }
+        self.shelf.forget_key(key);""",
+        """        }
+        self.shelf.forget_key(key);""",
     ),
     Mutant(
         "a request without trust leaves its last block to others",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
 use crate::epoch::{Owner, Running};
-use crate::live::Home;
+use crate::live::{Home, RequestKey};
 use crate::{GroupId, RequestId, SlotId};
 
 /// What is thought of the KV that a request has left and found so far.
@@ -14,7 +14,8 @@ use crate::{GroupId, RequestId, SlotId};
 pub enum Trust {
     /// It is as good as any.
     Full,
-    /// It may be what is wrong: from here on the request finds neither it nor anything that others have left, and leaves nothing to them.
+    /// It may be what is wrong: nobody finds it any more. From here on the request finds nothing that others have left, and leaves
+    /// nothing to them.
     None,
 }
 
@@ -38,6 +39,9 @@ impl Core {
     /// from its committed tokens when it is released. Nothing happens if it has ended.
     pub fn withdraw(&mut self, request: RequestId, trust: Trust) {
         let Some(key) = self.requests.find(request) else { return };
+        if trust == Trust::None {
+            self.forget_chain(key);
+        }
         if let Home::Slot(group, slot) = self.requests.get(key).home {
             let Self { requests, groups, tiers, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("a slot has a worker");
@@ -55,5 +59,24 @@ impl Core {
         if trust == Trust::None {
             self.requests.get_mut(key).keys.begin_apart(request.0 + 1); // of live requests each has its own
         }
+    }
+
+    /// What a request has found and left is found no more, in any group and any tier. What others have behind it stays: whoever comes
+    /// by there again computes what was before it.
+    fn forget_chain(&mut self, key: RequestKey) {
+        let Self { requests, groups, tiers, kinds, .. } = self;
+        let request = requests.get_mut(key);
+        if request.keys.is_apart() {
+            return; // nothing is known under its keys
+        }
+        for (&id, group) in groups.iter_mut() {
+            let Some(epoch) = &mut group.epoch else { continue };
+            let found = match request.home {
+                Home::Slot(its, slot) if its == id => Some(epoch.running(slot).found as usize),
+                _ => None,
+            };
+            epoch.blocks.forget_chain(request, found);
+        }
+        tiers.forget_chain(request, kinds.count());
     }
 }

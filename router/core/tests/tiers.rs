@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use pelton_core::{
-    BlockId, CacheScope, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation, Goal,
-    GroupId, Kind, Limits, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults, StopRule,
-    TokenId, Wait,
+    BlockId, CacheChange, CacheScope, Core, CoreConfig, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, Explanation,
+    Goal, GroupId, Kind, Limits, Medium, Micros, NewRequest, Party, Plan, RequestId, RowResult, Sampling, StepResults,
+    StopRule, TokenId, Trust, Wait,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -366,6 +366,46 @@ fn entries_that_are_not_what_they_say_are_erased() {
     let mut core = Core::new(CoreConfig { disk_places: 16, hash_key: [3, 4], ..config() });
     core.restore_disk(kept());
     assert_eq!((core.counts().disk_blocks, core.disk_orders().len()), (0, 4), "another secret, other keys");
+}
+
+#[test]
+fn what_one_that_is_not_trusted_has_found_is_found_in_no_tier_and_what_was_under_way_comes_to_nothing() {
+    for is_written in [true, false] {
+        let config = CoreConfig { disk_places: 16, tells_cache_changes: true, ..config() };
+        let (mut core, mut disk) = (core(32, config), Vec::new());
+        compute(&mut core, 1..3, text);
+        let writes = if is_written { Vec::new() } else { core.disk_orders() };
+        while is_written && serve(&mut core, &mut disk) > 0 {}
+        core.submit(request(3, text(1))).expect("room");
+        assert_eq!(step(&mut core, 50).rows[0].start, 16);
+        core.cache_changes(GROUP);
+        core.withdraw(RequestId(3), Trust::None);
+        core.check();
+        let told = core.cache_changes(GROUP);
+        let removed = |medium| {
+            let is_there =
+                |change: &&CacheChange| matches!(change, CacheChange::Removed { medium: its, .. } if *its == medium);
+            told.iter().filter(is_there).count()
+        };
+        let of_disk = if is_written { 4 } else { 0 };
+        let media = [Medium::Device, Medium::Host, Medium::Disk];
+        assert_eq!((media.map(removed), told.len()), ([4, 4, of_disk], 8 + of_disk));
+        assert_eq!((core.counts().host_blocks_findable, core.counts().disk_blocks), (4, of_disk), "the other text");
+        for order in writes {
+            let DiskOrder::Write { place, .. } = order else { panic!("{order:?}") };
+            core.disk_done(place, Ok(()));
+            core.check();
+        }
+        while serve(&mut core, &mut disk) > 0 {}
+        assert_eq!((core.counts().disk_blocks, core.counts().host_blocks_held), (4, 0), "each of the other text");
+        if is_written {
+            assert!(disk.len() == 4 && disk.iter().all(|entry| entry.tokens[0] >= 2_000), "the files are gone");
+        }
+        core.abort(RequestId(3));
+        core.submit(request(4, text(1))).expect("room");
+        core.submit(request(5, text(2))).expect("room");
+        assert_eq!(step(&mut core, 50).rows.iter().map(|row| row.start).collect::<Vec<_>>(), [0, 16]);
+    }
 }
 
 #[test]

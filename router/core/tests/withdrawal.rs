@@ -2,7 +2,7 @@
 
 mod small;
 
-use pelton_core::{CacheScope, Core, Event, Micros, Plan, RequestId, TokenId, Trust};
+use pelton_core::{CacheChange, CacheScope, Core, CoreConfig, Event, Micros, Plan, RequestId, TokenId, Trust};
 use small::{GROUP, commit, config, core, request, step};
 
 fn release(core: &mut Core, id: u64) -> Plan {
@@ -69,7 +69,33 @@ fn one_that_is_not_trusted_finds_nothing_and_leaves_nothing_to_others() {
 
     core.submit(request(3, 0..14)).expect("it fits");
     let plan = step(&mut core, 50);
-    assert!(starts(&plan).contains(&(3, 13, 1)), "what was left before is not forgotten: {plan:?}");
+    assert!(starts(&plan).contains(&(3, 0, 14)), "what both have left was forgotten: {plan:?}");
+    core.submit(request(4, 0..14)).expect("it fits");
+    let plan = step(&mut core, 50);
+    assert!(starts(&plan).contains(&(4, 13, 1)), "and is known again since then: {plan:?}");
+}
+
+#[test]
+fn where_one_that_is_not_trusted_found_the_start_of_a_block_that_block_is_forgotten_and_no_other() {
+    let config = CoreConfig { tells_cache_changes: true, ..config() };
+    let mut core = core(32, config);
+    for (id, tokens) in [(1, [0, 1, 2, 3, 4, 5, 6, 7]), (2, [0, 1, 2, 3, 4, 9, 9, 9]), (3, [0, 1, 2, 3, 8, 8, 8, 8])] {
+        core.submit(request(id, tokens)).expect("it fits");
+        ends_now(&mut core);
+    }
+    core.submit(request(4, [0, 1, 2, 3, 4, 5, 6, 0])).expect("it fits");
+    assert_eq!(starts(&step(&mut core, 50)), [(4, 7, 1)], "it finds most of the first one's second block");
+    let stored = core.cache_changes(GROUP).len();
+    core.withdraw(RequestId(4), Trust::None);
+    core.check();
+    let removed = core.cache_changes(GROUP);
+    assert!(removed.iter().all(|change| matches!(change, CacheChange::Removed { .. })), "{removed:?}");
+    assert_eq!((stored, removed.len()), (5, 4), "the first block, its own, and two that begin as it does");
+    core.abort(RequestId(4));
+    core.submit(request(5, [0, 1, 2, 3])).expect("it fits");
+    ends_now(&mut core);
+    core.submit(request(6, [0, 1, 2, 3, 8, 8, 8, 8, 5])).expect("it fits");
+    assert_eq!(starts(&step(&mut core, 50)), [(6, 8, 1)], "the one that begins otherwise was left");
 }
 
 #[test]
@@ -99,8 +125,8 @@ fn ends_now(core: &mut Core) {
 }
 
 #[test]
-fn the_block_that_one_was_filling_is_left_to_others_only_with_trust() {
-    for (trust, start) in [(Trust::Full, 15), (Trust::None, 14)] {
+fn what_one_has_left_and_was_filling_is_left_to_others_only_with_trust() {
+    for (trust, start) in [(Trust::Full, 15), (Trust::None, 0)] {
         let mut core = core(32, config());
         core.submit(request(1, 0..14)).expect("it fits");
         step(&mut core, 50);
@@ -108,7 +134,7 @@ fn the_block_that_one_was_filling_is_left_to_others_only_with_trust() {
         core.withdraw(RequestId(1), trust);
         core.submit(request(2, (0..14).chain([50, 51]))).expect("it fits");
         let plan = step(&mut core, 52);
-        assert_eq!(starts(&plan), [(2, start, 16 - start)], "{trust:?}: the end of the prompt was left before");
+        assert_eq!(starts(&plan), [(2, start, 16 - start)], "{trust:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! or given up.
 
 use super::Blocks;
+use crate::live::LiveRequest;
 use crate::pins::PinnedBlock;
 use crate::pool::Contents;
 use crate::table::Table;
@@ -76,6 +77,40 @@ impl Blocks {
             {
                 changes.push(CacheChange::Removed { block: lost.key.name(), medium: Medium::Device });
             }
+        }
+    }
+
+    /// What the blocks of a request's tokens contain cannot be found any more. `found`: so many places it had found, and perhaps the
+    /// start of a block behind them, as that of another one.
+    pub(crate) fn forget_chain(&mut self, request: &mut LiveRequest, found: Option<usize>) {
+        let full = request.tokens.len() / self.block_size as usize;
+        for before in (0..full).rev() {
+            let key = request.keys.key(&self.keys, &request.tokens, before + 1);
+            for kind in 0..self.kinds.count() {
+                if let Some(block) = self.index.as_ref().and_then(|index| index.find(kind, key)) {
+                    self.forget(block);
+                }
+            }
+        }
+        for before in found.into_iter().filter(|&found| found < full).chain([full]) {
+            let start = before * self.block_size as usize;
+            let plain = request.keys.plain(start, request.tokens.len());
+            let parent = request.keys.key(&self.keys, &request.tokens, before);
+            for kind in 0..self.kinds.count() {
+                let rest = &request.tokens[start..][..plain];
+                while let Some((block, _)) =
+                    self.index.as_ref().and_then(|index| index.longest_child(kind, parent, rest))
+                {
+                    self.forget(block);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.give_up(block);
+        if self.pool.is_idle(block) {
+            self.pool.set_contents(block, Contents::Blank);
         }
     }
 

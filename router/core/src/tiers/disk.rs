@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::shelf::{At, Reserved, Shelf};
-use super::{Label, Tiers, key_of};
+use super::{Label, Tiers, Told, key_of};
 use crate::core::Core;
 use crate::keys::Key;
 use crate::{
@@ -104,6 +104,17 @@ impl Disk {
     /// A request waits for reads until then.
     pub(crate) fn wait(&mut self, until: Micros, request: RequestId) {
         self.waits.insert((until, request));
+    }
+
+    /// A block can be found here no more, nor is it once it has been written.
+    pub(super) fn forget(&mut self, key: Key, told: &mut Told) {
+        if let Some(at) = self.shelf.find(key) {
+            told.tell(|| self.shelf.label(at).removed(Medium::Disk));
+            if !self.under_way.contains_key(&DiskPlace(at)) {
+                self.orders.push(DiskOrder::Erase { place: DiskPlace(at) });
+            }
+        }
+        self.shelf.forget_key(key);
     }
 
     /// Who has waited long enough.

@@ -34,6 +34,7 @@ use crate::epoch::Epoch;
 use crate::hit::Hit;
 use crate::keys::KeyMaker;
 use crate::kinds::Kinds;
+use crate::live::LiveRequest;
 use crate::{BlockKey, CacheScope, CoreConfig, GroupId, HostBlockId, Medium, Micros, TokenId};
 use disk::Disk;
 use shelf::{Reserved, Shelf};
@@ -118,6 +119,22 @@ impl Tiers {
     fn gave_up(&mut self, given_up: Option<Label>) {
         if let Some(label) = given_up {
             self.told.tell(|| label.removed(Medium::Host));
+        }
+    }
+
+    /// The blocks of a request's tokens cannot be found any more. Who is about to load one does so.
+    pub(crate) fn forget_chain(&mut self, request: &mut LiveRequest, kinds: usize) {
+        let Self { host, disk, told, .. } = self;
+        for places in (1..=request.tokens.len() / self.block_size as usize).rev() {
+            let key = request.keys.key(&self.keys, &request.tokens, places);
+            for kind in 0..kinds {
+                let key = key.of_kind(kind);
+                if let Some(at) = host.find(key) {
+                    told.tell(|| host.label(at).removed(Medium::Host));
+                }
+                host.forget_key(key);
+                disk.forget(key, told);
+            }
         }
     }
 

@@ -312,6 +312,13 @@ impl Shelf {
         self.list(at);
     }
 
+    /// The same by its key, be it here or coming. Nothing happens if it is neither.
+    pub(crate) fn forget_key(&mut self, key: Key) {
+        if let Some(&at) = self.by_key.get(&key) {
+            self.forget(at);
+        }
+    }
+
     /// Nobody can find the block any more. Nothing happens if nobody could.
     pub(crate) fn forget(&mut self, at: At) {
         self.unlist(at);
