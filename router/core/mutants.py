@@ -29,6 +29,36 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a turn ends however short it was",
+        "turns.rs",
+        "took >= TURN_US && took",
+        "took",
+    ),
+    Mutant(
+        "a turn is short beside what computing its request again takes",
+        "turns.rs",
+        ".saturating_mul(TURN_FACTOR)",
+        "",
+    ),
+    Mutant(
+        "a tenant gives up slots until it has none",
+        "queue.rs",
+        ".filter(|((slots, _), _)| *slots < fewer_than)",
+        "",
+    ),
+    Mutant(
+        "who has had its turn is due at once",
+        "live.rs",
+        "ticket.since = request.turn_ended.unwrap_or(ticket.since);",
+        "",
+    ),
+    Mutant(
+        "a slot that was given up is anybody's",
+        "queue.rs",
+        "if let Some(called) = self.classes.get(&Class::Called) {",
+        "if let Some(called) = self.classes.get(&Class::Called).filter(|_| self.urgent_had_its_turn) {",
+    ),
+    Mutant(
         "a prompt is long by its tokens alone",
         "group.rs",
         "Some(target) if prices.knows_prompts => {",
@@ -471,6 +501,7 @@ def tests_fail(copy: Path) -> bool:
         "kinds",
         "masks",
         "withdrawal",
+        "turns",
         "cache",
         "tiers",
         "loads",

@@ -193,6 +193,40 @@ def test_each_bound_of_the_queue_refuses_by_its_name(checkpoints: Path) -> None:
         server.wait_until("all is given back", lambda: is_idle(server))
 
 
+def test_a_key_that_fills_the_queue_has_to_share_it(checkpoints: Path) -> None:
+    flags = ["--max-running", "1", "--max-waiting", "4", "--api-key", "one", "--api-key", "two"]
+    body = {"prompt": [40], "max_tokens": 100, "ignore_eos": True}
+    with (
+        serving(checkpoints / "llama-gqa", "--max-model-len", "512", *flags) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
+
+        def ask(key: str, **fields: Any) -> Future[httpx.Response]:
+            return pool.submit(server.post, COMPLETIONS, {**body, **fields}, headers={"x-api-key": key})
+
+        with server.stopped_workers():
+            # The first one runs, and the others wait; the last one of them streams.
+            greedy = []
+            for index in range(5):
+                greedy.append(ask("one", stream=index == 4))
+                server.wait_until("it has come", lambda: server.metric("vllm:num_requests_running") == 1)
+                server.wait_until("it waits", lambda: server.metric("vllm:num_requests_waiting") == len(greedy) - 1)
+            assert ask("one").result().status_code == 429
+            modest = [ask("two")]
+            pushed_out = greedy.pop().result()
+            modest.append(ask("two"))
+            error = envelope(greedy.pop().result(), 429, "queue_full")
+            needed = "the queue is full, and another API key that had fewer requests in it than this one's {} needed the place"
+            assert error["message"] == needed.format(3)
+            assert needed.format(4) in pushed_out.text
+            assert pushed_out.status_code == 200 or int(pushed_out.headers["retry-after"]) >= 1
+            assert ask("two").result().status_code == 429
+        answers = [answer.result() for answer in [*greedy, *modest]]
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert server.metric("vllm:admission_rejections_total") == 4
+        server.wait_until("all is given back", lambda: is_idle(server))
+
+
 def test_a_wait_that_would_be_too_long_is_refused(checkpoints: Path) -> None:
     flags = ["--max-running", "1", "--max-queue-wait", "10ms"]
     with serving(checkpoints / "llama-gqa", "--max-model-len", "512", *flags) as server:

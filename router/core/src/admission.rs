@@ -56,6 +56,9 @@ impl Core {
         };
         if let Some(hindrance) = hindrance {
             self.requests.first_waits_for(hindrance);
+            if hindrance == Wait::Slot {
+                self.end_a_turn(group);
+            }
             return;
         }
         self.look_out();
@@ -174,7 +177,7 @@ impl Core {
 
     /// Lets a request in and gives it its first row. False: the step has no room for it.
     fn admit(&mut self, id: GroupId, ticket: Ticket, mut hit: Hit, next: &mut NextStep) -> bool {
-        let key = ticket.key;
+        let (key, now) = (ticket.key, self.requests.looks.now);
         let group = self.groups.get_mut(&id).expect("plan() looked");
         let (prices, epoch) = (group.cost.prices(), group.epoch.as_mut().expect("plan() looked"));
         let request = self.requests.get_mut(key);
@@ -220,6 +223,7 @@ impl Core {
             owner: Owner::Serves(key),
             standing: ticket.standing(),
             tenant: request.party.tenant,
+            since: now,
             table,
             appended: 0,
             planned: cached,

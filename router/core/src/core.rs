@@ -136,6 +136,8 @@ pub struct Counts {
     pub unsampled: u64,
     /// Times a request lost its blocks to another one.
     pub preemptions: u64,
+    /// Of these, those to another tenant's that was due, of a request that had had its turn.
+    pub turns_ended: u64,
     /// Tokens whose KV was lost by that, as far as nobody else held it.
     pub preempted_tokens: u64,
     /// Tokens that were computed once more because their request had been preempted.

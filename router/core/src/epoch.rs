@@ -42,6 +42,7 @@ pub(crate) struct Running {
     pub(crate) owner: Owner,
     pub(crate) standing: Place, // see `Ticket::standing`
     pub(crate) tenant: u64,     // of its request
+    pub(crate) since: Micros,   // when it was let in
     pub(crate) table: Table,
     pub(crate) appended: usize,       // places of the table that the worker was told of
     pub(crate) planned: u32,          // tokens with KV when all steps in flight are done
@@ -173,6 +174,17 @@ impl Epoch {
 
     pub(crate) fn has_free_slot(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// Whether one can have a slot now, or as soon as what is in flight has committed.
+    pub(crate) fn has_or_awaits_slot(&self) -> bool {
+        self.order.len() < self.slots.len()
+    }
+
+    /// How many tokens a request that serves would have to compute again if it gave up its slot. What others hold too is not lost.
+    pub(crate) fn lost_by_preempting(&self, slot: SlotId) -> u32 {
+        let running = self.running(slot);
+        running.planned.saturating_sub(self.blocks.shared_tokens(&running.table))
     }
 
     /// All requests that hold a slot, when the worker is lost.

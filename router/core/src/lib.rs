@@ -40,6 +40,7 @@ mod state;
 mod table;
 mod tiers;
 mod traces;
+mod turns;
 mod withdrawal;
 
 pub use self::core::{Core, CoreConfig, Counts};

@@ -57,8 +57,9 @@ pub(crate) struct LiveRequest {
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
     pub(crate) was_admitted: bool,
-    pub(crate) uncached: u32,            // prompt tokens to compute, as of its first admission
-    pub(crate) drafter: Option<Drafter>, // none: it has no drafts
+    pub(crate) turn_ended: Option<Micros>, // when it gave its slot to another tenant's request
+    pub(crate) uncached: u32,              // prompt tokens to compute, as of its first admission
+    pub(crate) drafter: Option<Drafter>,   // none: it has no drafts
     pub(crate) account: Account,
     pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
     charged: u64,                             // tokens that its party was charged
@@ -91,6 +92,7 @@ impl LiveRequest {
             party: new.party,
             deadline: new.deadline,
             was_admitted: false,
+            turn_ended: None,
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
             drafter: has_drafts.then(Drafter::new),
@@ -192,7 +194,9 @@ impl Requests {
         let request = self.get_mut(key);
         request.home = Home::Queue;
         request.account.begin_to_wait(&looks);
-        let ticket = Ticket::new(key, request.place, request.party, request.deadline, request.was_admitted);
+        let has_run = request.was_admitted && request.turn_ended.is_none();
+        let mut ticket = Ticket::new(key, request.place, request.party, request.deadline, has_run);
+        ticket.since = request.turn_ended.unwrap_or(ticket.since);
         self.queue.insert(ticket, &self.shares);
     }
 
@@ -244,6 +248,7 @@ impl Requests {
         let request = self.get_mut(ticket.key);
         assert_eq!(request.home, Home::Queue, "{:?} waited", request.place);
         request.home = Home::Slot(group, slot);
+        request.turn_ended = None;
         request.account.admit(&looks);
         self.shares.wait_no_more(ticket.party);
     }
@@ -265,6 +270,11 @@ impl Requests {
     pub(crate) fn explain(&self, key: RequestKey) -> Explanation {
         let request = self.get(key);
         request.account.explain(request.drawn(), !matches!(request.home, Home::Slot(..)), &self.looks)
+    }
+
+    /// Of those that are due, the first of the tenant that has fewest slots, if it has fewer than so many. The next slot is its own.
+    pub(crate) fn call_due(&mut self, fewer_than: usize, slots: impl Fn(u64) -> usize) -> bool {
+        self.queue.call_due(fewer_than, slots, &self.shares)
     }
 
     /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.

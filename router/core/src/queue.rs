@@ -15,6 +15,8 @@
 //! their turns is that of the first in line, whoever asks. Before a request that is due, whatever comes, no more are served than
 //! 64 times those that were in line before it, and 64 (`queue/bound.rs`).
 //!
+//! Before all of them stands one for which another has given up its slot (`turns.rs`).
+//!
 //! A request that is passed over is taken out and put back as it was: it keeps its place ahead of later ones. B:SC1.
 //! Never here: what a request needs, or whether there is room for it. Every call is O(log n).
 
@@ -45,6 +47,7 @@ pub(crate) struct Ticket {
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
     pub(crate) has_run: bool,
+    pub(crate) since: Micros, // its patience begins: its arrival, or the end of its turn
     pub(crate) class: Class,
     pub(crate) number: u64, // of those that are due, in line
 }
@@ -52,14 +55,15 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// Of a request that comes into the queue.
     pub(crate) fn new(key: RequestKey, place: Place, party: Party, deadline: Option<Micros>, has_run: bool) -> Self {
-        Self { key, place, party, deadline, has_run, class: Class::Priority(level(place.priority)), number: 0 }
+        let class = Class::Priority(level(place.priority));
+        Self { key, place, party, deadline, has_run, since: place.arrival, class, number: 0 }
     }
 
     /// Its place among those that run, once it is let in. One that has risen keeps that: it stands before all that have not, however
     /// important they are, and among its like by its arrival. So nobody is preempted again and again after it has waited for long.
     pub(crate) fn standing(&self) -> Place {
         match self.class {
-            Class::Urgent | Class::Due => Place { priority: i32::MIN, ..self.place },
+            Class::Called | Class::Urgent | Class::Due => Place { priority: i32::MIN, ..self.place },
             Class::Priority(_) => self.place,
         }
     }
@@ -70,27 +74,28 @@ impl Ticket {
         let urgent = self.deadline.map(|deadline| Micros(arrival + deadline.0.saturating_sub(arrival) / 2));
         let urgent = urgent.map(|at| (at, Class::Urgent));
         match self.class {
-            Class::Urgent => None,
+            Class::Called | Class::Urgent => None,
             Class::Due => urgent,
             Class::Priority(_) => {
-                let due = (self.due_since(), Class::Due);
+                let due = (self.due_after(self.since), Class::Due);
                 Some(urgent.filter(|(at, _)| *at <= due.0).unwrap_or(due))
             }
         }
     }
 
-    /// When all the patience is over that its priority asks of it.
-    fn due_since(&self) -> Micros {
+    /// When all the patience is over that its priority asks of it, if it began then.
+    fn due_after(&self, since: Micros) -> Micros {
         let above = u64::try_from(self.place.priority).unwrap_or(0);
         let patience = PATIENCE.0 * (above + 1).min(PATIENCE_FACTOR_MAX);
-        Micros(self.place.arrival.0.saturating_add(patience))
+        Micros(since.0.saturating_add(patience))
     }
 
     fn rank(&self) -> Rank {
         match self.class {
             Class::Urgent => Rank::Hurried(self.deadline.expect("what is urgent has a deadline"), self.place),
+            Class::Called => Rank::HasRun(self.place),
             _ if self.has_run => Rank::HasRun(self.place),
-            Class::Due => Rank::Fair(self.due_since(), self.place),
+            Class::Due => Rank::Fair(self.due_after(self.place.arrival), self.place),
             Class::Priority(_) => Rank::Fair(Micros(0), self.place),
         }
     }
@@ -107,6 +112,8 @@ fn level(priority: i32) -> i32 {
 /// Requests are served class by class, but for turns: see the top of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Class {
+    /// Another one has given up its slot for it.
+    Called,
     Urgent,
     Due,
     Priority(i32),
@@ -192,6 +199,7 @@ impl Queue {
     /// One of this class has had its turn.
     pub(crate) fn served(&mut self, class: Class) {
         match class {
+            Class::Called => {}
             Class::Urgent => self.urgent_had_its_turn = true,
             Class::Due => {
                 (self.urgent_had_its_turn, self.important_turns) = (false, 0);
@@ -209,7 +217,24 @@ impl Queue {
         Some(self.tickets[&self.first_place()?].key)
     }
 
+    /// See [`crate::live::Requests::call_due`]. One at a time is called.
+    pub(crate) fn call_due(&mut self, fewer_than: usize, slots: impl Fn(u64) -> usize, shares: &Shares) -> bool {
+        let Some(due) = self.classes.get(&Class::Due).filter(|_| !self.classes.contains_key(&Class::Called)) else {
+            return false;
+        };
+        let firsts = due.has_run.iter().chain(due.fair.firsts().map(|(_, place)| place));
+        let slots = |ticket: &Ticket| (slots(ticket.party.tenant), ticket.number);
+        let firsts = firsts.map(|place| (slots(&self.tickets[place]), *place));
+        let Some((_, place)) = firsts.filter(|((slots, _), _)| *slots < fewer_than).min() else { return false };
+        let ticket = self.remove(place, shares).expect("it is due");
+        self.insert(Ticket { class: Class::Called, ..ticket }, shares);
+        true
+    }
+
     fn first_place(&self) -> Option<Place> {
+        if let Some(called) = self.classes.get(&Class::Called) {
+            return called.first().copied();
+        }
         let (urgent, others) = (self.classes.get(&Class::Urgent).and_then(Ranks::first), self.first_of_others());
         if self.urgent_had_its_turn { others.or(urgent) } else { urgent.or(others) }.copied()
     }

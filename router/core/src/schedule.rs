@@ -171,13 +171,10 @@ fn make_room(
 fn victim(epoch: &Epoch, behind: usize) -> Option<(SlotId, u32)> {
     let candidates = &epoch.order[behind..];
     let least_important = candidates.last()?.0.priority;
-    let lost = |slot: SlotId| {
-        epoch.running(slot).planned.saturating_sub(epoch.blocks.shared_tokens(&epoch.running(slot).table))
-    };
     candidates
         .iter()
         .rev() // of equals the latest
         .take_while(|(place, _)| place.priority == least_important)
-        .map(|&(_, slot)| (slot, lost(slot)))
+        .map(|&(_, slot)| (slot, epoch.lost_by_preempting(slot)))
         .min_by_key(|&(_, lost)| lost)
 }

@@ -252,6 +252,11 @@ impl<T: Ord + Copy> Turn<T> {
         self.tenants.values().flat_map(|(_, users)| users.users.values()).map(|(_, items)| items.len()).sum()
     }
 
+    /// Each tenant's next item.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = &T> {
+        self.order.iter().map(|(_, first, _)| first)
+    }
+
     /// Whether the item is there, under the right shares.
     pub(crate) fn contains(&self, party: Party, served: Served, item: &T) -> bool {
         let Some((of_tenant, users)) = self.tenants.get(&party.tenant) else { return false };

@@ -158,6 +158,14 @@ pub enum QueueBound {
         /// The bound.
         limit: Duration,
     },
+    /// The queue is full, and its tenant had most of it.
+    #[error(
+        "the queue is full, and another API key that had fewer requests in it than this one's {waiting} needed the place"
+    )]
+    Share {
+        /// Requests of its tenant that waited, this one included.
+        waiting: u64,
+    },
 }
 
 /// The stream of one request's outputs. Dropping it before its end aborts the request.

@@ -209,6 +209,7 @@ impl Driver {
             }
         }
         self.tick();
+        self.end_displaced();
         is_busy |= self.end_stuck();
         self.tell_cache_changes();
         is_busy |= self.release();

@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) stats: Mutex<Stats>,
     /// Requests submitted and not yet admitted to a batch: the queue as submitters see it.
-    queue: Arc<Queue>,
+    pub(crate) queue: Arc<Queue>,
     next_request: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -143,13 +143,17 @@ impl Engine {
     /// Takes requests that belong together, all of them, or says why not. Never waits.
     pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
         submissions.iter().try_for_each(|submission| self.check(submission))?;
-        let tokens: Vec<u64> = submissions.iter().map(|submission| submission.prompt.len() as u64).collect();
-        let places = self.shared.queue.enter(&tokens, Instant::now())?;
+        let Some(first) = submissions.first() else { return Ok(Vec::new()) };
+        let tenant = first.party.tenant;
+        let first = self.shared.next_request.fetch_add(submissions.len() as u64, Ordering::Relaxed);
+        let tokens = submissions.iter().map(|submission| submission.prompt.len() as u64);
+        let requests: Vec<_> = (first..).map(RequestId).zip(tokens).collect();
+        let places = self.shared.queue.enter(tenant, &requests, Instant::now())?;
         Ok(submissions.into_iter().zip(places).map(|(submission, place)| self.send(submission, place)).collect())
     }
 
     fn send(&self, submission: Submission, place: Place) -> Answer {
-        let request = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
+        let request = place.request();
         let (outputs, receiver) = mpsc::unbounded_channel();
         self.inbox.send(Command::Submit(request, Box::new(submission), place, outputs));
         Answer::new(request, receiver, self.inbox.clone())

@@ -228,7 +228,7 @@ mod tests {
             timeout: None,
         };
         let queue = Queue::new(QueueLimits { requests: 1, tokens: None, wait: None });
-        let place = queue.enter(&[2], Instant::now()).expect("room for one").remove(0);
+        let place = queue.enter(0, &[(RequestId(id), 2)], Instant::now()).expect("room for one").remove(0);
         journal.insert(RequestId(id), submission, place, outputs, Micros(id));
         receiver
     }

@@ -2,13 +2,19 @@
 //!
 //! A request waits from its submission to its first admission to a batch, or to its end. The [`Place`] that it holds counts
 //! it, so that none is forgotten however it leaves.
-//! Never here: order. Shares, priorities and deadlines let one wait longer and another shorter than the mean that is
-//! foreseen here.
+//!
+//! A full queue is shared by the tenants (API keys) in it: one that has fewer places takes those that came last from the one that has
+//! most, as long as it has no more of them afterwards. So one alone may fill the queue, and nobody can shut others out with it.
+//! Never here: order. Priorities and deadlines let one wait longer and another shorter than what is foreseen here, which only looks
+//! at shares: before a request stand those of its own tenant, and of each other one as many tokens as of that.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+use pelton_core::RequestId;
 
 use crate::{Failure, QueueBound, pace::Pace};
 
@@ -38,6 +44,8 @@ pub struct QueueStats {
     pub refused_by_tokens: u64,
     /// Because of [`QueueLimits::wait`].
     pub refused_by_wait: u64,
+    /// Requests that had waited, and lost their places in a full queue to those of a tenant that had fewer.
+    pub displaced: u64,
 }
 
 /// See the top of the file.
@@ -51,12 +59,23 @@ pub(crate) struct Queue {
 struct State {
     stats: QueueStats, // its `wait` stays 0: `stats()` asks the pace
     pace: Pace,
+    tenants: BTreeMap<u64, Waiting>,
+    displaced: BTreeMap<RequestId, QueueBound>, // they still hold what was their places
+}
+
+/// What waits of a tenant.
+#[derive(Debug, Clone, Default)]
+struct Waiting {
+    tokens: u64,
+    places: BTreeMap<RequestId, u64>, // with their tokens, the latest one last
 }
 
 /// What a waiting request holds. Dropped, it is free for another one.
 #[derive(Debug)]
 pub(crate) struct Place {
     queue: Arc<Queue>,
+    request: RequestId,
+    tenant: u64,
     tokens: u64,
 }
 
@@ -65,29 +84,59 @@ impl Queue {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// A place for each of these requests, named by its prompt tokens, or why there is none for all of them together.
-    pub(crate) fn enter(self: &Arc<Self>, requests: &[u64], now: Instant) -> Result<Vec<Place>, Failure> {
+    /// A place for each of these requests of a tenant, with their prompt tokens, or why there is none for all of them together.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        tenant: u64,
+        requests: &[(RequestId, u64)],
+        now: Instant,
+    ) -> Result<Vec<Place>, Failure> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let (count, tokens) = (requests.len() as u64, requests.iter().sum());
+        let asked = Size { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() };
         let mut state = self.lock();
-        let wait = state.pace.wait(state.stats.tokens, now);
-        if let Some(bound) = self.limits.exceeded_by(count, tokens, &state.stats, wait) {
-            *match bound {
-                QueueBound::Requests { .. } => &mut state.stats.refused_by_requests,
-                QueueBound::Tokens { .. } => &mut state.stats.refused_by_tokens,
-                QueueBound::Wait { .. } => &mut state.stats.refused_by_wait,
-            } += 1;
-            return Err(Failure::QueueFull { bound, retry_after_s: retry_after_s(wait) });
+        let wait = state.pace.wait(state.tokens_before(tenant, asked.tokens), now);
+        let mut victims = Vec::new();
+        if let Some(bound) = self.limits.exceeded_by(asked, &state.stats, wait) {
+            let by_wait = matches!(bound, QueueBound::Wait { .. });
+            victims = if by_wait { Vec::new() } else { state.victims(tenant, asked, &self.limits) };
+            if victims.is_empty() {
+                *match bound {
+                    QueueBound::Requests { .. } => &mut state.stats.refused_by_requests,
+                    QueueBound::Tokens { .. } => &mut state.stats.refused_by_tokens,
+                    QueueBound::Wait { .. } | QueueBound::Share { .. } => &mut state.stats.refused_by_wait,
+                } += 1;
+                return Err(Failure::QueueFull { bound, retry_after_s: retry_after_s(wait) });
+            }
+        }
+        for (victim, its_tenant) in victims {
+            let waiting = state.tenants[&its_tenant].places.len() as u64;
+            state.leave(victim, its_tenant);
+            state.displaced.insert(victim, QueueBound::Share { waiting });
+            state.stats.displaced += 1;
         }
         if state.stats.requests == 0 {
             state.pace.begin(now);
         }
-        state.stats.requests += count;
-        state.stats.tokens += tokens;
+        state.stats.requests += asked.requests;
+        state.stats.tokens += asked.tokens;
+        let its = state.tenants.entry(tenant).or_default();
+        its.tokens += asked.tokens;
+        its.places.extend(requests.iter().copied());
         drop(state);
-        Ok(requests.iter().map(|&tokens| Place { queue: Arc::clone(self), tokens }).collect())
+        let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, tenant, tokens };
+        Ok(requests.iter().map(place).collect())
+    }
+
+    /// Those that have lost their places and not been told so. Each is told of again as long as it holds what was its place.
+    pub(crate) fn displaced(&self, now: Instant) -> Vec<(RequestId, Failure)> {
+        let state = self.lock();
+        let failure = |bound: &QueueBound| {
+            let wait = state.pace.wait(state.stats.tokens, now);
+            Failure::QueueFull { bound: bound.clone(), retry_after_s: retry_after_s(wait) }
+        };
+        state.displaced.iter().map(|(&request, bound)| (request, failure(bound))).collect()
     }
 
     pub(crate) fn stats(&self, now: Instant) -> QueueStats {
@@ -101,8 +150,76 @@ impl Queue {
     }
 }
 
+/// Of some requests.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    requests: u64,
+    tokens: u64,
+}
+
+impl Size {
+    fn and(self, other: Self) -> Self {
+        Self { requests: self.requests + other.requests, tokens: self.tokens + other.tokens }
+    }
+}
+
+impl Waiting {
+    fn size(&self) -> Size {
+        Size { requests: self.places.len() as u64, tokens: self.tokens }
+    }
+}
+
+impl State {
+    /// So many tokens are let in before the last one of this tenant that asks for so many, if it has its share.
+    fn tokens_before(&self, tenant: u64, asked: u64) -> u64 {
+        let its = self.tenants.get(&tenant).map_or(0, |waiting| waiting.tokens);
+        let others = self.tenants.iter().filter(|&(&other, _)| other != tenant);
+        its + others.map(|(_, waiting)| waiting.tokens.min(its + asked)).sum::<u64>()
+    }
+
+    /// Who has to leave for `asked` to come in. None: nobody has to, or nobody has more than its share.
+    fn victims(&self, tenant: u64, asked: Size, limits: &QueueLimits) -> Vec<(RequestId, u64)> {
+        let its = self.tenants.get(&tenant).map(Waiting::size).unwrap_or_default().and(asked);
+        let others = self.tenants.iter().filter(|&(&other, _)| other != tenant);
+        let mut others: Vec<_> =
+            others.map(|(&other, waiting)| (other, waiting.size(), waiting.places.iter().rev())).collect();
+        let (mut stats, mut victims) = (self.stats, Vec::new());
+        while let Some(bound) = limits.exceeded_by(asked, &stats, Duration::ZERO) {
+            let counted = |size: Size| match bound {
+                QueueBound::Tokens { .. } => size.tokens,
+                _ => size.requests,
+            };
+            let most = others.iter_mut().max_by_key(|(_, has, _)| counted(*has));
+            let Some((other, has, latest)) = most else { return Vec::new() };
+            let Some((&victim, &tokens)) = latest.next() else { return Vec::new() };
+            *has = Size { requests: has.requests - 1, tokens: has.tokens - tokens };
+            if counted(*has) < counted(its) {
+                return Vec::new();
+            }
+            stats.requests -= 1;
+            stats.tokens -= tokens;
+            victims.push((victim, *other));
+        }
+        victims
+    }
+
+    /// A place is free. False: it had been taken away.
+    fn leave(&mut self, request: RequestId, tenant: u64) -> bool {
+        let Some(its) = self.tenants.get_mut(&tenant) else { return false };
+        let Some(tokens) = its.places.remove(&request) else { return false };
+        its.tokens -= tokens;
+        if its.places.is_empty() {
+            self.tenants.remove(&tenant);
+        }
+        self.stats.requests -= 1;
+        self.stats.tokens -= tokens;
+        true
+    }
+}
+
 impl QueueLimits {
-    fn exceeded_by(&self, requests: u64, tokens: u64, waiting: &QueueStats, wait: Duration) -> Option<QueueBound> {
+    fn exceeded_by(&self, asked: Size, waiting: &QueueStats, wait: Duration) -> Option<QueueBound> {
+        let Size { requests, tokens } = asked;
         if waiting.requests == 0 {
             return None;
         }
@@ -127,6 +244,11 @@ fn retry_after_s(wait: Duration) -> u32 {
 }
 
 impl Place {
+    /// Whose it is.
+    pub(crate) fn request(&self) -> RequestId {
+        self.request
+    }
+
     /// The request has entered a batch. Requests that were admitted together have the same `now`.
     pub(crate) fn admitted(self, now: Instant) {
         self.queue.lock().pace.admitted(self.tokens, now);
@@ -136,8 +258,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        state.stats.requests -= 1;
-        state.stats.tokens -= self.tokens;
+        if !state.leave(self.request, self.tenant) {
+            state.displaced.remove(&self.request);
+        }
         if state.stats.requests == 0 {
             state.pace.end();
         }
@@ -146,6 +269,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     const FREE: QueueLimits = QueueLimits { requests: 1_000, tokens: None, wait: None };
@@ -157,7 +282,7 @@ mod tests {
     /// 100 requests of 100 tokens wait; every 100 ms two of them are let in, from the third time on for 3 s.
     fn busy(limits: QueueLimits, begin: Instant) -> (Arc<Queue>, Vec<Place>) {
         let queue = Queue::new(limits);
-        let mut places = queue.enter(&[100; 100], begin).expect("nobody is before them");
+        let mut places = enter(&queue, 0, &[100; 100], begin).expect("nobody is before them");
         for turn in 1..=30 {
             for place in places.drain(..2) {
                 place.admitted(at(begin, turn * 100));
@@ -166,8 +291,16 @@ mod tests {
         (queue, places)
     }
 
+    /// Of requests that no other call has named.
+    fn enter(queue: &Arc<Queue>, tenant: u64, tokens: &[u64], now: Instant) -> Result<Vec<Place>, Failure> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let first = NEXT.fetch_add(tokens.len() as u64, Ordering::Relaxed);
+        let requests: Vec<_> = (first..).map(RequestId).zip(tokens.iter().copied()).collect();
+        queue.enter(tenant, &requests, now)
+    }
+
     fn refusal(queue: &Arc<Queue>, tokens: u64, now: Instant) -> (QueueBound, u32) {
-        match queue.enter(&[tokens], now) {
+        match enter(queue, 0, &[tokens], now) {
             Err(Failure::QueueFull { bound, retry_after_s }) => (bound, retry_after_s),
             other => panic!("{other:?}"),
         }
@@ -178,7 +311,7 @@ mod tests {
         let begin = Instant::now();
         let now = at(begin, 3_000);
         let (queue, places) = busy(QueueLimits { requests: 100, ..FREE }, begin);
-        let more = queue.enter(&[100; 60], now).expect("room");
+        let more = enter(&queue, 0, &[100; 60], now).expect("room");
         // 100 requests with 10,000 tokens, of which 2,000 are let in a second.
         assert_eq!(refusal(&queue, 1, now), (QueueBound::Requests { waiting: 100, asked: 1, limit: 100 }, 5));
         drop((places, more));
@@ -188,7 +321,7 @@ mod tests {
             refusal(&queue, 6_001, now),
             (QueueBound::Tokens { waiting: 4_000, asked: 6_001, limit: 10_000 }, 2)
         );
-        assert!(queue.enter(&[3_000, 3_000], now).is_ok());
+        assert!(enter(&queue, 0, &[3_000, 3_000], now).is_ok());
 
         let limit = Duration::from_millis(1_500);
         let (queue, _places) = busy(QueueLimits { wait: Some(limit), ..FREE }, begin);
@@ -203,10 +336,10 @@ mod tests {
         let now = Instant::now();
         for limits in [QueueLimits { tokens: Some(10), ..FREE }, QueueLimits { requests: 2, ..FREE }] {
             let queue = Queue::new(limits);
-            let places = queue.enter(&[1_000; 3], now).expect("nobody is before them");
+            let places = enter(&queue, 0, &[1_000; 3], now).expect("nobody is before them");
             refusal(&queue, 1, now);
             drop(places);
-            assert!(queue.enter(&[1_000; 3], now).is_ok());
+            assert!(enter(&queue, 0, &[1_000; 3], now).is_ok());
         }
     }
 
@@ -214,20 +347,20 @@ mod tests {
     fn those_who_come_together_are_let_in_together_or_not_at_all() {
         let queue = Queue::new(QueueLimits { requests: 4, ..FREE });
         let now = Instant::now();
-        let _place = queue.enter(&[1], now).expect("room");
+        let _place = enter(&queue, 0, &[1], now).expect("room");
         assert!(matches!(
-            queue.enter(&[1; 4], now),
+            enter(&queue, 0, &[1; 4], now),
             Err(Failure::QueueFull { bound: QueueBound::Requests { waiting: 1, asked: 4, limit: 4 }, .. })
         ));
         assert_eq!(queue.stats(now).requests, 1);
-        assert_eq!(queue.enter(&[1; 3], now).map(|places| places.len()).ok(), Some(3));
+        assert_eq!(enter(&queue, 0, &[1; 3], now).map(|places| places.len()).ok(), Some(3));
     }
 
     #[test]
     fn however_a_request_leaves_its_place_comes_back() {
         let queue = Queue::new(FREE);
         let now = Instant::now();
-        let places: [Place; 2] = queue.enter(&[7, 9], now).expect("room").try_into().expect("two");
+        let places: [Place; 2] = enter(&queue, 0, &[7, 9], now).expect("room").try_into().expect("two");
         let [admitted, left] = places;
         assert_eq!((queue.stats(now).requests, queue.stats(now).tokens), (2, 16));
         admitted.admitted(now);
@@ -242,5 +375,61 @@ mod tests {
         let (queue, places) = busy(FREE, begin);
         drop(places);
         assert_eq!(queue.stats(at(begin, 60_000)).wait, Duration::ZERO);
+    }
+
+    fn waiting(places: &[Place]) -> Vec<u64> {
+        places.iter().map(|place| place.request.0).collect()
+    }
+
+    fn displaced(queue: &Arc<Queue>, now: Instant) -> Vec<u64> {
+        queue.displaced(now).iter().map(|(request, _)| request.0).collect()
+    }
+
+    #[test]
+    fn one_alone_may_fill_the_queue_and_has_to_share_it_with_whoever_comes_then() {
+        let now = Instant::now();
+        for limits in [QueueLimits { requests: 8, ..FREE }, QueueLimits { tokens: Some(80), ..FREE }] {
+            let queue = Queue::new(limits);
+            let first = enter(&queue, 1, &[10; 8], now).expect("nobody else is there");
+            assert!(enter(&queue, 1, &[10], now).is_err(), "its own are not pushed out by its own");
+            let second = enter(&queue, 2, &[10; 3], now).expect("it has its share");
+            assert_eq!(displaced(&queue, now), waiting(&first)[5..], "the latest ones");
+            let (_, Failure::QueueFull { bound: QueueBound::Share { waiting }, .. }) = &queue.displaced(now)[0] else {
+                panic!("it is told why");
+            };
+            assert_eq!(*waiting, 6, "as many as there were when it was its turn");
+            assert!(enter(&queue, 2, &[10; 2], now).is_err(), "it would have more than the other one");
+            let more = enter(&queue, 2, &[10], now).expect("as many");
+            assert!(enter(&queue, 2, &[10], now).is_err() && enter(&queue, 1, &[10], now).is_err());
+            let third = enter(&queue, 3, &[10; 2], now).expect("it has its share");
+            assert_eq!(queue.stats(now).requests, 8);
+            assert_eq!(queue.stats(now).displaced, 6);
+            drop((first, second, more, third));
+            assert_eq!((displaced(&queue, now), queue.stats(now).requests, queue.stats(now).tokens), (vec![], 0, 0));
+            assert!(queue.lock().tenants.is_empty());
+        }
+    }
+
+    #[test]
+    fn one_that_is_let_in_before_it_hears_that_it_is_displaced_is_not() {
+        let (queue, now) = (Queue::new(QueueLimits { requests: 2, ..FREE }), Instant::now());
+        let mut first = enter(&queue, 1, &[10; 2], now).expect("room");
+        let _second = enter(&queue, 2, &[10], now).expect("its share");
+        assert_eq!(displaced(&queue, now).len(), 1);
+        first.pop().expect("two").admitted(now);
+        assert_eq!((displaced(&queue, now).len(), queue.stats(now).requests), (0, 2));
+    }
+
+    #[test]
+    fn who_comes_to_a_backlog_of_others_waits_for_its_share_of_it() {
+        let begin = Instant::now();
+        let limit = Duration::from_millis(2_500);
+        let (queue, places) = busy(QueueLimits { wait: Some(limit), ..FREE }, begin);
+        let now = at(begin, 3_000);
+        let more = enter(&queue, 0, &[100; 40], now).expect("2 s are foreseen");
+        let (QueueBound::Wait { foreseen, .. }, _) = refusal(&queue, 100, now) else { panic!("bounded") };
+        assert_eq!(foreseen.as_secs_f64().round(), 4.0, "80 requests, 20 of which are let in a second");
+        assert_eq!(enter(&queue, 1, &[100; 10], now).map(|places| places.len()).ok(), Some(10));
+        drop((places, more));
     }
 }

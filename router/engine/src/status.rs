@@ -111,6 +111,8 @@ pub struct Stats {
     pub kept_blocks_given_up: u64,
     /// Requests preempted.
     pub preemptions: u64,
+    /// Of these, those for another tenant's that was due, after a turn of their own.
+    pub turns_ended: u64,
     /// Tokens whose KV was lost by that.
     pub preempted_tokens: u64,
     /// Tokens computed once more after a preemption.

@@ -165,6 +165,7 @@ impl World {
                 Class::Urgent => ledger.urgent += 1,
                 Class::Due => ledger.due += 1,
                 Class::Priority(_) => ledger.important += 1,
+                Class::Called => unreachable!("nobody gives up a slot here"),
             }
             let Ledger { in_line_before, urgent, due, important } = *ledger;
             let before = format!("{place:?} is due: before it {urgent} urgent, {due} due, {important} important ones");

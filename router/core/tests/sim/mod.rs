@@ -148,6 +148,7 @@ seen! {
     histories_with_output,
     suppressed,
     preemptions,
+    turns_ended,
     pins,
     pins_refused,
     pinned_given_up,
@@ -309,6 +310,7 @@ impl World {
         self.seen.drafts_accepted += counts.accepted_tokens;
         self.seen.drafts_rejected += counts.drafted_tokens - counts.accepted_tokens;
         self.seen.preemptions += counts.preemptions;
+        self.seen.turns_ended += counts.turns_ended;
         self.seen.cached_tokens += counts.cached_tokens;
         self.seen.replays += counts.replayed;
         self.seen.steps += counts.steps;

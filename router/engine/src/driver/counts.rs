@@ -23,6 +23,7 @@ impl Driver {
             self.stats.kept_blocks = counts.blocks_pinned as u64;
             let seen = std::mem::replace(&mut self.counts_seen, counts);
             self.stats.preemptions += counts.preemptions - seen.preemptions;
+            self.stats.turns_ended += counts.turns_ended - seen.turns_ended;
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
             self.stats.drafted_tokens += counts.drafted_tokens - seen.drafted_tokens;
             self.stats.accepted_tokens += counts.accepted_tokens - seen.accepted_tokens;

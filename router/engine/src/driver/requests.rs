@@ -1,5 +1,7 @@
 //! A request's way into the schedule, and out of it before its last token.
 
+use std::time::Instant;
+
 use pelton_core::{Refusal, RequestId};
 
 use super::Driver;
@@ -43,6 +45,16 @@ impl Driver {
     pub(super) fn fail(&mut self, request: RequestId, failure: Failure) {
         self.journal.failed(request, failure);
         self.suspects.left(request);
+    }
+
+    /// Ends those that have lost their places in a full queue. Of one that is still on its way here the queue tells again.
+    pub(super) fn end_displaced(&mut self) {
+        for (request, failure) in self.shared.queue.displaced(Instant::now()) {
+            if self.journal.contains(request) {
+                self.core.as_mut().expect("a live request has a core").abort(request);
+                self.fail(request, failure);
+            }
+        }
     }
 
     pub(super) fn expire(&mut self, request: RequestId) {

@@ -200,6 +200,7 @@ impl Metrics {
             ([("reason", "requests")], stats.queue.refused_by_requests),
             ([("reason", "tokens")], stats.queue.refused_by_tokens),
             ([("reason", "wait")], stats.queue.refused_by_wait),
+            ([("reason", "share")], stats.queue.displaced),
         ];
         let series = series.iter().map(|(labels, value)| (labels.as_slice(), *value));
         shown.counters(
@@ -295,6 +296,11 @@ impl Metrics {
             "pelton_requests_expired_total",
             "Requests whose deadline passed.",
             stats.expired + self.expired_in_text.value(),
+        );
+        shown.counter(
+            "pelton_turns_ended_total",
+            "Preemptions of requests that had had their turn, for another key's that was due while all slots were taken.",
+            stats.turns_ended,
         );
         shown.counter(
             "pelton_preempted_tokens_total",

@@ -1,0 +1,156 @@
+//! All slots are taken for long, and other tenants wait: turns.
+
+mod small;
+
+use std::collections::BTreeMap;
+
+use pelton_core::{Core, CoreConfig, Event, GroupId, Limits, Micros, NewRequest, Party, Plan, RequestId, StopRule};
+use small::{GROUP, all_draw, config, request};
+
+const SECOND: u64 = 1_000_000;
+const OTHER: GroupId = GroupId(1);
+
+/// Answers of thousands of tokens.
+fn long(id: u64, tenant: u64, at: u64) -> NewRequest {
+    let stop = StopRule { max_tokens: 10_000, min_tokens: 0, stop_ids: [].into() };
+    let party = Party { tenant, user: 0 };
+    NewRequest { stop, party, arrival: Micros(at), ..request(id, [id as u32; 5]) }
+}
+
+fn config_of(slots: u32) -> CoreConfig {
+    let limits = Limits { appends: 4_096, history: 16_384, ..config().limits };
+    CoreConfig { max_running: slots, max_model_len: 16_384, max_waiting: 100, limits, ..config() }
+}
+
+fn small_core(slots: u32) -> Core {
+    small::core(16_384, config_of(slots))
+}
+
+/// One step of each group, one second after the one before. Who has a row.
+fn second(core: &mut Core, now: &mut u64, slots: &mut BTreeMap<(GroupId, u32), u64>) -> Vec<u64> {
+    *now += SECOND;
+    let mut ran = Vec::new();
+    for group in core.groups().collect::<Vec<_>>() {
+        let Some(plan) = core.plan(group, Micros(*now)) else { continue };
+        slots.extend(plan.admits.iter().map(|admit| ((group, admit.slot.0), admit.request.0)));
+        ran.extend(plan.rows.iter().filter_map(|row| slots.get(&(group, row.slot.0))));
+        commit(core, group, &plan);
+    }
+    ran.sort_unstable();
+    ran
+}
+
+fn commit(core: &mut Core, group: GroupId, plan: &Plan) {
+    core.commit(group, all_draw(plan, 7)).expect("results of the step that is due");
+    if plan.step.0 % 50 == 0 || !plan.admits.is_empty() {
+        core.check();
+    }
+    assert!(core.events().all(|event| !matches!(event, Event::Refused { .. })));
+}
+
+#[test]
+fn who_has_all_slots_gives_one_up_for_one_that_is_due_once_its_turn_is_over() {
+    let (mut core, mut now, mut slots) = (small_core(2), 0, BTreeMap::new());
+    for id in 1..=3 {
+        core.submit(long(id, 1, 0)).expect("it fits");
+    }
+    assert_eq!(second(&mut core, &mut now, &mut slots), [1, 2]);
+    core.submit(long(4, 2, SECOND)).expect("it fits");
+    for _ in 0..30 {
+        assert_eq!(second(&mut core, &mut now, &mut slots), [1, 2], "at {} s", now / SECOND);
+    }
+    assert_eq!(second(&mut core, &mut now, &mut slots), [2, 4]);
+    assert_eq!((core.counts().turns_ended, core.counts().preemptions), (1, 1));
+    let explained = core.explain(RequestId(1)).expect("it lives");
+    assert_eq!(explained.preempted.times, 1);
+    for _ in 0..200 {
+        assert_eq!(second(&mut core, &mut now, &mut slots), [2, 4], "both have a slot, at {} s", now / SECOND);
+    }
+    core.abort(RequestId(4));
+    core.abort(RequestId(3));
+    assert_eq!(second(&mut core, &mut now, &mut slots), [1, 2], "it goes on");
+    assert_eq!(core.explain(RequestId(1)).expect("it lives").drawn, 32, "with what it has drawn");
+}
+
+#[test]
+fn requests_of_one_tenant_wait_for_each_other() {
+    let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+    for id in 1..=3 {
+        core.submit(long(id, 1, 0)).expect("it fits");
+    }
+    for _ in 0..500 {
+        assert_eq!(second(&mut core, &mut now, &mut slots), [1]);
+    }
+}
+
+#[test]
+fn nobody_gives_up_a_slot_where_another_is_free_or_about_to_be() {
+    let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+    core.submit(long(1, 1, 0)).expect("it fits");
+    second(&mut core, &mut now, &mut slots);
+    core.submit(long(2, 2, 0)).expect("it fits");
+    for _ in 0..25 {
+        second(&mut core, &mut now, &mut slots);
+    }
+    core.add_group(OTHER, 16_384, false);
+    for _ in 0..100 {
+        assert_eq!(second(&mut core, &mut now, &mut slots), [1, 2]);
+    }
+    assert_eq!(core.counts().turns_ended, 0);
+}
+
+#[test]
+fn a_turn_is_long_beside_what_computing_its_request_again_takes() {
+    let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+    let commit_in = |core: &mut Core, us_per_token: u32, now: u64| {
+        let plan = core.plan(GROUP, Micros(now)).expect("a step");
+        let tokens: u32 = plan.rows.iter().map(|row| row.count).sum();
+        let results = pelton_core::StepResults { took_us: tokens * us_per_token, ..all_draw(&plan, 7) };
+        core.commit(GROUP, results).expect("results of the step that is due");
+        core.events().for_each(drop);
+    };
+    // What a token of a prompt takes, 100 ms, is learned from prompts that end at once.
+    for id in 100..160 {
+        let stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
+        let prompt = (0..60).map(|at| id as u32 * 1_000 + at);
+        core.submit(NewRequest { stop, ..request(id, prompt) }).expect("it fits");
+        commit_in(&mut core, 100_000, 0);
+    }
+    let prompt = NewRequest { prompt: (0..60).collect(), ..long(1, 1, 0) };
+    core.submit(prompt).expect("it fits");
+    commit_in(&mut core, 100_000, SECOND);
+    core.submit(long(2, 2, SECOND)).expect("it fits");
+    now += SECOND;
+    let turn = (1..200).find(|_| {
+        second(&mut core, &mut now, &mut slots);
+        core.counts().turns_ended > 0
+    });
+    let turn = turn.expect("it ends");
+    assert!((45..=150).contains(&turn), "60 tokens and more take 6 s and more to compute, and the turn was {turn} s");
+}
+
+/// With more tenants than slots, each of them gets its share, and none waits for more than the turns of the others.
+#[test]
+fn tenants_take_turns_whatever_they_ask() {
+    for (tenants, slots_count, each) in [(2, 1, 1), (2, 1, 3), (3, 1, 2), (3, 2, 1), (5, 2, 2), (5, 4, 3), (7, 3, 1)] {
+        let (mut core, mut now, mut slots) = (small_core(slots_count), 0, BTreeMap::new());
+        for id in 0..tenants * each {
+            core.submit(long(id, id / each, 0)).expect("it fits"); // all of the first one's come first
+        }
+        let (mut ran, mut last): (BTreeMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
+        for _ in 0..2_000 {
+            for id in second(&mut core, &mut now, &mut slots) {
+                *ran.entry(id / each).or_default() += 1;
+                last.insert(id / each, now);
+            }
+            for tenant in 0..tenants {
+                let idle = (now - last.get(&tenant).copied().unwrap_or(0)) / SECOND;
+                let bound = 31 * (tenants + 1) + 2 * tenants;
+                assert!(idle <= bound, "{tenant} of {tenants} with {slots_count} slots waits for {idle} s");
+            }
+        }
+        let (least, most) = (ran.values().min().expect("some"), ran.values().max().expect("some"));
+        assert!(most - least <= 31 * tenants + 2_000 / 4, "{tenants} tenants, {slots_count} slots: {ran:?}");
+        assert!(core.counts().turns_ended <= 2_000 / 30 * u64::from(slots_count), "turns are not short");
+    }
+}
