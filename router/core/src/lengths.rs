@@ -124,7 +124,8 @@ pub(crate) fn peak(running: &mut [Growth], held: u64, kinds: &Kinds) -> u64 {
     for first_to_leave in (0..running.len()).rev() {
         let leaver = running[first_to_leave];
         let growth: u64 = running[..=first_to_leave].iter().map(|growth| grown(growth, leaver.coming, kinds)).sum();
-        worst = worst.max(held + growth - given_back);
+        // Blocks of a window that several hold are given back by each: fewer are held than come back.
+        worst = worst.max((held + growth).saturating_sub(given_back));
         given_back += u64::from(leaver.held - leaver.shared);
     }
     worst
@@ -209,5 +210,12 @@ mod tests {
             let at_once = held + running.iter().map(|growth| grown(growth, growth.coming, &kinds)).sum::<u64>();
             assert!(at_once >= expected, "all at full length at once are never fewer");
         }
+    }
+
+    #[test]
+    fn blocks_of_a_window_that_two_hold_come_back_once_and_the_peak_is_told_all_the_same() {
+        let kinds = Kinds::new(&[Kind::Window { tokens: 8 }], 1);
+        let mut running = [Growth { tokens: 8, coming: 0, held: 8, shared: 0 }; 2];
+        assert_eq!(peak(&mut running, 9, &kinds), 9);
     }
 }
