@@ -56,9 +56,7 @@ impl Core {
         };
         if let Some(hindrance) = hindrance {
             self.requests.first_waits_for(hindrance);
-            if hindrance == Wait::Slot {
-                self.end_a_turn(group);
-            }
+            self.end_a_turn(group);
             return;
         }
         self.look_out();
