@@ -42,9 +42,21 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant gives up slots until it has none",
-        "queue.rs",
-        ".filter(|((slots, _), _)| *slots < fewer_than)",
+        "turns.rs",
+        "let Some((_, due)) = due.filter(|&(slots, _)| slots < most) else { return };",
+        "let Some((_, due)) = due.filter(|_| most > 0) else { return };",
+    ),
+    Mutant(
+        "only slots are given up, no memory",
+        "admission.rs",
+        "self.epoch_mut(group).has_no_room = reason != Wait::Step;",
         "",
+    ),
+    Mutant(
+        "a group that could never hold it is room enough",
+        "turns.rs",
+        "group.ever_fits(request) && group.epoch",
+        "group.epoch",
     ),
     Mutant(
         "who has had its turn is due at once",

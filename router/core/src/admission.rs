@@ -43,7 +43,8 @@ enum Choice {
 impl Core {
     /// Admits waiting requests as long as the step and the group have room.
     pub(crate) fn admit_waiting(&mut self, group: GroupId, next: &mut NextStep) {
-        self.epoch_mut(group).outlook = None;
+        let epoch = self.epoch_mut(group);
+        (epoch.outlook, epoch.has_no_room) = (None, !epoch.has_free_slot());
         if self.requests.waiting_count() == 0 {
             return;
         }
@@ -55,6 +56,7 @@ impl Core {
             () => None,
         };
         if let Some(hindrance) = hindrance {
+            self.epoch_mut(group).has_no_room |= hindrance == Wait::Blocks;
             self.requests.first_waits_for(hindrance);
             self.end_a_turn(group);
             return;
@@ -84,6 +86,7 @@ impl Core {
             self.requests.wait_for(ticket.key, reason);
             passed_over.push((ticket, reason));
             if !others_pass {
+                self.epoch_mut(group).has_no_room = reason != Wait::Step;
                 break;
             }
         }
@@ -97,6 +100,7 @@ impl Core {
             }
         }
         brought_back.into_iter().for_each(|place| self.requests.set_aside_again(place));
+        self.end_a_turn(group);
     }
 
     /// Lets some of those be looked at that stand aside.

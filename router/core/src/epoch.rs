@@ -121,6 +121,8 @@ pub(crate) struct Epoch {
     /// In the plan before, one that serves found no room. Long prompts come after admission, which must not take it away
     /// from them again and again.
     pub(crate) lacked_blocks: bool,
+    /// When it was planned last, there was no slot, or no memory, for the one whose turn it was.
+    pub(crate) has_no_room: bool,
     pub(crate) last_sent: StepId, // 0 before the first
     pub(crate) last_committed: StepId,
     /// When the last step committed, or one was sent while none was in flight.
@@ -144,6 +146,7 @@ impl Epoch {
             transfers: Transfers::default(),
             outlook: None,
             lacked_blocks: false,
+            has_no_room: false,
             last_sent: StepId(0),
             last_committed: StepId(0),
             moved_at: Micros(0),
@@ -176,9 +179,9 @@ impl Epoch {
         !self.free.is_empty()
     }
 
-    /// Whether one can have a slot now, or as soon as what is in flight has committed.
-    pub(crate) fn has_or_awaits_slot(&self) -> bool {
-        self.order.len() < self.slots.len()
+    /// Whether one of those that wait may be let in now, or as soon as what is in flight has committed.
+    pub(crate) fn may_take_more(&self) -> bool {
+        !self.has_no_room || self.awaits_blocks()
     }
 
     /// How many tokens a request that serves would have to compute again if it gave up its slot. What others hold too is not lost.

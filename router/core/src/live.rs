@@ -272,9 +272,20 @@ impl Requests {
         request.account.explain(request.drawn(), !matches!(request.home, Home::Slot(..)), &self.looks)
     }
 
-    /// Of those that are due, the first of the tenant that has fewest slots, if it has fewer than so many. The next slot is its own.
-    pub(crate) fn call_due(&mut self, fewer_than: usize, slots: impl Fn(u64) -> usize) -> bool {
-        self.queue.call_due(fewer_than, slots, &self.shares)
+    /// The one that was called; else, of those that are due and fit, the first of the tenant that has fewest slots. And how many
+    /// it has.
+    pub(crate) fn due_with_fewest(
+        &self,
+        slots: impl Fn(u64) -> usize,
+        fits: impl Fn(&LiveRequest) -> bool,
+    ) -> Option<(usize, RequestKey)> {
+        self.queue.due_with_fewest(slots, |key| fits(self.get(key)))
+    }
+
+    /// The next place of all is for this one, which waits.
+    pub(crate) fn call(&mut self, key: RequestKey) {
+        let place = self.get(key).place;
+        self.queue.call(place, &self.shares);
     }
 
     /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.

@@ -217,18 +217,28 @@ impl Queue {
         Some(self.tickets[&self.first_place()?].key)
     }
 
-    /// See [`crate::live::Requests::call_due`]. One at a time is called.
-    pub(crate) fn call_due(&mut self, fewer_than: usize, slots: impl Fn(u64) -> usize, shares: &Shares) -> bool {
-        let Some(due) = self.classes.get(&Class::Due).filter(|_| !self.classes.contains_key(&Class::Called)) else {
-            return false;
-        };
-        let firsts = due.has_run.iter().chain(due.fair.firsts().map(|(_, place)| place));
-        let slots = |ticket: &Ticket| (slots(ticket.party.tenant), ticket.number);
-        let firsts = firsts.map(|place| (slots(&self.tickets[place]), *place));
-        let Some((_, place)) = firsts.filter(|((slots, _), _)| *slots < fewer_than).min() else { return false };
-        let ticket = self.remove(place, shares).expect("it is due");
+    /// See `Requests::due_with_fewest`.
+    pub(crate) fn due_with_fewest(
+        &self,
+        slots: impl Fn(u64) -> usize,
+        fits: impl Fn(RequestKey) -> bool,
+    ) -> Option<(usize, RequestKey)> {
+        let ticket = |place: &Place| &self.tickets[place];
+        if let Some(called) = self.classes.get(&Class::Called).and_then(Ranks::first).map(ticket) {
+            return fits(called.key).then(|| (slots(called.party.tenant), called.key));
+        }
+        let due = self.classes.get(&Class::Due)?;
+        let firsts = due.has_run.iter().chain(due.fair.firsts().map(|(_, place)| place)).map(ticket);
+        let first = firsts
+            .filter(|ticket| fits(ticket.key))
+            .min_by_key(|ticket| (slots(ticket.party.tenant), ticket.number))?;
+        Some((slots(first.party.tenant), first.key))
+    }
+
+    /// See `Requests::call`. One that was called already stays so.
+    pub(crate) fn call(&mut self, place: Place, shares: &Shares) {
+        let ticket = self.remove(place, shares).expect("it waits here");
         self.insert(Ticket { class: Class::Called, ..ticket }, shares);
-        true
     }
 
     fn first_place(&self) -> Option<Place> {

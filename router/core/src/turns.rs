@@ -1,7 +1,7 @@
 //! Turns of tenants, where answers are so long that all slots are taken for minutes.
 //!
-//! Shares decide who comes next, but not when a slot is free. So one that runs gives up its slot for one that is due if
-//!   * no group has a free slot, or will have one as soon as what is in flight has committed;
+//! Shares decide who comes next, but not when there is room. So one that runs gives up its slot for one that is due if
+//!   * no group has room for any more, or will have as soon as what is in flight has committed;
 //!   * its tenant has more slots than that of the one that is due;
 //!   * it has had its turn: for `TURN_US`, and so long that computing it again takes a small part of that.
 //! It goes back to the queue with all that it has drawn, and its patience begins anew. So each of several tenants runs for a turn
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::core::Core;
 use crate::epoch::{Epoch, Running};
+use crate::group::Group;
 use crate::queue::PATIENCE;
 use crate::{GroupId, SlotId};
 
@@ -24,25 +25,36 @@ const TURN_FACTOR: u64 = 8;
 impl Core {
     /// Ends a turn in a group, if the conditions hold for one that runs there.
     pub(crate) fn end_a_turn(&mut self, group: GroupId) {
-        let epochs = || self.groups.values().filter_map(|group| group.epoch.as_ref());
-        if epochs().any(Epoch::has_or_awaits_slot) {
+        let epoch = self.epoch(group);
+        if epoch.may_take_more() {
             return;
         }
-        let mut slots: BTreeMap<u64, usize> = BTreeMap::new();
-        for running in epochs().flat_map(|epoch| epoch.slots.iter().flatten()) {
-            *slots.entry(running.tenant).or_default() += 1;
-        }
-        let (now, prices, epoch) = (self.requests.looks.now.0, self.groups[&group].cost.prices(), self.epoch(group));
+        let (now, prices) = (self.requests.looks.now.0, self.groups[&group].cost.prices());
         let has_had_turn = |running: &Running| {
             let took = now.saturating_sub(running.since.0);
             took >= TURN_US && took >= prices.computing(0, running.planned).saturating_mul(TURN_FACTOR)
         };
         let candidates = epoch.order.iter().map(|&(_, slot)| (slot, epoch.running(slot)));
-        let candidates = candidates.filter(|(_, running)| has_had_turn(running));
+        let candidates: Vec<_> = candidates.filter(|(_, running)| has_had_turn(running)).collect();
+        if candidates.is_empty() {
+            return;
+        }
+        let mut slots: BTreeMap<u64, usize> = BTreeMap::new();
+        let epochs = self.groups.values().filter_map(|group| group.epoch.as_ref());
+        for running in epochs.flat_map(|epoch| epoch.slots.iter().flatten()) {
+            *slots.entry(running.tenant).or_default() += 1;
+        }
         // Of the tenant with most slots, the one whose turn is the longest.
-        let first = candidates.map(|(slot, running)| (Reverse(slots[&running.tenant]), running.since, slot)).min();
-        let Some((Reverse(most), _, slot)) = first else { return };
-        if self.requests.call_due(most, |tenant| slots.get(&tenant).copied().unwrap_or(0)) {
+        let first =
+            candidates.iter().map(|(slot, running)| (Reverse(slots[&running.tenant]), running.since, *slot)).min();
+        let (Reverse(most), _, slot) = first.expect("there are candidates");
+        let (its_slots, here) = (|tenant| slots.get(&tenant).copied().unwrap_or(0), &self.groups[&group]);
+        let due = self.requests.due_with_fewest(its_slots, |request| here.ever_fits(request));
+        let Some((_, due)) = due.filter(|&(slots, _)| slots < most) else { return };
+        let request = self.requests.get(due);
+        let takes = |group: &Group| group.ever_fits(request) && group.epoch.as_ref().is_some_and(Epoch::may_take_more);
+        if !self.groups.values().any(takes) {
+            self.requests.call(due);
             self.take_turn_from(group, slot);
         }
     }

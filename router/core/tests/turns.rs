@@ -100,6 +100,38 @@ fn nobody_gives_up_a_slot_where_another_is_free_or_about_to_be() {
 }
 
 #[test]
+fn who_has_all_memory_gives_up_as_much_as_one_that_is_due_needs() {
+    for slots_count in [3, 8] {
+        // 5 of these hold up to 30 blocks each of 120; the one that is due needs 60 at once.
+        let (mut core, mut now, mut slots) = (small::core(120, config_of(slots_count)), 0, BTreeMap::new());
+        for id in 1..=5 {
+            let stop = StopRule { max_tokens: 115, min_tokens: 0, stop_ids: [].into() };
+            core.submit(NewRequest { stop, ..long(id, 1, 0) }).expect("it fits");
+        }
+        for _ in 0..20 {
+            second(&mut core, &mut now, &mut slots);
+        }
+        let prompt = (1_000..1_240).collect();
+        let stop = StopRule { max_tokens: 200, min_tokens: 0, stop_ids: [].into() };
+        core.submit(NewRequest { prompt, stop, ..long(9, 2, now) }).expect("it fits");
+        let came = (1..).find(|_| second(&mut core, &mut now, &mut slots).contains(&9)).expect("it comes");
+        assert!((30..=40).contains(&came), "{came} s, with {slots_count} slots");
+        assert!((1..=3).contains(&core.counts().turns_ended), "no more than it needs");
+    }
+}
+
+#[test]
+fn a_group_that_could_never_hold_it_is_no_room_for_one_that_is_due() {
+    let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+    core.add_group(OTHER, 8, false);
+    core.submit(long(1, 1, 0)).expect("it fits");
+    second(&mut core, &mut now, &mut slots);
+    core.submit(long(2, 2, now)).expect("it fits");
+    let came = (1..100).find(|_| second(&mut core, &mut now, &mut slots) == [2]).expect("it comes");
+    assert!((30..=33).contains(&came), "{came} s");
+}
+
+#[test]
 fn a_turn_is_long_beside_what_computing_its_request_again_takes() {
     let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
     let commit_in = |core: &mut Core, us_per_token: u32, now: u64| {
