@@ -4,6 +4,7 @@
 //!   * no group has room for any more, or will have as soon as what is in flight has committed;
 //!   * its tenant has more slots than that of the one that is due;
 //!   * it has had its turn: for `TURN_US`, and so long that computing it again takes a small part of that.
+//!
 //! It goes back to the queue with all that it has drawn, and its patience begins anew. So each of several tenants runs for a turn
 //! and waits for one, and nobody is put back again and again after a moment. The requests of one tenant wait for each other.
 //! Never here: in which order those wait that are due (`queue.rs`).
