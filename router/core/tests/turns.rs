@@ -1,5 +1,6 @@
 //! All slots are taken for long, and other tenants wait: turns.
 
+#[allow(dead_code, reason = "here steps are of several groups, and a second apart")]
 mod small;
 
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ fn second(core: &mut Core, now: &mut u64, slots: &mut BTreeMap<(GroupId, u32), u
 
 fn commit(core: &mut Core, group: GroupId, plan: &Plan) {
     core.commit(group, all_draw(plan, 7)).expect("results of the step that is due");
-    if plan.step.0 % 50 == 0 || !plan.admits.is_empty() {
+    if plan.step.0.is_multiple_of(50) || !plan.admits.is_empty() {
         core.check();
     }
     assert!(core.events().all(|event| !matches!(event, Event::Refused { .. })));
