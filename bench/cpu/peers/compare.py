@@ -90,6 +90,8 @@ class Compared:
                 start = Start(self.options.checkpoints / model, free_port(), self.options.threads, self.options.folder)
                 with running(peer, start, log) as server:
                     print(f"{number}  {start.name:<8} {peer.name} is ready after {server.ready_s:.1f} s", flush=True)
+                    if not peer.takes_ids:  # `transformers serve` loads its model when it is first asked
+                        measure(server.url, Cell(str(start.checkpoint), 0, 8, 1, 1, 0), words_of(start.checkpoint))
                     for scenario in self.options.scenarios:
                         for concurrency in self.options.concurrency:
                             self.cell(peer, start, server, scenario, concurrency, number)
