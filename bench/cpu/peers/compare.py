@@ -3,12 +3,14 @@
     bench/cpu/peers/install.sh FOLDER                                      once: the peers
     .venv/bin/python bench/cpu/peers/compare.py FOLDER --json RESULT.json  [--models tiny qwen06b] [--scenarios S1 S2 S3]
                        [--concurrency 1 8 32 128] [--rounds 5] [--peers NAME ...] [--plot RESULT.svg] [--note TEXT]
+                       [--threads 2] [--patience 60]
 
 In each round every server is started in its turn, asked all cells, and ended, so that the rounds interleave them. Beside each cell stand two
-probes, taken before and after it while the server idles: how fast all threads read memory, and what a large matrix product reaches. A cell
-whose probes moved by more than a tenth is measured once more; if they moved again, it is marked `disturbed`. Cells whose answers have other
-lengths than asked for, or errors, do not count. What is compared are medians over the rounds. A peer that FOLDER does not have is left out,
-and a line says so.
+probes, taken before and after it while the server idles: how fast all threads read memory, and what a large matrix product reaches; and the
+share of the processors that other processes took meanwhile, and the processor time that the server took (on a machine that is not quiet,
+tokens per second of that say more than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell
+is measured once more; if it happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do
+not count. What is compared are medians over the rounds. A peer that FOLDER does not have is left out, and a line says so.
 
 S1: 32 prompt tokens, 64 of output. S2: 512, 64. S3: 1,024 that all prompts share and 32 of their own, 32. Models are made on the spot, of
 random weights (models.py). The load generator shares the cores with the server, as with all of them.
@@ -32,8 +34,9 @@ from statistics import median
 from typing import Any, Final
 
 import torch
+from others import QUIET, Usage, wait_for_quiet
 from pelton_kernels import _native, ops
-from servers import PEERS, PELTON, Peer, Start, running
+from servers import PEERS, PELTON, Peer, Server, Start, running
 from text_load import Cell, measure, words_of
 
 HERE: Final = Path(__file__).parent
@@ -76,6 +79,7 @@ class Compared:
 
     options: argparse.Namespace
     probes: Probes
+    left_out: list[str]
     cells: list[dict[str, Any]]
 
     def round(self, number: int) -> None:
@@ -84,33 +88,60 @@ class Compared:
             for peer in self.options.used:
                 log = self.options.logs / f"{peer.name}-{model}.log"
                 start = Start(self.options.checkpoints / model, free_port(), self.options.threads, self.options.folder)
-                with running(peer, start, log) as url:
+                with running(peer, start, log) as server:
+                    print(f"{number}  {start.name:<8} {peer.name} is ready after {server.ready_s:.1f} s", flush=True)
+                    if not peer.takes_ids:  # `transformers serve` loads its model when it is first asked
+                        measure(server.url, Cell(str(start.checkpoint), 0, 8, 1, 1, 0), words_of(start.checkpoint))
                     for scenario in self.options.scenarios:
                         for concurrency in self.options.concurrency:
-                            self.cell(peer, start, url, scenario, concurrency, number)
+                            self.cell(peer, start, server, scenario, concurrency, number)
+                self.keep(number)
 
-    def cell(self, peer: Peer, start: Start, url: str, scenario: str, concurrency: int, number: int) -> None:
-        """Measures it, once more if the machine was disturbed."""
-        for attempt in range(2):
-            before = self.probes.take()
+    def keep(self, number: int) -> None:
+        """What there is so far: a run that is cut loses only the server under way."""
+        if self.options.json:
+            result = {
+                "summary": summary(self.cells), "left_out": self.left_out, "rounds": number + 1, "threads": self.options.threads,
+                "numerics": ops.numerics_id("cpu", torch.bfloat16), "date": time.strftime("%Y-%m-%d"),
+                "machine": f"{platform.machine()}, {self.options.threads} threads", "note": self.options.note,
+                "cells": self.cells,
+            }  # fmt: skip
+            self.options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+    def cell(self, peer: Peer, start: Start, server: Server, scenario: str, concurrency: int, number: int) -> None:
+        """Measures it, once more if the machine was disturbed; the quieter time of the two counts."""
+        attempts = []
+        for attempt in range(2 if self.options.patience else 1):
+            wait_for_quiet(server.session, self.options.patience)
+            before, usage = self.probes.take(), Usage.now(server.session)
             # Prompts of its own each time: none finds another's prefix.
             seed = 1 + attempt + 2 * (number + 1000 * (concurrency + 1000 * list(SCENARIOS).index(scenario)))
-            report = self.load(peer, start, url, scenario, concurrency, seed)
+            report = self.load(peer, start, server.url, scenario, concurrency, seed)
+            used = Usage.now(server.session)
+            others = used.others_since(usage)
             after = self.probes.take()
-            is_disturbed = any(abs(after[name] / before[name] - 1) > MOVED for name in before)
-            if not is_disturbed:
+            has_moved = any(abs(after[name] / before[name] - 1) > MOVED for name in before)
+            attempts.append({
+                "others": round(others, 3), "disturbed": has_moved or others > QUIET,
+                "server_cpu_s": round(used.server_s - usage.server_s, 3),
+                "before": before, "after": after, "report": report,
+            })  # fmt: skip
+            if not attempts[-1]["disturbed"]:
                 break
         cell = {
-            "peer": peer.name, "weights": peer.weights, "model": start.name, "scenario": scenario, "concurrency": concurrency,
-            "round": number, "disturbed": is_disturbed, "before": before, "after": after, "report": report,
+            "peer": peer.name, "weights": peer.weights, "model": start.name, "scenario": scenario,
+            "concurrency": concurrency, "round": number, "ready_s": round(server.ready_s, 2),
+            **min(attempts, key=lambda attempt: (attempt["disturbed"], attempt["others"])),
         }  # fmt: skip
         self.cells.append(cell)
+        report, before = cell["report"], cell["before"]
         trouble = f"  {report['errors']} errors: {report['first_error']}" if report["errors"] else ""
         trouble += f"  {report['wrong_lengths']} of another length" if report["wrong_lengths"] else ""
         print(
             f"{number}  {start.name:<8} {scenario} c={concurrency:<4} {peer.name:<13}"
             f" {report['output_tokens_per_s']:>8.1f} tok/s   TTFT {report['ttft_ms']['p50'] or 0:>8.1f} ms"
-            f"   {before['read_gbs']:>5.1f} GB/s {before['gemm_gflops']:>6.1f} GFLOP/s{'  disturbed' * is_disturbed}{trouble}",
+            f"   {before['read_gbs']:>5.1f} GB/s {before['gemm_gflops']:>6.1f} GFLOP/s  others {cell['others']:>4.0%}"
+            f"{'  disturbed' * cell['disturbed']}{trouble}",
             flush=True,
         )
 
@@ -142,22 +173,29 @@ class Compared:
 
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each cell and kind of weights: each peer's median, and Pelton's over it."""
+    """For each cell and kind of weights: each peer's median, and Pelton's over it. Disturbed ones count where a peer has no others."""
     good: dict[tuple[str, str, int, str], dict[str, list[dict[str, Any]]]] = {}
     for cell in cells:
         report = cell["report"]
         if not report["errors"] and not report["wrong_lengths"]:
             key = (cell["model"], cell["scenario"], cell["concurrency"], cell["weights"])
-            good.setdefault(key, {}).setdefault(cell["peer"], []).append(report)
+            good.setdefault(key, {}).setdefault(cell["peer"], []).append(cell)
     lines = []
     for (model, scenario, concurrency, weights), peers in good.items():
-        rates = {peer: median(report["output_tokens_per_s"] for report in reports) for peer, reports in peers.items()}
-        first = {peer: median(report["ttft_ms"]["p50"] for report in reports) for peer, reports in peers.items()}
+        counted = {peer: [cell for cell in cells if not cell["disturbed"]] or cells for peer, cells in peers.items()}
+        reports = {peer: [cell["report"] for cell in cells] for peer, cells in counted.items()}
+        rates = {peer: median(report["output_tokens_per_s"] for report in of_it) for peer, of_it in reports.items()}
+        first = {peer: median(report["ttft_ms"]["p50"] for report in of_it) for peer, of_it in reports.items()}
         ours = next((rate for peer, rate in rates.items() if peer.startswith("pelton")), None)
         lines.append({
             "model": model, "scenario": scenario, "concurrency": concurrency, "weights": weights,
             "tokens_per_s": {peer: round(rate, 1) for peer, rate in rates.items()},
+            "tokens_per_cpu_s": {
+                peer: round(median(cell["report"]["output_tokens"] / max(cell["server_cpu_s"], 0.01) for cell in cells), 1)
+                for peer, cells in counted.items()
+            },
             "ttft_ms": {peer: round(ms, 1) for peer, ms in first.items()},
+            "disturbed": [peer for peer, cells in counted.items() if cells[0]["disturbed"]],
             "pelton_over": {
                 peer: round(ours / rate, 2) for peer, rate in rates.items() if ours and not peer.startswith("pelton")
             },
@@ -223,6 +261,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60,
+        help="seconds until others are quiet, at most, before each cell; 0: none, and each once",
+    )
     parser.add_argument("--note", default="", help="what to know about the machine, kept with the results")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -238,17 +282,10 @@ def main() -> None:
         print(f"{name} is left out: it is not in {options.folder} ({HERE / 'install.sh'} {options.folder} installs it)")
     make_models(options)
 
-    run = Compared(options, Probes(options.threads), [])
+    run = Compared(options, Probes(options.threads), left_out, [])
     for number in range(options.rounds):
         run.round(number)
-        lines = summary(run.cells)  # kept after each round: a run that is cut loses only the one under way
-        if options.json:
-            result = {
-                "summary": lines, "left_out": left_out, "rounds": number + 1, "threads": options.threads,
-                "numerics": ops.numerics_id("cpu", torch.bfloat16), "date": time.strftime("%Y-%m-%d"),
-                "machine": f"{platform.machine()}, {options.threads} threads", "note": options.note, "cells": run.cells,
-            }  # fmt: skip
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+    lines = summary(run.cells)
     for line in lines:
         over = ", ".join(f"{ratio:.2f} x {peer}" for peer, ratio in line["pelton_over"].items())
         print(f"{line['model']:<8} {line['scenario']} c={line['concurrency']:<4} {line['weights']:<7} {over}")

@@ -130,8 +130,11 @@ def write_gguf(model: Any, config: Any, folder: Path, kind: str, quantisation: s
         array = values.contiguous().numpy()
         if array.ndim == 1:
             writer.add_tensor(title, array)
-        else:
-            writer.add_tensor(title, gguf.quants.quantize(array, quantised), raw_dtype=quantised)
+            continue
+        # A row that is no whole number of blocks stays in bfloat16 (`tiny`'s down projection, 688 wide), as with llama.cpp's own tool.
+        divides = array.shape[1] % gguf.GGML_QUANT_SIZES[quantised][0] == 0
+        stored = quantised if divides else gguf.GGMLQuantizationType.BF16
+        writer.add_tensor(title, gguf.quants.quantize(array, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -118,10 +118,22 @@ PEERS: Final = [
 ]
 
 
+@dataclass(frozen=True)
+class Server:
+    """One that is ready."""
+
+    url: str
+    session: int
+    """Of it and all that it has started."""
+    ready_s: float
+    """Since it was started."""
+
+
 @contextlib.contextmanager
-def running(peer: Peer, start: Start, log: Path) -> Iterator[str]:
-    """The URL of a server that is ready; it is ended at the end. What it prints goes to `log`."""
+def running(peer: Peer, start: Start, log: Path) -> Iterator[Server]:
+    """A server that is ready; it is ended at the end. What it prints goes to `log`."""
     threads = {"OMP_NUM_THREADS": str(start.threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{start.threads - 1}"}
+    began = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(
             peer.command(start), stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **threads, **peer.env},
@@ -130,7 +142,7 @@ def running(peer: Peer, start: Start, log: Path) -> Iterator[str]:
         try:
             url = f"http://127.0.0.1:{start.port}"
             _wait_ready(process, url + peer.ready, log)
-            yield url
+            yield Server(url, process.pid, time.monotonic() - began)
         finally:
             _end(process)
 

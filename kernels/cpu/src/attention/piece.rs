@@ -339,6 +339,11 @@ impl<E: Element> Walk<'_, E> {
             self.values_at::<S, Q, C, true>(simd, state, query, places, from, vector);
             vector += C;
         }
+        // Additions to one sum wait for each other: two vectors at a time take little longer than one.
+        while C > 2 && vector + 2 <= whole {
+            self.values_at::<S, Q, 2, true>(simd, state, query, places, from, vector);
+            vector += 2;
+        }
         while vector < whole {
             self.values_at::<S, Q, 1, true>(simd, state, query, places, from, vector);
             vector += 1;
