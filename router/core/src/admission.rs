@@ -58,7 +58,7 @@ impl Core {
         if let Some(hindrance) = hindrance {
             self.epoch_mut(group).has_no_room |= hindrance == Wait::Blocks;
             self.requests.first_waits_for(hindrance);
-            self.end_a_turn(group);
+            self.end_turns(group);
             return;
         }
         self.look_out();
@@ -66,7 +66,7 @@ impl Core {
         let mut passed_over: Vec<(Ticket, Wait)> = Vec::new();
         while !next.is_full()
             && passed_over.len() < PASSED_OVER_MAX
-            && let Some(ticket) = self.requests.pop_waiting()
+            && let Some(mut ticket) = self.requests.pop_waiting()
         {
             let choice = if next.takes_admit(self.requests.get(ticket.key)) {
                 self.choose(group, ticket.key)
@@ -84,6 +84,9 @@ impl Core {
                 Choice::NoRoom(reason) => (reason, false),
             };
             self.requests.wait_for(ticket.key, reason);
+            if !others_pass && reason != Wait::Step && !self.epoch(group).awaits_blocks() {
+                ticket.call_off();
+            }
             passed_over.push((ticket, reason));
             if !others_pass {
                 self.epoch_mut(group).has_no_room = reason != Wait::Step;
@@ -100,7 +103,7 @@ impl Core {
             }
         }
         brought_back.into_iter().for_each(|place| self.requests.set_aside_again(place));
-        self.end_a_turn(group);
+        self.end_turns(group);
     }
 
     /// Lets some of those be looked at that stand aside.

@@ -373,11 +373,13 @@ impl Epoch {
 
     /// What those that serve hold and will hold.
     pub(crate) fn growths(&self, requests: &Requests, lengths: &AnswerLengths) -> Vec<Growth> {
-        let growth = |&(_, slot): &(Place, SlotId)| {
-            let (running, request) = (self.running(slot), requests.get(self.served(slot)));
-            request.growth(request.known() + running.draws, running.table.held(), running.shared, lengths)
-        };
-        self.order.iter().map(growth).collect()
+        self.order.iter().map(|&(_, slot)| self.growth(slot, requests, lengths)).collect()
+    }
+
+    /// The same of one of them.
+    pub(crate) fn growth(&self, slot: SlotId, requests: &Requests, lengths: &AnswerLengths) -> Growth {
+        let (running, request) = (self.running(slot), requests.get(self.served(slot)));
+        request.growth(request.known() + running.draws, running.table.held(), running.shared, lengths)
     }
 
     fn index_tail(&mut self, slot: SlotId, request: &mut LiveRequest) {

@@ -272,6 +272,11 @@ impl Requests {
         request.account.explain(request.drawn(), !matches!(request.home, Home::Slot(..)), &self.looks)
     }
 
+    /// Whether anybody has waited for so long that another one may have to give up its slot.
+    pub(crate) fn may_call(&self) -> bool {
+        self.queue.may_call() || self.aside.may_call()
+    }
+
     /// The one that was called; else, of those that are due and fit, the first of the tenant that has fewest slots. And how many
     /// it has.
     pub(crate) fn due_with_fewest(
@@ -279,13 +284,18 @@ impl Requests {
         slots: impl Fn(u64) -> usize,
         fits: impl Fn(&LiveRequest) -> bool,
     ) -> Option<(usize, RequestKey)> {
-        self.queue.due_with_fewest(slots, |key| fits(self.get(key)))
+        let of = |queue: &Queue| queue.due_with_fewest(self.looks.now, &slots, |key| fits(self.get(key)));
+        let first =
+            [&self.queue, &self.aside].into_iter().filter_map(of).min_by_key(|&(slots, number, _)| (slots, number));
+        first.map(|(slots, _, key)| (slots, key))
     }
 
     /// The next place of all is for this one, which waits.
     pub(crate) fn call(&mut self, key: RequestKey) {
         let place = self.get(key).place;
-        self.queue.call(place, &self.shares);
+        let ticket = self.queue.take_for_call(place, &self.shares);
+        let ticket = ticket.or_else(|| self.aside.take_for_call(place, &self.shares)).expect("it waits");
+        self.queue.insert(ticket, &self.shares);
     }
 
     /// Takes the one whose turn it is out of the queue, into a slot or to be passed over.

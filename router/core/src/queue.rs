@@ -38,6 +38,8 @@ const TURNS_OF_IMPORTANT: u32 = 3;
 const EXACT: i32 = 128;
 /// A priority above 0 multiplies it by so much more, up to this bound: 32 × 30 s = 16 min.
 const PATIENCE_FACTOR_MAX: u64 = 32;
+/// So many of those that are urgent are looked at for one to call.
+const URGENT_LOOKED_AT_MAX: usize = 64;
 
 /// What the queue knows of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,13 @@ impl Ticket {
         match self.class {
             Class::Called | Class::Urgent | Class::Due => Place { priority: i32::MIN, ..self.place },
             Class::Priority(_) => self.place,
+        }
+    }
+
+    /// It was called, and there is no room for it all the same: it waits with the others.
+    pub(crate) fn call_off(&mut self) {
+        if self.class == Class::Called {
+            self.class = Class::Due;
         }
     }
 
@@ -217,28 +226,36 @@ impl Queue {
         Some(self.tickets[&self.first_place()?].key)
     }
 
-    /// See `Requests::due_with_fewest`.
-    pub(crate) fn due_with_fewest(
-        &self,
-        slots: impl Fn(u64) -> usize,
-        fits: impl Fn(RequestKey) -> bool,
-    ) -> Option<(usize, RequestKey)> {
-        let ticket = |place: &Place| &self.tickets[place];
-        if let Some(called) = self.classes.get(&Class::Called).and_then(Ranks::first).map(ticket) {
-            return fits(called.key).then(|| (slots(called.party.tenant), called.key));
-        }
-        let due = self.classes.get(&Class::Due)?;
-        let firsts = due.has_run.iter().chain(due.fair.firsts().map(|(_, place)| place)).map(ticket);
-        let first = firsts
-            .filter(|ticket| fits(ticket.key))
-            .min_by_key(|ticket| (slots(ticket.party.tenant), ticket.number))?;
-        Some((slots(first.party.tenant), first.key))
+    /// Whether anybody may be called.
+    pub(crate) fn may_call(&self) -> bool {
+        self.classes.range(..Class::Priority(i32::MIN)).next().is_some()
     }
 
-    /// See `Requests::call`. One that was called already stays so.
-    pub(crate) fn call(&mut self, place: Place, shares: &Shares) {
-        let ticket = self.remove(place, shares).expect("it waits here");
-        self.insert(Ticket { class: Class::Called, ..ticket }, shares);
+    /// See `Requests::due_with_fewest`. Those that are urgent count, too, once they have waited as long as those that are due.
+    pub(crate) fn due_with_fewest(
+        &self,
+        now: Micros,
+        slots: impl Fn(u64) -> usize,
+        fits: impl Fn(RequestKey) -> bool,
+    ) -> Option<(usize, u64, RequestKey)> {
+        let ticket = |place: &Place| &self.tickets[place];
+        let of = |ticket: &Ticket, number| fits(ticket.key).then(|| (slots(ticket.party.tenant), number, ticket.key));
+        if let Some(called) = self.classes.get(&Class::Called).and_then(Ranks::first).map(ticket) {
+            return of(called, 0);
+        }
+        let due = self.classes.get(&Class::Due).into_iter();
+        let due = due.flat_map(|due| due.has_run.iter().chain(due.fair.firsts().map(|(_, place)| place))).map(ticket);
+        let urgent = self.classes.get(&Class::Urgent).into_iter().flat_map(|urgent| &urgent.hurried);
+        let urgent = urgent.take(URGENT_LOOKED_AT_MAX).map(|(_, place)| ticket(place));
+        let urgent = urgent.filter(|ticket| ticket.due_after(ticket.since) <= now);
+        due.chain(urgent)
+            .filter_map(|ticket| of(ticket, ticket.number))
+            .min_by_key(|&(slots, number, _)| (slots, number))
+    }
+
+    /// See `Requests::call`. None: it does not wait here.
+    pub(crate) fn take_for_call(&mut self, place: Place, shares: &Shares) -> Option<Ticket> {
+        self.remove(place, shares).map(|ticket| Ticket { class: Class::Called, ..ticket })
     }
 
     fn first_place(&self) -> Option<Place> {

@@ -3,7 +3,8 @@
 //! Shares decide who comes next, but not when there is room. So one that runs gives up its slot for one that is due if
 //!   * no group has room for any more, or will have as soon as what is in flight has committed;
 //!   * its tenant has more slots than that of the one that is due;
-//!   * it has had its turn: for `TURN_US`, and so long that computing it again takes a small part of that.
+//!   * it has had its turn: for `TURN_US`, and so long that computing it again takes a small part of that;
+//!   * there will be room then for the one that is due. Where memory is short several may have to go for it.
 //!
 //! It goes back to the queue with all that it has drawn, and its patience begins anew. So each of several tenants runs for a turn
 //! and waits for one, and nobody is put back again and again after a moment. The requests of one tenant wait for each other.
@@ -15,6 +16,8 @@ use std::collections::BTreeMap;
 use crate::core::Core;
 use crate::epoch::{Epoch, Running};
 use crate::group::Group;
+use crate::lengths::peak;
+use crate::live::LiveRequest;
 use crate::queue::PATIENCE;
 use crate::{GroupId, SlotId};
 
@@ -24,10 +27,10 @@ const TURN_US: u64 = PATIENCE.0;
 const TURN_FACTOR: u64 = 8;
 
 impl Core {
-    /// Ends a turn in a group, if the conditions hold for one that runs there.
-    pub(crate) fn end_a_turn(&mut self, group: GroupId) {
+    /// Ends turns in a group, if the conditions hold for those that run there.
+    pub(crate) fn end_turns(&mut self, group: GroupId) {
         let epoch = self.epoch(group);
-        if epoch.may_take_more() {
+        if epoch.may_take_more() || !self.requests.may_call() {
             return;
         }
         let (now, prices) = (self.requests.looks.now.0, self.groups[&group].cost.prices());
@@ -45,19 +48,65 @@ impl Core {
         for running in epochs.flat_map(|epoch| epoch.slots.iter().flatten()) {
             *slots.entry(running.tenant).or_default() += 1;
         }
-        // Of the tenant with most slots, the one whose turn is the longest.
-        let first =
-            candidates.iter().map(|(slot, running)| (Reverse(slots[&running.tenant]), running.since, *slot)).min();
-        let (Reverse(most), _, slot) = first.expect("there are candidates");
         let (its_slots, here) = (|tenant| slots.get(&tenant).copied().unwrap_or(0), &self.groups[&group]);
-        let due = self.requests.due_with_fewest(its_slots, |request| here.ever_fits(request));
-        let Some((_, due)) = due.filter(|&(slots, _)| slots < most) else { return };
+        let Some((has, due)) = self.requests.due_with_fewest(its_slots, |request| here.ever_fits(request)) else {
+            return;
+        };
         let request = self.requests.get(due);
         let takes = |group: &Group| group.ever_fits(request) && group.epoch.as_ref().is_some_and(Epoch::may_take_more);
-        if !self.groups.values().any(takes) {
-            self.requests.call(due);
-            self.take_turn_from(group, slot);
+        if self.groups.values().any(takes) {
+            return;
         }
+        let victims = self.victims(group, candidates, slots, has, request);
+        if !victims.is_empty() {
+            self.requests.call(due);
+            victims.into_iter().for_each(|slot| self.take_turn_from(group, slot));
+        }
+    }
+
+    /// Those that give up their slots for a request whose tenant has `has` of them: of the tenant with most slots the one whose turn is
+    /// the longest, and so on until there is room. None: there would not be.
+    fn victims(
+        &self,
+        group: GroupId,
+        mut candidates: Vec<(SlotId, &Running)>,
+        mut slots: BTreeMap<u64, usize>,
+        has: usize,
+        request: &LiveRequest,
+    ) -> Vec<SlotId> {
+        let mut victims = Vec::new();
+        loop {
+            candidates.retain(|(_, running)| slots[&running.tenant] > has);
+            let first =
+                candidates.iter().min_by_key(|(slot, running)| (Reverse(slots[&running.tenant]), running.since, *slot));
+            let Some(&(slot, running)) = first else { return Vec::new() };
+            *slots.get_mut(&running.tenant).expect("it has this one") -= 1;
+            candidates.retain(|&(other, _)| other != slot);
+            victims.push(slot);
+            if self.has_room_without(group, &victims, request) {
+                return victims;
+            }
+        }
+    }
+
+    /// Whether a group has the blocks for a request, and room to grow, once these have given up their slots.
+    fn has_room_without(&self, group: GroupId, victims: &[SlotId], request: &LiveRequest) -> bool {
+        let (epoch, kinds) = (self.epoch(group), self.kinds);
+        let its = |slot: SlotId| {
+            let running = epoch.running(slot);
+            running.table.held().saturating_sub(running.shared) as usize
+        };
+        let freed: usize = victims.iter().map(|&slot| its(slot)).sum();
+        let (known, pool) = (request.known(), epoch.blocks.pool());
+        let needed = kinds.blocks_at(known);
+        if needed as usize > pool.idle() + freed {
+            return false;
+        }
+        let mut growths = vec![request.growth(known, needed, 0, &self.lengths)];
+        let stay = epoch.order.iter().filter(|(_, slot)| !victims.contains(slot));
+        growths.extend(stay.map(|&(_, slot)| epoch.growth(slot, &self.requests, &self.lengths)));
+        let held = (pool.held().saturating_sub(freed) + needed as usize) as u64;
+        growths.len() == 1 || peak(&mut growths, held, &kinds) <= pool.capacity() as u64
     }
 
     fn take_turn_from(&mut self, group: GroupId, slot: SlotId) {
