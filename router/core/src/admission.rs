@@ -239,6 +239,7 @@ impl Core {
             shared,
             found: counted(places),
             indexed,
+            hidden: 0,
             loading: counted(loads.len()),
             tail_indexed: false,
             frontier: None,

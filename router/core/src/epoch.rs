@@ -53,10 +53,11 @@ pub(crate) struct Running {
     pub(crate) found: u32,            // places of the table that were a hit in any tier
     pub(crate) loading: u32,          // blocks of these whose load no step holds yet: until then it has no row
     pub(crate) indexed: usize,        // places of the table that the index has seen
-    pub(crate) tail_indexed: bool,    // the end of the prompt, too short for a block, was made findable
+    pub(crate) hidden: usize, // so many places of it are not made findable: what they hold is not trusted any more
+    pub(crate) tail_indexed: bool, // the end of the prompt, too short for a block, was made findable
     pub(crate) frontier: Option<Key>, // see `Epoch::frontiers`
-    pub(crate) last_row: StepId,      // the last one with a row of it
-    pub(crate) last_step: StepId,     // the last one that names the slot
+    pub(crate) last_row: StepId, // the last one with a row of it
+    pub(crate) last_step: StepId, // the last one that names the slot
 }
 
 impl Running {
@@ -298,7 +299,7 @@ impl Epoch {
     /// Makes what a row has computed findable.
     pub(crate) fn index_computed(&mut self, slot: SlotId, request: &mut LiveRequest) {
         let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
-        self.blocks.index_full(request, &running.table, &mut running.indexed, running.committed);
+        self.blocks.index_full(request, &running.table, &mut running.indexed, running.committed, running.hidden);
         if !running.tail_indexed && running.committed >= request.prompt_len {
             running.tail_indexed = true;
             self.blocks.index_prompt_end(request, &running.table, running.indexed);

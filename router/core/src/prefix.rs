@@ -94,6 +94,15 @@ impl PrefixIndex {
         longest
     }
 
+    /// All children of `parent` that have tokens in common with the start of `tokens`.
+    pub(crate) fn children_that_begin_so(&self, kind: usize, parent: Key, tokens: &[TokenId]) -> Vec<BlockId> {
+        let newest = self.newest_child.get(&parent.of_kind(kind)).copied();
+        let children = std::iter::successors(newest, |&child| self.entry(child).older);
+        let begins_so =
+            |child: &BlockId| self.plain(*child).iter().zip(tokens).next().is_some_and(|(ours, theirs)| ours == theirs);
+        children.filter(begins_so).collect()
+    }
+
     /// Enters a full block, whose first `plain` tokens are what they seem, and says whether it is findable now: where another block has the key already, that one stays.
     pub(crate) fn insert_full(
         &mut self,

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
-use crate::epoch::{Owner, Running};
+use crate::epoch::{Epoch, Owner, Running};
 use crate::live::{Home, RequestKey};
 use crate::{GroupId, RequestId, SlotId};
 
@@ -64,11 +64,12 @@ impl Core {
     /// What a request has found and left is found no more, in any group and any tier. What others have behind it stays: whoever comes
     /// by there again computes what was before it.
     fn forget_chain(&mut self, key: RequestKey) {
-        let Self { requests, groups, tiers, kinds, .. } = self;
-        let request = requests.get_mut(key);
-        if request.keys.is_apart() {
+        if self.requests.get(key).keys.is_apart() {
             return; // nothing is known under its keys
         }
+        self.forget_what_is_loaded(key);
+        let Self { requests, groups, tiers, kinds, .. } = self;
+        let request = requests.get_mut(key);
         for (&id, group) in groups.iter_mut() {
             let Some(epoch) = &mut group.epoch else { continue };
             let found = match request.home {
@@ -78,5 +79,23 @@ impl Core {
             epoch.blocks.forget_chain(request, found);
         }
         tiers.forget_chain(request, kinds.count());
+    }
+
+    /// Blocks of its chain that others are bringing back just now are not made findable when they are there.
+    fn forget_what_is_loaded(&mut self, key: RequestKey) {
+        let Self { requests, groups, .. } = self;
+        for epoch in groups.values_mut().filter_map(|group| group.epoch.as_mut()) {
+            let Epoch { blocks, slots, .. } = epoch;
+            for running in slots.iter_mut().flatten() {
+                let (Owner::Serves(other) | Owner::Yields(other)) = running.owner else { continue };
+                let (first, found) = (running.indexed, running.found as usize);
+                if first < found
+                    && let Some(name) = blocks.name_of(requests.get_mut(key), first)
+                    && blocks.name_of(requests.get_mut(other), first) == Some(name)
+                {
+                    running.hidden = found;
+                }
+            }
+        }
     }
 }

@@ -409,6 +409,48 @@ fn what_one_that_is_not_trusted_has_found_is_found_in_no_tier_and_what_was_under
 }
 
 #[test]
+fn what_another_one_is_bringing_back_of_a_chain_that_is_not_trusted_is_not_found_when_it_is_there() {
+    for is_there in [false, true] {
+        let mut core = core(32, config());
+        core.add_group(OTHER, 32, true);
+        compute(&mut core, 1..2, text);
+        for id in 10..15 {
+            core.submit(request(id, text(1).into_iter().chain([id as TokenId]))).expect("room");
+        }
+        let here = core.plan(GROUP, Micros(0)).expect("those that find it");
+        let there = core.plan(OTHER, Micros(0)).expect("the one for which there is no slot");
+        assert_eq!((there.admits.len(), there.loads.len()), (1, 4));
+        if is_there {
+            commit(&mut core, OTHER, &there, 50, 0);
+        }
+        core.withdraw(here.admits[0].request, Trust::None);
+        core.check();
+        if !is_there {
+            commit(&mut core, OTHER, &there, 50, 0);
+        }
+        commit(&mut core, GROUP, &here, 50, 0);
+        (10..15).for_each(|id| core.abort(RequestId(id)));
+        run(&mut core, GROUP);
+        run(&mut core, OTHER);
+        assert_eq!(core.counts().host_blocks_findable, 0, "nor saved once more");
+        core.submit(request(20, text(1))).expect("room");
+        let plans = [run(&mut core, GROUP), run(&mut core, OTHER)].concat();
+        assert_eq!(plans[0].rows[0].start, 0);
+    }
+}
+
+#[test]
+fn a_file_that_was_forgotten_while_it_was_to_be_read_is_gone_after_a_clear() {
+    let mut core = restored(kept());
+    core.submit(request(1, text(1))).expect("room"); // its reads are ordered and not given
+    core.withdraw(RequestId(1), Trust::None);
+    core.clear_tiers();
+    core.check();
+    let orders = core.disk_orders();
+    assert!(orders.len() == 4 && orders.iter().all(|order| matches!(order, DiskOrder::Erase { .. })), "{orders:?}");
+}
+
+#[test]
 fn after_a_clear_nothing_is_found_and_what_was_under_way_comes_to_nothing() {
     let limits = Limits { loads: 1, ..config().limits };
     let mut core = core(6, CoreConfig { limits, disk_places: 16, ..config() });

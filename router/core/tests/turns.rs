@@ -133,6 +133,63 @@ fn a_group_that_could_never_hold_it_is_no_room_for_one_that_is_due() {
 }
 
 #[test]
+fn nobody_gives_up_a_slot_for_one_that_has_no_room_then() {
+    // A short one, one with 400 tokens, and one that is due needs 225 blocks of 300.
+    let (mut core, mut now, mut slots) = (small::core(300, config_of(2)), 0, BTreeMap::new());
+    let of = |id, tenant, prompt: std::ops::Range<u32>, max_tokens, now| NewRequest {
+        prompt: prompt.collect(),
+        stop: StopRule { max_tokens, min_tokens: 0, stop_ids: [].into() },
+        ..long(id, tenant, now)
+    };
+    core.submit(of(2, 1, 0..400, 380, 0)).expect("it fits");
+    for _ in 0..30 {
+        second(&mut core, &mut now, &mut slots);
+    }
+    core.submit(of(1, 1, 5_000..5_005, 200, now)).expect("it fits");
+    core.submit(of(3, 2, 10_000..10_900, 200, now)).expect("it fits");
+    second(&mut core, &mut now, &mut slots);
+    for _ in 0..29 {
+        assert_eq!(second(&mut core, &mut now, &mut slots), [1, 2], "at {} s", now / SECOND);
+    }
+    let came = (1..200).find(|_| second(&mut core, &mut now, &mut slots).contains(&3)).expect("it comes");
+    assert!(came < 40 && core.counts().turns_ended >= 1, "after {came} s: those that have to go, when they may");
+}
+
+#[test]
+fn a_deadline_takes_nobodys_turn_away() {
+    for deadline in [None, Some(50), Some(59), Some(100)] {
+        let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+        core.submit(long(1, 1, 0)).expect("it fits");
+        second(&mut core, &mut now, &mut slots);
+        let deadline = deadline.map(|deadline| Micros(deadline * SECOND));
+        core.submit(NewRequest { deadline, ..long(2, 2, SECOND) }).expect("it fits");
+        let came = (1..60).find(|_| second(&mut core, &mut now, &mut slots) == [2]);
+        assert!(came.is_some_and(|came| came <= 33), "{deadline:?}: {came:?}");
+    }
+}
+
+#[test]
+fn in_steps_that_are_always_full_turns_end_and_those_that_stand_aside_have_theirs() {
+    let config = CoreConfig { token_budget: 4, ..config_of(4) };
+    let (mut core, mut now, mut slots) = (small::core(16_384, config), 0, BTreeMap::new());
+    for id in 1..=4 {
+        core.submit(NewRequest { prompt: [id as u32].into(), ..long(id, 1, 0) }).expect("it fits");
+    }
+    second(&mut core, &mut now, &mut slots);
+    core.submit(NewRequest { prompt: [9].into(), ..long(9, 2, now) }).expect("it fits");
+    assert!((1..40).any(|_| second(&mut core, &mut now, &mut slots).contains(&9)));
+
+    let config = CoreConfig { token_budget: 4, ..config_of(2) };
+    let (mut core, mut now, mut slots) = (small::core(16_384, config), 0, BTreeMap::new());
+    let prompt = |first: u32| (first..first + 100).collect();
+    core.submit(NewRequest { prompt: prompt(0), ..long(1, 1, 0) }).expect("it fits");
+    second(&mut core, &mut now, &mut slots);
+    core.submit(NewRequest { prompt: prompt(1_000), ..long(2, 2, 1) }).expect("it fits");
+    core.submit(NewRequest { prompt: [7].into(), ..long(3, 1, 2) }).expect("it fits");
+    assert!((1..100).any(|_| second(&mut core, &mut now, &mut slots).contains(&2)), "it stood aside");
+}
+
+#[test]
 fn a_turn_is_long_beside_what_computing_its_request_again_takes() {
     let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
     let commit_in = |core: &mut Core, us_per_token: u32, now: u64| {

@@ -120,6 +120,33 @@ fn of_one_that_is_not_trusted_nothing_is_kept_or_told() {
     assert_eq!(starts(&plan), [(9, 19, 1)], "it was not pushed out");
 }
 
+fn long(id: u64) -> pelton_core::NewRequest {
+    let stop = pelton_core::StopRule { max_tokens: 50, min_tokens: 0, stop_ids: [].into() };
+    pelton_core::NewRequest { stop, ..request(id, [0, 1, 2, 3, 4, 5, 6, 0]) }
+}
+
+#[test]
+fn a_block_whose_start_one_found_is_forgotten_behind_however_many_others() {
+    let config = CoreConfig { max_running: 8, max_waiting: 100, ..config() };
+    let mut core = core(128, config);
+    core.submit(request(1, [0, 1, 2, 3, 4, 5, 6, 7])).expect("it fits");
+    ends_now(&mut core);
+    core.submit(long(2)).expect("it fits");
+    assert_eq!(starts(&step(&mut core, 50)), [(2, 7, 1)]);
+    for id in 3..23 {
+        core.submit(request(id, [0, 1, 2, 3, 100 + id as TokenId, 8, 8, 8])).expect("it fits");
+        let plan = core.plan(GROUP, Micros(0)).expect("a step");
+        commit(&mut core, &plan, 50);
+        core.abort(RequestId(id));
+    }
+    core.withdraw(RequestId(2), Trust::None);
+    core.check();
+    core.submit(request(30, [0, 1, 2, 3])).expect("it fits");
+    ends_now(&mut core);
+    core.submit(request(31, [0, 1, 2, 3, 4, 5, 6, 7])).expect("it fits");
+    assert_eq!(starts(&step(&mut core, 50)), [(31, 4, 4)]);
+}
+
 fn ends_now(core: &mut Core) {
     step(core, small::STOP);
 }

@@ -37,8 +37,15 @@ impl Blocks {
     }
 
     /// Makes the full blocks of a table findable whose tokens are committed. Those of `indexed` places were looked at
-    /// before.
-    pub(crate) fn index_full(&mut self, request: &mut LiveRequest, table: &Table, indexed: &mut usize, committed: u32) {
+    /// before, and the first `hidden` ones are not to be found.
+    pub(crate) fn index_full(
+        &mut self,
+        request: &mut LiveRequest,
+        table: &Table,
+        indexed: &mut usize,
+        committed: u32,
+        hidden: usize,
+    ) {
         let Some(index) = &mut self.index else { return };
         let block_size = self.block_size as usize;
         if request.keys.is_apart() {
@@ -47,6 +54,10 @@ impl Blocks {
         }
         while (*indexed + 1) * block_size <= committed as usize {
             let at = *indexed;
+            if at < hidden {
+                *indexed += 1;
+                continue;
+            }
             let parent = request.keys.key(&self.keys, &request.tokens, at);
             let key = request.keys.key(&self.keys, &request.tokens, at + 1);
             let filling = &request.tokens[at * block_size..][..block_size];

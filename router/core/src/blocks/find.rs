@@ -13,6 +13,12 @@ impl Blocks {
         self.index.as_ref()?.find(0, request.keys.key(&self.keys, &request.tokens, before + 1))
     }
 
+    /// The key of a request's full block, by the number of blocks before it. None: it has no such block.
+    pub(crate) fn name_of(&self, request: &mut LiveRequest, before: usize) -> Option<Key> {
+        let is_full = (before + 1) * self.block_size as usize <= request.tokens.len();
+        is_full.then(|| request.keys.key(&self.keys, &request.tokens, before + 1))
+    }
+
     /// The start of what follows a request's first `full` places.
     pub(crate) fn find_start(&self, request: &mut LiveRequest, full: usize) -> Option<Partial> {
         let parent = request.keys.key(&self.keys, &request.tokens, full);

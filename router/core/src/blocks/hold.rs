@@ -98,11 +98,9 @@ impl Blocks {
             let parent = request.keys.key(&self.keys, &request.tokens, before);
             for kind in 0..self.kinds.count() {
                 let rest = &request.tokens[start..][..plain];
-                while let Some((block, _)) =
-                    self.index.as_ref().and_then(|index| index.longest_child(kind, parent, rest))
-                {
-                    self.forget(block);
-                }
+                let index = self.index.as_ref();
+                let children = index.map(|index| index.children_that_begin_so(kind, parent, rest)).unwrap_or_default();
+                children.into_iter().for_each(|block| self.forget(block));
             }
         }
     }

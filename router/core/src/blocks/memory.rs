@@ -68,7 +68,7 @@ fn pass_by(blocks: &mut Blocks, id: u32, tokens: u32) {
     let mut table = Table::new(blocks.kinds.count());
     blocks.take_for_row(&mut table, 0, tokens);
     let mut indexed = 0;
-    blocks.index_full(&mut request, &table, &mut indexed, tokens);
+    blocks.index_full(&mut request, &table, &mut indexed, tokens, 0);
     blocks.index_tail(&mut request, &table, tokens);
     table.blocks().rev().for_each(|block| blocks.give(block, 0));
 }

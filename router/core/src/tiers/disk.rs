@@ -299,6 +299,9 @@ impl Tiers {
             match order {
                 DiskOrder::Read { place, to, .. } => {
                     disk.under_way.remove(&place);
+                    if !disk.shelf.is_here(place.0) {
+                        disk.orders.push(DiskOrder::Erase { place }); // it was forgotten before
+                    }
                     disk.shelf.give(place.0);
                     host.fail(to.0);
                 }
