@@ -43,8 +43,26 @@ MUTANTS = [
     Mutant(
         "a tenant gives up slots until it has none",
         "turns.rs",
-        "let Some((_, due)) = due.filter(|&(slots, _)| slots < most) else { return };",
-        "let Some((_, due)) = due.filter(|_| most > 0) else { return };",
+        "candidates.retain(|(_, running)| slots[&running.tenant] > has);",
+        "let _ = has;",
+    ),
+    Mutant(
+        "a slot is given up for one that has no room then",
+        "turns.rs",
+        "if needed as usize > pool.idle() + freed {",
+        "if needed == 0 {",
+    ),
+    Mutant(
+        "a deadline takes a turn away",
+        "queue.rs",
+        "let urgent = urgent.take(URGENT_LOOKED_AT_MAX)",
+        "let urgent = urgent.take(0 * URGENT_LOOKED_AT_MAX)",
+    ),
+    Mutant(
+        "what was loading when it was forgotten is found",
+        "withdrawal.rs",
+        "running.hidden = found;",
+        "let _ = found;",
     ),
     Mutant(
         "only slots are given up, no memory",

@@ -118,7 +118,6 @@ pub(crate) fn run(mut driver: Driver, commands: &Receiver<Command>) {
         _ => Failure::ShuttingDown,
     };
     driver.journal.fail_all(&reason);
-    driver.publish_stats();
     driver.journal.say_last_words();
     for group in &driver.groups {
         group.link.shutdown(SHUTDOWN_DEADLINE);

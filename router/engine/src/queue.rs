@@ -4,7 +4,8 @@
 //! it, so that none is forgotten however it leaves.
 //!
 //! A full queue is shared by the tenants (API keys) in it: one that has fewer places takes those that came last from the one that has
-//! most, as long as it has no more of them afterwards. So one alone may fill the queue, and nobody can shut others out with it.
+//! most, as long as it has no more of them afterwards. So one alone may fill the queue, and nobody can shut others out with it. Those
+//! that came together leave together, and none of them once one has been let in.
 //! Never here: order. Priorities and deadlines let one wait longer and another shorter than what is foreseen here, which only looks
 //! at shares: before a request stand those of its own tenant, and of each other one as many tokens as of that.
 
@@ -60,14 +61,29 @@ struct State {
     stats: QueueStats, // its `wait` stays 0: `stats()` asks the pace
     pace: Pace,
     tenants: BTreeMap<u64, Waiting>,
-    displaced: BTreeMap<RequestId, QueueBound>, // they still hold what was their places
+    displaced: BTreeMap<RequestId, Displaced>, // they still hold what was their places
 }
 
 /// What waits of a tenant.
 #[derive(Debug, Clone, Default)]
 struct Waiting {
-    tokens: u64,
-    places: BTreeMap<RequestId, u64>, // with their tokens, the latest one last
+    size: Size,
+    batches: BTreeMap<RequestId, Batch>, // by the first one, the latest one last
+}
+
+/// Those that came together, and still wait.
+#[derive(Debug, Clone)]
+struct Batch {
+    came: u64,
+    waiting: Size,
+    last: RequestId,
+}
+
+/// One that has lost its place.
+#[derive(Debug, Clone)]
+struct Displaced {
+    tenant: u64,
+    waiting: u64, // requests of its tenant, with it
 }
 
 /// What a waiting request holds. Dropped, it is free for another one.
@@ -75,6 +91,7 @@ struct Waiting {
 pub(crate) struct Place {
     queue: Arc<Queue>,
     request: RequestId,
+    first: RequestId, // of those that came with it
     tenant: u64,
     tokens: u64,
 }
@@ -84,23 +101,21 @@ impl Queue {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// A place for each of these requests of a tenant, with their prompt tokens, or why there is none for all of them together.
+    /// A place for each of these requests of a tenant, whose ids follow each other, with their prompt tokens; or why there is none for
+    /// all of them together.
     pub(crate) fn enter(
         self: &Arc<Self>,
         tenant: u64,
         requests: &[(RequestId, u64)],
         now: Instant,
     ) -> Result<Vec<Place>, Failure> {
-        if requests.is_empty() {
-            return Ok(Vec::new());
-        }
+        let (Some(&(first, _)), Some(&(last, _))) = (requests.first(), requests.last()) else { return Ok(Vec::new()) };
         let asked = Size { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() };
         let mut state = self.lock();
         let wait = state.pace.wait(state.tokens_before(tenant, asked.tokens), now);
-        let mut victims = Vec::new();
         if let Some(bound) = self.limits.exceeded_by(asked, &state.stats, wait) {
-            let by_wait = matches!(bound, QueueBound::Wait { .. });
-            victims = if by_wait { Vec::new() } else { state.victims(tenant, asked, &self.limits) };
+            let is_too_long = self.limits.wait.is_some_and(|limit| wait > limit);
+            let victims = if is_too_long { Vec::new() } else { state.victims(tenant, asked, &self.limits) };
             if victims.is_empty() {
                 *match bound {
                     QueueBound::Requests { .. } => &mut state.stats.refused_by_requests,
@@ -109,12 +124,7 @@ impl Queue {
                 } += 1;
                 return Err(Failure::QueueFull { bound, retry_after_s: retry_after_s(wait) });
             }
-        }
-        for (victim, its_tenant) in victims {
-            let waiting = state.tenants[&its_tenant].places.len() as u64;
-            state.leave(victim, its_tenant);
-            state.displaced.insert(victim, QueueBound::Share { waiting });
-            state.stats.displaced += 1;
+            victims.into_iter().for_each(|(tenant, first)| state.displace(tenant, first));
         }
         if state.stats.requests == 0 {
             state.pace.begin(now);
@@ -122,21 +132,27 @@ impl Queue {
         state.stats.requests += asked.requests;
         state.stats.tokens += asked.tokens;
         let its = state.tenants.entry(tenant).or_default();
-        its.tokens += asked.tokens;
-        its.places.extend(requests.iter().copied());
+        its.size = its.size.and(asked);
+        its.batches.insert(first, Batch { came: asked.requests, waiting: asked, last });
         drop(state);
-        let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, tenant, tokens };
+        let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, first, tenant, tokens };
         Ok(requests.iter().map(place).collect())
     }
 
     /// Those that have lost their places and not been told so. Each is told of again as long as it holds what was its place.
     pub(crate) fn displaced(&self, now: Instant) -> Vec<(RequestId, Failure)> {
         let state = self.lock();
-        let failure = |bound: &QueueBound| {
-            let wait = state.pace.wait(state.stats.tokens, now);
-            Failure::QueueFull { bound: bound.clone(), retry_after_s: retry_after_s(wait) }
+        let failure = |displaced: &Displaced| {
+            let wait = state.pace.wait(state.tokens_before(displaced.tenant, 0), now);
+            let bound = QueueBound::Share { waiting: displaced.waiting };
+            Failure::QueueFull { bound, retry_after_s: retry_after_s(wait) }
         };
-        state.displaced.iter().map(|(&request, bound)| (request, failure(bound))).collect()
+        state.displaced.iter().map(|(&request, displaced)| (request, failure(displaced))).collect()
+    }
+
+    /// One of these has been told.
+    pub(crate) fn told_displaced(&self) {
+        self.lock().stats.displaced += 1;
     }
 
     pub(crate) fn stats(&self, now: Instant) -> QueueStats {
@@ -161,28 +177,28 @@ impl Size {
     fn and(self, other: Self) -> Self {
         Self { requests: self.requests + other.requests, tokens: self.tokens + other.tokens }
     }
-}
 
-impl Waiting {
-    fn size(&self) -> Size {
-        Size { requests: self.places.len() as u64, tokens: self.tokens }
+    fn without(self, other: Self) -> Self {
+        Self { requests: self.requests - other.requests, tokens: self.tokens - other.tokens }
     }
 }
 
 impl State {
     /// So many tokens are let in before the last one of this tenant that asks for so many, if it has its share.
     fn tokens_before(&self, tenant: u64, asked: u64) -> u64 {
-        let its = self.tenants.get(&tenant).map_or(0, |waiting| waiting.tokens);
+        let its = self.tenants.get(&tenant).map_or(0, |waiting| waiting.size.tokens);
         let others = self.tenants.iter().filter(|&(&other, _)| other != tenant);
-        its + others.map(|(_, waiting)| waiting.tokens.min(its + asked)).sum::<u64>()
+        its + others.map(|(_, waiting)| waiting.size.tokens.min(its + asked)).sum::<u64>()
     }
 
-    /// Who has to leave for `asked` to come in. None: nobody has to, or nobody has more than its share.
-    fn victims(&self, tenant: u64, asked: Size, limits: &QueueLimits) -> Vec<(RequestId, u64)> {
-        let its = self.tenants.get(&tenant).map(Waiting::size).unwrap_or_default().and(asked);
+    /// Who has to leave for `asked` to come in: tenants, and the first ones of their batches. None: nobody has to, or nobody has more
+    /// than its share.
+    fn victims(&self, tenant: u64, asked: Size, limits: &QueueLimits) -> Vec<(u64, RequestId)> {
+        let its = self.tenants.get(&tenant).map(|waiting| waiting.size).unwrap_or_default().and(asked);
         let others = self.tenants.iter().filter(|&(&other, _)| other != tenant);
+        let whole = |(_, batch): &(&RequestId, &Batch)| batch.waiting.requests == batch.came;
         let mut others: Vec<_> =
-            others.map(|(&other, waiting)| (other, waiting.size(), waiting.places.iter().rev())).collect();
+            others.map(|(&other, waiting)| (other, waiting.size, waiting.batches.iter().rev().filter(whole))).collect();
         let (mut stats, mut victims) = (self.stats, Vec::new());
         while let Some(bound) = limits.exceeded_by(asked, &stats, Duration::ZERO) {
             let counted = |size: Size| match bound {
@@ -191,29 +207,52 @@ impl State {
             };
             let most = others.iter_mut().max_by_key(|(_, has, _)| counted(*has));
             let Some((other, has, latest)) = most else { return Vec::new() };
-            let Some((&victim, &tokens)) = latest.next() else { return Vec::new() };
-            *has = Size { requests: has.requests - 1, tokens: has.tokens - tokens };
+            let Some((&first, batch)) = latest.next() else { return Vec::new() };
+            *has = has.without(batch.waiting);
             if counted(*has) < counted(its) {
                 return Vec::new();
             }
-            stats.requests -= 1;
-            stats.tokens -= tokens;
-            victims.push((victim, *other));
+            stats.requests -= batch.waiting.requests;
+            stats.tokens -= batch.waiting.tokens;
+            victims.push((*other, first));
         }
         victims
     }
 
-    /// A place is free. False: it had been taken away.
-    fn leave(&mut self, request: RequestId, tenant: u64) -> bool {
-        let Some(its) = self.tenants.get_mut(&tenant) else { return false };
-        let Some(tokens) = its.places.remove(&request) else { return false };
-        its.tokens -= tokens;
-        if its.places.is_empty() {
+    /// Takes the places of those that came together.
+    fn displace(&mut self, tenant: u64, first: RequestId) {
+        let its = self.tenants.get_mut(&tenant).expect("it has these places");
+        let waiting = its.size.requests;
+        let batch = its.batches.remove(&first).expect("it was seen there");
+        self.left(tenant, batch.waiting);
+        let requests = (first.0..=batch.last.0).map(|request| (RequestId(request), Displaced { tenant, waiting }));
+        self.displaced.extend(requests);
+    }
+
+    /// A place is given back.
+    fn leave(&mut self, place: &Place) {
+        let its = self.tenants.get_mut(&place.tenant).and_then(|its| its.batches.get_mut(&place.first));
+        let Some(batch) = its else {
+            self.displaced.remove(&place.request);
+            return;
+        };
+        let size = Size { requests: 1, tokens: place.tokens };
+        batch.waiting = batch.waiting.without(size);
+        if batch.waiting.requests == 0 {
+            self.tenants.get_mut(&place.tenant).expect("it is there").batches.remove(&place.first);
+        }
+        self.left(place.tenant, size);
+    }
+
+    /// So much of a tenant waits no more.
+    fn left(&mut self, tenant: u64, size: Size) {
+        let its = self.tenants.get_mut(&tenant).expect("it waited");
+        its.size = its.size.without(size);
+        if its.batches.is_empty() {
             self.tenants.remove(&tenant);
         }
-        self.stats.requests -= 1;
-        self.stats.tokens -= tokens;
-        true
+        self.stats.requests -= size.requests;
+        self.stats.tokens -= size.tokens;
     }
 }
 
@@ -258,9 +297,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        if !state.leave(self.request, self.tenant) {
-            state.displaced.remove(&self.request);
-        }
+        state.leave(self);
         if state.stats.requests == 0 {
             state.pace.end();
         }
@@ -390,7 +427,8 @@ mod tests {
         let now = Instant::now();
         for limits in [QueueLimits { requests: 8, ..FREE }, QueueLimits { tokens: Some(80), ..FREE }] {
             let queue = Queue::new(limits);
-            let first = enter(&queue, 1, &[10; 8], now).expect("nobody else is there");
+            let first: Vec<Place> =
+                (0..8).flat_map(|_| enter(&queue, 1, &[10], now).expect("nobody else is there")).collect();
             assert!(enter(&queue, 1, &[10], now).is_err(), "its own are not pushed out by its own");
             let second = enter(&queue, 2, &[10; 3], now).expect("it has its share");
             assert_eq!(displaced(&queue, now), waiting(&first)[5..], "the latest ones");
@@ -403,7 +441,7 @@ mod tests {
             assert!(enter(&queue, 2, &[10], now).is_err() && enter(&queue, 1, &[10], now).is_err());
             let third = enter(&queue, 3, &[10; 2], now).expect("it has its share");
             assert_eq!(queue.stats(now).requests, 8);
-            assert_eq!(queue.stats(now).displaced, 6);
+            assert_eq!(displaced(&queue, now).len(), 6);
             drop((first, second, more, third));
             assert_eq!((displaced(&queue, now), queue.stats(now).requests, queue.stats(now).tokens), (vec![], 0, 0));
             assert!(queue.lock().tenants.is_empty());
@@ -413,10 +451,11 @@ mod tests {
     #[test]
     fn one_that_is_let_in_before_it_hears_that_it_is_displaced_is_not() {
         let (queue, now) = (Queue::new(QueueLimits { requests: 2, ..FREE }), Instant::now());
-        let mut first = enter(&queue, 1, &[10; 2], now).expect("room");
+        let _before = enter(&queue, 1, &[10], now).expect("room");
+        let mut first = enter(&queue, 1, &[10], now).expect("room");
         let _second = enter(&queue, 2, &[10], now).expect("its share");
         assert_eq!(displaced(&queue, now).len(), 1);
-        first.pop().expect("two").admitted(now);
+        first.pop().expect("one").admitted(now);
         assert_eq!((displaced(&queue, now).len(), queue.stats(now).requests), (0, 2));
     }
 
@@ -431,5 +470,37 @@ mod tests {
         assert_eq!(foreseen.as_secs_f64().round(), 4.0, "80 requests, 20 of which are let in a second");
         assert_eq!(enter(&queue, 1, &[100; 10], now).map(|places| places.len()).ok(), Some(10));
         drop((places, more));
+    }
+
+    #[test]
+    fn those_who_came_together_leave_together_and_none_once_one_was_let_in() {
+        let (queue, now) = (Queue::new(QueueLimits { requests: 8, ..FREE }), Instant::now());
+        let mut pair = enter(&queue, 1, &[10; 2], now).expect("room");
+        let six = enter(&queue, 1, &[10; 6], now).expect("room");
+        assert!(enter(&queue, 2, &[10], now).is_ok_and(|places| places.len() == 1), "two stay, and one comes");
+        assert_eq!(displaced(&queue, now), waiting(&six));
+        drop(six);
+        let _five = enter(&queue, 1, &[10; 5], now).expect("room");
+        pair.pop().expect("two").admitted(now);
+        let _one = enter(&queue, 3, &[10; 2], now).expect("there is room");
+        assert_eq!(queue.stats(now).requests, 8);
+        assert!(enter(&queue, 2, &[10; 2], now).is_err(), "it would leave the first one with less");
+        assert!(displaced(&queue, now).is_empty());
+    }
+
+    #[test]
+    fn who_would_wait_for_too_long_pushes_nobody_out() {
+        let begin = Instant::now();
+        let limits = QueueLimits { requests: 40, wait: Some(Duration::from_millis(500)), ..FREE };
+        let queue = Queue::new(limits);
+        let mut places = enter(&queue, 0, &[100; 100], begin).expect("nobody is before them");
+        for turn in 1..=30 {
+            for place in places.drain(..2) {
+                place.admitted(at(begin, turn * 100));
+            }
+        }
+        let now = at(begin, 3_000);
+        assert!(enter(&queue, 1, &[2_000], now).is_err(), "2 s are foreseen for it");
+        assert!(displaced(&queue, now).is_empty());
     }
 }

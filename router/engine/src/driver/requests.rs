@@ -53,6 +53,7 @@ impl Driver {
             if self.journal.contains(request) {
                 self.core.as_mut().expect("a live request has a core").abort(request);
                 self.fail(request, failure);
+                self.shared.queue.told_displaced();
             }
         }
     }
