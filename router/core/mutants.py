@@ -363,8 +363,8 @@ MUTANTS = [
     Mutant(
         "blocks are indexed when planned",
         "epoch.rs",
-        "&running.table, &mut running.indexed, running.committed);",
-        "&running.table, &mut running.indexed, running.planned);",
+        "&running.table, &mut running.indexed, running.committed, running.hidden);",
+        "&running.table, &mut running.indexed, running.planned, running.hidden);",
     ),
     Mutant(
         "salts are ignored",
