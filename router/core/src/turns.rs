@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::epoch::{Epoch, Running};
 use crate::group::Group;
 use crate::lengths::peak;
-use crate::live::LiveRequest;
+use crate::live::{LiveRequest, RequestKey};
 use crate::queue::PATIENCE;
 use crate::{GroupId, SlotId};
 
@@ -60,7 +60,7 @@ impl Core {
         let victims = self.victims(group, candidates, slots, has, request);
         if !victims.is_empty() {
             self.requests.call(due);
-            victims.into_iter().for_each(|slot| self.take_turn_from(group, slot));
+            victims.into_iter().for_each(|slot| self.take_turn_from(group, slot, due));
         }
     }
 
@@ -109,7 +109,7 @@ impl Core {
         growths.len() == 1 || peak(&mut growths, held, &kinds) <= pool.capacity() as u64
     }
 
-    fn take_turn_from(&mut self, group: GroupId, slot: SlotId) {
+    fn take_turn_from(&mut self, group: GroupId, slot: SlotId, due: RequestKey) {
         let Self { requests, groups, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");
         let lost = epoch.lost_by_preempting(slot);
@@ -117,6 +117,7 @@ impl Core {
         let request = requests.get_mut(epoch.served(slot));
         request.turn_ended = Some(now);
         request.account.preempted(lost);
+        requests.get_mut(due).account.preempts(lost);
         epoch.preempt(slot, requests);
         totals.turns_ended += 1;
         totals.preemptions += 1;

@@ -64,6 +64,7 @@ fn who_has_all_slots_gives_one_up_for_one_that_is_due_once_its_turn_is_over() {
     assert_eq!((core.counts().turns_ended, core.counts().preemptions), (1, 1));
     let explained = core.explain(RequestId(1)).expect("it lives");
     assert_eq!(explained.preempted.times, 1);
+    assert_eq!(core.explain(RequestId(4)).expect("it lives").preempted_others, explained.preempted, "what it cost");
     for _ in 0..200 {
         assert_eq!(second(&mut core, &mut now, &mut slots), [2, 4], "both have a slot, at {} s", now / SECOND);
     }
