@@ -1,4 +1,4 @@
-//! Turns of tenants, where answers are so long that all slots are taken for minutes.
+//! Turns of tenants, where answers are so long that all slots, or all memory, are taken for minutes.
 //!
 //! Shares decide who comes next, but not when there is room. So one that runs gives up its slot for one that is due if
 //!   * no group has room for any more, or will have as soon as what is in flight has committed;
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// Those that give up their slots for a request whose tenant has `has` of them: of the tenant with most slots the one whose turn is
-    /// the longest, and so on until there is room. None: there would not be.
+    /// the longest, and so on, as many as it takes. None: there would be no room even without all of them.
     fn victims(
         &self,
         group: GroupId,
@@ -77,16 +77,25 @@ impl Core {
         let mut victims = Vec::new();
         loop {
             candidates.retain(|(_, running)| slots[&running.tenant] > has);
-            let first =
+            let next =
                 candidates.iter().min_by_key(|(slot, running)| (Reverse(slots[&running.tenant]), running.since, *slot));
-            let Some(&(slot, running)) = first else { return Vec::new() };
+            let Some(&(slot, running)) = next else { break };
             *slots.get_mut(&running.tenant).expect("it has this one") -= 1;
             candidates.retain(|&(other, _)| other != slot);
             victims.push(slot);
-            if self.has_room_without(group, &victims, request) {
-                return victims;
-            }
         }
+        if !self.has_room_without(group, &victims, request) {
+            return Vec::new();
+        }
+        // The more leave, the more room there is: halving finds how many have to.
+        let (mut too_few, mut enough) = (0, victims.len());
+        while enough - too_few > 1 {
+            let middle = too_few + (enough - too_few) / 2;
+            let is_enough = self.has_room_without(group, &victims[..middle], request);
+            *(if is_enough { &mut enough } else { &mut too_few }) = middle;
+        }
+        victims.truncate(enough);
+        victims
     }
 
     /// Whether a group has the blocks for a request, and room to grow, once these have given up their slots.
