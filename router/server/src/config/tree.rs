@@ -126,7 +126,8 @@ settings! {
         block_size: Auto<BlockSize> = "auto";
         /// Requests that run at once in each worker; others wait. `auto` is 256, or `token-budget` if that is less.
         max_running: Auto<Count<1, 4096>> = "auto";
-        /// Requests that may wait; more are refused with status 429.
+        /// Requests that may wait; more are refused with status 429. API keys share a full queue: who has fewer places takes the latest
+        /// of who has most.
         max_waiting: Count<1, 1_000_000> = "4096";
         /// Prompt tokens of all requests that wait; more are refused with status 429. A request that finds nobody waiting may always wait.
         /// Not set: as many as `max-waiting` requests have.
