@@ -145,6 +145,17 @@ def sample(
     masks: _Span,
     mask_of: _Span,
 ) -> None: ...
+def score(
+    out_ranks: _Span,
+    out_flags: _Span,
+    out_chosen: _Span,
+    out_top_ids: _Span,
+    out_top_logprobs: _Span,
+    logits: _Span,
+    vocabulary: int,
+    given: _Span,
+    wanted: _Span,
+) -> None: ...
 
 @final
 class FrameBuffer:

@@ -247,3 +247,20 @@ def sample(
         None if counts is None else _span(counts), _span(bias_ids), _span(bias_values), _span(suppressed),
         _span(masks), _span(mask_of),
     )  # fmt: skip
+
+
+def score(
+    out_ranks: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    given: Tensor,
+    wanted: Tensor,
+) -> None:
+    """See `ops.score`."""
+    _native.score(
+        _span(out_ranks), _span(out_flags), _span(out_chosen), _span(out_top_ids), _span(out_top_logprobs),
+        _span(logits), logits.shape[1], _span(given), _span(wanted),
+    )  # fmt: skip

@@ -43,11 +43,13 @@ __all__ = [
     "sample",
     "save_blocks",
     "scale",
+    "score",
     "silu_mul",
     "soft_cap",
 ]
 
 _VERSION = 2
+SCORED_TOGETHER = 16  # rows
 
 
 def numerics_id(dtype: torch.dtype, scheme: Scheme | None) -> str:
@@ -179,3 +181,21 @@ def sample(
     out_chosen.copy_(drawn.chosen)
     out_top_ids.copy_(drawn.top_ids)
     out_top_logprobs.copy_(drawn.top_logprobs)
+
+
+def score(
+    out_ranks: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    given: Tensor,
+    wanted: Tensor,
+) -> None:
+    """See `ops.score`. A few rows at once: float64 copies of them all would take several times the logits' room."""
+    for first in range(0, len(given), SCORED_TOGETHER):
+        rows = slice(first, first + SCORED_TOGETHER)
+        scored = reference.score(logits[rows], given[rows], wanted[rows], out_top_ids.shape[1])
+        for out, values in zip((out_ranks, out_flags, out_chosen, out_top_ids, out_top_logprobs), scored, strict=True):
+            out[rows] = values

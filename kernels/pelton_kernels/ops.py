@@ -51,6 +51,7 @@ __all__ = [
     "sample",
     "save_blocks",
     "scale",
+    "score",
     "set_threads",
     "silu_mul",
     "soft_cap",
@@ -154,6 +155,17 @@ class Kernels(Protocol):
         suppressed: Tensor,
         masks: Tensor,
         mask_of: Tensor,
+    ) -> None: ...
+    def score(
+        self,
+        out_ranks: Tensor,
+        out_flags: Tensor,
+        out_chosen: Tensor,
+        out_top_ids: Tensor,
+        out_top_logprobs: Tensor,
+        logits: Tensor,
+        given: Tensor,
+        wanted: Tensor,
     ) -> None: ...
 
 
@@ -631,4 +643,38 @@ def sample(
     _kernels(device).sample(
         out_tokens, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, params, slots, positions,
         counts, bias_ids, bias_values, suppressed, masks, mask_of,
+    )  # fmt: skip
+
+
+def score(
+    out_ranks: Tensor,
+    out_flags: Tensor,
+    out_chosen: Tensor,
+    out_top_ids: Tensor,
+    out_top_logprobs: Tensor,
+    logits: Tensor,
+    given: Tensor,
+    wanted: Tensor,
+) -> None:
+    """How likely each row's given token was by the raw logits, and which ones were likeliest.
+
+    out_ranks, out_flags: int32 [R]; out_chosen: float32 [R]; out_top_ids, out_top_logprobs: [R, K]; logits: float32 [R, V];
+    given: int32 [R]; wanted: int32 [R], how many of the likeliest are asked for, at most K. A rank is counted from 1, of equals
+    the lower id comes first; what was not asked for is zero, and so is all of a row that is not finite, but for its flag.
+    """
+    expect_dimensions("logits", logits, 2)
+    expect_dimensions("out_top_ids", out_top_ids, 2)
+    (rows, vocabulary), device, top = logits.shape, logits.device, out_top_ids.shape[1]
+    if vocabulary == 0:
+        raise refuse("logits", "empty", "a vocabulary of at least one token")
+    expect("out_ranks", out_ranks, torch.int32, (rows,), device)
+    expect("out_flags", out_flags, torch.int32, (rows,), device)
+    expect("out_chosen", out_chosen, torch.float32, (rows,), device)
+    expect("out_top_ids", out_top_ids, torch.int32, (rows, top), device)
+    expect("out_top_logprobs", out_top_logprobs, torch.float32, (rows, top), device)
+    expect("logits", logits, torch.float32, (rows, vocabulary), device)
+    expect("given", given, torch.int32, (rows,), device)
+    expect("wanted", wanted, torch.int32, (rows,), device)
+    _kernels(device).score(
+        out_ranks, out_flags, out_chosen, out_top_ids, out_top_logprobs, logits, given, wanted
     )  # fmt: skip

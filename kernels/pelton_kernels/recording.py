@@ -314,6 +314,9 @@ class Recorder:
     def sample(self, *_: Any) -> None:
         raise RecordingError("tokens are drawn while the model runs")
 
+    def score(self, *_: Any) -> None:
+        raise RecordingError("tokens are scored while the model runs")
+
     # torch's side.
 
     def heard(self, function: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -225,3 +225,23 @@ def test_philox_gives_the_known_answers() -> None:
     ):
         one = torch.tensor(word)
         assert [int(value) for value in reference.philox4x32((one, one, one, one), (one, one))] == expected
+
+
+@pytest.mark.parametrize(("rows", "vocabulary"), [(1, 1), (3, 63), (17, 1000), (5, 32_001)])
+def test_scores_are_those_of_the_reference(rows: int, vocabulary: int) -> None:
+    logits = (4 * torch.randn(rows, vocabulary)).round(decimals=1)  # some are equal
+    given = torch.randint(0, vocabulary, (rows,), dtype=torch.int32)
+    wanted = torch.randint(0, 6, (rows,), dtype=torch.int32)
+    logits[rows // 2, 0] = torch.inf if rows > 1 else 0.0
+    outs = [
+        poisoned(rows, dtype=torch.int32), poisoned(rows, dtype=torch.int32), poisoned(rows, dtype=torch.float32),
+        poisoned(rows, 5, dtype=torch.int32), poisoned(rows, 5, dtype=torch.float32),
+    ]  # fmt: skip
+    ops.score(*outs, logits, given, wanted)
+    assert all(guards_untouched(out) for out in outs)
+    exact = reference.score(logits, given, wanted, 5)
+    for out, right in zip(outs, exact, strict=True):
+        if out.dtype == torch.int32:
+            assert torch.equal(out, right)
+        else:
+            torch.testing.assert_close(out, right, atol=2e-6, rtol=2e-6)

@@ -42,6 +42,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(soft_cap, module)?)?;
     module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
     module.add_function(wrap_pyfunction!(copy_blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(score, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)
 }
 
@@ -535,4 +536,43 @@ fn sample(
         (out, input)
     };
     py.detach(|| pelton_cpu::sample(&mut cpu(), out, input)).map_err(refused)
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "an op's tensors")]
+fn score(
+    py: Python<'_>,
+    out_ranks: Span,
+    out_flags: Span,
+    out_chosen: Span,
+    out_top_ids: Span,
+    out_top_logprobs: Span,
+    logits: Span,
+    vocabulary: usize,
+    given: Span,
+    wanted: Span,
+) -> PyResult<()> {
+    let named = |name, span| (name, span, 4); // every tensor here has elements of 4 bytes
+    check_apart(
+        &[
+            named("out_ranks", out_ranks),
+            named("out_flags", out_flags),
+            named("out_chosen", out_chosen),
+            named("out_top_ids", out_top_ids),
+            named("out_top_logprobs", out_top_logprobs),
+        ],
+        &[named("logits", logits), named("given", given), named("wanted", wanted)],
+    )?;
+    // SAFETY: see the module's comment; apart by the check above.
+    let (out, input) = unsafe {
+        let out = ScoreOut {
+            ranks: out_ranks.write(),
+            flags: out_flags.write(),
+            chosen: out_chosen.write(),
+            top_ids: out_top_ids.write(),
+            top_logprobs: out_top_logprobs.write(),
+        };
+        (out, ScoreRows { logits: logits.read(), vocabulary, given: given.read(), wanted: wanted.read() })
+    };
+    py.detach(|| pelton_cpu::score(&mut cpu(), out, input)).map_err(refused)
 }

@@ -27,10 +27,11 @@ from pelton_kernels.reference.dense import (
 from pelton_kernels.reference.host import load_blocks, save_blocks
 from pelton_kernels.reference.philox import philox4x32
 from pelton_kernels.reference.rows import embed_segments, pool_rows
-from pelton_kernels.reference.sampling import Sampled, sample
+from pelton_kernels.reference.sampling import Sampled, Scored, sample, score
 
 __all__ = [
     "Sampled",
+    "Scored",
     "activate",
     "add",
     "add_layer_norm",
@@ -54,6 +55,7 @@ __all__ = [
     "sample",
     "save_blocks",
     "scale",
+    "score",
     "silu_mul",
     "soft_cap",
 ]

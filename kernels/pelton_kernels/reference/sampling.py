@@ -89,6 +89,37 @@ def sample(
     )
 
 
+class Scored(NamedTuple):
+    """What `ops.score` writes."""
+
+    ranks: Tensor
+    flags: Tensor
+    chosen: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+def score(logits: Tensor, given: Tensor, wanted: Tensor, top: int) -> Scored:
+    """Shapes as in `ops.score`; `top` is the width of the likeliest tokens' lists."""
+    is_good = logits.isfinite().all(dim=1)
+    at = given.long()[:, None]
+    logprobs = logits.double().log_softmax(dim=1)
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    own = logits.gather(1, at)
+    ranks = 1 + ((logits > own) | ((logits == own) & (ids < at))).sum(dim=1)
+    order = logits.sort(dim=1, descending=True, stable=True).indices[:, :top]
+    order = torch.nn.functional.pad(order, (0, top - order.shape[1]))
+    columns = torch.arange(top, device=logits.device)
+    is_asked = is_good[:, None] & (columns < wanted[:, None]) & (columns < logits.shape[1])
+    return Scored(
+        torch.where(is_good, ranks, 0).int(),
+        torch.where(is_good, 0, admit.NOT_FINITE).int(),
+        torch.where(is_good, logprobs.gather(1, at)[:, 0], 0.0).float(),
+        torch.where(is_asked, order, 0).int(),
+        torch.where(is_asked, logprobs.gather(1, order), 0.0).float(),
+    )
+
+
 def gumbel(words: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
     """-ln(-ln(1 - v)) for every row and token: [R, V], float32.
 

@@ -10,6 +10,7 @@
 mod adjust;
 mod draw;
 mod logprobs;
+mod score;
 mod select;
 
 use pelton_frame::{ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, RESULT_NOT_FINITE};
@@ -20,6 +21,7 @@ use crate::math::filled;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 use adjust::Adjustments;
+pub use score::{ScoreOut, ScoreRows, score};
 
 /// What [`sample`] reads.
 #[derive(Clone, Copy)]
