@@ -223,6 +223,7 @@ fn filled(size: Size) -> Core {
         biases: 1_024,
         suppressed: 1_024,
         history: 32_768,
+        scores: 8,
     };
     let mut core = Core::new(CoreConfig {
         block_size: 32,
@@ -254,6 +255,7 @@ fn request(id: u64, size: Size) -> NewRequest {
         id: RequestId(id),
         prompt: vec![token; size.flow.prompt(waits) as usize].into(),
         generated: Vec::new(),
+        scored: 0,
         goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: size.flow.answer(id, waits), min_tokens: 0, stop_ids: [2].into() },

@@ -24,6 +24,7 @@ CAPACITIES = {
     "saves": 8,
     "loads": 8,
     "pooled_width": 4,
+    "scores": 6,
 }
 EPOCH = 5
 MASK = (1 << 64) - 1

@@ -22,15 +22,27 @@ from pelton.frames import (
     ROW_DRAFTS,
     ROW_FLAGS,
     ROW_KNOWN,
+    ROW_NEXT,
     ROW_OFFSET,
     ROW_POOLS,
     ROW_SAMPLES,
+    ROW_SCORES,
     ROW_SLOT,
     ROW_START,
     Frame,
     Ints,
 )
 from pelton.ragged import Indices, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Tokens of the step that tell how likely the one after them was."""
+
+    at: Indices  # [scores]: their places in the step
+    tokens: Ints  # [scores]: what follows
+    results: Indices  # [scores]: places among the results
+    slots: Ints  # [scores]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class Layout:
     drawn_at: Indices  # [draws]: places of the tokens behind which they are drawn
     drawn_slots: Ints  # [draws]
     drawn_positions: Ints  # [draws]: where the drawn tokens will stand
+    scored: Scored
 
 
 class Batch:
@@ -98,7 +111,8 @@ class Batch:
         drawn, nth = spread(drafts[samples] + 1)  # the nth draw of a row stands before the drafts that follow it
         drawn_rows = samples[drawn]
         drafts_behind = drafts[drawn_rows] - nth.astype(np.int32)
-        drafts_before = np.cumsum(drafts) - drafts
+        scores = rows[:, ROW_SCORES]
+        more_before = np.cumsum(drafts + scores, dtype=np.int64) - drafts  # of other rows, and its own scores
         return Layout(
             ids=ids,
             positions=positions,
@@ -111,8 +125,25 @@ class Batch:
             pending_at=pending_at,
             pending_slots=slots[is_pending].astype(np.int64),
             drawn_rows=drawn_rows,
-            drawn_results=drawn_rows + drafts_before[drawn_rows] + nth,
+            drawn_results=drawn_rows + more_before[drawn_rows] + nth,
             drawn_at=(ends[drawn_rows] - 1 - drafts_behind).astype(np.int64),
             drawn_slots=slots[drawn_rows],
             drawn_positions=reach[drawn_rows] - drafts_behind,
+            scored=_scored(rows, ids, more_before),
         )
+
+
+def _scored(rows: Ints, ids: Ints, more_before: Indices) -> Scored:
+    """A row's last tokens, without the one that it draws behind. All of such a row's tokens are known."""
+    scores, samples = rows[:, ROW_SCORES], rows[:, ROW_FLAGS] & ROW_SAMPLES
+    row, nth = spread(scores)
+    ends = rows[:, ROW_OFFSET] + rows[:, ROW_COUNT]
+    at = (ends - samples - scores)[row] + nth
+    is_last = at + 1 == ends[row]
+    tokens = np.where(is_last, rows[row, ROW_NEXT], np.append(ids, np.int32(0))[at + 1])
+    return Scored(
+        at=at.astype(np.int64),
+        tokens=tokens.astype(np.int32),
+        results=(row + (more_before - scores)[row] + nth).astype(np.int64),
+        slots=np.ascontiguousarray(rows[row, ROW_SLOT]),
+    )

@@ -17,12 +17,14 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 # Columns of an Admit record. The sampling kernel reads the others.
-ADMIT_SLOT, ADMIT_FLAGS, ADMIT_PROMPT_LEN = 0, 1, 12
+ADMIT_SLOT, ADMIT_FLAGS, ADMIT_PROMPT_LEN, ADMIT_SCORE_TOP = 0, 1, 12, 20
 BIAS_OFFSET, BIAS_COUNT, SUPPRESS_OFFSET, SUPPRESS_COUNT, HISTORY_OFFSET, HISTORY_COUNT = 14, 15, 16, 17, 18, 19
 ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
-ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET, ROW_DRAFTS = range(8)
+ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET, ROW_DRAFTS, ROW_SCORES, ROW_NEXT = (
+    range(10)
+)
 ROW_SAMPLES, ROW_MASKED, ROW_POOLS = 1, 2, 4  # of ROW_FLAGS
 NOT_FINITE, UNSAMPLED = 1, 2  # of a result's flags
 
@@ -83,17 +85,17 @@ class Frame:
     saves: Ints  # [saves, 2]: block, host block
     loads: Ints  # [loads, 2]: host block, block
     copies: Ints  # [copies, 4]: from, to, tokens, zero
-    rows: Ints  # [rows, 8]
+    rows: Ints  # [rows, 10]
     tokens: Ints  # [tokens]
     results: Results
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What rows drew or pooled: a place for each row, and one more for each of its drafts. Those of rows that do not sample are
-    zero; vectors of rows that do not pool mean nothing."""
+    """What rows drew, scored or pooled: a place for each row, and one more for each of its drafts and, before these, its scores.
+    Those of rows that do not sample are zero; vectors of rows that do not pool mean nothing."""
 
-    sampled: Ints  # [draws]
+    sampled: Ints  # [draws]; of what was scored the rank
     flags: Ints  # [draws]
     chosen_logprob: Floats  # [draws]
     top_ids: Ints  # [draws, top_logprobs]

@@ -15,7 +15,8 @@ from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.masks import row_masks
 from pelton.models.pooled import PooledModel
-from pelton.sampler import Sampler
+from pelton.ragged import Indices
+from pelton.sampler import Drawn, Sampler
 from pelton.step import Step
 from pelton.transfer import Array, transfer_for
 
@@ -85,6 +86,9 @@ class Runner:
             drawn_at,
             drawn_slots,
             drawn_positions,
+            scored_at,
+            scored_tokens,
+            scored_slots,
         ) = self._transfer.up(
             [
                 at.ids,
@@ -98,6 +102,9 @@ class Runner:
                 at.drawn_at,
                 at.drawn_slots,
                 at.drawn_positions,
+                at.scored.at,
+                at.scored.tokens,
+                at.scored.slots,
             ]
         )
         step_of_rows = Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv)
@@ -110,15 +117,20 @@ class Runner:
             self._write_vectors(results, at, self._model.vectors(step_of_rows, drawn_at.int()))
             return
         ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
-        logits = self._model.logits(step_of_rows, drawn_at)
-        if len(at.drawn_rows) == 0:
+        draws = len(at.drawn_rows)
+        logits = self._model.logits(step_of_rows, torch.cat([drawn_at, scored_at]))
+        if len(at.scored.at):
+            self._write(whole, at.scored.results, self._sampler.score(logits[draws:], scored_tokens, scored_slots))
+        if draws == 0:
             return
         masks = row_masks(self._masks, step, frame.rows[at.drawn_rows])
-        drawn = self._sampler.draw(logits, drawn_slots, drawn_positions, masks)
+        drawn = self._sampler.draw(logits[:draws], drawn_slots, drawn_positions, masks)
+        self._write(whole, at.drawn_results, drawn)
+
+    def _write(self, results: tuple[Array, ...], places: Indices, drawn: Drawn) -> None:
         parts = (drawn.tokens, drawn.flags, drawn.chosen_logprob, drawn.top_ids, drawn.top_logprobs)
-        region: Array
-        for region, values in zip(whole, self._transfer.down(parts), strict=True):
-            region[at.drawn_results] = values
+        for region, values in zip(results, self._transfer.down(parts), strict=True):
+            region[places] = values
 
     def _write_vectors(self, results: Results, at: Layout, vectors: torch.Tensor) -> None:
         (values,) = self._transfer.down([vectors])

@@ -17,6 +17,7 @@ from torch import Tensor
 from pelton.frames import (
     ADMIT_FLAGS,
     ADMIT_PROMPT_LEN,
+    ADMIT_SCORE_TOP,
     ADMIT_SLOT,
     ADMIT_WORDS,
     BIAS_COUNT,
@@ -39,7 +40,7 @@ IN_PROMPT = -(1 << 31)  # top bit of a count; the others count occurrences in th
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What rows drew, in the order in which they were asked for."""
+    """What rows drew, in the order in which they were asked for. Of those that were scored the ranks stand in `tokens`."""
 
     tokens: Tensor  # [rows] int32
     flags: Tensor  # [rows] int32
@@ -84,14 +85,7 @@ class Sampler:
     def draw(self, logits: Tensor, slots: Tensor, positions: Tensor, masks: RowMasks | None = None) -> Drawn:
         """Draws a token for each row of `logits` [rows, vocab], and remembers it as its slot's latest. A row whose mask is
         missing comes back without a token, and nothing of it is remembered."""
-        rows, device = logits.shape[0], logits.device
-        drawn = Drawn(
-            tokens=torch.empty(rows, dtype=torch.int32, device=device),
-            flags=torch.empty(rows, dtype=torch.int32, device=device),
-            chosen_logprob=torch.zeros(rows, dtype=torch.float32, device=device),
-            top_ids=torch.zeros(rows, self._top_logprobs, dtype=torch.int32, device=device),
-            top_logprobs=torch.zeros(rows, self._top_logprobs, dtype=torch.float32, device=device),
-        )
+        drawn = self._room(logits)
         words = mask_of = is_missing = None
         if masks is not None and len(masks.masks):
             words, mask_of = self._transfer.up([masks.masks, masks.mask_of])
@@ -127,6 +121,31 @@ class Sampler:
                 counted = counted.masked_fill(is_missing, 0)
             self._counts.index_put_((slots.long(), drawn.tokens.long()), counted, accumulate=True)
         return drawn
+
+    def score(self, logits: Tensor, tokens: Tensor, slots: Tensor) -> Drawn:
+        """How likely each of these tokens was by its row of `logits` [rows, vocab]. Nothing is drawn."""
+        scored = self._room(logits)
+        ops.score(
+            scored.tokens,
+            scored.flags,
+            scored.chosen_logprob,
+            scored.top_ids,
+            scored.top_logprobs,
+            logits,
+            tokens,
+            self._params[slots.long(), ADMIT_SCORE_TOP].contiguous(),
+        )
+        return scored
+
+    def _room(self, logits: Tensor) -> Drawn:
+        rows, device = logits.shape[0], logits.device
+        return Drawn(
+            tokens=torch.empty(rows, dtype=torch.int32, device=device),
+            flags=torch.empty(rows, dtype=torch.int32, device=device),
+            chosen_logprob=torch.zeros(rows, dtype=torch.float32, device=device),
+            top_ids=torch.zeros(rows, self._top_logprobs, dtype=torch.int32, device=device),
+            top_logprobs=torch.zeros(rows, self._top_logprobs, dtype=torch.float32, device=device),
+        )
 
     def _admit_biases(self, frame: Frame) -> None:
         slots, within, source = _entries(frame.admits, BIAS_OFFSET, BIAS_COUNT)

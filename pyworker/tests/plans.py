@@ -21,6 +21,7 @@ CAPACITIES = {
     "saves": 8,
     "loads": 8,
     "pooled_width": 4,
+    "scores": 6,
 }
 
 
@@ -39,6 +40,7 @@ class Admit:
     frequency: float = 0.0
     seed: int = 0
     logprobs: int | None = None
+    score_top: int = 0
     suppress_until: int = 0
     suppressed: list[int] = field(default_factory=list)
     biases: dict[int, float] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class Row:
     samples: bool
     drafts: int = 0  # the last of these tokens
     pools: bool = False
+    scores: int = 0
+    next: int = 0
 
 
 @dataclass
@@ -111,7 +115,7 @@ class Plan:
             len(tokens),
         ]
         head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
-        draws = len(self.rows) + sum(row.drafts for row in self.rows)
+        draws = len(self.rows) + sum(row.drafts + row.scores for row in self.rows)
         tail = [int(self.has_top), len(self.saves), len(self.loads), draws]
         checksum = checksum_of(_words([*head, 0, 0, *tail]), *body.values())
         return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, *tail]), **body}
@@ -143,7 +147,8 @@ class Plan:
                 len(a.suppressed),
                 len(history),
                 len(a.history) if a.has_penalties else 0,
-                *[0] * 4,
+                a.score_top,
+                *[0] * 3,
             )
             biases += b"".join(struct.pack("<If", *entry) for entry in a.biases.items())
             suppressed += a.suppressed
@@ -155,7 +160,7 @@ class Plan:
         tokens: list[int] = []
         for row in self.rows:
             flags = int(row.samples) | (4 if row.pools else 0)
-            offsets = [len(tokens), flags, flat, row.drafts]
+            offsets = [len(tokens), flags, flat, row.drafts, row.scores, row.next]
             records += _words([row.slot, row.start, row.count, len(row.known), *offsets])
             tokens += row.known
             flat += row.count

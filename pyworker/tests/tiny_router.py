@@ -35,6 +35,8 @@ class Request:
     planned: int = 0  # tokens drawn or to be drawn by steps in flight
     drafts: list[int] = field(default_factory=list)  # in flight
     accepted: int = 0
+    is_scored: bool = False
+    scores: list[tuple[int, float, list[tuple[int, float]]]] = field(default_factory=list)  # rank, ...
 
     @property
     def known(self) -> list[int]:
@@ -112,6 +114,7 @@ class TinyRouter:
             request.rules.prompt_len = len(request.prompt)
             request.rules.history = request.known
             request.planned = len(request.output)
+        self._by_slot = dict(enumerate(requests))
         waiting, running = deque(requests), list[Request]()
         in_flight: deque[tuple[Plan, list[Request]]] = deque()
         while waiting or in_flight or any(not request.is_planned_out for request in running):
@@ -134,7 +137,7 @@ class TinyRouter:
         if waiting:  # one at a time, so that prompts meet requests that decode already
             running.append(waiting.popleft())
             plan.admits.append(running[-1].rules)
-        left = CAPACITIES["tokens"]
+        left, scores_left = CAPACITIES["tokens"], CAPACITIES["scores"]
         for request in self._random.sample(running, len(running)):
             total = len(request.prompt) + request.planned  # known, or known to the device
             count = min(total - request.computed, left, self._chunk or left)
@@ -145,6 +148,11 @@ class TinyRouter:
                 continue  # they stand behind what is known
             if self._chunk is None:
                 count = self._random.randint(1, count)
+            last = len(request.prompt) - 1 if request.is_scored else 0  # it is followed by no prompt token
+            if min(request.computed + count, last) - request.computed > scores_left:
+                count = scores_left
+            if count == 0:
+                continue
             self._give_blocks(plan, request, request.computed + count)
             known = request.known[request.computed : request.computed + count]
             samples = request.computed + count == total
@@ -155,13 +163,16 @@ class TinyRouter:
                 self._give_blocks(plan, request, request.computed + count + len(request.drafts))
             drafts = len(request.drafts)
             row = Row(request.rules.slot, request.computed, count + drafts, known + request.drafts, samples, drafts)
+            row.scores = max(0, min(request.computed + count, last) - request.computed)
+            row.next = 0 if samples or not row.scores else request.prompt[request.computed + count]
+            scores_left -= row.scores
             plan.rows.append(row)
             request.computed += row.count
             left -= row.count
             if samples:
                 request.planned += 1 + drafts
                 sampled.append(request)
-        plan.has_top = any(request.rules.logprobs for request in running)
+        plan.has_top = any(request.rules.logprobs or request.rules.score_top for request in running)
         if not plan.rows:
             self._step -= 1
         return plan, sampled
@@ -183,6 +194,12 @@ class TinyRouter:
         results, at = self._worker.compute(), iter(sampled)
         first = 0  # of a row's results
         for row in plan.rows:
+            for number in range(first, first + row.scores):
+                top = zip(results.top_ids[number].tolist(), results.top_logprobs[number].tolist(), strict=True)
+                chosen = float(results.chosen_logprob[number])
+                self._by_slot[row.slot].scores.append((int(results.sampled[number]), chosen, list(top)))
+                assert results.flags[number] == 0
+            first += row.scores
             if row.samples:
                 request = next(at)
                 drafts, request.drafts = request.drafts, []

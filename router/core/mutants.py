@@ -386,9 +386,33 @@ MUTANTS = [
     ),
     Mutant(
         "all of a prompt may be a hit",
-        "blocks/find.rs",
-        "let usable = &request.tokens[..request.tokens.len() - 1];",
-        "let usable = &request.tokens[..];",
+        "live.rs",
+        "if is_scored { self.tokens.len() - 1 } else { self.scored as usize }",
+        "if is_scored { self.tokens.len() } else { self.scored as usize }",
+    ),
+    Mutant(
+        "a prompt that is to be scored is taken from the cache",
+        "live.rs",
+        "if is_scored { self.tokens.len() - 1 } else { self.scored as usize }",
+        "self.tokens.len() - usize::from(is_scored || self.scored <= self.prompt_len)",
+    ),
+    Mutant(
+        "what was scored before a preemption is told again",
+        "commit.rs",
+        "request.scored += row.scores;",
+        "request.scored = row.scores;",
+    ),
+    Mutant(
+        "a row scores what was told before",
+        "live.rs",
+        "saturating_sub(start.max(self.scored))",
+        "saturating_sub(start)",
+    ),
+    Mutant(
+        "more is scored than a step holds",
+        "live.rs",
+        "if excess == 0 { most } else",
+        "if excess <= 1 { most } else",
     ),
     Mutant(
         "prompts are never cut to the target",

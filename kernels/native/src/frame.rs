@@ -244,7 +244,7 @@ pub(crate) fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
 
 /// Every field by name, and no other.
 fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "frames",
         "slots",
         "tokens",
@@ -257,6 +257,7 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         "saves",
         "loads",
         "pooled_width",
+        "scores",
     ];
     let mut values = [0; NAMES.len()];
     for (value, name) in values.iter_mut().zip(NAMES) {
@@ -265,8 +266,21 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
     if dict.len() != NAMES.len() {
         return Err(PyValueError::new_err(format!("capacities are {NAMES:?}, and {} keys were given", dict.len())));
     }
-    let [frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads, pooled_width] =
-        values;
+    let [
+        frames,
+        slots,
+        tokens,
+        appends,
+        copies,
+        biases,
+        suppressed,
+        history,
+        top_logprobs,
+        saves,
+        loads,
+        pooled_width,
+        scores,
+    ] = values;
     Ok(Capacities {
         frames,
         slots,
@@ -280,6 +294,7 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         saves,
         loads,
         pooled_width,
+        scores,
     })
 }
 

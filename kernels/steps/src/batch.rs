@@ -6,7 +6,7 @@
 //! A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last.
 
 use pelton_cpu::program::StepRows;
-use pelton_frame::{Append, PlanView, ROW_POOLS, ROW_SAMPLES};
+use pelton_frame::{Append, PlanView, ROW_POOLS, ROW_SAMPLES, Row};
 
 /// A plan that its blocks do not carry: the router's bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +64,12 @@ pub(crate) struct Arrays {
     pub(crate) drawn_slots: Vec<i32>,
     /// Where the drawn token will stand.
     pub(crate) drawn_positions: Vec<i32>,
+    /// What is scored: the tokens that follow. In `drawn_at` their places come behind those of all draws.
+    pub(crate) scored_tokens: Vec<i32>,
+    /// Their places among the results.
+    pub(crate) scored_results: Vec<usize>,
+    /// Their slots.
+    pub(crate) scored_slots: Vec<i32>,
 }
 
 impl Arrays {
@@ -79,6 +85,22 @@ impl Arrays {
         }
     }
 
+    /// What rows score, behind what they draw: their last tokens, without the one that they draw behind.
+    fn lay_out_scores(&mut self, rows: &[Row]) {
+        let mut results = 0;
+        for row in rows {
+            let end = row.row_offset + row.count - (row.flags & ROW_SAMPLES);
+            for at in end - row.scores..end {
+                let is_followed = at + 1 < row.row_offset + row.count;
+                self.drawn_at.push(at as i32);
+                self.scored_tokens.push(if is_followed { self.ids[at as usize + 1] } else { row.next as i32 });
+                self.scored_results.push((results + at + row.scores - end) as usize);
+                self.scored_slots.push(row.slot as i32);
+            }
+            results += 1 + row.drafts + row.scores;
+        }
+    }
+
     fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
@@ -91,6 +113,9 @@ impl Arrays {
         self.drawn_results.clear();
         self.drawn_slots.clear();
         self.drawn_positions.clear();
+        self.scored_tokens.clear();
+        self.scored_results.clear();
+        self.scored_slots.clear();
     }
 }
 
@@ -162,13 +187,14 @@ impl Batch {
                 for before_end in (0..=row.drafts as usize).rev() {
                     into.drawn_at.push((into.ids.len() - 1 - before_end) as i32);
                     into.drawn_rows.push(number);
-                    into.drawn_results.push(results + row.drafts as usize - before_end);
+                    into.drawn_results.push(results + (row.scores + row.drafts) as usize - before_end);
                     into.drawn_slots.push(slot as i32);
                     into.drawn_positions.push((end - before_end) as i32);
                 }
             }
-            results += 1 + row.drafts as usize;
+            results += 1 + (row.drafts + row.scores) as usize;
         }
+        into.lay_out_scores(plan.rows);
         Ok(())
     }
 }
@@ -188,7 +214,7 @@ mod tests {
     }
 
     fn row(slot: u32, start: u32, count: u32, known: u32, token_offset: u32, samples: bool) -> Row {
-        Row { slot, start, count, known, token_offset, flags: u32::from(samples), row_offset: 0, drafts: 0 }
+        Row { slot, start, count, known, token_offset, flags: u32::from(samples), row_offset: 0, ..Row::default() }
     }
 
     fn admits(slots: &[u32]) -> Vec<Admit> {
@@ -261,6 +287,29 @@ mod tests {
         assert_eq!((&arrays.drawn_at[..], &arrays.drawn_rows[..]), (&[2, 3, 4, 5][..], &[1, 1, 1, 2][..]));
         assert_eq!((&arrays.drawn_slots[..], &arrays.drawn_positions[..]), (&[4, 4, 4, 0][..], &[6, 7, 8, 4][..]));
         assert_eq!(arrays.drawn_results, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn scored_tokens_come_behind_all_draws_each_with_the_one_that_follows_it() {
+        let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
+        let rows = [
+            Row { scores: 2, next: 13, ..row(1, 0, 3, 3, 0, false) }, // a prompt goes on with 13
+            Row { scores: 1, row_offset: 3, ..row(4, 5, 2, 2, 3, true) }, // and one ends
+            Row { row_offset: 5, ..row(0, 3, 1, 1, 5, true) },
+        ];
+        let plan = PlanView {
+            admits: &admits(&[0, 1, 4]),
+            appends: &appends(&[(1, 1), (4, 2), (4, 3), (0, 5)]),
+            rows: &rows,
+            tokens: &[10, 11, 12, 20, 21, 30],
+            ..PlanView::default()
+        };
+        batch.apply(&plan).unwrap();
+        batch.lay_out(&plan, &[0; 8], &mut arrays).unwrap();
+        assert_eq!((&arrays.drawn_results[..], &arrays.drawn_slots[..]), (&[4, 5][..], &[4, 0][..]));
+        assert_eq!(arrays.drawn_at, [4, 5, 1, 2, 3]);
+        assert_eq!((&arrays.scored_tokens[..], &arrays.scored_slots[..]), (&[12, 13, 21][..], &[1, 1, 4][..]));
+        assert_eq!(arrays.scored_results, [0, 1, 3]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Tables grow to the largest request so far; the counts that penalties need are made when the first request with penalties
 //! is admitted.
 
-use pelton_cpu::{Cpu, Refusal, SampleOut, SampleRows, sample};
+use pelton_cpu::{Cpu, Refusal, SampleOut, SampleRows, ScoreOut, ScoreRows, sample, score};
 use pelton_frame::{ADMIT_PENALTIES, Admit, MaskState, PlanView, RESULT_UNSAMPLED, ROW_MASKED};
 
 use crate::step::TakeMasks;
@@ -19,6 +19,7 @@ pub(crate) struct Rules {
     suppressed: Table<i32>,
     counts: Option<Vec<u32>>, // [slots, vocabulary]
     latest: Vec<i32>,
+    wanted: Vec<i32>, // by scored row
 }
 
 /// In `RowMasks::of`: the row has none.
@@ -67,7 +68,7 @@ pub(crate) struct DrawnRows<'a> {
     pub(crate) masks: &'a RowMasks,
 }
 
-/// What rows drew, in the order in which they were asked for.
+/// What rows drew, in the order in which they were asked for. Of those that were scored the ranks stand in `tokens`.
 #[derive(Default)]
 pub(crate) struct Drawn {
     pub(crate) tokens: Vec<i32>,
@@ -104,12 +105,18 @@ impl Rules {
             suppressed: Table::new(slots),
             counts: None,
             latest: vec![0; slots],
+            wanted: Vec::new(),
         }
     }
 
     /// What each slot drew last.
     pub(crate) fn latest(&self) -> &[i32] {
         &self.latest
+    }
+
+    /// How many tokens there are.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.vocabulary
     }
 
     /// Takes in the rules of all requests that enter a slot.
@@ -138,6 +145,30 @@ impl Rules {
             prompt.iter().for_each(|&id| counts[id as usize] = IN_PROMPT);
             output.iter().for_each(|&id| counts[id as usize] += 1);
         }
+    }
+
+    /// Tells how likely each of `tokens` was by its row of `logits`. Nothing is drawn, and no rule of the slots counts but how many
+    /// of the likeliest are reported.
+    pub(crate) fn score(
+        &mut self,
+        cpu: &mut Cpu,
+        logits: &[f32],
+        tokens: &[i32],
+        slots: &[i32],
+        top: usize,
+        scored: &mut Drawn,
+    ) -> Result<(), Refusal> {
+        scored.resize(tokens.len(), top);
+        self.wanted.clear();
+        self.wanted.extend(slots.iter().map(|&slot| self.params[slot as usize].score_top as i32));
+        let out = ScoreOut {
+            ranks: &mut scored.tokens,
+            flags: &mut scored.flags,
+            chosen: &mut scored.chosen,
+            top_ids: &mut scored.top_ids,
+            top_logprobs: &mut scored.top_logprobs,
+        };
+        score(cpu, out, ScoreRows { logits, vocabulary: self.vocabulary, given: tokens, wanted: &self.wanted })
     }
 
     /// Draws a token for each row of `logits`, and remembers it as its slot's latest. Of a slot with drafts nobody asks for that:

@@ -52,16 +52,17 @@ pub struct Steps {
     pooled_width: usize,
     arrays: Arrays,
     drawn: Drawn,
+    scored: Drawn,
     masks: RowMasks,
     lists: [Vec<i32>; 3], // columns of the plan's moves
     results: RowResults,
 }
 
-/// By row of the step, with one more place for each of its drafts; zero where a row does not draw. As words, floats by their
-/// bits.
+/// By row of the step, with one more place for each of its drafts and, before these, its scores; zero where a row does not draw.
+/// As words, floats by their bits.
 #[derive(Default)]
 pub struct RowResults {
-    /// The tokens drawn.
+    /// The tokens drawn, and the ranks of those that were scored.
     pub sampled: Vec<u32>,
     /// `RESULT_*`.
     pub flags: Vec<u32>,
@@ -85,6 +86,7 @@ impl Steps {
             pooled_width: sizes.pooled_width,
             arrays: Arrays::default(),
             drawn: Drawn::default(),
+            scored: Drawn::default(),
             masks: RowMasks::default(),
             lists: Default::default(),
             results: RowResults::default(),
@@ -116,12 +118,19 @@ impl Steps {
         program.run(cpu, &self.arrays.rows(), call_backs)?;
         if self.pooled_width > 0 {
             self.results.pool(&self.arrays.drawn_results, program.logits(), self.pooled_width);
-        } else if !self.arrays.drawn_rows.is_empty() {
-            let Arrays { drawn_slots, drawn_positions, .. } = &self.arrays;
-            let (top, logits) = (self.top_logprobs, program.logits());
+            return Ok(&self.results);
+        }
+        let Arrays { drawn_slots, drawn_positions, scored_tokens, scored_slots, .. } = &self.arrays;
+        let (top, logits) = (self.top_logprobs, program.logits());
+        let (drawn, scored) = logits.split_at(logits.len() - scored_tokens.len() * self.rules.vocabulary());
+        if !scored_tokens.is_empty() {
+            self.rules.score(cpu, scored, scored_tokens, scored_slots, top, &mut self.scored)?;
+            self.results.scatter(&self.arrays.scored_results, &self.scored, top);
+        }
+        if !drawn_slots.is_empty() {
             self.masks.take(plan, &self.arrays.drawn_rows, masks);
             let rows = DrawnRows { slots: drawn_slots, positions: drawn_positions, masks: &self.masks };
-            self.rules.draw(cpu, logits, rows, top, &mut self.drawn)?;
+            self.rules.draw(cpu, drawn, rows, top, &mut self.drawn)?;
             self.results.scatter(&self.arrays.drawn_results, &self.drawn, top);
         }
         Ok(&self.results)

@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         history: 1 << 20,
         top_logprobs: 20,
         pooled_width: 0,
+        scores: 4,
         saves: 4,
         loads: 4,
     })?;
@@ -88,5 +89,7 @@ fn decoding(slot: u32, step: u64) -> Row {
         flags: ROW_SAMPLES,
         row_offset: slot,
         drafts: 0,
+        scores: 0,
+        next: 0,
     }
 }

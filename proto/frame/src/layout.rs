@@ -41,11 +41,13 @@ pub struct Capacities {
     pub loads: u32,
     /// Dimensions of a pooled vector; 0: the model draws tokens and pools nothing.
     pub pooled_width: u32,
+    /// Prompt tokens whose log-probabilities one step can tell, beside what it draws: bounds the logits that it makes.
+    pub scores: u32,
 }
 
 impl Capacities {
     /// In the order of the preamble and of the wire.
-    pub(crate) const fn words(&self) -> [u32; 12] {
+    pub(crate) const fn words(&self) -> [u32; 13] {
         [
             self.frames,
             self.slots,
@@ -59,6 +61,7 @@ impl Capacities {
             self.saves,
             self.loads,
             self.pooled_width,
+            self.scores,
         ]
     }
 }
@@ -93,11 +96,11 @@ pub enum Region {
     Tokens,
     /// `ResultHeader`: the result part begins.
     ResultHeader,
-    /// The tokens drawn, row by row: see `ResultHeader::draws`.
+    /// The tokens drawn, or the ranks of those that were scored, row by row: see `ResultHeader::draws`.
     Sampled,
     /// `RESULT_*` of each.
     Flags,
-    /// Log-probability of the drawn token (f32).
+    /// Log-probability of the drawn token, or of the one that was scored (f32).
     ChosenLogprob,
     /// Likeliest tokens in the place of each.
     TopIds,
@@ -205,8 +208,10 @@ impl Layout {
             saves,
             loads,
             pooled_width,
+            scores,
             ..
         } = capacities;
+        let results = slots + scores;
         let shape = |region| match region {
             Region::Header => (FrameHeader::WORDS, 1),
             Region::Drops => (1, slots),
@@ -221,9 +226,9 @@ impl Layout {
             Region::Rows => (Row::WORDS, slots),
             Region::Tokens => (1, tokens),
             Region::ResultHeader => (ResultHeader::WORDS, 1),
-            Region::Sampled | Region::Flags | Region::ChosenLogprob => (1, slots),
-            Region::TopIds | Region::TopLogprobs => (top_logprobs as usize, slots),
-            Region::Pooled => (pooled_width as usize, slots),
+            Region::Sampled | Region::Flags | Region::ChosenLogprob => (1, results),
+            Region::TopIds | Region::TopLogprobs => (top_logprobs as usize, results),
+            Region::Pooled => (pooled_width as usize, results),
         };
         let mut end = 0;
         let places = Region::ALL.map(|region| {
@@ -283,7 +288,7 @@ impl Layout {
 fn check(capacities: &Capacities) -> Result<(), LayoutError> {
     // Two frames at least, since one step is queued while another runs. The upper bounds are far above any real step;
     // they keep sums of sizes from overflowing, whatever a peer claims.
-    let bounds: [(&'static str, u32, u32); 12] = [
+    let bounds: [(&'static str, u32, u32); 13] = [
         ("frames", 2, 64),
         ("slots", 1, 1 << 16),
         ("tokens", 1, 1 << 20),
@@ -296,6 +301,7 @@ fn check(capacities: &Capacities) -> Result<(), LayoutError> {
         ("saves", 0, 1 << 20),
         ("loads", 0, 1 << 20),
         ("pooled_width", 0, 1 << 16),
+        ("scores", 0, 1 << 20),
     ];
     for ((name, least, most), got) in bounds.into_iter().zip(capacities.words()) {
         if !(least..=most).contains(&got) {
@@ -324,6 +330,7 @@ pub(crate) mod tests {
             saves: 4,
             loads: 4,
             pooled_width: 5,
+            scores: 6,
         }
     }
 
@@ -331,11 +338,11 @@ pub(crate) mod tests {
         fn any_capacities()(
             frames in 2..9u32, slots in 1..3000u32, tokens in 1..20_000u32, appends in 0..5000u32, copies in 0..500u32,
             biases in 0..3000u32, suppressed in 0..3000u32, history in 0..300_000u32, top_logprobs in 0..21u32,
-            saves in 0..500u32, loads in 0..500u32, pooled_width in 0..1025u32,
+            saves in 0..500u32, loads in 0..500u32, pooled_width in 0..1025u32, scores in 0..500u32,
         ) -> Capacities {
             Capacities {
                 frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads,
-                pooled_width,
+                pooled_width, scores,
             }
         }
     }

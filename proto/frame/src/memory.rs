@@ -204,6 +204,7 @@ impl Memory {
             saves,
             loads,
             pooled_width,
+            scores,
         } = *self.layout.capacities();
         let (records_checksum_lo, records_checksum_hi) = halves(RECORDS_CHECKSUM);
         let (layout_checksum_lo, layout_checksum_hi) = halves(self.layout.checksum());
@@ -227,6 +228,7 @@ impl Memory {
             saves,
             loads,
             pooled_width,
+            scores,
         };
         let words: [u32; Preamble::WORDS] = bytemuck::cast(preamble);
         for (to, from) in self.mapping.words().iter().zip(words) {
@@ -253,6 +255,7 @@ fn check(preamble: &Preamble) -> Result<Layout, MemoryError> {
         saves: preamble.saves,
         loads: preamble.loads,
         pooled_width: preamble.pooled_width,
+        scores: preamble.scores,
     })?;
     let claimed = whole(preamble.layout_checksum_lo, preamble.layout_checksum_hi);
     same("layout checksum", claimed, layout.checksum())?;

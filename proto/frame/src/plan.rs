@@ -136,9 +136,9 @@ impl<'a> PlanView<'a> {
         header
     }
 
-    /// Records of each region of the result. Of a checked plan at most the slots.
+    /// Records of each region of the result. Of a checked plan at most the slots and the scores.
     pub fn draws(&self) -> u32 {
-        self.rows.iter().map(|row| 1 + row.drafts).sum()
+        self.rows.iter().map(|row| 1 + row.drafts + row.scores).sum()
     }
 
     /// Whether some row gives a vector: then the result carries them.
@@ -199,6 +199,7 @@ impl<'a> PlanView<'a> {
             (at.region, at.index) = (Region::Admits, index);
             at.vacant("slot", admit.slot, &mut taken)?;
             at.within("top_logprobs", admit.top_logprobs, &(0..=layout.capacities().top_logprobs))?;
+            at.within("score_top", admit.score_top, &(0..=layout.capacities().top_logprobs))?;
             at.part("bias_offset + bias_count", admit.bias_offset, admit.bias_count, self.biases.len())?;
             at.part(
                 "suppress_offset + suppress_count",
@@ -219,7 +220,7 @@ impl<'a> PlanView<'a> {
     fn check_rows(&self, at: &mut Cursor, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         let capacities = layout.capacities();
         let mut taken = vec![false; capacities.slots as usize];
-        let (mut tokens, mut flat, mut drafts) = (0, 0, 0);
+        let (mut tokens, mut flat, mut drafts, mut scores) = (0, 0, 0, 0);
         for (index, row) in self.rows.iter().enumerate() {
             (at.region, at.index) = (Region::Rows, index);
             at.vacant("slot", row.slot, &mut taken)?;
@@ -230,6 +231,8 @@ impl<'a> PlanView<'a> {
             let left = capacities.slots.saturating_sub(drafts + self.rows.len() as u32);
             at.within("drafts", row.drafts, &(0..=drafts_max.min(left)))?;
             drafts += row.drafts;
+            at.scores(row, capacities.scores - scores, bounds)?;
+            scores += row.scores;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
             at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED | ROW_POOLS))?;
@@ -305,6 +308,17 @@ impl Cursor {
             return Err(self.error(field, slot.into(), "each slot once".to_owned()));
         }
         Ok(())
+    }
+
+    fn scores(&self, row: &Row, left: u32, bounds: &Bounds) -> Result<(), FrameError> {
+        let samples = row.flags & ROW_SAMPLES;
+        let most = match () {
+            () if row.flags & ROW_POOLS != 0 || row.drafts > 0 || row.known != row.count => 0,
+            () => (row.count - samples).min(left),
+        };
+        self.within("scores", row.scores, &(0..=most))?;
+        let is_followed = row.scores > 0 && samples == 0;
+        self.within("next", row.next, &if is_followed { below(bounds.vocab) } else { 0..=0 })
     }
 
     fn part(&self, field: &'static str, offset: u32, count: u32, len: usize) -> Result<(), FrameError> {

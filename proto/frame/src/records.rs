@@ -11,7 +11,7 @@ use crate::checksum::Checksum;
 /// First word of a memory: "PLTN" in bytes.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"PLTN");
 /// Counts meanings that the layout alone does not show.
-pub const FRAME_VERSION: u32 = 3;
+pub const FRAME_VERSION: u32 = 4;
 
 /// `Admit::flags`: the request has penalties, and `history` counts.
 pub const ADMIT_PENALTIES: u32 = 1;
@@ -52,7 +52,7 @@ macro_rules! record {
 
 record! {
     /// What a memory is: the first two lines of the preamble. The counters follow on lines of their own.
-    Preamble = 19 words {
+    Preamble = 20 words {
         /// `MAGIC`.
         magic: u32,
         /// `FRAME_VERSION`.
@@ -91,6 +91,8 @@ record! {
         loads: u32,
         /// Dimensions of a pooled vector.
         pooled_width: u32,
+        /// Prompt tokens that a step scores.
+        scores: u32,
     }
 }
 
@@ -131,7 +133,7 @@ record! {
         saves: u32,
         /// Records in `loads`.
         loads: u32,
-        /// Records of each region of the result: one for each row, and one more for each of its drafts.
+        /// Records of each region of the result: one for each row, and one more for each of its drafts and scores.
         draws: u32,
     }
 }
@@ -179,8 +181,10 @@ record! {
         history_offset: u32,
         /// How many.
         history_count: u32,
+        /// Likeliest tokens to report in the place of each prompt token that is scored.
+        score_top: u32,
         /// Zero.
-        zero: [u32; 4],
+        zero: [u32; 3],
     }
 }
 
@@ -244,7 +248,7 @@ record! {
 
 record! {
     /// Some tokens of one slot's request.
-    Row = 8 words {
+    Row = 10 words {
         /// The slot.
         slot: u32,
         /// Absolute position of the first token.
@@ -262,6 +266,12 @@ record! {
         /// Its last tokens that are drafts: a token is drawn after the last one before them, and after each of them. Only if
         /// it samples, has no mask, and all of its tokens are known.
         drafts: u32,
+        /// Its last tokens that are scored, without the one that it draws behind: each says how likely the token that follows it was,
+        /// by the raw logits. All of them are known, and the row neither pools nor has drafts. Its results begin with these: `sampled`
+        /// is the rank of the token that follows, counted from 1, `chosen_logprob` its log-probability.
+        scores: u32,
+        /// What follows the row's last token if that is scored, so only if the row does not sample; else 0.
+        next: u32,
     }
 }
 
@@ -286,7 +296,7 @@ record! {
         checksum_hi: u32,
         /// As in the plan: whether likeliest tokens are carried.
         top: u32,
-        /// As in the plan: the first one of a row stands at its number, and as many places on as the rows before it have drafts.
+        /// As in the plan: the first one of a row stands at its number, and as many places on as the rows before it have drafts and scores.
         draws: u32,
         /// 1: some row of the plan pools, and vectors are carried; else 0.
         pooled: u32,

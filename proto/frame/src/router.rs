@@ -7,18 +7,19 @@ use crate::{
     checksum::{Checksum, agree, halves, whole},
 };
 
-/// Results of one step, copied out and checked. All arrays by draw: one for each row, and one more for each of its drafts.
+/// Results of one step, copied out and checked. All arrays by draw: one for each row, and one more for each
+/// of its drafts and, before these, of its scores.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Results {
     /// Which step.
     pub step: u64,
     /// How long the worker took.
     pub duration_us: u32,
-    /// The tokens drawn; means nothing where the row does not sample.
+    /// The tokens drawn, and the ranks of those that were scored; means nothing where the row does not sample.
     pub sampled: Vec<u32>,
     /// `RESULT_*`.
     pub flags: Vec<u32>,
-    /// Log-probability of the drawn token; means nothing unless asked for.
+    /// Log-probability of the token; means nothing unless asked for.
     pub chosen: Vec<f32>,
     /// `top_logprobs` entries per draw, likeliest first. Empty if no row's request asked for any.
     pub top: Vec<(u32, f32)>,
@@ -32,7 +33,7 @@ pub struct RouterEnd {
     submitted: u32, // our own count: the shared words are the peer's to spoil
     received: u32,
     in_flight: VecDeque<Due>,
-    wants_top: Vec<bool>, // by slot
+    wants_top: Vec<[bool; 2]>, // by slot: of its draws, and of its scores
     scratch: Vec<u32>,
 }
 
@@ -48,7 +49,7 @@ struct Due {
 impl RouterEnd {
     /// The first end of a fresh memory.
     pub fn new(memory: Memory) -> Self {
-        let wants_top = vec![false; memory.layout().capacities().slots as usize];
+        let wants_top = vec![[false; 2]; memory.layout().capacities().slots as usize];
         let (in_flight, scratch) = (VecDeque::new(), Vec::new());
         Self { memory, submitted: 0, received: 0, in_flight, wants_top, scratch }
     }
@@ -90,9 +91,12 @@ impl RouterEnd {
         }
         plan.check(self.memory.layout(), &Bounds::ANY)?;
         for admit in plan.admits {
-            self.wants_top[admit.slot as usize] = admit.top_logprobs > 0;
+            self.wants_top[admit.slot as usize] = [admit.top_logprobs > 0, admit.score_top > 0];
         }
-        let top = plan.rows.iter().any(|row| self.wants_top[row.slot as usize]);
+        let top = plan.rows.iter().any(|row| {
+            let [draws, scores] = self.wants_top[row.slot as usize];
+            draws || scores && row.scores > 0
+        });
         let frame = self.submitted % self.memory.layout().capacities().frames;
         for (region, words) in crate::plan::PLAN_REGIONS.into_iter().zip(plan.parts()) {
             self.memory.write(frame, region, words);

@@ -53,7 +53,8 @@ impl Plan {
     fn flagged(mut self, slot: u32, start: u32, count: u32, flags: u32) -> Self {
         let token_offset = self.tokens.len() as u32;
         let row_offset = self.rows.iter().map(|row| row.count).sum();
-        let row = Row { slot, start, count, known: count, token_offset, flags, row_offset, drafts: 0 };
+        let row =
+            Row { slot, start, count, known: count, token_offset, flags, row_offset, drafts: 0, scores: 0, next: 0 };
         self.rows.push(row);
         self.tokens.extend(start..start + count);
         self
@@ -151,8 +152,12 @@ fn likeliest_tokens_travel_only_while_a_row_in_the_step_asks_for_them() {
     let (mut router, mut worker) = ends();
     let asks = full();
     let others = Plan::default().row(3, 41, 1);
-    let left = Plan { admits: vec![Admit { slot: 2, ..Admit::default() }], ..Plan::default() }.row(2, 0, 1);
-    for (step, (plan, top)) in [(asks, 9), (others, 0), (Plan::default().row(2, 9, 1), 3), (left, 0)].iter().enumerate()
+    let admitted = Admit { slot: 2, score_top: 1, ..Admit::default() };
+    let left = Plan { admits: vec![admitted], ..Plan::default() }.row(2, 0, 1);
+    let mut scored = Plan::default().row(2, 1, 3);
+    scored.rows[0].scores = 2;
+    for (step, (plan, top)) in
+        [(asks, 9), (others, 0), (Plan::default().row(2, 9, 1), 3), (left, 0), (scored, 9)].iter().enumerate()
     {
         router.submit(&plan.view(step as u64 + 1)).unwrap();
         let frame = take(&mut worker);
@@ -265,6 +270,12 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.rows[1].token_offset = 8, "rows[1].token_offset is 8; allowed: 9 to 9"),
         (|p| p.rows[1].row_offset = 10, "rows[1].row_offset is 10"),
         (|p| p.rows[1].flags = 2, "rows[1].flags is 2"),
+        (|p| p.rows[0].scores = 7, "rows[0].scores is 7; allowed: 0 to 6"),
+        (|p| (p.rows[1].scores, p.rows[1].known) = (1, 0), "rows[1].scores is 1; allowed: 0 to 0"),
+        (|p| p.rows[1].scores = 1, "rows[1].scores is 1; allowed: 0 to 0"), // it draws behind its only token
+        (|p| p.rows[2].scores = 1, "rows[2].scores is 1; allowed: 0 to 0"), // it pools
+        (|p| p.rows[0].next = 1, "rows[0].next is 1; allowed: 0 to 0"),
+        (|p| p.admits[0].score_top = 4, "admits[0].score_top is 4; allowed: 0 to 3"),
         (|p| p.rows[0].drafts = 9, "rows[0].drafts is 9; allowed: 0 to 5"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 0), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 3), "rows[0].drafts is 1; allowed: 0 to 0"),
@@ -302,6 +313,10 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.suppressed[0] = 1000, "suppressed[0].token is 1000"),
         (|p| p.history[2] = 5000, "history[2].token is 5000"),
         (|p| p.tokens[9] = 1000, "tokens[9].token is 1000"),
+        (
+            |p| (p.rows[0].flags, p.rows[0].scores, p.rows[0].next) = (0, 1, 1000),
+            "rows[0].next is 1000; allowed: 0 to 999",
+        ),
         (|p| p.rows[1].start = 4096, "rows[1].start is 4096; allowed: 0 to 4095"),
         (|p| p.rows[1].start = u32::MAX, "rows[1].start is"),
     ];
@@ -432,13 +447,17 @@ prop_compose! {
         temperature in any::<f32>(),
     ) -> Plan {
         let mut plan = Plan { drops, ..Plan::default() };
-        let (mut token_offset, mut row_offset, mut drafts_left) = (0, 0, 8 - rows.len() as u32);
+        let (mut token_offset, mut row_offset, mut drafts_left, mut scores_left) = (0, 0, 8 - rows.len() as u32, 6);
         for ((start, count, last_known, flags), slot) in rows.into_iter().zip(&slots) {
             let known = if last_known { count } else { count - 1 };
             let drafts = if flags == ROW_SAMPLES && last_known { (start % count).min(drafts_left) } else { 0 };
             drafts_left -= drafts;
+            let may_score = flags & ROW_POOLS == 0 && drafts == 0 && last_known;
+            let scores = if may_score { (start % 7).min(count - (flags & ROW_SAMPLES)).min(scores_left) } else { 0 };
+            scores_left -= scores;
+            let next = if scores > 0 && flags & ROW_SAMPLES == 0 { start % 1000 } else { 0 };
             plan.rows.push(Row {
-                slot: *slot, start, count, known, token_offset, flags, row_offset, drafts,
+                slot: *slot, start, count, known, token_offset, flags, row_offset, drafts, scores, next,
             });
             (token_offset, row_offset) = (token_offset + known, row_offset + count);
         }
@@ -478,7 +497,7 @@ fn exchange(plans: &[Plan], mut router: RouterEnd, mut worker: WorkerEnd, mut ca
         carry();
         let results = router.poll().expect("the result was carried").unwrap();
         assert_eq!(results.step, step);
-        let draws = plan.rows.iter().map(|row| 1 + row.drafts).sum::<u32>();
+        let draws = plan.rows.iter().map(|row| 1 + row.drafts + row.scores).sum::<u32>();
         assert_eq!(results.sampled, (100..100 + draws).collect::<Vec<_>>());
         assert_eq!((results.flags.len(), results.chosen.len()), (draws as usize, draws as usize));
     }

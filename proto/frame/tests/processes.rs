@@ -27,6 +27,7 @@ fn capacities() -> Capacities {
         history: 32,
         top_logprobs: 3,
         pooled_width: 4,
+        scores: 4,
         saves: 4,
         loads: 4,
     }

@@ -25,6 +25,7 @@ INDIFFERENT = {
     "threads",
     "slots",
     "token_budget",
+    "scores",
     "device",  # only a CPU's are kept
     "kept_folder",
     "kept_bytes",

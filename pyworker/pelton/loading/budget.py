@@ -185,8 +185,11 @@ def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int, pooling: P
     tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
     # Logits, their copy while they are sorted, and the counts that penalties need.
     drawing = wish.slots * (sizes.vocab if pooling is None else pooling.width) * (4 + 4 + 4)
+    scoring = (
+        wish.scores * sizes.vocab * (4 + 4) if pooling is None else 0
+    )  # logits, and as the model's last layer makes them
     angles = longest * sizes.head_dim * 4
-    return step + tables + drawing + angles
+    return step + tables + drawing + scoring + angles
 
 
 def _ceil(count: int, unit: int) -> int:

@@ -19,6 +19,7 @@ class Wish:
     threads: int = 0
     slots: int = 256
     token_budget: int = 2048
+    scores: int = 0
     device: str = "auto"
     quantize: str = "auto"
     kept_folder: Path | None = None  # of loaded models, for the next start

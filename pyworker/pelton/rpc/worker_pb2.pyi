@@ -37,7 +37,7 @@ class HandshakeResponse(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., records_checksum: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., device_name: _Optional[str] = ..., worker_version: _Optional[str] = ..., memory_socket: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code", "task", "pooling")
+    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code", "task", "pooling", "scores")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class LoadRequest(_message.Message):
     TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     max_model_len: int
@@ -74,7 +75,8 @@ class LoadRequest(_message.Message):
     trust_remote_code: bool
     task: str
     pooling: str
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ...) -> None: ...
+    scores: int
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ..., scores: _Optional[int] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("stage", "done", "total", "budget", "report")
@@ -191,7 +193,7 @@ class Attach(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., capacities: _Optional[_Union[Capacities, _Mapping]] = ...) -> None: ...
 
 class Capacities(_message.Message):
-    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads", "pooled_width")
+    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads", "pooled_width", "scores")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +206,7 @@ class Capacities(_message.Message):
     SAVES_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
     POOLED_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     frames: int
     slots: int
     tokens: int
@@ -216,7 +219,8 @@ class Capacities(_message.Message):
     saves: int
     loads: int
     pooled_width: int
-    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ..., pooled_width: _Optional[int] = ...) -> None: ...
+    scores: int
+    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ..., pooled_width: _Optional[int] = ..., scores: _Optional[int] = ...) -> None: ...
 
 class StepsResponse(_message.Message):
     __slots__ = ("layout_checksum", "result")

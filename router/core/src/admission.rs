@@ -5,6 +5,7 @@
 //! leave. Passed over, to be looked at again in the next step, are only those
 //!   * that another group will take,
 //!   * that wait for blocks from disk,
+//!   * that are to be scored, while the step scores no more,
 //!   * whose next tokens are being computed for another request: they are shared as soon as they are there,
 //!   * that no single step could compute, while another such prompt is under way: short ones pass, and long ones come one
 //!     by one, each with at least half of every step. These are set aside, so that thousands of them cost those behind them no look;
@@ -68,10 +69,11 @@ impl Core {
             && passed_over.len() < PASSED_OVER_MAX
             && let Some(mut ticket) = self.requests.pop_waiting()
         {
-            let choice = if next.takes_admit(self.requests.get(ticket.key)) {
-                self.choose(group, ticket.key)
-            } else {
-                Choice::NoRoom(Wait::Step)
+            let request = self.requests.get(ticket.key);
+            let choice = match () {
+                () if next.scores_no_more(request) => Choice::PassOver(Wait::Step),
+                () if next.takes_admit(request) => self.choose(group, ticket.key),
+                () => Choice::NoRoom(Wait::Step),
             };
             let (reason, others_pass) = match choice {
                 Choice::Here(hit) => {
@@ -191,7 +193,7 @@ impl Core {
         hit.partial = hit.partial.filter(|partial| !waits_for_loads && next.takes_copies(partial.sources.len()));
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
-        let count = next.row_max(known - cached, cached, 0);
+        let count = next.row_max(next.scorable(request, cached, known - cached), cached, 0);
         if count == 0 && !waits_for_loads {
             return false;
         }

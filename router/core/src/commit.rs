@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::drafts::accepted;
 use crate::epoch::{Owner, SentRow};
-use crate::{Event, FinishReason, GroupId, RowResult, StepId, StepResults};
+use crate::{Event, FinishReason, GroupId, RowResult, StepId, StepResults, TokenScore};
 
 /// Results that do not belong to the step that is due. Nothing was changed; the caller replaces the worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,14 @@ pub enum CommitError {
         /// Whether it samples.
         samples: bool,
     },
+    /// A score for each token that is scored.
+    #[error("{got} scores came for {expected} tokens")]
+    WrongScoreCount {
+        /// Tokens that rows score.
+        expected: usize,
+        /// Scores of the results.
+        got: usize,
+    },
     /// A vector for each row that pools.
     #[error("{got} vectors came for {expected} rows that pool")]
     WrongVectorCount {
@@ -65,13 +73,14 @@ impl Core {
             epoch.blocks.give_source(source);
         }
         let (mut drafts, mut draws) = (due.drafts.as_slice(), results.draws.into_iter());
-        let mut vectors = results.vectors.into_iter();
+        let (mut vectors, mut scores) = (results.vectors.into_iter(), results.scores.into_iter());
         for &row in &due.rows {
             let (its_drafts, others) = drafts.split_at(row.drafts as usize);
             drafts = others;
             let drawn = draws.as_slice().iter().map_while(|draw| draw.as_ref().map(|draw| draw.token));
             let accepted = accepted(its_drafts, drawn);
             let mut its_draws = draws.by_ref().take(1 + its_drafts.len());
+            self.take_scores(group, row, scores.by_ref().take(row.scores as usize).collect());
             let vector = row.pools.then(|| vectors.next().expect("check() has counted them"));
             self.commit_row(group, row, accepted, &mut its_draws, vector, results.took_us);
             its_draws.for_each(drop);
@@ -80,6 +89,19 @@ impl Core {
         self.totals.steps += 1;
         self.epoch_mut(group).moved_at = self.requests.looks.now;
         Ok(())
+    }
+
+    /// Takes in what a row scored, if it still has a request. One that yields comes back with what is not scored yet.
+    fn take_scores(&mut self, group: GroupId, row: SentRow, scores: Box<[TokenScore]>) {
+        if let Owner::Serves(key) | Owner::Yields(key) = self.epoch(group).running(row.slot).owner
+            && row.scores > 0
+        {
+            assert!(!row.is_void, "prompts are never taken back");
+            let request = self.requests.get_mut(key);
+            request.scored += row.scores;
+            assert_eq!(request.scored, row.end - u32::from(row.samples), "tokens are scored in order");
+            self.events.push(Event::Scored { request: request.place.id, scores });
+        }
     }
 
     /// Takes in one row. Of its drafts `accepted` count: what was drawn in their places and behind them, token by token as if
@@ -173,6 +195,10 @@ fn check(due: StepId, rows: &[SentRow], results: &StepResults) -> Result<(), Com
                 return Err(CommitError::WrongRow { row: number, samples: row.samples });
             }
         }
+    }
+    let (expected, got) = (rows.iter().map(|row| row.scores as usize).sum(), results.scores.len());
+    if got != expected {
+        return Err(CommitError::WrongScoreCount { expected, got });
     }
     let (expected, got) = (rows.iter().filter(|row| row.pools).count(), results.vectors.len());
     if got == expected { Ok(()) } else { Err(CommitError::WrongVectorCount { expected, got }) }

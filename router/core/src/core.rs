@@ -229,6 +229,12 @@ impl Core {
             Goal::Tokens => {
                 let drawn = new.generated.len();
                 assert!(drawn < new.stop.max_tokens as usize, "a request that has ended does not come again");
+                if new.sampling.prompt_logprobs.is_some() {
+                    let behind_first = new.prompt.len() - 1;
+                    assert!(self.config.limits.scores > 0, "steps that score nothing serve none that asks for it");
+                    assert!(new.scored as usize <= behind_first, "the prompt has {behind_first} tokens to be scored");
+                    assert!(drawn == 0 || new.scored as usize == behind_first, "all are scored before one is drawn");
+                }
             }
             Goal::VectorOfLast => assert!(new.generated.is_empty() && !new.masked, "nothing is drawn for a vector"),
             Goal::VectorOfAll => {

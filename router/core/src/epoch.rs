@@ -101,6 +101,7 @@ pub(crate) struct SentRow {
     pub(crate) samples: bool,
     pub(crate) masked: bool, // its token may be missing
     pub(crate) pools: bool,
+    pub(crate) scores: u32,
     pub(crate) is_void: bool, // the row before it drew no token, so this one computes with a wrong one: nothing of it counts
 }
 
@@ -359,6 +360,9 @@ impl Epoch {
 
     /// Whether what follows a request's hit is being computed for another one.
     pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
+        if request.shareable() + 1 < request.tokens.len() {
+            return false; // it is to be scored, so it computes all of it itself
+        }
         let mut is_computed = |blocks| {
             let key = self.blocks.key_behind(request, blocks);
             key.is_some_and(|key| self.frontiers.contains_key(&key))

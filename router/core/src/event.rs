@@ -18,6 +18,13 @@ pub enum Event {
         /// If asked for.
         logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// Prompt tokens were scored, which are told once each and in order, before anything is drawn.
+    Scored {
+        /// Whose.
+        request: RequestId,
+        /// Of the tokens behind those that were told of before; nothing comes before the prompt's first one, so it has none.
+        scores: Box<[TokenScore]>,
+    },
     /// The vector that a request was there for; `Finished` follows.
     Vector {
         /// Whose.
@@ -111,8 +118,17 @@ pub enum FinishReason {
 /// The raw model's log-probabilities (before temperature, penalties and bias) at one position.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TokenLogprobs {
-    /// Of the token that was drawn.
+    /// Of the token that was drawn, or that stood there.
     pub chosen: f32,
     /// The likeliest tokens, likeliest first.
     pub top: Vec<(TokenId, f32)>,
+}
+
+/// How likely a token of the prompt was behind those before it, by the raw model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TokenScore {
+    /// How many tokens were not less likely, itself included: 1 for the likeliest. Of equals the lower id comes first.
+    pub rank: u32,
+    /// Its log-probability, and those of the likeliest tokens in its place.
+    pub logprobs: TokenLogprobs,
 }

@@ -46,7 +46,7 @@ mod withdrawal;
 pub use self::core::{Core, CoreConfig, Counts};
 pub use commit::CommitError;
 pub use drafts::accepted;
-pub use event::{CacheChange, Event, FinishReason, Medium, TokenLogprobs};
+pub use event::{CacheChange, Event, FinishReason, Medium, TokenLogprobs, TokenScore};
 pub use explanation::{Explanation, Missed, Preempted, Wait, Waited};
 pub use ids::{BlockId, BlockKey, DiskPlace, GroupId, HostBlockId, Micros, PinId, RequestId, SlotId, StepId, TokenId};
 pub use kinds::{KINDS_MAX, Kind, StateMode, blocks_at};

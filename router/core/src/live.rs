@@ -48,6 +48,7 @@ pub(crate) struct LiveRequest {
     pub(crate) home: Home,
     pub(crate) tokens: Vec<TokenId>, // prompt, then output: all that is committed
     pub(crate) prompt_len: u32,
+    pub(crate) scored: u32, // tokens whose next one was scored, all from the first on; all but the last of the prompt if none is to be
     pub(crate) known_max: u32, // with so many tokens it ends, if nothing ends it before; for a vector one more than it has
     pub(crate) goal: Goal,
     pub(crate) sampling: Sampling,
@@ -75,6 +76,7 @@ impl LiveRequest {
             Goal::Tokens => max_model_len.min(prompt_len.saturating_add(new.stop.max_tokens)),
             Goal::VectorOfLast | Goal::VectorOfAll => prompt_len + 1,
         };
+        let scored = if new.sampling.prompt_logprobs.is_some() { new.scored } else { prompt_len - 1 };
         let mut tokens = Vec::with_capacity(new.prompt.len() + new.generated.len());
         tokens.extend_from_slice(&new.prompt);
         tokens.extend_from_slice(&new.generated);
@@ -83,6 +85,7 @@ impl LiveRequest {
             home: Home::Queue,
             tokens,
             prompt_len,
+            scored,
             known_max,
             goal: new.goal,
             sampling: new.sampling,
@@ -103,6 +106,25 @@ impl LiveRequest {
 
     pub(crate) fn known(&self) -> u32 {
         u32::try_from(self.tokens.len()).expect("bounded by known_max")
+    }
+
+    /// How many tokens at the end of a row are scored, without the one that it draws behind: those of the prompt that were not
+    /// before. None of a row that begins behind them.
+    pub(crate) fn scores_in(&self, start: u32, end: u32) -> u32 {
+        end.min(self.prompt_len - 1).saturating_sub(start.max(self.scored))
+    }
+
+    /// The longest row behind `start` others, of at most `most` tokens, that scores no more than `left`.
+    pub(crate) fn row_max(&self, start: u32, most: u32, left: u32) -> u32 {
+        let excess = self.scores_in(start, start + most).saturating_sub(left);
+        // What ends the prompt is not scored: it goes with the last one that is.
+        if excess == 0 { most } else { (self.prompt_len - 1).min(start + most) - excess - start }
+    }
+
+    /// Its first tokens, whose KV others may have computed: not the last one, nor what is still to be scored.
+    pub(crate) fn shareable(&self) -> usize {
+        let is_scored = self.scored == self.prompt_len - 1;
+        if is_scored { self.tokens.len() - 1 } else { self.scored as usize }
     }
 
     pub(crate) fn drawn(&self) -> u32 {
@@ -439,6 +461,7 @@ mod tests {
             id: RequestId(1),
             prompt: vec![9; prompt].into(),
             generated: Vec::new(),
+            scored: 0,
             goal: Goal::Tokens,
             sampling: Sampling::greedy(),
             stop,

@@ -124,6 +124,16 @@ impl NextStep {
         (running.planned + count) as usize > running.appended * self.block_size as usize
     }
 
+    /// Whether a request's next row would have to score, and the step scores no more.
+    pub(crate) fn scores_no_more(&self, request: &LiveRequest) -> bool {
+        self.left.scores == 0 && request.shareable() + 1 < request.tokens.len()
+    }
+
+    /// How many of the tokens `ahead` a request's row can have by what it scores.
+    pub(crate) fn scorable(&self, request: &LiveRequest, planned: u32, ahead: u32) -> u32 {
+        request.row_max(planned, ahead, self.left.scores)
+    }
+
     /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
     /// `appended` places.
     pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
@@ -280,6 +290,9 @@ impl NextStep {
         self.drafts.extend_from_slice(drafts);
         let known = u32::try_from(tokens.len()).expect("at most `count`") + drafted;
         let masked = samples && request.masked;
+        let scores = request.scores_in(start, start + count);
+        self.left.scores -= scores;
+        let next = (scores > 0 && !samples).then(|| request.tokens[(start + count) as usize]);
         self.plan.rows.push(Row {
             slot,
             start,
@@ -289,8 +302,10 @@ impl NextStep {
             samples,
             masked,
             pools,
+            scores,
+            next,
         });
-        self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, pools, is_void: false });
+        self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, pools, scores, is_void: false });
 
         running.appended = running.appended.max(places); // a row that was taken back may have reached further
         running.planned = end;

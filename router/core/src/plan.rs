@@ -29,6 +29,8 @@ pub struct Limits {
     pub suppressed: u32,
     /// Tokens of all admitted requests with penalties.
     pub history: u32,
+    /// Prompt tokens that are scored, beside all draws; 0: no request may ask for that.
+    pub scores: u32,
 }
 
 /// One step of one worker group. Applied by the worker in the order of the fields.
@@ -162,6 +164,11 @@ pub struct Row {
     pub masked: bool,
     /// Whether the request's tokens end with this row and become a vector. Never if the row samples.
     pub pools: bool,
+    /// Its last tokens, without the one that it draws behind, that are scored: each tells how likely the prompt token after it was.
+    /// Never if it has drafts, or if one of its tokens is not known.
+    pub scores: u32,
+    /// The prompt token after the row's last one, if that is scored.
+    pub next: Option<TokenId>,
 }
 
 impl Plan {
@@ -194,6 +201,8 @@ pub struct StepResults {
     pub draws: Vec<Option<RowResult>>,
     /// The vectors of the rows that pool, in their order.
     pub vectors: Vec<Box<[f32]>>,
+    /// What rows scored, in the order of rows and tokens.
+    pub scores: Vec<crate::TokenScore>,
 }
 
 /// What was drawn after one token.

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CacheScope, Micros, Party, RequestId, TokenId};
 
-/// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs`.
+/// How a token is drawn. Passed through to the worker; the core reads none of it but `logprobs` and
+/// `prompt_logprobs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0: greedy.
@@ -29,6 +30,8 @@ pub struct Sampling {
     pub seed: u64,
     /// `Some(k)`: the chosen token's log-probability and those of the `k` likeliest.
     pub logprobs: Option<u32>,
+    /// `Some(k)`: the same of each prompt token but the first. Only if the request is there for tokens.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Sampling {
@@ -45,6 +48,7 @@ impl Sampling {
             logit_bias: Vec::new(),
             seed: 0,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 
@@ -88,6 +92,8 @@ pub struct NewRequest {
     pub prompt: Arc<[TokenId]>,
     /// Tokens generated before, in an earlier life of the engine: they count as output. Empty for a new request.
     pub generated: Vec<TokenId>,
+    /// Prompt tokens that were scored before: they are not told again. 0 for a new request.
+    pub scored: u32,
     /// What it gives. For a vector nothing is drawn: `sampling` and `stop` mean nothing then, and `generated` is empty.
     pub goal: Goal,
     /// How tokens are drawn.

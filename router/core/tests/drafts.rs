@@ -57,6 +57,8 @@ fn of_the_drafts_of_a_row_those_count_that_are_drawn_and_one_token_behind_them()
             samples: true,
             masked: false,
             pools: false,
+            scores: 0,
+            next: None,
         };
         assert_eq!((&plan.rows[..], &plan.tokens[..]), (&[row][..], &[3, 4, 5, 6][..]));
         assert_eq!(core.plan(GROUP, Micros(0)), None, "nothing is planned behind drafts");

@@ -17,7 +17,18 @@ fn hopeful_core(blocks: u32, config: CoreConfig) -> Core {
 }
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
-    Row { slot: SlotId(slot), start, count, known, drafts: 0, samples, masked: false, pools: false }
+    Row {
+        slot: SlotId(slot),
+        start,
+        count,
+        known,
+        drafts: 0,
+        samples,
+        masked: false,
+        pools: false,
+        scores: 0,
+        next: None,
+    }
 }
 
 fn admitted(plan: &Plan) -> Vec<u64> {

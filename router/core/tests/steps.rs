@@ -10,7 +10,18 @@ use pelton_core::{
 use small::{GROUP, STOP, all_draw, commit, config, core, request, step};
 
 fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
-    Row { slot: SlotId(slot), start, count, known, drafts: 0, samples, masked: false, pools: false }
+    Row {
+        slot: SlotId(slot),
+        start,
+        count,
+        known,
+        drafts: 0,
+        samples,
+        masked: false,
+        pools: false,
+        scores: 0,
+        next: None,
+    }
 }
 
 fn admitted(plan: &Plan) -> Vec<u64> {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use pelton_core::{
     CacheScope, Explanation, FinishReason, Goal, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
+    TokenScore,
 };
 use pelton_grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
@@ -51,6 +52,8 @@ pub enum Output {
         /// If asked for.
         logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// Prompt tokens behind those told of before, from the second one on, each told once, before anything is drawn.
+    Scored(Box<[TokenScore]>),
     /// The vector that the request was there for, as the model makes it; `Finished` follows.
     Vector(Box<[f32]>),
     /// The last message of a request that ended by itself.

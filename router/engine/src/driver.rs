@@ -350,6 +350,7 @@ impl Driver {
                     self.journal.token(request, token, logprobs);
                     self.suspects.progressed(request);
                 }
+                Event::Scored { request, scores } => self.journal.scored(request, scores),
                 Event::Vector { request, vector } => {
                     self.stats.vectors += 1;
                     self.journal.vector(request, vector);

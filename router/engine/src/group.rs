@@ -32,7 +32,7 @@ pub(crate) struct Group {
     /// The step whose results were read last: if they are not believed, it was not read.
     judged: Option<InFlight>,
     /// Who holds each slot, and the log-probabilities it asked for.
-    slots: Vec<Option<(RequestId, Option<u32>)>>,
+    slots: Vec<Option<(RequestId, Option<u32>, Option<u32>)>>,
     flattened: Flattened,
     patience: Patience,
     deadlines: Deadlines,
@@ -180,7 +180,7 @@ impl Group {
 
     /// The requests that hold a slot of the worker.
     pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.slots.iter().flatten().map(|&(request, _)| request)
+        self.slots.iter().flatten().map(|&(request, ..)| request)
     }
 
     pub(crate) fn has_free_frame(&self) -> bool {
@@ -193,21 +193,35 @@ impl Group {
             self.slots[slot.index()] = None;
         }
         for admit in &plan.admits {
-            self.slots[admit.slot.index()] = Some((admit.request, admit.sampling.logprobs));
+            let (logprobs, prompt) = (admit.sampling.logprobs, admit.sampling.prompt_logprobs);
+            self.slots[admit.slot.index()] = Some((admit.request, logprobs, prompt));
         }
         let rows = plan
             .rows
             .iter()
             .map(|row| {
-                let (request, logprobs) =
+                let (request, logprobs, prompt_logprobs) =
                     self.slots[row.slot.index()].expect("the core plans rows for admitted slots only");
                 let mask = match row.masked {
                     false => RowMask::Settled,
                     true if row.known == row.count => RowMask::Due,
                     true => RowMask::Later,
                 };
-                let Row { samples, pools, drafts, start, count, .. } = *row;
-                InFlightRow { request, slot: row.slot.0, samples, pools, drafts, mask, logprobs, start, count }
+                let Row { samples, pools, drafts, scores, start, count, .. } = *row;
+                let slot = row.slot.0;
+                InFlightRow {
+                    request,
+                    slot,
+                    samples,
+                    pools,
+                    drafts,
+                    scores,
+                    mask,
+                    logprobs,
+                    prompt_logprobs,
+                    start,
+                    count,
+                }
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pelton_core::{Explanation, FinishReason, Micros, NewPin, NewRequest, PinId, RequestId, TokenId, TokenLogprobs};
+use pelton_core::{
+    Explanation, FinishReason, Micros, NewPin, NewRequest, PinId, RequestId, TokenId, TokenLogprobs, TokenScore,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{Failure, Output, Submission, Usage, masks::Tracked, queue::Place};
@@ -33,6 +35,8 @@ pub(crate) struct Entry {
     tracked: Option<Arc<Tracked>>,
     /// Every token that was sent.
     generated: Vec<TokenId>,
+    /// How many scores were sent.
+    scored: u32,
     /// Prompt tokens found in the prefix cache at the first admission; `None` before it.
     cached: Option<u32>,
 }
@@ -48,7 +52,8 @@ impl Journal {
     ) {
         let place = Some(place);
         let tracked = submission.grammar.clone().map(Tracked::new);
-        let entry = Entry { submission, arrival, place, outputs, tracked, generated: Vec::new(), cached: None };
+        let entry =
+            Entry { submission, arrival, place, outputs, tracked, generated: Vec::new(), scored: 0, cached: None };
         let before = self.entries.insert(request, entry);
         assert!(before.is_none(), "request ids are never used twice");
     }
@@ -97,6 +102,12 @@ impl Journal {
             tracked.push(token);
         }
         entry.send(Output::Token { token, logprobs });
+    }
+
+    pub(crate) fn scored(&mut self, request: RequestId, scores: Box<[TokenScore]>) {
+        let Some(entry) = self.entries.get_mut(&request) else { return };
+        entry.scored += u32::try_from(scores.len()).expect("fewer than the prompt's tokens");
+        entry.send(Output::Scored(scores));
     }
 
     pub(crate) fn vector(&self, request: RequestId, vector: Box<[f32]>) {
@@ -162,6 +173,7 @@ impl Entry {
             id,
             prompt: self.submission.prompt.clone(),
             generated: self.generated.clone(),
+            scored: self.scored,
             goal: self.submission.goal,
             sampling: self.submission.sampling.clone(),
             stop: self.submission.stop.clone(),
@@ -240,13 +252,16 @@ mod tests {
         let now = Instant::now();
         assert_eq!(journal.admitted(RequestId(1), 1, now), Some(2));
         assert_eq!(journal.admitted(RequestId(1), 0, now), None, "the second admission is no first one");
+        journal.scored(RequestId(1), Box::new([TokenScore::default()]));
         journal.token(RequestId(1), 7, None);
+        assert_eq!(journal.as_new(RequestId(1)).map(|new| new.scored), Some(1));
         let replayed = journal.ids().map(|id| journal.as_new(id).expect("live"));
         let replayed: Vec<_> = replayed.map(|new| (new.id.0, new.generated)).collect();
         assert_eq!(replayed, [(1, vec![7]), (2, vec![])]);
         let explanation = Box::new(Explanation::new(RequestId(1), Micros(1), None, 2));
         journal.finished(RequestId(1), FinishReason::Length, explanation.clone());
         assert_eq!(first.try_recv(), Ok(Output::Admitted { cached: 1 }));
+        assert_eq!(first.try_recv(), Ok(Output::Scored(Box::new([TokenScore::default()]))));
         assert_eq!(first.try_recv(), Ok(Output::Token { token: 7, logprobs: None }));
         assert!(first.try_recv().is_err(), "its end is told once it is counted");
         journal.say_last_words();

@@ -29,7 +29,7 @@ pub use driver::{TierOptions, goal};
 pub use engine::{Deadlines, Engine, EngineConfig, slots};
 pub use pelton_core::{
     CacheScope, Explanation, FinishReason, Goal, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
-    Wait, Waited,
+    TokenScore, Wait, Waited,
 };
 pub use pelton_grammar::Grammar;
 pub use pelton_kv_events::Endpoint;
@@ -39,3 +39,4 @@ pub use pelton_link::{
 pub use pelton_record::RecordOptions;
 pub use queue::{QueueLimits, QueueStats};
 pub use status::{BadFrames, Phase, Stats, Status};
+pub use step::SCORES_MAX;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use pelton_core::{RequestId, RowResult, SlotId, StepId, StepResults, TokenId, TokenLogprobs, accepted};
+use pelton_core::{RequestId, RowResult, SlotId, StepId, StepResults, TokenId, TokenLogprobs, TokenScore, accepted};
 use pelton_frame as frame;
 
 use crate::BadFrames;
@@ -27,8 +27,10 @@ pub(crate) struct InFlightRow {
     pub(crate) samples: bool,
     pub(crate) drafts: u32,
     pub(crate) pools: bool,
+    pub(crate) scores: u32,
     pub(crate) mask: RowMask,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) start: u32,
     pub(crate) count: u32,
 }
@@ -68,6 +70,8 @@ pub(crate) enum Garbage {
     Commit(#[from] pelton_core::CommitError),
     #[error("step {step}: the worker drew token {token}; the vocabulary ends at {vocab_size}")]
     Token { step: u64, token: u32, vocab_size: u32 },
+    #[error("step {step}: the worker ranked a token {rank}; the vocabulary has {vocab_size}")]
+    Rank { step: u64, rank: u32, vocab_size: u32 },
     #[error("step {step}: what was computed for these requests is not finite: {}", names(blamed))]
     NotFinite { step: u64, blamed: BTreeSet<RequestId> },
 }
@@ -81,7 +85,7 @@ impl Garbage {
             Self::Frame(Header { field: "step" | "epoch", .. }) | Self::Commit(_) => &mut frames.stale,
             Self::Frame(Counter { .. }) => &mut frames.unasked,
             Self::Frame(WorkerFailed { .. }) => &mut frames.failed,
-            Self::Frame(_) | Self::Token { .. } | Self::NotFinite { .. } => &mut frames.contents,
+            Self::Frame(_) | Self::Token { .. } | Self::Rank { .. } | Self::NotFinite { .. } => &mut frames.contents,
         };
         *counter += 1;
     }
@@ -101,10 +105,27 @@ pub(crate) fn read(
     let mut not_finite = Vec::new();
     let top_width = results.top.len() / results.sampled.len().max(1);
     let pooled_width = results.pooled.len() / results.sampled.len().max(1);
-    let (mut draws, mut vectors) = (Vec::with_capacity(results.sampled.len()), Vec::new());
+    let (mut draws, mut vectors, mut scores) = (Vec::with_capacity(results.sampled.len()), Vec::new(), Vec::new());
+    let mut first = 0;
+    let likeliest = |index: usize, top: u32| {
+        results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect::<Vec<_>>()
+    };
     let mut drafts = step.drafts.as_slice();
     for row in &step.rows {
-        let (first, mut is_finite) = (draws.len(), true);
+        let mut is_finite = true;
+        for index in first..first + row.scores as usize {
+            let top = likeliest(index, row.prompt_logprobs.unwrap_or(0));
+            let logprobs = TokenLogprobs { chosen: results.chosen[index], top };
+            check_tokens(results.step, logprobs.top.iter().map(|&(token, _)| token), vocab_size)?;
+            let is_sound = results.flags[index] & frame::RESULT_NOT_FINITE == 0 && is_probable(logprobs.chosen);
+            let rank = results.sampled[index];
+            if is_sound && !(1..=vocab_size).contains(&rank) {
+                return Err(Garbage::Rank { step: results.step, rank, vocab_size });
+            }
+            is_finite &= is_sound;
+            scores.push(TokenScore { rank, logprobs });
+        }
+        first += row.scores as usize;
         if row.pools {
             let vector = &results.pooled[first * pooled_width..][..pooled_width];
             // JSON has no word for a number that is none: it is not left to the flag alone.
@@ -127,25 +148,29 @@ pub(crate) fn read(
                 continue;
             }
             let token = results.sampled[index];
-            let logprobs = row.logprobs.map(|top| TokenLogprobs {
-                chosen: results.chosen[index],
-                top: results.top[index * top_width..][..top_width].iter().take(top as usize).copied().collect(),
-            });
+            let logprobs =
+                row.logprobs.map(|top| TokenLogprobs { chosen: results.chosen[index], top: likeliest(index, top) });
             let named = logprobs.iter().flat_map(|logprobs| &logprobs.top).map(|&(token, _)| token);
-            if let Some(token) = named.chain([token]).find(|&token| token >= vocab_size) {
-                return Err(Garbage::Token { step: results.step, token, vocab_size });
-            }
+            check_tokens(results.step, named.chain([token]), vocab_size)?;
             let is_sound = results.flags[index] & frame::RESULT_NOT_FINITE == 0
                 && logprobs.iter().all(|logprobs| is_probable(logprobs.chosen));
             is_finite &= is_sound || !counts.contains(&index);
             let logprobs = logprobs.map(Box::new);
             draws.push(Some(RowResult { token, logprobs }));
         }
+        first += 1 + its_drafts.len();
         if !is_finite {
             not_finite.push((SlotId(row.slot), row.request));
         }
     }
-    Ok((StepResults { step: step.step, took_us: results.duration_us, draws, vectors }, not_finite))
+    Ok((StepResults { step: step.step, took_us: results.duration_us, draws, vectors, scores }, not_finite))
+}
+
+fn check_tokens(step: u64, tokens: impl IntoIterator<Item = u32>, vocab_size: u32) -> Result<(), Garbage> {
+    match tokens.into_iter().find(|&token| token >= vocab_size) {
+        None => Ok(()),
+        Some(token) => Err(Garbage::Token { step, token, vocab_size }),
+    }
 }
 
 /// Whether this is the logarithm of a probability, but for rounding.
@@ -170,8 +195,10 @@ mod tests {
             samples,
             drafts: 0,
             pools: false,
+            scores: 0,
             mask: RowMask::Settled,
             logprobs,
+            prompt_logprobs: None,
             start: 0,
             count: 1,
         };
@@ -256,6 +283,32 @@ mod tests {
         assert_eq!(*logprobs, TokenLogprobs { chosen: -2.0, top: vec![(2, -2.0)] });
         let (_, not_finite) = read(&step, &results([7, 8, 5], [0, 0, frame::RESULT_NOT_FINITE]), 100).expect("valid");
         assert_eq!(told(&not_finite), [2]);
+    }
+
+    #[test]
+    fn what_is_scored_comes_before_what_is_drawn_with_as_many_of_the_likeliest_as_were_asked_for() {
+        let mut step = in_flight(&[(1, false, None), (2, true, None)]);
+        (step.rows[0].scores, step.rows[0].prompt_logprobs) = (2, Some(1));
+        (step.rows[1].scores, step.rows[1].prompt_logprobs) = (1, Some(0));
+        let results = |rank, flag| frame::Results {
+            step: 3,
+            sampled: vec![4, rank, 0, 7, 9],
+            flags: vec![0, flag, 0, 0, 0],
+            chosen: vec![-4.0, -1.0, 0.0, -7.0, 0.0],
+            top: (0..10).map(|at| (at, -0.5)).collect(),
+            ..frame::Results::default()
+        };
+        let (all, not_finite) = read(&step, &results(1, 0), 100).expect("valid");
+        let score = |rank, chosen, top| TokenScore { rank, logprobs: TokenLogprobs { chosen, top } };
+        let expected = [score(4, -4.0, vec![(0, -0.5)]), score(1, -1.0, vec![(2, -0.5)]), score(7, -7.0, vec![])];
+        assert_eq!(all.scores, expected);
+        assert_eq!(all.draws, [None, Some(RowResult { token: 9, logprobs: None })]);
+        assert!(not_finite.is_empty());
+        let (_, not_finite) = read(&step, &results(0, frame::RESULT_NOT_FINITE), 100).expect("valid");
+        assert_eq!(told(&not_finite), [1]);
+        for rank in [0, 101] {
+            assert!(matches!(read(&step, &results(rank, 0), 100), Err(Garbage::Rank { .. })), "{rank}");
+        }
     }
 
     #[test]

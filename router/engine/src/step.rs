@@ -15,6 +15,10 @@ const MOVES_MIN: u32 = 4;
 /// However small they are.
 const MOVES_MAX: u32 = 1024;
 
+/// Prompt tokens that a step scores at most: its logits are then 128 × 152k × 4 B = 78 MB for a large vocabulary, beside those of its
+/// draws, however long prompts and steps are.
+pub const SCORES_MAX: u32 = 128;
+
 /// Prompt and output of one request at most.
 pub(crate) const CONTEXT_MAX: u32 = 1 << 20;
 
@@ -34,6 +38,7 @@ pub(crate) fn capacities(slots: u32, token_budget: u32) -> frame::Capacities {
         history: CONTEXT_MAX,
         top_logprobs: 20,
         pooled_width: 0, // the link makes it that of the model
+        scores: SCORES_MAX.min(token_budget),
         saves: MOVES_MAX,
         loads: MOVES_MAX,
     }
@@ -56,6 +61,7 @@ pub(crate) fn limits(capacities: &frame::Capacities, block_bytes: u64) -> Limits
         biases: capacities.biases,
         suppressed: capacities.suppressed,
         history: capacities.history,
+        scores: capacities.scores,
     }
 }
 
@@ -110,6 +116,8 @@ impl Flattened {
                     + u32::from(row.pools) * frame::ROW_POOLS,
                 row_offset,
                 drafts: row.drafts,
+                scores: row.scores,
+                next: row.next.unwrap_or(0),
             });
             token_offset += row.known;
             row_offset += row.count;
@@ -170,6 +178,7 @@ impl Flattened {
             seed_lo: low(sampling.seed),
             seed_hi: low(sampling.seed >> 32),
             top_logprobs: sampling.logprobs.unwrap_or(0),
+            score_top: sampling.prompt_logprobs.unwrap_or(0),
             prompt_len: admit.prompt_len,
             suppress_until: admit.suppress_until,
             bias_offset: word(bias_offset),
@@ -178,7 +187,7 @@ impl Flattened {
             suppress_count: word(admit.suppressed.len()),
             history_offset: word(history_offset),
             history_count: word(admit.history.len()),
-            zero: [0; 4],
+            zero: [0; 3],
         }
     }
 }
@@ -213,7 +222,7 @@ mod tests {
 
     fn plain(slot: u32, start: u32, count: u32, known: u32) -> Row {
         let slot = SlotId(slot);
-        Row { slot, start, count, known, drafts: 0, samples: false, masked: false, pools: false }
+        Row { slot, start, count, known, drafts: 0, samples: false, masked: false, pools: false, scores: 0, next: None }
     }
 
     #[test]

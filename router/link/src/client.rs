@@ -220,6 +220,7 @@ pub(crate) async fn load(
         threads: options.threads,
         slots: options.slots,
         token_budget: options.token_budget,
+        scores: options.scores,
         device: options.device.clone(),
         quantize: options.quantize.clone(),
         quantize_skip: options.quantize_skip.clone(),

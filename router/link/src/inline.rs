@@ -108,6 +108,7 @@ fn wire(capacities: &Capacities) -> v1::Capacities {
         saves,
         loads,
         pooled_width,
+        scores,
     } = *capacities;
     v1::Capacities {
         frames,
@@ -122,5 +123,6 @@ fn wire(capacities: &Capacities) -> v1::Capacities {
         saves,
         loads,
         pooled_width,
+        scores,
     }
 }

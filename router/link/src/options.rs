@@ -82,6 +82,8 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Tokens of a step at most.
     pub token_budget: u32,
+    /// Prompt tokens that a step scores at most.
+    pub scores: u32,
     /// "auto", "cpu" or "cuda".
     pub device: String,
     /// "auto", "int8", "int8-a16", "int4" or "int4-a16".

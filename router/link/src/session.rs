@@ -239,7 +239,8 @@ fn for_model(layout: &Layout, report: &ModelReport) -> Result<Layout, Trouble> {
     let pooled_width = report.pooling.as_ref().map_or(0, |pooling| pooling.width);
     let capacities = *layout.capacities();
     let tokens = capacities.tokens.max(report.tokens_together());
-    Layout::new(Capacities { pooled_width, tokens, ..capacities })
+    let scores = if pooled_width > 0 { 0 } else { capacities.scores };
+    Layout::new(Capacities { pooled_width, tokens, scores, ..capacities })
         .map_err(|error| Trouble::Contract(format!("a model whose vectors have {pooled_width} numbers: {error}")))
 }
 

@@ -61,6 +61,8 @@ pub enum Call {
         tokens: Vec<Option<TokenId>>,
         /// How many vectors came. What stands in them is left out.
         vectors: usize,
+        /// How many scores came. What stands in them is left out.
+        scores: usize,
     },
     /// `disk_orders`: taking them changes the core.
     DiskOrders,
@@ -97,7 +99,9 @@ pub enum Call {
 impl Call {
     pub(crate) fn commit(group: GroupId, results: &StepResults) -> Self {
         let tokens = results.draws.iter().map(|row| row.as_ref().map(|result| result.token)).collect();
-        Self::Commit { group, step: results.step, took_us: results.took_us, tokens, vectors: results.vectors.len() }
+        let (step, took_us) = (results.step, results.took_us);
+        let (vectors, scores) = (results.vectors.len(), results.scores.len());
+        Self::Commit { group, step, took_us, tokens, vectors, scores }
     }
 }
 

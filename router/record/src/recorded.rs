@@ -242,6 +242,7 @@ mod tests {
             biases: 4,
             suppressed: 4,
             history: 64,
+            scores: 8,
         };
         Core::new(CoreConfig {
             block_size: 4,

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use pelton_core::{
-    Core, Event, Explanation, FinishReason, GroupId, Micros, NewRequest, RequestId, RowResult, StepResults,
+    Core, Event, Explanation, FinishReason, GroupId, Micros, NewRequest, RequestId, RowResult, StepResults, TokenScore,
 };
 
 use crate::call::{Call, Digest};
@@ -217,12 +217,12 @@ impl Running<'_> {
                     return Some(Difference { group, now, calls: self.calls - 1 });
                 }
             }
-            Call::Commit { group, step, took_us, tokens, vectors } => {
+            Call::Commit { group, step, took_us, tokens, vectors, scores } => {
                 let draw = |token| RowResult { token, logprobs: None };
                 let draws = tokens.into_iter().map(|token| token.map(draw)).collect();
                 // Refused then, refused now: the plans after it say so.
-                let vectors = vec![Box::default(); vectors];
-                let _ = self.core.commit(group, StepResults { step, took_us, draws, vectors });
+                let (vectors, scores) = (vec![Box::default(); vectors], vec![TokenScore::default(); scores]);
+                let _ = self.core.commit(group, StepResults { step, took_us, draws, vectors, scores });
             }
             Call::WorkerLost(group) => self.core.worker_lost(group),
             Call::RemoveGroup(group) => {
@@ -266,7 +266,7 @@ impl Running<'_> {
                     }
                     continue;
                 }
-                Event::Admitted { .. } | Event::Token { .. } | Event::Vector { .. } => continue,
+                Event::Admitted { .. } | Event::Token { .. } | Event::Scored { .. } | Event::Vector { .. } => continue,
             };
             stories.insert((*run, explanation.request), Story { explanation: *explanation, end });
         }

@@ -23,6 +23,7 @@ fuzz_target!(|input: &[u8]| {
         loads: 4,
         top_logprobs: 3,
         pooled_width: 4,
+        scores: 4,
     };
     let bounds = Bounds { blocks: 32, kinds: 2, block_size: 16, vocab: 1000, positions: 512, host_blocks: 12 };
     let layout = Layout::new(capacities).expect("small capacities");

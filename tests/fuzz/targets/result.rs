@@ -20,6 +20,7 @@ fuzz_target!(|input: &[u8]| {
         loads: 1,
         top_logprobs: 3,
         pooled_width: 4,
+        scores: 4,
     };
     let layout = Layout::new(capacities).expect("small capacities");
     let memory = Memory::local(&layout, 1).expect("memory");

@@ -23,7 +23,7 @@ impl Blocks {
     pub(crate) fn find_start(&self, request: &mut LiveRequest, full: usize) -> Option<Partial> {
         let parent = request.keys.key(&self.keys, &request.tokens, full);
         let start = full * self.block_size as usize;
-        let rest = &request.tokens[start..][..request.keys.plain(start, request.tokens.len() - 1)];
+        let rest = &request.tokens[start..][..request.keys.plain(start, request.shareable())];
         hit::partial(&self.kinds, self.index.as_ref()?, parent, rest)
     }
 
@@ -35,7 +35,7 @@ impl Blocks {
     /// The same, where blocks count too that a tier below has, by their keys.
     pub(crate) fn find_with(&self, request: &mut LiveRequest, below: impl Fn(Key) -> Option<HostBlockId>) -> Hit {
         let Some(index) = &self.index else { return Hit::none(&self.kinds) };
-        let usable = &request.tokens[..request.tokens.len() - 1];
+        let usable = &request.tokens[..request.shareable()];
         let places_max = usable.len() / self.block_size as usize;
         let mut hit = hit::longest(&self.kinds, self.block_size, places_max, |kind, at| {
             let key = request.keys.key(&self.keys, usable, at + 1);
@@ -62,6 +62,9 @@ impl Blocks {
     pub(crate) fn missed(&self, request: &mut LiveRequest, hit: &Hit) -> Missed {
         if self.index.is_none() {
             return Missed { is_off: true, ..Missed::default() };
+        }
+        if request.shareable() + 1 < request.tokens.len() {
+            return Missed::default(); // it is to be scored, and looks for nothing
         }
         let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.prompt_len as usize - 1];

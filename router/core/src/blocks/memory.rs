@@ -21,6 +21,7 @@ fn blocks(capacity: u32, kinds: Vec<Kind>) -> Blocks {
         biases: 0,
         suppressed: 0,
         history: 0,
+        scores: 8,
     };
     let config = CoreConfig {
         block_size: BLOCK_SIZE,
@@ -49,6 +50,7 @@ fn request(id: u32, tokens: u32) -> LiveRequest {
         id: RequestId(id.into()),
         prompt: (0..tokens).map(|at| id.wrapping_mul(2_654_435_761) ^ at).collect::<Vec<TokenId>>().into(),
         generated: Vec::new(),
+        scored: 0,
         goal: crate::Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() },

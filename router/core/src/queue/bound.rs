@@ -92,6 +92,7 @@ impl World {
                     id: RequestId(self.next_id),
                     prompt: vec![1].into(),
                     generated: Vec::new(),
+                    scored: 0,
                     goal: Goal::Tokens,
                     sampling: Sampling::greedy(),
                     stop: StopRule { max_tokens: 4_000, min_tokens: 0, stop_ids: [].into() },

@@ -76,7 +76,7 @@ impl Tiers {
         now: Micros,
     ) -> (Vec<DiskPlace>, u64) {
         let blocks = &live[0].0.blocks;
-        let usable = (request.tokens.len() - 1) / self.block_size as usize;
+        let usable = request.shareable() / self.block_size as usize;
         let mut found: Vec<(At, Label)> = Vec::new();
         for before in 0..usable {
             let label = blocks.label(request, 0, before);

@@ -9,20 +9,24 @@ impl World {
         let text = |tale: &&Tale| ([&tale.new.prompt[..], &tale.alone].concat(), tale.new.scope.clone());
         let earlier = self.random.pick(&earlier).map(text);
         let mut new = requests::request(&mut self.random, id, self.now, &self.texts, earlier, &self.config);
-        let model::Alone { tokens: alone, vector, reason } =
+        let model::Alone { tokens: alone, scores, vector, reason } =
             model::alone(&new, &self.config.kinds, self.config.max_model_len);
         if self.random.once_in(10) && new.goal == Goal::Tokens {
             let before = self.random.within(0..=alone.len() as u32 - 1);
             new.generated = alone[..before as usize].to_vec(); // from an earlier life of the engine
+            let all = scores.len() as u32;
+            new.scored = if before > 0 { all } else { all / 2 };
         }
         let queue_was_full = self.core.counts().waiting >= self.config.max_waiting;
         match self.core.submit(new.clone()) {
             Ok(()) => {
                 self.seen.requests += 1;
                 let told = new.generated.clone();
+                let scores = scores.into_iter().skip(new.scored as usize).collect();
                 let tale = Tale {
                     new,
                     alone,
+                    scores,
                     vector,
                     reason,
                     told,
@@ -248,6 +252,8 @@ impl World {
         for row in &plan.rows {
             seen.unknown_tokens += u64::from(row.known < row.count);
             seen.chunks += u64::from(!row.samples && !row.pools);
+            seen.scores_in_chunks += u64::from(row.scores > 0 && !row.samples);
+            seen.scored_where_known += u64::from(row.scores > 0 && row.start > 0);
             seen.drafts_in_company += u64::from(row.drafts > 0 && plan.rows.len() > 1);
             let takes_blocks = plan.appends.iter().any(|append| append.slot == row.slot);
             seen.drafts_taking_blocks += u64::from(row.drafts > 0 && takes_blocks);

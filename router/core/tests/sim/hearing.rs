@@ -17,8 +17,17 @@ impl World {
                         tale.new.scope.spans().first().is_some_and(|span| cached >= span.start + span.tokens);
                     self.seen.cached_behind_spans += u64::from(is_behind);
                 }
+                Event::Scored { request, scores } => {
+                    let tale = self.tale(request);
+                    assert!(tale.was_admitted && !tale.has_ended && !tale.is_held);
+                    assert!(!scores.is_empty() && tale.told.len() == tale.new.generated.len(), "before it draws");
+                    let expected: Vec<TokenScore> = tale.scores.drain(..scores.len()).collect();
+                    assert_eq!(*scores, expected, "{request:?}: each prompt token once, in order, as when alone");
+                    self.seen.scores += scores.len() as u64;
+                }
                 Event::Token { request, token, logprobs } => {
                     let tale = self.tale(request);
+                    assert!(tale.scores.is_empty(), "{request:?}: all of its prompt comes first");
                     assert!(tale.was_admitted && !tale.has_ended, "{request:?}: a token in the midst of its life");
                     assert!(!tale.is_held, "{request:?} was kept back");
                     assert_eq!(
@@ -44,6 +53,9 @@ impl World {
                     self.seen.waits_for_disk += u64::from(explanation.waited.micros(Wait::Disk) > 0);
                     let tale = self.tale(request);
                     assert!(!tale.has_ended);
+                    let was_scored = tale.new.sampling.prompt_logprobs.is_some() && explanation.replayed > 0;
+                    self.seen.scored_and_replayed += u64::from(was_scored);
+                    let tale = self.tale(request);
                     assert_eq!(
                         (reason, tale.told.len()),
                         (tale.reason, tale.alone.len()),

@@ -15,11 +15,11 @@ mod requests;
 mod tiers;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pelton_core::{
     CacheChange, CoreConfig, Event, Explanation, FinishReason, Goal, GroupId, Kind, Limits, Medium, Micros, NewRequest,
-    PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, Trust, Wait,
+    PinId, PinRefusal, Refusal, RequestId, StateMode, TokenId, TokenScore, Trust, Wait,
 };
 
 use disk::Disk;
@@ -57,7 +57,8 @@ struct Site {
 struct Tale {
     new: NewRequest,
     alone: Vec<TokenId>,
-    vector: Option<Box<[f32]>>, // as when alone; none of it is owed any more
+    scores: VecDeque<TokenScore>, // as when alone; those that are told are taken
+    vector: Option<Box<[f32]>>,   // as when alone; none of it is owed any more
     reason: FinishReason,
     told: Vec<TokenId>,
     was_admitted: bool,
@@ -147,6 +148,10 @@ seen! {
     histories,
     histories_with_output,
     suppressed,
+    scores,
+    scores_in_chunks,
+    scored_and_replayed,
+    scored_where_known,
     preemptions,
     turns_ended,
     pins,
@@ -371,10 +376,11 @@ fn config(random: &mut Random) -> CoreConfig {
         biases: random.within(2..=6),
         suppressed: random.within(2..=6),
         history: max_model_len + random.within(0..=100),
+        scores: 0,
     };
     let host_blocks = if random.once_in(3) { 0 } else { random.within(1..=longest * 3) };
     let disk_places = if random.once_in(3) { 0 } else { random.within(1..=longest * 5) };
-    CoreConfig {
+    let mut config = CoreConfig {
         block_size,
         kinds,
         max_model_len,
@@ -391,7 +397,9 @@ fn config(random: &mut Random) -> CoreConfig {
         pin_share: if random.once_in(2) { 0 } else { random.within(1..=100) },
         tenant_cache_share: if random.once_in(2) { 100 } else { random.within(0..=99) },
         tells_cache_changes: true,
-    }
+    };
+    config.limits.scores = 1 + (config.hash_key[0] % 24) as u32;
+    config
 }
 
 /// Names the seed if something fails while it lives.

@@ -7,7 +7,7 @@
 //! that a window still needed, a state that was continued from another one, a wrong start or a wrong history gives
 //! another token.
 
-use pelton_core::{CacheScope, FinishReason, Goal, Kind, NewRequest, Sampling, TokenId};
+use pelton_core::{CacheScope, FinishReason, Goal, Kind, NewRequest, Sampling, TokenId, TokenLogprobs, TokenScore};
 
 /// How many tokens there are: few, so that stop tokens are drawn and texts meet again.
 pub(crate) const VOCAB_SIZE: u32 = 12;
@@ -116,9 +116,16 @@ pub(crate) fn vector(goal: Goal, context: impl FnOnce() -> u64, meanings: &[u64]
     [made_of >> 48, made_of >> 24 & 0xff_ffff, made_of & 0xff_ffff].map(|part| part as f32).into()
 }
 
+/// How likely `next` was behind what its context was made of.
+pub(crate) fn score(context: u64, next: TokenId) -> TokenScore {
+    let logprobs = TokenLogprobs { chosen: -(next as f32), top: vec![(next, 0.5)] };
+    TokenScore { rank: mix(context, u64::from(next)) as u32, logprobs }
+}
+
 /// What a request gives when nothing else exists.
 pub(crate) struct Alone {
     pub(crate) tokens: Vec<TokenId>,
+    pub(crate) scores: Vec<TokenScore>,
     pub(crate) vector: Option<Box<[f32]>>,
     pub(crate) reason: FinishReason,
 }
@@ -141,8 +148,13 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> Alo
         let last = text.len() as u32 - 1;
         let context = || context(kinds, last, |kind, position| memory[kind][position as usize]);
         let vector = Some(vector(new.goal, context, &meanings));
-        return Alone { tokens: Vec::new(), vector, reason: FinishReason::Vector };
+        return Alone { tokens: Vec::new(), scores: Vec::new(), vector, reason: FinishReason::Vector };
     }
+    let scored = if new.sampling.prompt_logprobs.is_some() { &text[1..] } else { &[] };
+    let score = |(at, &next): (u32, &TokenId)| {
+        score(context(kinds, at, |kind, position| memory[kind][position as usize]), next)
+    };
+    let scores = (0..).zip(scored).map(score).collect();
     loop {
         let has_penalties = new.sampling.has_penalties();
         let token = Draw {
@@ -169,6 +181,6 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> Alo
         } else {
             continue;
         };
-        return Alone { tokens: text.split_off(prompt_len as usize), vector: None, reason };
+        return Alone { tokens: text.split_off(prompt_len as usize), scores, vector: None, reason };
     }
 }

@@ -51,6 +51,7 @@ pub(crate) fn request(
     let mut sampling = Sampling::greedy();
     sampling.seed = u64::from(random.within(0..=2));
     sampling.logprobs = random.once_in(4).then_some(1);
+    sampling.prompt_logprobs = (goal == Goal::Tokens && id.0 % 5 == 3).then_some(1);
     sampling.logit_bias = (0..random.within(0..=bias_max)).map(|token| (token, 0.5)).collect();
     if random.once_in(3) {
         sampling.presence_penalty = 0.5;
@@ -62,6 +63,7 @@ pub(crate) fn request(
         id,
         prompt: prompt.into(),
         generated: Vec::new(),
+        scored: 0,
         goal,
         sampling,
         stop: StopRule {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
     Admit, BlockId, CacheScope, CoreConfig, Goal, Kind, Limits, Plan, RequestId, Row, RowResult, SlotId, StateMove,
-    StepId, StepResults, TokenId, TokenLogprobs,
+    StepId, StepResults, TokenId, TokenLogprobs, TokenScore,
 };
 
 use super::model::{self, Draw};
@@ -107,6 +107,7 @@ impl Worker {
         }
         let mut results = vec![vec![None]; plan.rows.len()];
         let mut vectors = vec![None; plan.rows.len()];
+        let mut scores = vec![Vec::new(); plan.rows.len()];
         let mut offset = 0;
         let mut rows: Vec<(usize, Row, &[TokenId])> = Vec::new();
         for (at, &row) in plan.rows.iter().enumerate() {
@@ -119,7 +120,7 @@ impl Worker {
             let moves: Vec<StateMove> = plan.states.iter().copied().filter(|told| told.slot == row.slot).collect();
             assert!(row.samples || !row.masked, "a mask is for a row that draws");
             let misses = row.masked && self.masks_miss && random.once_in(4);
-            match self.compute(row, tokens, &moves, misses) {
+            match self.compute(row, tokens, &moves, misses, &mut scores[at]) {
                 Given::Nothing => {}
                 Given::Tokens(drawn) => results[at] = drawn.into_iter().map(Some).collect(),
                 Given::Vector(vector) => vectors[at] = Some(vector),
@@ -127,8 +128,9 @@ impl Worker {
         }
         let draws = results.into_iter().flatten().collect();
         let vectors = vectors.into_iter().flatten().collect();
+        let scores = scores.into_iter().flatten().collect();
         let took_us = took(&plan, self.copy_us);
-        self.results.push_back(StepResults { step: plan.step, took_us, draws, vectors });
+        self.results.push_back(StepResults { step: plan.step, took_us, draws, vectors, scores });
     }
 
     /// The worker dies: what it was saving is half there.
@@ -165,7 +167,14 @@ impl Worker {
     }
 
     /// What is drawn behind the row's last token and behind each of its drafts, or a vector of all.
-    fn compute(&mut self, row: Row, tokens: &[TokenId], moves: &[StateMove], misses: bool) -> Given {
+    fn compute(
+        &mut self,
+        row: Row,
+        tokens: &[TokenId],
+        moves: &[StateMove],
+        misses: bool,
+        scores: &mut Vec<TokenScore>,
+    ) -> Given {
         assert!(row.count > row.drafts && row.count - row.known <= 1);
         let slot = self.slots[row.slot.index()].as_ref().expect("rows name slots in use");
         let is_nonsense = slot.is_stale && row.known < row.count;
@@ -176,11 +185,12 @@ impl Worker {
         let (scope, goal) = &self.asked[&slot.admit.request];
         let (goal, prompt_len) = (*goal, slot.admit.prompt_len);
         let meaning = |(position, token)| model::meaning(scope, position, token);
-        let meanings: Vec<u64> = (row.start..).zip(tokens).map(meaning).collect();
+        let meanings: Vec<u64> = (row.start..).zip(tokens.iter().copied()).map(meaning).collect();
+        let mut states: Vec<Vec<u64>> = vec![Vec::new(); self.kinds.len()]; // by kind, of each token
         for (number, kind) in self.kinds.clone().into_iter().enumerate() {
             if let Kind::State { .. } = kind {
                 let moves = moves.iter().filter(|told| told.kind as usize == number);
-                self.compute_state(row, number, &meanings, moves);
+                states[number] = self.compute_state(row, number, &meanings, moves);
                 continue;
             }
             for (position, &meaning) in (row.start..).zip(&meanings) {
@@ -190,6 +200,7 @@ impl Worker {
             }
         }
         let end = row.start + row.count;
+        self.score(row, &tokens, &states, scores);
         if row.pools {
             let context = || model::context(&self.kinds, end - 1, |kind, position| self.read(row.slot, kind, position));
             assert!(!row.samples && end == prompt_len, "a vector is of all tokens of a request");
@@ -210,6 +221,20 @@ impl Worker {
             self.slot(row.slot).drawn = None; // nobody knows yet which one counts
         }
         Given::Tokens(draws)
+    }
+
+    /// How likely what follows was behind each of the row's last tokens, without the one that it draws behind.
+    fn score(&self, row: Row, tokens: &[TokenId], states: &[Vec<u64>], scores: &mut Vec<TokenScore>) {
+        assert_eq!(row.next.is_some(), row.scores > 0 && !row.samples, "{row:?}");
+        assert!(row.scores == 0 || !row.pools && row.drafts == 0 && row.known == row.count, "{row:?}");
+        let behind = tokens[1..].iter().copied().chain(row.next).collect::<Vec<_>>();
+        for at in behind.len() - row.scores as usize..behind.len() {
+            let context = model::context(&self.kinds, row.start + at as u32, |kind, position| match self.kinds[kind] {
+                Kind::State { .. } => states[kind][at],
+                Kind::Full | Kind::Window { .. } => self.read(row.slot, kind, position),
+            });
+            scores.push(model::score(context, behind[at]));
+        }
     }
 
     /// What stands at `end`, behind all that is kept before.
@@ -234,14 +259,15 @@ impl Worker {
         RowResult { token, logprobs }
     }
 
-    /// Carries a slot's state on over a row's tokens, from block to block as it was told, else in place.
+    /// Carries a slot's state on over a row's tokens, from block to block as it was told, else in place. Says what it was behind each.
     fn compute_state<'a>(
         &mut self,
         row: Row,
         kind: usize,
         meanings: &[u64],
         moves: impl Iterator<Item = &'a StateMove>,
-    ) {
+    ) -> Vec<u64> {
+        let mut states = Vec::new();
         let end = row.start + row.count;
         let latest = self.slot(row.slot).states[kind];
         let moves: Vec<(Option<BlockId>, BlockId, u32)> = moves.map(|told| (told.from, told.to, told.until)).collect();
@@ -259,6 +285,7 @@ impl Worker {
             };
             for at in position..until {
                 state = model::kept(self.kinds[kind], at, meanings[(at - row.start) as usize], |_| state);
+                states.push(state);
             }
             self.kept[to.index()].fill(None);
             self.kept[to.index()][0] = Some(state);
@@ -266,6 +293,7 @@ impl Worker {
             position = until;
         }
         assert_eq!(position, end, "all tokens of a row go through the state");
+        states
     }
 
     fn place(&self, slot: SlotId, kind: usize, position: u32) -> (usize, usize) {
@@ -303,6 +331,7 @@ impl Worker {
             ("copies", plan.copies.len(), limits.copies),
             ("states", plan.states.len(), limits.states),
             ("results", total(&mut plan.rows.iter().map(Row::results)), limits.slots),
+            ("scores", total(&mut plan.rows.iter().map(|row| row.scores as usize)), limits.scores),
             ("tokens", total(&mut plan.rows.iter().map(|row| row.count as usize)), limits.tokens),
             ("biases", total(&mut plan.admits.iter().map(|admit| admit.sampling.logit_bias.len())), limits.biases),
             ("suppressed", total(&mut plan.admits.iter().map(|admit| admit.suppressed.len())), limits.suppressed),

@@ -22,6 +22,7 @@ pub(crate) fn config() -> CoreConfig {
         biases: 4,
         suppressed: 4,
         history: 256,
+        scores: 8,
     };
     CoreConfig {
         block_size: 4,
@@ -55,6 +56,7 @@ pub(crate) fn request(id: u64, prompt: impl IntoIterator<Item = TokenId>) -> New
         id: RequestId(id),
         prompt: prompt.into_iter().collect(),
         generated: Vec::new(),
+        scored: 0,
         goal: Goal::Tokens,
         sampling: Sampling::greedy(),
         stop: StopRule { max_tokens: 8, min_tokens: 0, stop_ids: Arc::new([STOP]) },

@@ -124,6 +124,7 @@ mod tests {
             biases: 4,
             suppressed: 4,
             history: 64,
+            scores: 8,
         };
         let bounds = CoreConfig::new(limits, 4, 64, [1, 2]);
         let mut core = Core::new(CoreConfig { pin_share: 50, tenant_cache_share: of_tenant, ..bounds });

@@ -101,7 +101,7 @@ impl Outcome {
                     assert_eq!(reason, if gives_tokens { FinishReason::Length } else { FinishReason::Vector });
                     return Self { tokens, vector, end: Ok(usage) };
                 }
-                Output::Explained(_) => panic!("nobody asked"),
+                Output::Explained(_) | Output::Scored(_) => panic!("nobody asked"),
                 Output::Failed(failure) => return Self { tokens, vector, end: Err(failure) },
             }
         }
@@ -161,6 +161,7 @@ impl Rig {
             threads: 1,
             slots: 16,
             token_budget: 64,
+            scores: 8,
             device: "cpu".to_owned(),
             quantize: "auto".to_owned(),
             quantize_skip: "head".to_owned(),

@@ -214,6 +214,7 @@ fn capacities(wire: Capacities) -> pelton_frame::Capacities {
         saves,
         loads,
         pooled_width,
+        scores,
     } = wire;
     pelton_frame::Capacities {
         frames,
@@ -228,5 +229,6 @@ fn capacities(wire: Capacities) -> pelton_frame::Capacities {
         saves,
         loads,
         pooled_width,
+        scores,
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         history: 32,
         top_logprobs: 3,
         pooled_width: 4,
+        scores: 4,
         saves: 4,
         loads: 4,
     };
@@ -47,6 +48,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         threads: 1,
         slots: 8,
         token_budget: 64,
+        scores: 8,
         device: "cpu".to_owned(),
         quantize: "auto".to_owned(),
         quantize_skip: "head".to_owned(),
