@@ -36,7 +36,6 @@ MORE_THAN_A_FIELD = [
     r"`thinking\.budget_tokens` is \d+; allowed: less than `max_tokens`",
     r"`(sampling_params\.)?logit_bias` is token id \d+",  # names of an object have no upper bound
     r"`(sampling_params\.)?logit_bias` is an object with the key",
-    r"`logprobs`: log-probabilities of the prompt \(`echo` with `logprobs`\)",
     r"`n` is \d+, for each of \d+ prompts",
     r"`(sampling_params\.)?stop(_sequences)?` is \d+ bytes of text",  # a schema counts characters
     r"`.*arguments` is .*; allowed: a text that is a JSON object",

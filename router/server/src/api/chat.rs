@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pelton_engine::TokenId;
+use pelton_engine::{TokenId, TokenScore};
 use pelton_text::{ChatInput, Tokenizer};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,6 +17,7 @@ use super::{
     logprobs::ChatLogprobs,
     messages::{MESSAGES, read_messages},
     models::{MODEL, read_model},
+    prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
     sampling::{N, REQUEST_ID, SAMPLING, STREAM, read_options, read_request_id, read_stream},
     shape::{Field, Kind, Most, Shape, optional, with_default},
     stop_reason,
@@ -51,6 +52,7 @@ pub(crate) const CHAT: Shape = Shape {
                 Kind::Integer(0, Most::Logprobs),
                 "How many likeliest tokens are told beside each drawn one; needs `logprobs`: true.",
             ),
+            PROMPT_LOGPROBS,
             with_default(
                 "add_special_tokens",
                 Kind::Flag,
@@ -124,6 +126,7 @@ impl ChatRequest {
         }
         options.max_tokens = newer.or(older);
         options.logprobs = read_logprobs(&mut fields)?;
+        options.prompt_logprobs = fields.count("prompt_logprobs")?;
         let (input, reading) = read_input(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
         let stream = read_stream(&mut fields)?;
@@ -213,6 +216,8 @@ pub(crate) struct ChatResponse<'a> {
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -291,6 +296,8 @@ pub(crate) struct ChatChunk<'a> {
     usage: Shown<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -358,6 +365,7 @@ pub(crate) struct ChatForm {
     pub(crate) head: Head,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) has_logprobs: bool,
+    pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) return_token_ids: bool,
     /// If not, the tokens of it are left out, too.
     pub(crate) include_reasoning: bool,
@@ -371,6 +379,7 @@ impl ChatForm {
             head,
             tokenizer,
             has_logprobs: request.request.options.logprobs.is_some(),
+            prompt_logprobs: request.request.options.prompt_logprobs,
             return_token_ids: request.return_token_ids,
             include_reasoning: request.include_reasoning,
             prompt: Arc::clone(&generation.prompts()[0].ids),
@@ -399,6 +408,10 @@ impl ChatForm {
         self.return_token_ids.then_some(&*self.prompt)
     }
 
+    fn prompt_logprobs(&self, scores: &[TokenScore]) -> Option<PromptLogprobs> {
+        self.prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &self.prompt, scores, top))
+    }
+
     fn usage(&self) -> UsageSum {
         UsageSum::new([self.prompt.len()], self.answers)
     }
@@ -406,6 +419,7 @@ impl ChatForm {
     pub(crate) fn whole(&self, answers: Vec<Whole>) -> ChatResponse<'_> {
         let mut usage = self.usage();
         let mut choices = Vec::with_capacity(answers.len());
+        let prompt_logprobs = self.prompt_logprobs(answers.first().map_or(&[], |answer| &answer.scores));
         for (index, mut answer) in answers.into_iter().enumerate() {
             usage.finished(index, &answer.finish);
             let has_more = !answer.calls.is_empty() || !answer.reasoning.is_empty();
@@ -426,7 +440,8 @@ impl ChatForm {
                 },
             });
         }
-        ChatResponse { head: &self.head, choices, usage: usage.total(), prompt_token_ids: self.prompt_token_ids() }
+        let (usage, prompt_token_ids) = (usage.total(), self.prompt_token_ids());
+        ChatResponse { head: &self.head, choices, usage, prompt_token_ids, prompt_logprobs }
     }
 }
 
@@ -449,6 +464,7 @@ impl ChatEvents {
         &mut self,
         index: usize,
         delta: MessageDelta,
+        scores: &[TokenScore],
         tokens: &[Drawn],
         finish: Option<&Finish>,
         out: &mut BytesMut,
@@ -468,14 +484,16 @@ impl ChatEvents {
             token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
         };
         let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
-        event(out, &ChatChunk { head: &self.form.head, choices: vec![choice], usage, prompt_token_ids });
+        let prompt_logprobs = self.form.prompt_logprobs(scores).filter(|_| is_first);
+        let head = &self.form.head;
+        event(out, &ChatChunk { head, choices: vec![choice], usage, prompt_token_ids, prompt_logprobs });
     }
 }
 
 impl Events for ChatEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
-            let Delta { choice: index, reasoning, text, calls, mut tokens, finish } = delta;
+            let Delta { choice: index, reasoning, text, calls, scores, mut tokens, finish } = delta;
             self.usage.drawn(index, tokens.len());
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);
@@ -483,7 +501,7 @@ impl Events for ChatEvents {
             if !std::mem::replace(&mut self.has_begun[index], true) {
                 let role =
                     MessageDelta { role: Some("assistant"), content: Some(String::new()), ..MessageDelta::default() };
-                self.chunk(index, role, &[], None, out);
+                self.chunk(index, role, &scores, &[], None, out);
             }
             let reasoning = self.form.told(reasoning, &mut tokens);
             let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
@@ -495,14 +513,15 @@ impl Events for ChatEvents {
             let content = (!text.is_empty()).then_some(text);
             let tool_calls = calls.into_iter().map(CallDelta::from).collect();
             let delta = MessageDelta { role: None, content, reasoning, tool_calls };
-            self.chunk(index, delta, &tokens, finish.as_ref(), out);
+            self.chunk(index, delta, &[], &tokens, finish.as_ref(), out);
         }
     }
 
     fn end(&mut self, out: &mut BytesMut) {
         if self.options.include_usage {
             let usage = Some(Some(self.usage.total()));
-            event(out, &ChatChunk { head: &self.form.head, choices: Vec::new(), usage, prompt_token_ids: None });
+            let (head, choices) = (&self.form.head, Vec::new());
+            event(out, &ChatChunk { head, choices, usage, prompt_token_ids: None, prompt_logprobs: None });
         }
         done(out);
     }

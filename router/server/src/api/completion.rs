@@ -1,8 +1,8 @@
 //! `/v1/completions`: its request, its response, its stream.
 
 use bytes::BytesMut;
-use pelton_engine::TokenId;
-use pelton_text::Tokenizer;
+use pelton_engine::{TokenId, TokenScore};
+use pelton_text::{Detokenizer, Tokenizer};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,6 +14,7 @@ use super::{
     finish_reason,
     logprobs::CompletionLogprobs,
     models::{MODEL, read_model},
+    prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
     sampling::{N, REQUEST_ID, SAMPLING, STREAM, one_or_many, read_options, read_request_id, read_stream},
     shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
@@ -45,7 +46,13 @@ pub(crate) const COMPLETION: Shape = Shape {
                 Kind::Integer(0, Most::Logprobs),
                 "How many likeliest tokens are told beside each drawn one.",
             ),
-            with_default("echo", Kind::Flag, "false", "Whether each answer begins with its prompt."),
+            PROMPT_LOGPROBS,
+            with_default(
+                "echo",
+                Kind::Flag,
+                "false",
+                "Whether each answer begins with its prompt; with `logprobs`, so do they.",
+            ),
             with_default(
                 "add_special_tokens",
                 Kind::Flag,
@@ -78,6 +85,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
     pub(crate) return_token_ids: bool,
+    /// As it was asked for: the engine tells as many as `echo` needs.
+    pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) request: Request,
 }
 
@@ -92,16 +101,14 @@ impl CompletionRequest {
         options.max_tokens = fields.count("max_tokens")?;
         options.logprobs = fields.count("logprobs")?;
         let echo = fields.flag("echo")?.unwrap_or(false);
-        if echo && options.logprobs.is_some() {
-            let what = "log-probabilities of the prompt (`echo` with `logprobs`)".into();
-            return Err(ApiError::NotServed { param: "logprobs".to_owned(), what });
-        }
+        let prompt_logprobs = fields.count("prompt_logprobs")?;
+        options.prompt_logprobs = prompt_logprobs.max(options.logprobs.filter(|_| echo));
         let stream = read_stream(&mut fields)?;
         let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
         let request_id = read_request_id(&mut fields)?;
         fields.finish(&COMPLETION)?;
         let request = Request { prompts, options, echo, tools: None };
-        Ok(Self { model, request_id, stream, return_token_ids, request })
+        Ok(Self { model, request_id, stream, return_token_ids, prompt_logprobs, request })
     }
 }
 
@@ -167,6 +174,8 @@ struct Choice<'a> {
     token_ids: Option<Vec<TokenId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// A piece of a stream.
@@ -184,7 +193,9 @@ pub(crate) struct CompletionChunk<'a> {
 pub(crate) struct CompletionForm {
     pub(crate) head: Head,
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) has_logprobs: bool,
+    pub(crate) logprobs: Option<u32>,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) skip_special: bool,
     pub(crate) return_token_ids: bool,
     pub(crate) prompts: Vec<PreparedPrompt>,
     pub(crate) answers_per_prompt: usize,
@@ -195,7 +206,9 @@ impl CompletionForm {
         Self {
             head,
             tokenizer,
-            has_logprobs: request.request.options.logprobs.is_some(),
+            logprobs: request.request.options.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            skip_special: request.request.options.skip_special,
             return_token_ids: request.return_token_ids,
             prompts: generation.prompts().to_vec(),
             answers_per_prompt: request.request.options.n as usize,
@@ -216,20 +229,41 @@ impl CompletionForm {
         index: usize,
         is_first: bool,
         text: String,
+        scores: &[TokenScore],
         tokens: &[Drawn],
         finish: Option<&Finish>,
     ) -> Choice<'_> {
         let prompt = self.prompt_of(index);
         let echo = prompt.text.as_deref().filter(|_| is_first).unwrap_or_default();
+        let prompt_logprobs = self.prompt_logprobs.filter(|_| is_first);
         Choice {
             index,
             text: if echo.is_empty() { text } else { format!("{echo}{text}") },
-            logprobs: self.has_logprobs.then(|| CompletionLogprobs::new(&self.tokenizer, tokens)),
+            logprobs: self.logprobs.map(|top| self.choice_logprobs(prompt, is_first, top, scores, tokens)),
             finish_reason: finish.map(finish_reason),
             stop_reason: finish.and_then(stop_reason),
             token_ids: self.return_token_ids.then(|| tokens.iter().map(|drawn| drawn.token).collect()),
             prompt_token_ids: (self.return_token_ids && is_first).then_some(&*prompt.ids),
+            prompt_logprobs: prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &prompt.ids, scores, top)),
         }
+    }
+
+    fn choice_logprobs(
+        &self,
+        prompt: &PreparedPrompt,
+        is_first: bool,
+        top: u32,
+        scores: &[TokenScore],
+        tokens: &[Drawn],
+    ) -> CompletionLogprobs {
+        let mut shown = CompletionLogprobs::default();
+        if prompt.text.is_some() && is_first {
+            let texts = Detokenizer::new(self.tokenizer.clone(), self.skip_special);
+            shown.echo(&self.tokenizer, texts, &prompt.ids, scores, top);
+        }
+        let echoed = prompt.text.as_ref().map_or(0, |text| text.chars().count());
+        shown.add(&self.tokenizer, tokens, echoed);
+        shown
     }
 
     pub(crate) fn whole(&self, answers: Vec<Whole>) -> CompletionResponse<'_> {
@@ -237,7 +271,8 @@ impl CompletionForm {
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
             usage.finished(index, &answer.finish);
-            choices.push(self.choice(index, true, answer.text, &answer.tokens, Some(&answer.finish)));
+            let Whole { text, scores, tokens, finish, .. } = answer;
+            choices.push(self.choice(index, true, text, &scores, &tokens, Some(&finish)));
         }
         CompletionResponse { head: &self.head, choices, usage: usage.total() }
     }
@@ -261,14 +296,14 @@ impl CompletionEvents {
 impl Events for CompletionEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
-            let Delta { choice: index, text, tokens, finish, .. } = delta;
+            let Delta { choice: index, text, scores, tokens, finish, .. } = delta;
             self.usage.drawn(index, tokens.len());
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);
             }
-            let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
+            let shows_tokens = (self.form.logprobs.is_some() || self.form.return_token_ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
-            if text.is_empty() && finish.is_none() && !shows_tokens {
+            if text.is_empty() && finish.is_none() && !shows_tokens && scores.is_empty() {
                 continue;
             }
             let is_first = !std::mem::replace(&mut self.has_begun[index], true);
@@ -277,7 +312,7 @@ impl Events for CompletionEvents {
                 StreamOptions { include_usage: true, .. } => Some(None),
                 _ => None,
             };
-            let choices = vec![self.form.choice(index, is_first, text, &tokens, finish.as_ref())];
+            let choices = vec![self.form.choice(index, is_first, text, &scores, &tokens, finish.as_ref())];
             event(out, &CompletionChunk { head: &self.form.head, choices, usage });
         }
     }
@@ -398,7 +433,7 @@ mod tests {
             (r#""prompt_cache_retention": "1h""#, "prompt_cache_retention"),
             (r#""prompt_cache_retention": 24"#, "prompt_cache_retention"),
             (r#""logprobs": true"#, "logprobs"),
-            (r#""echo": true, "logprobs": 1"#, "logprobs"),
+            (r#""prompt_logprobs": -1"#, "prompt_logprobs"),
             (r#""best_of": 2"#, "best_of"),
             (r#""suffix": "x""#, "suffix"),
             (r#""messages": []"#, "messages"),
@@ -429,7 +464,16 @@ mod tests {
         };
         let prompts = vec![prompt(&[1, 2], Some("one ")), prompt(&[3], None)];
         let tokenizer = tokenizer();
-        CompletionForm { head, tokenizer, has_logprobs, return_token_ids: false, prompts, answers_per_prompt: 1 }
+        CompletionForm {
+            head,
+            tokenizer,
+            logprobs: has_logprobs.then_some(1),
+            prompt_logprobs: None,
+            skip_special: true,
+            return_token_ids: false,
+            prompts,
+            answers_per_prompt: 1,
+        }
     }
 
     fn drawn(token: u32, text_offset: usize) -> Drawn {

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-use pelton_engine::TokenId;
-use pelton_text::Tokenizer;
+use pelton_engine::{TokenId, TokenScore};
+use pelton_text::{Detokenizer, Tokenizer};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -15,11 +15,11 @@ use crate::generate::Drawn;
 /// What stands for a probability of zero, whose logarithm JSON cannot write. The peer's value.
 const IMPOSSIBLE: f32 = -9999.0;
 
-fn finite(logprob: f32) -> f32 {
+pub(super) fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { IMPOSSIBLE }
 }
 
-fn text_of(tokenizer: &Tokenizer, token: TokenId) -> Cow<'_, str> {
+pub(super) fn text_of(tokenizer: &Tokenizer, token: TokenId) -> Cow<'_, str> {
     String::from_utf8_lossy(tokenizer.token_bytes(token).unwrap_or_default())
 }
 
@@ -73,15 +73,16 @@ impl<'a> ChatLogprobs<'a> {
 
 /// `logprobs` of a completion's choice: four lists, one entry per token.
 ///
+/// With `echo` the prompt's tokens come first; before the first of them there is nothing to go by.
 /// `tokens` are the texts by which the answer grew, so that they add up to it. Candidates that were not drawn are shown as
 /// their own text or, where that is none, as `bytes:\xE2\x82`, OpenAI's form.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
+    token_logprobs: Vec<Option<f32>>,
     /// The drawn token first, then the likeliest others.
-    #[schemars(with = "Vec<std::collections::BTreeMap<String, f32>>")]
-    top_logprobs: Vec<ByText>,
+    #[schemars(with = "Vec<Option<std::collections::BTreeMap<String, f32>>>")]
+    top_logprobs: Vec<Option<ByText>>,
     text_offset: Vec<usize>,
 }
 
@@ -108,9 +109,40 @@ impl Serialize for ByText {
 }
 
 impl CompletionLogprobs {
-    pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[Drawn]) -> Self {
-        let mut shown =
-            Self { tokens: Vec::new(), token_logprobs: Vec::new(), top_logprobs: Vec::new(), text_offset: Vec::new() };
+    /// Adds a prompt. `top`: how many of the likeliest are shown.
+    pub(crate) fn echo(
+        &mut self,
+        tokenizer: &Tokenizer,
+        mut texts: Detokenizer,
+        prompt: &[TokenId],
+        scores: &[TokenScore],
+        top: u32,
+    ) {
+        let mut offset = 0;
+        let mut scores = std::iter::once(None).chain(scores.iter().map(Some));
+        for (at, &token) in prompt.iter().enumerate() {
+            let mut text = texts.push(token);
+            if at + 1 == prompt.len() {
+                text.push_str(&texts.finish());
+            }
+            let logprobs = scores.next().flatten().map(|score| &score.logprobs);
+            self.top_logprobs.push(logprobs.map(|logprobs| {
+                let mut shown = ByText(Vec::with_capacity(top as usize + 1));
+                shown.add(exact_text_of(tokenizer, token), logprobs.chosen);
+                for &(other, logprob) in logprobs.top.iter().take(top as usize).filter(|(other, _)| *other != token) {
+                    shown.add(exact_text_of(tokenizer, other), logprob);
+                }
+                shown
+            }));
+            self.token_logprobs.push(logprobs.map(|logprobs| finite(logprobs.chosen)));
+            self.text_offset.push(offset);
+            offset += text.chars().count();
+            self.tokens.push(text);
+        }
+    }
+
+    /// Adds tokens of an answer, which has so many characters before it.
+    pub(crate) fn add(&mut self, tokenizer: &Tokenizer, tokens: &[Drawn], before: usize) {
         for drawn in tokens {
             let Some(logprobs) = drawn.logprobs.as_deref() else { continue };
             let mut top = ByText(Vec::with_capacity(logprobs.top.len() + 1));
@@ -118,12 +150,11 @@ impl CompletionLogprobs {
             for &(token, logprob) in logprobs.top.iter().filter(|(token, _)| *token != drawn.token) {
                 top.add(exact_text_of(tokenizer, token), logprob);
             }
-            shown.tokens.push(drawn.text.clone());
-            shown.token_logprobs.push(finite(logprobs.chosen));
-            shown.top_logprobs.push(top);
-            shown.text_offset.push(drawn.text_offset);
+            self.tokens.push(drawn.text.clone());
+            self.token_logprobs.push(Some(finite(logprobs.chosen)));
+            self.top_logprobs.push(Some(top));
+            self.text_offset.push(before + drawn.text_offset);
         }
-        shown
     }
 }
 
@@ -152,7 +183,9 @@ mod tests {
             logprobs: Some(Box::new(logprobs)),
             is_reasoning: false,
         };
-        let shown = serde_json::to_string(&CompletionLogprobs::new(&tokenizer(), &[drawn])).expect("plain");
+        let mut shown = CompletionLogprobs::default();
+        shown.add(&tokenizer(), &[drawn], 0);
+        let shown = serde_json::to_string(&shown).expect("plain");
         assert_eq!(
             shown,
             r#"{"tokens":["A"],"token_logprobs":[-0.63425463],"top_logprobs":[{"A":-0.63425463,"B":-0.1}],"text_offset":[0]}"#

@@ -16,6 +16,7 @@ mod messages;
 pub(crate) mod models;
 mod parts;
 pub(crate) mod pooling;
+mod prompt_logprobs;
 pub(crate) mod responses;
 mod sampling;
 pub(crate) mod scale_out;

@@ -1,8 +1,10 @@
 //! For routers of several servers and for trainers, who do the text themselves: prompts as token ids (`.../render`), and token ids
 //! in, token ids out (`/inference/v1/generate`). The peer's form.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
-use pelton_engine::TokenId;
+use pelton_engine::{TokenId, TokenScore};
 use pelton_text::Tokenizer;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,6 +16,7 @@ use super::{
     finish_reason,
     logprobs::ChatLogprobs,
     models::{MODEL, read_model},
+    prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
     sampling::{N, PRIORITY, REQUEST_ID, SALT, SAMPLING, STREAM, read_options, read_request_id, read_stream},
     shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
@@ -83,6 +86,7 @@ const SAMPLING_PARAMS: Shape = Shape {
                 Kind::Integer(0, Most::Logprobs),
                 "How many likeliest tokens are told beside each drawn one.",
             ),
+            PROMPT_LOGPROBS,
             optional("detokenize", Kind::Flag, "No text is told in any case."),
         ],
         N,
@@ -118,6 +122,7 @@ impl TokensRequest {
         let mut options = read_options(&mut sampling)?;
         options.max_tokens = sampling.count("max_tokens")?;
         options.logprobs = sampling.count("logprobs")?;
+        options.prompt_logprobs = sampling.count("prompt_logprobs")?;
         sampling.flag("detokenize")?; // no text is told in any case
         sampling.finish(&SAMPLING_PARAMS)?;
         options.priority = fields.integer("priority", "an integer of 32 bits")?.or(options.priority);
@@ -147,6 +152,8 @@ pub(crate) struct TokensResponse<'a> {
     created: u64,
     choices: Vec<Choice<'a>>,
     usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// A choice, whole or a piece of one.
@@ -168,6 +175,8 @@ pub(crate) struct TokensChunk<'a> {
     choices: Vec<Choice<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Shown<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// How choices are shown, in streams and whole.
@@ -175,13 +184,18 @@ pub(crate) struct TokensForm {
     pub(crate) head: Head,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) has_logprobs: bool,
-    pub(crate) prompt_tokens: usize,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) answers: usize,
 }
 
 impl TokensForm {
     fn usage(&self) -> UsageSum {
-        UsageSum::new([self.prompt_tokens], self.answers)
+        UsageSum::new([self.prompt.len()], self.answers)
+    }
+
+    fn prompt_logprobs(&self, scores: &[TokenScore]) -> Option<PromptLogprobs> {
+        self.prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &self.prompt, scores, top))
     }
 
     fn choice(&self, index: usize, tokens: &[Drawn], finish: Option<&Finish>) -> Choice<'_> {
@@ -202,7 +216,8 @@ impl TokensForm {
             choices.push(self.choice(index, &answer.tokens, Some(&answer.finish)));
         }
         let Head { id, created, model, .. } = &self.head;
-        TokensResponse { request_id: id, model, created: *created, choices, usage: usage.total() }
+        let prompt_logprobs = self.prompt_logprobs(answers.first().map_or(&[], |answer| &answer.scores));
+        TokensResponse { request_id: id, model, created: *created, choices, usage: usage.total(), prompt_logprobs }
     }
 }
 
@@ -211,26 +226,34 @@ pub(crate) struct TokensEvents {
     form: TokensForm,
     options: StreamOptions,
     usage: UsageSum,
+    /// Whether the prompt was shown, on the first chunk of all.
+    has_shown_prompt: bool,
 }
 
 impl TokensEvents {
     pub(crate) fn new(form: TokensForm, options: StreamOptions) -> Self {
-        Self { usage: form.usage(), form, options }
+        Self { usage: form.usage(), form, options, has_shown_prompt: false }
     }
 
-    fn write(&self, choices: Vec<Choice<'_>>, usage: Shown<Usage>, out: &mut BytesMut) {
-        event(out, &TokensChunk { request_id: &self.form.head.id, choices, usage });
+    fn write(
+        &self,
+        choices: Vec<Choice<'_>>,
+        usage: Shown<Usage>,
+        prompt_logprobs: Option<PromptLogprobs>,
+        out: &mut BytesMut,
+    ) {
+        event(out, &TokensChunk { request_id: &self.form.head.id, choices, usage, prompt_logprobs });
     }
 }
 
 impl Events for TokensEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
-        for Delta { choice, tokens, finish, .. } in deltas {
+        for Delta { choice, scores, tokens, finish, .. } in deltas {
             self.usage.drawn(choice, tokens.len());
             if let Some(finish) = &finish {
                 self.usage.finished(choice, finish);
             }
-            if tokens.is_empty() && finish.is_none() {
+            if tokens.is_empty() && finish.is_none() && scores.is_empty() {
                 continue;
             }
             let usage = match self.options {
@@ -238,13 +261,15 @@ impl Events for TokensEvents {
                 StreamOptions { include_usage: true, .. } => Some(None),
                 _ => None,
             };
-            self.write(vec![self.form.choice(choice, &tokens, finish.as_ref())], usage, out);
+            let is_first = !std::mem::replace(&mut self.has_shown_prompt, true);
+            let prompt_logprobs = self.form.prompt_logprobs(&scores).filter(|_| is_first);
+            self.write(vec![self.form.choice(choice, &tokens, finish.as_ref())], usage, prompt_logprobs, out);
         }
     }
 
     fn end(&mut self, out: &mut BytesMut) {
         if self.options.include_usage {
-            self.write(Vec::new(), Some(Some(self.usage.total())), out);
+            self.write(Vec::new(), Some(Some(self.usage.total())), None, out);
         }
         done(out);
     }
@@ -275,7 +300,7 @@ mod tests {
             (r#"{"token_ids": [1], "features": {"mm_hashes": {}}}"#, "features"),
             (r#"{"token_ids": [1], "kv_transfer_params": {}}"#, "kv_transfer_params"),
             (r#"{"token_ids": [1], "sampling_params": {"temperature": "hot"}}"#, "sampling_params.temperature"),
-            (r#"{"token_ids": [1], "sampling_params": {"prompt_logprobs": 1}}"#, "sampling_params.prompt_logprobs"),
+            (r#"{"token_ids": [1], "sampling_params": {"prompt_logprobs": -1}}"#, "sampling_params.prompt_logprobs"),
             (r#"{"token_ids": [1], "sampling_params": {"stream": true}}"#, "sampling_params.stream"),
         ] {
             assert_eq!(refused(body), param, "{body}");

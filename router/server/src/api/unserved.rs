@@ -22,7 +22,6 @@ pub(super) const BOTH: &[Unserved] = &[
     ("kv_transfer_params", &[], "moving KV between servers"),
     ("length_penalty", &["1", "1.0"], "beam search"),
     ("logprob_token_ids", &[], "log-probabilities of chosen tokens"),
-    ("prompt_logprobs", &[], "log-probabilities of the prompt"),
     ("repetition_detection", &[], "ending on repetitions"),
     ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
     ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
@@ -132,7 +131,7 @@ mod tests {
         check(r#"{"audio": {"voice": "alloy"}}"#, Some("audio"));
         check(r#"{"store": true}"#, Some("store"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
-        check(r#"{"prompt_logprobs": 0}"#, Some("prompt_logprobs"));
+        check(r#"{"truncate_prompt_tokens": 0}"#, Some("truncate_prompt_tokens"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, Usage};
+use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, TokenScore, Usage};
 use pelton_text::{AnswerParser, Detokenizer, Piece, StopMatcher, Tokenizer};
 
 use super::{ToolReading, rules::TextRules};
@@ -15,6 +15,8 @@ use super::{ToolReading, rules::TextRules};
 pub struct Delta {
     /// Which answer: those of the first prompt come first.
     pub choice: usize,
+    /// Of the prompt's tokens from the second one on, if they were asked for: all at once, before the first of `tokens`.
+    pub scores: Vec<TokenScore>,
     /// What the model thought, if its format tells that from content.
     pub reasoning: String,
     /// Text to show.
@@ -34,6 +36,7 @@ impl Delta {
             && self.reasoning.is_empty()
             && self.calls.is_empty()
             && self.tokens.is_empty()
+            && self.scores.is_empty()
             && self.finish.is_none()
     }
 }
@@ -130,6 +133,7 @@ pub(crate) struct Follower {
     has_calls: bool,
     reasoning_tokens: Option<u32>,
     cached: u32,
+    scores: Vec<TokenScore>,
     drawn: u32,
     /// Characters that the detokeniser has given.
     characters: usize,
@@ -144,6 +148,7 @@ impl Follower {
             has_calls: false,
             reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
+            scores: Vec::new(),
             drawn: 0,
             characters: 0,
             rules,
@@ -157,8 +162,22 @@ impl Follower {
                 self.cached = cached;
                 Ok(Followed::Going)
             }
+            Output::Scored(scores) => {
+                self.scores.extend(scores);
+                if self.scores.len() + 1 == self.rules.prompt as usize {
+                    delta.scores = std::mem::take(&mut self.scores);
+                }
+                Ok(Followed::Going)
+            }
+            // Nobody wants it: the engine had to draw something to tell of the prompt.
+            Output::Token { .. } if self.rules.max_tokens == 0 => Ok(Followed::Going),
             Output::Token { token, logprobs } => Ok(self.token(token, logprobs, delta)),
             Output::Vector(_) => unreachable!("a model that gives vectors generates nothing"),
+            Output::Finished { usage, explanation, .. } if self.rules.max_tokens == 0 => {
+                let usage = Usage { completion: 0, ..usage };
+                delta.finish = Some(self.finish(Ending::Length, usage, Some(explanation)));
+                Ok(Followed::Over)
+            }
             Output::Finished { reason, usage, explanation } => {
                 self.end(delta);
                 let ending = self.ending(reason);
@@ -348,6 +367,27 @@ mod tests {
 
     fn by_text(text: &str) -> Ending {
         Ending::Stop(StopCause::Text(text.to_owned()))
+    }
+
+    #[test]
+    fn scores_of_a_prompt_come_at_once_and_a_token_that_nobody_wanted_is_not_told() {
+        let rules = TextRules { max_tokens: 0, prompt: 4, ..rules() };
+        let mut follower = Follower::new(&tokenizer(), Arc::new(rules));
+        let score = |rank| TokenScore { rank, ..TokenScore::default() };
+        let mut push = |output, delta: &mut Delta| follower.push(output, delta).expect("no failure was pushed");
+        let mut delta = Delta::default();
+        push(Output::Scored(Box::new([score(1), score(2)])), &mut delta);
+        assert!(delta.is_empty());
+        push(Output::Scored(Box::new([score(3)])), &mut delta);
+        assert_eq!(delta.scores, [score(1), score(2), score(3)]);
+        assert!(!delta.is_empty());
+        push(Output::Token { token: 65, logprobs: None }, &mut delta);
+        let usage = Usage { prompt: 4, cached: 0, completion: 1 };
+        let reason = FinishReason::StopToken(END);
+        assert_eq!(push(Output::Finished { reason, usage, explanation: explanation() }, &mut delta), Followed::Over);
+        assert!(delta.text.is_empty() && delta.tokens.is_empty());
+        let finish = delta.finish.expect("it has ended");
+        assert_eq!((finish.ending, finish.usage.completion), (Ending::Length, 0));
     }
 
     #[test]

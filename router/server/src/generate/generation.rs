@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, Submission, Usage};
+use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, StopRule, Submission, Usage};
 use pelton_text::{Format, Reading, Tools};
 use serde_json::Value;
 
@@ -72,20 +72,26 @@ impl Serving {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
             let form = self.form(&request, prompt, tools.clone());
             let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
-            let submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
+            let mut submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
             all_rules.push(Arc::new(self.rules(&request, form, &submission, &facts)));
+            if submission.stop.max_tokens == 0 && submission.sampling.prompt_logprobs.is_some() {
+                // The engine ends a request by what it draws. This one token costs nothing, and nobody sees it.
+                submission.stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
+                submission.grammar = None;
+            }
             for index in 0..n {
                 let mut submission = submission.clone();
                 submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
                 submissions.push(submission);
             }
         }
+        let asks_for_nothing = request.options.prompt_logprobs.is_none();
         // An echo alone asks the engine for nothing.
         submissions.retain(|submission| submission.stop.max_tokens > 0);
         let mut answers = self.engine.submit(submissions)?.into_iter();
         let choices = all_rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize)).map(|rules| Choice {
             source: match rules.max_tokens {
-                0 => Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() }),
+                0 if asks_for_nothing => Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() }),
                 _ => Source::Engine(answers.next().expect("an answer for each submission")),
             },
             follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
@@ -282,7 +288,7 @@ impl Choice {
         let explanation = loop {
             match ready!(pin!(answer.next()).poll(context)) {
                 Some(Output::Explained(explanation) | Output::Finished { explanation, .. }) => break Some(explanation),
-                Some(Output::Admitted { .. } | Output::Token { .. } | Output::Vector(_)) => {}
+                Some(Output::Admitted { .. } | Output::Scored(_) | Output::Token { .. } | Output::Vector(_)) => {}
                 Some(Output::Failed(_)) | None => break None,
             }
         };

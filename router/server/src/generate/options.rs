@@ -84,6 +84,8 @@ pub struct Options {
     pub skip_special: bool,
     /// How many likeliest tokens to tell beside the chosen one.
     pub logprobs: Option<u32>,
+    /// The same of the prompt's tokens, from the second one on.
+    pub prompt_logprobs: Option<u32>,
     /// What the text has to fit.
     pub constrained: Option<Constrained>,
     /// How long the model may think; `None`: as long as it likes.
@@ -119,6 +121,7 @@ impl Default for Options {
             include_stop: false,
             skip_special: true,
             logprobs: None,
+            prompt_logprobs: None,
             constrained: None,
             thoughts: None,
             priority: None,
@@ -157,6 +160,7 @@ impl Options {
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.filter(|&seed| seed != -1).map_or(seed, i64::cast_unsigned),
             logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
         };
         number("temperature", sampling.temperature, bounds::TEMPERATURE, "a number from 0 to 2")?;
         integer("top_k", top_k, bounds::TOP_K, "-1 or 0 (all tokens), or at least 1")?;
@@ -171,9 +175,9 @@ impl Options {
         number("presence_penalty", sampling.presence_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         number("frequency_penalty", sampling.frequency_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         self.check_logit_bias(facts)?;
-        if let Some(count) = self.logprobs {
-            let max = facts.limits.max_logprobs;
-            within("logprobs", count, "", 0..=max, || format!("an integer from 0 to {max}"))?;
+        let max = facts.limits.max_logprobs;
+        for (param, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            within(param, count.unwrap_or(0), "", 0..=max, || format!("an integer from 0 to {max}"))?;
         }
         Ok(sampling)
     }
@@ -370,6 +374,8 @@ mod tests {
         check(|o| o.frequency_penalty = Some(2.5), Some("frequency_penalty"));
         check(|o| o.logprobs = Some(20), None);
         check(|o| o.logprobs = Some(21), Some("logprobs"));
+        check(|o| o.prompt_logprobs = Some(20), None);
+        check(|o| o.prompt_logprobs = Some(21), Some("prompt_logprobs"));
         check(|o| o.n = 0, Some("n"));
         check(|o| o.n = 129, Some("n"));
         check(|o| o.cache_salt = Some(String::new()), Some("cache_salt"));

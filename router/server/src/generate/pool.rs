@@ -207,7 +207,7 @@ async fn follow(mut answer: Answer, mut clock: RequestClock) -> Result<Pooled, F
                 let vector = made.expect("a vector comes before its request's end");
                 return Ok(Pooled { vector, tokens: usage.prompt });
             }
-            Output::Token { .. } | Output::Explained(_) => {}
+            Output::Token { .. } | Output::Scored(_) | Output::Explained(_) => {}
             Output::Failed(failure) => {
                 clock.failed();
                 return Err(failure);

@@ -1,5 +1,7 @@
 //! A whole answer: the sum of its deltas, and nothing else.
 
+use pelton_engine::TokenScore;
+
 use super::{CallPiece, Delta, Drawn, Finish, Generation};
 use crate::error::ApiError;
 
@@ -12,6 +14,8 @@ pub struct Whole {
     pub text: String,
     /// Its tool calls.
     pub calls: Vec<Call>,
+    /// Of the prompt's tokens from the second one on, if they were asked for.
+    pub scores: Vec<TokenScore>,
     /// Its tokens.
     pub tokens: Vec<Drawn>,
     /// How it ended.
@@ -35,6 +39,7 @@ pub(crate) struct Sum {
     reasoning: String,
     text: String,
     calls: Vec<Call>,
+    scores: Vec<TokenScore>,
     tokens: Vec<Drawn>,
     finish: Option<Finish>,
 }
@@ -44,6 +49,7 @@ impl Sum {
         assert!(self.finish.is_none(), "nothing follows the end of an answer");
         self.reasoning.push_str(&delta.reasoning);
         self.text.push_str(&delta.text);
+        self.scores.extend(delta.scores);
         self.tokens.extend(delta.tokens);
         for piece in delta.calls {
             match piece {
@@ -59,7 +65,8 @@ impl Sum {
 
     pub(crate) fn whole(self) -> Whole {
         let finish = self.finish.expect("an answer without an end is an error, and was returned as one");
-        Whole { reasoning: self.reasoning, text: self.text, calls: self.calls, tokens: self.tokens, finish }
+        let Self { reasoning, text, calls, scores, tokens, .. } = self;
+        Whole { reasoning, text, calls, scores, tokens, finish }
     }
 }
 

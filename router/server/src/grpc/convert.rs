@@ -1,8 +1,8 @@
 //! Messages of `pelton.v1` to requests, and deltas to messages.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use pelton_engine::TokenId;
+use pelton_engine::{TokenId, TokenLogprobs, TokenScore};
 use pelton_grammar::Constraint;
 use pelton_rpc::v1::{self, generate_request::Input as GenerateInput, tokenize_request::Input as TokenizeInput};
 use pelton_text::Tokenizer;
@@ -106,6 +106,7 @@ fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
         include_stop: sampling.include_stop_str_in_output,
         skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
+        prompt_logprobs: sampling.prompt_logprobs,
         thoughts: sampling
             .thinking_token_budget
             .map(|tokens| ThoughtLimit { tokens, param: "sampling.thinking_token_budget".to_owned() }),
@@ -141,6 +142,7 @@ pub(super) struct MessageWriter {
     tokenizer: Tokenizer,
     /// What each choice begins with, until it has begun.
     echoes: Vec<Option<String>>,
+    prompt: Arc<[TokenId]>,
 }
 
 type Messages = Result<Vec<v1::GenerateResponse>, Status>;
@@ -169,7 +171,7 @@ impl Writer for MessageWriter {
 impl MessageWriter {
     /// For `choices` answers to one prompt, which has a text if it is to be echoed.
     pub(super) fn new(tokenizer: Tokenizer, prompt: &PreparedPrompt, choices: usize) -> Self {
-        Self { tokenizer, echoes: vec![prompt.text.clone(); choices] }
+        Self { tokenizer, echoes: vec![prompt.text.clone(); choices], prompt: Arc::clone(&prompt.ids) }
     }
 
     fn message(&mut self, delta: Delta) -> v1::GenerateResponse {
@@ -182,17 +184,25 @@ impl MessageWriter {
             token_ids: delta.tokens.iter().map(|drawn| drawn.token).collect(),
             logprobs: delta.tokens.iter().filter_map(|drawn| self.logprob(drawn)).collect(),
             finish: delta.finish.map(finish),
+            prompt_logprobs: self.prompt.iter().skip(1).zip(&delta.scores).map(|at| self.prompt_logprob(at)).collect(),
         }
     }
 
-    fn logprob(&self, drawn: &Drawn) -> Option<v1::Logprob> {
+    fn prompt_logprob(&self, (&token, score): (&TokenId, &TokenScore)) -> v1::PromptLogprob {
+        v1::PromptLogprob { rank: score.rank, logprob: Some(self.entry(token, &score.logprobs)) }
+    }
+
+    fn entry(&self, token: TokenId, logprobs: &TokenLogprobs) -> v1::Logprob {
         let entry = |token_id, logprob, top| {
             let token = self.tokenizer.token_bytes(token_id).unwrap_or_default().to_vec();
             v1::Logprob { token_id, token, logprob, top }
         };
-        let logprobs = drawn.logprobs.as_deref()?;
         let top = logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob, Vec::new())).collect();
-        Some(entry(drawn.token, logprobs.chosen, top))
+        entry(token, logprobs.chosen, top)
+    }
+
+    fn logprob(&self, drawn: &Drawn) -> Option<v1::Logprob> {
+        Some(self.entry(drawn.token, drawn.logprobs.as_deref()?))
     }
 }
 

@@ -51,7 +51,9 @@ pub(super) async fn generate(
     explains.refuse()?;
     let asked = serving.on_text(body.len(), move || TokensRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    let (has_logprobs, answers) = (asked.request.options.logprobs.is_some(), asked.request.options.n as usize);
+    let options = &asked.request.options;
+    let (has_logprobs, prompt_logprobs) = (options.logprobs.is_some(), options.prompt_logprobs);
+    let answers = options.n as usize;
     let generation = serving.generate(asked.request, terms).await.map_err(TokensRequest::renamed)?;
     let head = Head {
         id: asked.request_id.unwrap_or(id.0),
@@ -59,8 +61,9 @@ pub(super) async fn generate(
         created: seconds_since_1970(),
         model: serving.model_name().to_owned(),
     };
-    let prompt_tokens = generation.prompts()[0].ids.len();
-    let form = TokensForm { head, tokenizer: serving.tokenizer.clone(), has_logprobs, prompt_tokens, answers };
+    let prompt = Arc::clone(&generation.prompts()[0].ids);
+    let tokenizer = serving.tokenizer.clone();
+    let form = TokensForm { head, tokenizer, has_logprobs, prompt_logprobs, prompt, answers };
     Ok(match asked.stream {
         Some(options) => sse::respond(&serving, generation, TokensEvents::new(form, options)),
         None => Json(form.whole(&generation.whole().await?)).into_response(),

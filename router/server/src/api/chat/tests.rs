@@ -199,7 +199,8 @@ fn form(has_logprobs: bool, answers: usize) -> ChatForm {
     let head = Head { id: "chatcmpl-1".into(), object: "chat.completion", created: 1, model: "demo".into() };
     let (prompt, tokenizer) = ([1, 2, 3].into(), tokenizer());
     let include_reasoning = true;
-    ChatForm { head, tokenizer, has_logprobs, return_token_ids: true, include_reasoning, prompt, answers }
+    let (prompt_logprobs, return_token_ids) = (None, true);
+    ChatForm { head, tokenizer, has_logprobs, prompt_logprobs, return_token_ids, include_reasoning, prompt, answers }
 }
 
 fn drawn(token: u32) -> Drawn {

@@ -80,6 +80,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         threads: config.worker.threads.said().map_or(share.threads, |threads| threads.0),
         slots: pelton_engine::slots(config.max_running(), config.drafts_max()),
         token_budget: config.engine.token_budget.0,
+        scores: pelton_engine::SCORES_MAX.min(config.engine.token_budget.0),
         device: config.worker.device.word().to_owned(),
         quantize: config.model.quantize.word().to_owned(),
         quantize_skip: config.model.quantize_skip.clone(),
