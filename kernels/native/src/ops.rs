@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 use pelton_cpu::program::Weight;
 use pelton_cpu::{
     Activation, Attention, Bf16, CacheShape, Cpu, Element, Format, Function, Isa, Pairs, Refusal, RopeKvWrite,
-    SampleOut, SampleRows, Sight,
+    SampleOut, SampleRows, ScoreOut, ScoreRows, Sight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
