@@ -147,6 +147,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
+        prompt_logprobs: None,
         constrained: read_constrained(fields)?,
         thoughts: read_budget(fields)?,
         priority: fields.integer("priority", "an integer of 32 bits")?,

@@ -1,5 +1,7 @@
 //! `.../render` and `/inference/v1/generate`. Prompts are rendered also while the model loads: the tokenizer is ours.
 
+use std::sync::Arc;
+
 use axum::{
     Extension, Json,
     extract::State,

@@ -104,7 +104,7 @@ impl Events for MessageEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
             self.begin(out);
-            let Delta { choice: _, reasoning, text, calls, tokens: _, finish } = delta;
+            let Delta { choice: _, reasoning, text, calls, scores: _, tokens: _, finish } = delta;
             let reasoning = if self.form.shows_thinking { reasoning } else { String::new() };
             let open_call = self.open.and_then(|block| if let Block::Call(index) = block { Some(index) } else { None });
             for part in parts(reasoning, text, calls, open_call) {

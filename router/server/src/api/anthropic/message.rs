@@ -98,7 +98,7 @@ impl MessageForm {
     }
 
     pub(crate) fn whole(&self, answer: Whole) -> Message<'_> {
-        let Whole { reasoning, text, calls, tokens: _, finish } = answer;
+        let Whole { reasoning, text, calls, scores: _, tokens: _, finish } = answer;
         let mut content = Vec::new();
         if self.shows_thinking && !reasoning.is_empty() {
             content.push(Block::Thinking { thinking: reasoning, signature: SIGNATURE });

@@ -45,13 +45,14 @@ impl ResponseForm {
 
     pub(crate) fn whole(&self, answer: Whole) -> Done {
         let mut output = Output::new(self.shows_logprobs.clone());
-        let Whole { reasoning, text, calls, tokens, finish } = answer;
+        let Whole { reasoning, text, calls, scores, tokens, finish } = answer;
         let pieces = calls.into_iter().enumerate().flat_map(|(index, call)| {
             let start = CallPiece::Start { index, id: call.id, name: call.name };
             [start, CallPiece::Arguments { index, delta: call.arguments }]
         });
         let (calls, finish_of_delta) = (pieces.collect(), Some(finish.clone()));
-        output.delta(Delta { choice: 0, reasoning, text, calls, tokens, finish: finish_of_delta }, &mut |_, _| {});
+        let delta = Delta { choice: 0, reasoning, text, calls, scores, tokens, finish: finish_of_delta };
+        output.delta(delta, &mut |_, _| {});
         Done { response: self.show(&State::Ended(&finish), &output.items), output: output.items }
     }
 

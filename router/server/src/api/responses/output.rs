@@ -46,7 +46,7 @@ impl Output {
     }
 
     pub(super) fn delta(&mut self, delta: Delta, emit: Emit<'_>) {
-        let Delta { choice: _, reasoning, text, calls, tokens, finish } = delta;
+        let Delta { choice: _, reasoning, text, calls, scores: _, tokens, finish } = delta;
         self.take_logprobs(&tokens);
         let open_call = self.open.as_ref().and_then(|open| match &open.kind {
             Kind::Call { index, .. } => Some(*index),

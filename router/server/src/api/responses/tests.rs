@@ -205,7 +205,7 @@ fn finish(ending: Ending, has_calls: bool) -> Finish {
 
 fn whole_text(text: &str) -> Whole {
     let finish = finish(Ending::Stop(StopCause::EndOfText), false);
-    Whole { reasoning: String::new(), text: text.into(), calls: vec![], tokens: vec![], finish }
+    Whole { reasoning: String::new(), text: text.into(), calls: vec![], scores: vec![], tokens: vec![], finish }
 }
 
 /// A stream's events, each of which is called by its type and numbered.
