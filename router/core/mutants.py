@@ -47,10 +47,10 @@ MUTANTS = [
         "let _ = has;",
     ),
     Mutant(
-        "a slot is given up for one that has no room then",
-        "turns.rs",
-        "if needed as usize > pool.idle() + freed {",
-        "if needed == 0 {",
+        "what several hold that give up their slots stays held",
+        "blocks/hold.rs",
+        "holders[block.index()] += 1;",
+        "holders[block.index()] = 1;",
     ),
     Mutant(
         "a deadline takes a turn away",

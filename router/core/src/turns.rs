@@ -101,20 +101,15 @@ impl Core {
     /// Whether a group has the blocks for a request, and room to grow, once these have given up their slots.
     fn has_room_without(&self, group: GroupId, victims: &[SlotId], request: &LiveRequest) -> bool {
         let (epoch, kinds) = (self.epoch(group), self.kinds);
-        let its = |slot: SlotId| {
-            let running = epoch.running(slot);
-            running.table.held().saturating_sub(running.shared) as usize
-        };
-        let freed: usize = victims.iter().map(|&slot| its(slot)).sum();
+        let tables = victims.iter().map(|&slot| &epoch.running(slot).table);
+        let freed = epoch.blocks.held_by_these_alone(tables);
         let (known, pool) = (request.known(), epoch.blocks.pool());
         let needed = kinds.blocks_at(known);
-        if needed as usize > pool.idle() + freed {
-            return false;
-        }
         let mut growths = vec![request.growth(known, needed, 0, &self.lengths)];
         let stay = epoch.order.iter().filter(|(_, slot)| !victims.contains(slot));
         growths.extend(stay.map(|&(_, slot)| epoch.growth(slot, &self.requests, &self.lengths)));
         let held = (pool.held().saturating_sub(freed) + needed as usize) as u64;
+        // Alone it always has room; what else is held then is about to come home.
         growths.len() == 1 || peak(&mut growths, held, &kinds) <= pool.capacity() as u64
     }
 

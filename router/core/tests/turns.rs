@@ -157,6 +157,41 @@ fn nobody_gives_up_a_slot_for_one_that_has_no_room_then() {
 }
 
 #[test]
+fn what_those_share_that_have_to_go_is_room_for_one_that_is_due() {
+    for sharing in [1, 2] {
+        // Of 300 blocks a tenant's requests hold 200 together, found in the cache; the one that is due needs 150.
+        let (mut core, mut now, mut slots) = (small::core(300, config_of(sharing)), 0, BTreeMap::new());
+        let of = |id, tenant, prompt: std::ops::Range<u32>, max_tokens, now| NewRequest {
+            prompt: prompt.collect(),
+            stop: StopRule { max_tokens, min_tokens: 0, stop_ids: [].into() },
+            ..long(id, tenant, now)
+        };
+        core.submit(of(100, 1, 0..801, 1, 0)).expect("it fits");
+        while !second(&mut core, &mut now, &mut slots).is_empty() {}
+        let going = 1..=u64::from(sharing);
+        going.clone().for_each(|id| core.submit(of(id, 1, 0..810, 100, now)).expect("it fits"));
+        second(&mut core, &mut now, &mut slots);
+        assert_eq!(second(&mut core, &mut now, &mut slots), Vec::from_iter(going));
+        core.submit(of(9, 2, 10_000..10_600, 100, now)).expect("it fits");
+        let came = (1..).find(|_| second(&mut core, &mut now, &mut slots).contains(&9)).expect("it comes");
+        assert!((30..=33).contains(&came), "{came} s, with {sharing} that share");
+    }
+}
+
+#[test]
+fn who_has_had_its_turn_waits_like_one_that_has_just_come() {
+    let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());
+    core.submit(long(1, 1, 0)).expect("it fits");
+    second(&mut core, &mut now, &mut slots);
+    core.submit(long(2, 2, now)).expect("it fits");
+    (0..20).for_each(|_| assert_eq!(second(&mut core, &mut now, &mut slots), [1]));
+    core.submit(long(3, 3, now)).expect("it fits");
+    assert!((1..40).any(|_| second(&mut core, &mut now, &mut slots) == [2]));
+    core.abort(RequestId(2));
+    assert_eq!(second(&mut core, &mut now, &mut slots), [3], "its tenant was served less, and the first is not due");
+}
+
+#[test]
 fn a_deadline_takes_nobodys_turn_away() {
     for deadline in [None, Some(50), Some(59), Some(100)] {
         let (mut core, mut now, mut slots) = (small_core(1), 0, BTreeMap::new());

@@ -24,6 +24,17 @@ impl Blocks {
         }
     }
 
+    /// How many blocks nobody would hold without these tables. O(their blocks), and of the pool's for its count of them.
+    pub(crate) fn held_by_these_alone<'a>(&self, tables: impl Iterator<Item = &'a Table>) -> usize {
+        let mut holders = vec![0; self.pool.capacity()];
+        let mut alone = 0;
+        for block in tables.flat_map(Table::blocks) {
+            holders[block.index()] += 1;
+            alone += usize::from(holders[block.index()] == self.pool.holders(block));
+        }
+        alone
+    }
+
     /// How many blocks a row from `start` to `end` wants that the table does not have.
     pub(crate) fn wanted(&self, table: &Table, start: u32, end: u32) -> usize {
         let wanted = |kind| self.kinds.written(kind, start, end).filter(|&at| table.get(kind, at).is_none()).count();
