@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TEST_TIMEOUT_S = 900
 
 
 @dataclass(frozen=True)
@@ -545,9 +546,10 @@ def planted(copy: Path, mutant: Mutant) -> str:
     return text
 
 
-def tests_fail(copy: Path) -> bool:
-    """The quick ones first: most bugs are caught before the others are even built."""
-    for tests in (
+def tests_fail(copy: Path, file: str) -> bool:
+    """Those of the file first, if they have its name, then the quick ones: most bugs are caught before the others are even built.
+    Tests that do not end fail."""
+    all_tests = (
         "--lib",
         "steps",
         "preemption",
@@ -560,13 +562,16 @@ def tests_fail(copy: Path) -> bool:
         "tiers",
         "loads",
         "worlds",
-    ):
+    )
+    for tests in sorted(all_tests, key=lambda tests: tests not in file):
         chosen = [tests] if tests == "--lib" else ["--test", tests]
         command = ["cargo", "test", "--release", "--offline", "-p", "pelton-core", *chosen]
         built = subprocess.run([*command, "--no-run"], cwd=copy, capture_output=True, text=True, check=False)
         if built.returncode != 0:
             sys.exit(f"the mutant does not compile:\n{built.stderr}")
-        if subprocess.run(command, cwd=copy, capture_output=True, check=False).returncode != 0:
+        # `timeout` ends what cargo has started, too.
+        run = ["timeout", str(TEST_TIMEOUT_S), *command]
+        if subprocess.run(run, cwd=copy, capture_output=True, check=False).returncode != 0:
             return True
     return False
 
@@ -587,13 +592,13 @@ def main() -> None:
             re.sub(r"members = \[.*?\]", 'members = ["router/core"]', manifest, flags=re.DOTALL)
         )
         shutil.copy(ROOT / "Cargo.lock", copy)
-        if tests_fail(copy):
+        if tests_fail(copy, ""):
             sys.exit("the tests fail without any planted bug")
         survivors = []
         for at, mutant in enumerate(chosen, start=1):
             began = time.monotonic()
             before = planted(copy, mutant)
-            caught = tests_fail(copy)
+            caught = tests_fail(copy, mutant.file)
             (copy / "router/core/src" / mutant.file).write_text(before)
             verdict = "caught" if caught else "SURVIVED"
             print(f"[{at}/{len(chosen)}] {mutant.name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
