@@ -21,7 +21,7 @@ CLOSE = 2e-4
 @pytest.fixture(scope="module")
 def server(checkpoints: Path) -> Iterator[Server]:
     # A step of 16 tokens cuts prompts into many chunks.
-    with serving(checkpoints / "llama", "--token-budget", "16", "--max-running", "4") as server:
+    with serving(checkpoints / "llama-gqa", "--token-budget", "16", "--max-running", "4") as server:
         yield server
 
 
@@ -78,7 +78,7 @@ def test_an_echo_with_logprobs_tells_of_the_prompt(
     answer = server.post(COMPLETIONS, body).json()
     assert answer["usage"]["completion_tokens"] == drawn * len(asked)
     for prompt, choice in zip(asked, answer["choices"], strict=True):
-        check_echo(choice["logprobs"], checkpoints / "llama", prompt, drawn)
+        check_echo(choice["logprobs"], checkpoints / "llama-gqa", prompt, drawn)
         assert choice["finish_reason"] == "length"
         assert len(choice["token_ids"]) == drawn
         whole = server.post(COMPLETIONS, {**plain, "prompt": prompt}).json()
@@ -99,7 +99,7 @@ def test_an_echo_with_logprobs_tells_of_the_prompt(
 
 
 def test_prompt_logprobs_in_every_protocol(server: Server, checkpoints: Path) -> None:
-    folder, prompt = checkpoints / "llama", prompts(1, seed=5)[0]
+    folder, prompt = checkpoints / "llama-gqa", prompts(1, seed=5)[0]
     ask = {"prompt": prompt, "max_tokens": 3, "temperature": 0, "prompt_logprobs": 3, "n": 2, "presence_penalty": 1.0}
     for choice in server.post(COMPLETIONS, ask).json()["choices"]:
         check_list(choice["prompt_logprobs"], folder, prompt, 3)
@@ -127,7 +127,7 @@ def test_a_chats_prompt_has_logprobs(server: Server, checkpoints: Path) -> None:
     prompt = answer["prompt_token_ids"]
     for at, entry in enumerate(answer["prompt_logprobs"][1:], start=1):
         assert list(entry) == [str(prompt[at])]
-    true = exact(checkpoints / "llama", tuple(prompt))
+    true = exact(checkpoints / "llama-gqa", tuple(prompt))
     own = [next(iter(entry.values()))["logprob"] for entry in answer["prompt_logprobs"][1:]]
     assert own == pytest.approx([float(true[at, token]) for at, token in enumerate(prompt[1:])], abs=CLOSE)
     with server.stream("/v1/chat/completions", {**ask, "stream": True}) as response:
