@@ -75,6 +75,28 @@ def test_tokenize_and_detokenize_are_inverse(stubs: Any, channel: grpc.Channel) 
     assert len(stub.Models(messages.ModelsRequest()).models) == 1
 
 
+def test_a_prompt_is_scored_and_answers_are_searched_for_as_over_http(
+    stubs: Any, channel: grpc.Channel, server: Server
+) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    prompt = [40, 41, 42, 43]
+    sampling = messages.Sampling(max_tokens=5, prompt_logprobs=2, beam_search=messages.BeamSearch())
+    request = messages.GenerateRequest(token_ids=messages.TokenIds(ids=prompt), sampling=sampling, n=3)
+    answer = list(stub.Generate(request, timeout=60))
+    body = {"prompt": prompt, "max_tokens": 5, "n": 3, "prompt_logprobs": 2, "use_beam_search": True}
+    over_http = server.post("/v1/completions", {**body, "return_token_ids": True}).json()["choices"]
+    for index, choice in enumerate(over_http):
+        mine = [message for message in answer if message.choice == index]
+        assert [token for message in mine for token in message.token_ids] == choice["token_ids"]
+        scored = [one for message in mine for one in message.prompt_logprobs]
+        assert [one.logprob.token_id for one in scored] == prompt[1:]
+        for one, expected in zip(scored, choice["prompt_logprobs"][1:], strict=True):
+            own = expected[str(one.logprob.token_id)]
+            assert (one.rank, one.logprob.logprob) == (own["rank"], pytest.approx(own["logprob"], abs=1e-6))
+            assert len(one.logprob.top) == 2
+
+
 def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Channel) -> None:
     messages, services = stubs
     stub = services.PeltonStub(channel)
@@ -93,6 +115,13 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
         (
             messages.GenerateRequest(text="x", sampling=messages.Sampling(thinking_token_budget=1)),
             "sampling.thinking_token_budget` cannot be used: the model marks no reasoning",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(
+                text="x", sampling=messages.Sampling(beam_search=messages.BeamSearch(length_penalty=99))
+            ),
+            "sampling.beam_search.length_penalty",
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
         (messages.GenerateRequest(text="x", model="other"), "other", grpc.StatusCode.NOT_FOUND),

@@ -119,6 +119,8 @@ impl Waited {
 pub struct Missed {
     /// The prefix cache is off.
     pub is_off: bool,
+    /// Its prompt is scored, so all of it is computed, whatever is there.
+    pub is_scored: bool,
     /// Tokens right behind the hit that were there and were given up since.
     pub evicted: u32,
     /// Tokens that no cache would have held: the last one, which is computed to draw the next, and, where blocks are found

@@ -64,7 +64,7 @@ impl Blocks {
             return Missed { is_off: true, ..Missed::default() };
         }
         if request.shareable() + 1 < request.tokens.len() {
-            return Missed::default(); // it is to be scored, and looks for nothing
+            return Missed { is_scored: true, ..Missed::default() };
         }
         let block_size = self.block_size as usize;
         let usable = &request.tokens[..request.prompt_len as usize - 1];
@@ -84,7 +84,7 @@ impl Blocks {
         let last = if self.kinds.can_be_copied() { usable.len() } else { usable.len() / block_size * block_size };
         let beyond = request.prompt_len - u32::try_from(last).expect("part of a prompt");
         let too_short = beyond.min(request.prompt_len.saturating_sub(self.tokens_in(hit) + evicted));
-        Missed { is_off: false, evicted, too_short, has_other_salt }
+        Missed { evicted, too_short, has_other_salt, ..Missed::default() }
     }
 
     /// The name of what follows a request's first `blocks` blocks: the next full block of its tokens, or what is left of

@@ -118,6 +118,7 @@ pub(crate) fn json(told: &Explanation) -> Value {
         },
         "not_cached": {
             "prefix_caching_off": told.missed.is_off,
+            "prompt_scored": told.missed.is_scored,
             "new_tokens": told.new_tokens(),
             "evicted_tokens": told.missed.evicted,
             "too_short_tokens": told.missed.too_short,
@@ -206,6 +207,9 @@ fn missed(told: &Explanation) -> String {
     if told.missed.is_off {
         return "; --prefix-caching is off".to_owned();
     }
+    if told.missed.is_scored {
+        return "; its log-probabilities were asked for, so all of it was computed".to_owned();
+    }
     let mut why = Vec::new();
     if told.missed.evicted > 0 {
         why.push(format!("{} had been there and were given up", told.missed.evicted));
@@ -270,5 +274,7 @@ request 7, at 1.500000 s: finished
         assert_eq!(json(&told)["preempted_others"]["tokens"], 400);
         told.missed.too_short = 1;
         assert_eq!(json(&told)["not_cached"]["new_tokens"], 40 - 16 - 1);
+        told.missed.is_scored = true;
+        assert!(self::text(&told, "aborted").contains("its log-probabilities were asked for"));
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{
-        KEEP_MAX, Options, PROMPT_CACHE_RETENTION,
+        BeamSearch, KEEP_MAX, Options, PROMPT_CACHE_RETENTION,
         options::{CACHE_SALT_MAX, LOGIT_BIAS_MAX, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, bounds},
     },
 };
@@ -79,6 +79,24 @@ pub(super) const SAMPLING: &[Field] = &[
          For models whose reasoning is told from their answer.",
     ),
     optional(QWENS_BUDGET, BUDGET, "Qwen's name of `thinking_token_budget`."),
+    with_default(
+        "use_beam_search",
+        Kind::Flag,
+        "false",
+        "Whether the `n` likeliest answers are searched for, with so many beams, instead of drawn.",
+    ),
+    with_default(
+        "length_penalty",
+        Kind::Number(&bounds::LENGTH_PENALTY),
+        "1.0",
+        "With `use_beam_search`: answers are compared by their log-probability over their length to this power.",
+    ),
+    with_default(
+        "early_stopping",
+        Kind::Flag,
+        "false",
+        "With `use_beam_search`: whether the first `n` complete answers will do, though better ones might come.",
+    ),
     optional("priority", PRIORITY, "Smaller first."),
     optional("user", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets."),
     optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
@@ -148,6 +166,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
         prompt_logprobs: None,
+        beams: read_beams(fields)?,
         constrained: read_constrained(fields)?,
         thoughts: read_budget(fields)?,
         priority: fields.integer("priority", "an integer of 32 bits")?,
@@ -155,6 +174,25 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         cache_salt: fields.text("cache_salt")?,
         keep: read_retention(fields)?,
     })
+}
+
+/// What is asked of beams without asking for them has to be what asks for nothing.
+fn read_beams(fields: &mut Fields<'_>) -> Result<Option<BeamSearch>, ApiError> {
+    let is_asked = fields.flag("use_beam_search")?.unwrap_or(false);
+    let neutral = BeamSearch::default();
+    let asked = BeamSearch {
+        length_penalty: fields.number("length_penalty")?.unwrap_or(neutral.length_penalty),
+        early_stopping: fields.flag("early_stopping")?.unwrap_or(neutral.early_stopping),
+    };
+    if is_asked {
+        return Ok(Some(asked));
+    }
+    if asked == neutral {
+        return Ok(None);
+    }
+    let param = if asked.early_stopping { "early_stopping" } else { "length_penalty" };
+    let reason = "is only allowed together with `use_beam_search`: true".to_owned();
+    Err(ApiError::Conflict { param: fields.at(param), reason })
 }
 
 /// `in_memory` asks for what happens anyway.

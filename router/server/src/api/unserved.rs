@@ -18,16 +18,13 @@ pub(crate) type Unserved = (&'static str, &'static [&'static str], &'static str)
 pub(super) const BOTH: &[Unserved] = &[
     ("allowed_token_ids", &[], "drawing from a list of tokens"),
     ("bad_words", &["[]"], "forbidding words"),
-    ("early_stopping", &["false"], "beam search"),
     ("kv_transfer_params", &[], "moving KV between servers"),
-    ("length_penalty", &["1", "1.0"], "beam search"),
     ("logprob_token_ids", &[], "log-probabilities of chosen tokens"),
     ("repetition_detection", &[], "ending on repetitions"),
     ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
     ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
     ("truncate_prompt_tokens", &[], "cutting long prompts"),
     ("truncation_side", &[], "cutting long prompts"),
-    ("use_beam_search", &["false"], "beam search"),
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
 ];
 

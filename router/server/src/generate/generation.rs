@@ -15,7 +15,8 @@ use pelton_text::{Format, Reading, Tools};
 use serde_json::Value;
 
 use super::{
-    ChatStart, PreparedPrompt, Prompt, Request, Terms,
+    ChatStart, Options, PreparedPrompt, Prompt, Request, Terms,
+    beams::{self, Found},
     follow::{Delta, Ending, Finish, Followed, Follower},
     options::ModelFacts,
     rules::TextRules,
@@ -45,6 +46,8 @@ enum Source {
     Explaining(Answer, Finish),
     /// An answer of no tokens: only the prompt is shown.
     Nothing(Usage),
+    /// It is searched for.
+    Search(Found),
     Over,
 }
 
@@ -79,27 +82,43 @@ impl Serving {
                 submission.stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
                 submission.grammar = None;
             }
-            for index in 0..n {
-                let mut submission = submission.clone();
-                submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
-                submissions.push(submission);
+            if request.options.beams.is_some() {
+                beams::check(&request.options, &submission, &facts)?;
             }
+            submissions.push(submission);
         }
-        let asks_for_nothing = request.options.prompt_logprobs.is_none();
-        // An echo alone asks the engine for nothing.
-        submissions.retain(|submission| submission.stop.max_tokens > 0);
-        let mut answers = self.engine.submit(submissions)?.into_iter();
-        let choices = all_rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize)).map(|rules| Choice {
-            source: match rules.max_tokens {
-                0 if asks_for_nothing => Source::Nothing(Usage { prompt: rules.prompt, ..Usage::default() }),
-                _ => Source::Engine(answers.next().expect("an answer for each submission")),
-            },
+        let rules = all_rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize));
+        let sources = self.sources(&request.options, submissions)?;
+        let choices = sources.into_iter().zip(rules).map(|(source, rules)| Choice {
+            source,
             follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
             clock: RequestClock::new(&self.metrics, terms.arrival, n, rules.max_tokens),
             explains: false,
         });
         let choices = choices.collect();
         Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout })
+    }
+
+    /// Where the answers to prompts come from, `n` to each.
+    fn sources(&self, options: &Options, submissions: Vec<Submission>) -> Result<Vec<Source>, ApiError> {
+        let n = options.n;
+        if submissions.iter().all(|submission| submission.stop.max_tokens == 0) {
+            // An echo alone asks the engine for nothing.
+            let nothing = submissions.iter().map(|submission| Usage { prompt: length(submission), ..Usage::default() });
+            return Ok(nothing.flat_map(|usage| (0..n).map(move |_| Source::Nothing(usage))).collect());
+        }
+        if let Some(asked) = options.beams {
+            let found = submissions.into_iter().map(|submission| beams::search(&self.engine, submission, asked, n));
+            let found: Vec<_> = found.collect::<Result<_, _>>()?;
+            return Ok(found.into_iter().flatten().map(Source::Search).collect());
+        }
+        let one = |submission: &Submission, index| {
+            let mut submission = submission.clone();
+            submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
+            submission
+        };
+        let all = submissions.iter().flat_map(|submission| (0..n).map(move |index| one(submission, index)));
+        Ok(self.engine.submit(all.collect())?.into_iter().map(Source::Engine).collect())
     }
 
     /// Work on a request's text. What comes after it, the engine ends in time.
@@ -154,9 +173,13 @@ impl Serving {
             skip_special: options.skip_special,
             tools: request.tools.as_ref().map(|tools| tools.reading),
             form,
-            prompt: u32::try_from(submission.prompt.len()).expect("the prompt fits the context"),
+            prompt: length(submission),
         }
     }
+}
+
+fn length(submission: &Submission) -> u32 {
+    u32::try_from(submission.prompt.len()).expect("the prompt fits the context")
 }
 
 /// A model that gives vectors writes nothing.
@@ -236,7 +259,7 @@ impl Choice {
     /// Takes all that is here. Registers for more if the answer is not over.
     fn poll_into(&mut self, context: &mut Context<'_>, delta: &mut Delta) -> Result<(), Failure> {
         loop {
-            let answer = match &mut self.source {
+            let output = match &mut self.source {
                 Source::Over => return Ok(()),
                 Source::Nothing(usage) => {
                     let (ending, usage) = (Ending::Length, *usage);
@@ -251,14 +274,16 @@ impl Choice {
                     }
                     return Ok(());
                 }
-                Source::Engine(answer) => answer,
+                // The future holds no state of its own: dropped while pending, it loses nothing.
+                Source::Engine(answer) => pin!(answer.next())
+                    .poll(context)
+                    .map(|output| output.expect("an answer is over after its last output alone")),
+                Source::Search(found) => found.poll_next(context),
             };
-            // The future holds no state of its own: dropped while pending, it loses nothing.
-            let Poll::Ready(output) = pin!(answer.next()).poll(context) else {
+            let Poll::Ready(output) = output else {
                 self.clock.drawn(delta.tokens.len());
                 return Ok(());
             };
-            let output = output.expect("an answer is over after its last output alone");
             if matches!(output, Output::Admitted { .. }) {
                 self.clock.admitted();
             }
@@ -266,7 +291,9 @@ impl Choice {
                 Followed::Going => {}
                 Followed::StopText if self.explains => self.ask_for_explanation(delta),
                 Followed::StopText => {
-                    answer.finish();
+                    if let Source::Engine(answer) = &mut self.source {
+                        answer.finish();
+                    }
                     self.over(delta);
                 }
                 Followed::Over => self.over(delta),

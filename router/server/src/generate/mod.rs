@@ -4,6 +4,7 @@
 //! [`Generation`], a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
 //! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
 
+mod beams;
 mod constrain;
 mod feed;
 mod follow;
@@ -19,6 +20,7 @@ pub(crate) mod testing;
 mod thinking;
 mod whole;
 
+pub use beams::BeamSearch;
 pub use constrain::{Constrained, Demand, ToolUse};
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;

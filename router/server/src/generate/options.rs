@@ -8,7 +8,7 @@ use std::{fmt::Display, ops::RangeInclusive, sync::Arc, time::Duration};
 use pelton_engine::{Sampling, TokenId};
 use pelton_text::GenerationDefaults;
 
-use super::{constrain::Constrained, serving::ApiLimits, thinking::ThoughtLimit};
+use super::{beams::BeamSearch, constrain::Constrained, serving::ApiLimits, thinking::ThoughtLimit};
 use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
@@ -43,6 +43,8 @@ pub(crate) mod bounds {
     /// For presence and for frequency.
     pub(crate) const PENALTY: RangeInclusive<f32> = -2.0..=2.0;
     pub(crate) const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
+    /// The power of a length by which beams are scored.
+    pub(crate) const LENGTH_PENALTY: RangeInclusive<f32> = -10.0..=10.0;
 }
 
 /// What a client asked for. `None`: nothing, so that a default applies.
@@ -86,6 +88,8 @@ pub struct Options {
     pub logprobs: Option<u32>,
     /// The same of the prompt's tokens, from the second one on.
     pub prompt_logprobs: Option<u32>,
+    /// `Some`: the likeliest `n` answers are searched for; nothing is drawn.
+    pub beams: Option<BeamSearch>,
     /// What the text has to fit.
     pub constrained: Option<Constrained>,
     /// How long the model may think; `None`: as long as it likes.
@@ -122,6 +126,7 @@ impl Default for Options {
             skip_special: true,
             logprobs: None,
             prompt_logprobs: None,
+            beams: None,
             constrained: None,
             thoughts: None,
             priority: None,
@@ -176,6 +181,9 @@ impl Options {
         number("frequency_penalty", sampling.frequency_penalty, bounds::PENALTY, "a number from -2 to 2")?;
         self.check_logit_bias(facts)?;
         let max = facts.limits.max_logprobs;
+        if let Some(beams) = self.beams {
+            number("length_penalty", beams.length_penalty, bounds::LENGTH_PENALTY, "a number from -10 to 10")?;
+        }
         for (param, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             within(param, count.unwrap_or(0), "", 0..=max, || format!("an integer from 0 to {max}"))?;
         }

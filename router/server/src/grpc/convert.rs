@@ -13,8 +13,8 @@ use crate::{
     api::structural_tag_of_json,
     error::ApiError,
     generate::{
-        CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request, StopCause,
-        ThoughtLimit, ToolUse, Writer,
+        BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request,
+        StopCause, ThoughtLimit, ToolUse, Writer,
     },
 };
 
@@ -72,6 +72,8 @@ pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
         "tools" => Some("chat.tools_json"),
         "chat_template_kwargs" => Some("chat.chat_template_kwargs_json"),
         "continue_final_message" => Some("chat.continue_final_message"),
+        "use_beam_search" => Some("sampling.beam_search"),
+        "length_penalty" => Some("sampling.beam_search.length_penalty"),
         _ => None,
     })
 }
@@ -107,6 +109,10 @@ fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
         skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
         prompt_logprobs: sampling.prompt_logprobs,
+        beams: sampling.beam_search.map(|asked| BeamSearch {
+            length_penalty: asked.length_penalty.unwrap_or(BeamSearch::default().length_penalty),
+            early_stopping: asked.early_stopping,
+        }),
         thoughts: sampling
             .thinking_token_budget
             .map(|tokens| ThoughtLimit { tokens, param: "sampling.thinking_token_budget".to_owned() }),
