@@ -20,6 +20,14 @@ use crate::{
     step::Flattened,
 };
 
+/// The request that holds a slot, and the log-probabilities that it asked for.
+#[derive(Clone, Copy)]
+struct Holder {
+    request: RequestId,
+    logprobs: Option<u32>,
+    prompt_logprobs: Option<u32>,
+}
+
 pub(crate) struct Group {
     pub(crate) id: GroupId,
     pub(crate) link: LinkHandle,
@@ -31,8 +39,8 @@ pub(crate) struct Group {
     in_flight: VecDeque<InFlight>,
     /// The step whose results were read last: if they are not believed, it was not read.
     judged: Option<InFlight>,
-    /// Who holds each slot, and the log-probabilities it asked for.
-    slots: Vec<Option<(RequestId, Option<u32>, Option<u32>)>>,
+    /// Who holds each slot.
+    slots: Vec<Option<Holder>>,
     flattened: Flattened,
     patience: Patience,
     deadlines: Deadlines,
@@ -180,7 +188,7 @@ impl Group {
 
     /// The requests that hold a slot of the worker.
     pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.slots.iter().flatten().map(|&(request, ..)| request)
+        self.slots.iter().flatten().map(|holder| holder.request)
     }
 
     pub(crate) fn has_free_frame(&self) -> bool {
@@ -193,14 +201,14 @@ impl Group {
             self.slots[slot.index()] = None;
         }
         for admit in &plan.admits {
-            let (logprobs, prompt) = (admit.sampling.logprobs, admit.sampling.prompt_logprobs);
-            self.slots[admit.slot.index()] = Some((admit.request, logprobs, prompt));
+            let (logprobs, prompt_logprobs) = (admit.sampling.logprobs, admit.sampling.prompt_logprobs);
+            self.slots[admit.slot.index()] = Some(Holder { request: admit.request, logprobs, prompt_logprobs });
         }
         let rows = plan
             .rows
             .iter()
             .map(|row| {
-                let (request, logprobs, prompt_logprobs) =
+                let Holder { request, logprobs, prompt_logprobs } =
                     self.slots[row.slot.index()].expect("the core plans rows for admitted slots only");
                 let mask = match row.masked {
                     false => RowMask::Settled,
