@@ -76,9 +76,10 @@ pub enum ApiError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The prompt leaves no room for an answer.
+    /// The prompt leaves no room for an answer. Clients know this refusal by Anthropic's words ("prompt is too long") or OpenAI's
+    /// ("this model's maximum context length is").
     #[error(
-        "`{param}` has {prompt} tokens and the model's context {limit}, prompt and answer together: shorten it by at least {}",
+        "`{param}`: the prompt is too long: it has {prompt} tokens, and this model's maximum context length is {limit}, prompt and answer together; shorten it by at least {}",
         .prompt + 1 - .limit
     )]
     PromptTooLong {
@@ -90,7 +91,9 @@ pub enum ApiError {
         limit: u64,
     },
     /// The same, seen before the prompt was tokenised.
-    #[error("`{param}` has {bytes} bytes of text, more than {limit} tokens, the model's context, can hold: shorten it")]
+    #[error(
+        "`{param}`: the prompt is too long: it has {bytes} bytes of text, more than {limit} tokens can hold, and this model's maximum context length is {limit}; shorten it"
+    )]
     TextTooLong {
         /// Where the prompt stood in the request.
         param: String,

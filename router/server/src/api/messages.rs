@@ -10,9 +10,14 @@ use super::{
 use crate::error::ApiError;
 
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
-const CONTENT: &str = "a text, or a list of at least one part {\"type\": \"text\", \"text\": ...}";
+const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\": ...}";
 
 const ROLE_WORDS: &[&str] = &["system", "developer", "user", "assistant", "tool"];
+
+/// What a message may have beside what it says; templates do not see it.
+const NOT_LOOKED_AT: [&str; 3] = ["annotations", "parsed", "provider_specific_fields"];
+/// The same of a called function: OpenAI's client adds it to the answers that it reads, which are sent back.
+const PARSED_ARGUMENTS: &str = "parsed_arguments";
 
 /// What [`read_messages`] reads.
 pub(super) const MESSAGES: Field = needed(
@@ -28,7 +33,7 @@ const MESSAGE: Shape = Shape {
         needed("role", Kind::Word(ROLE_WORDS), "Who speaks."),
         optional(
             "content",
-            Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&PART), 1, Most::ANY)]),
+            Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&PART), 0, Most::ANY)]),
             "What is said. Only an assistant's message with `tool_calls` may be without.",
         ),
         optional("tool_calls", Kind::List(&Kind::Object(&CALL), 0, Most::ANY), "Calls that the assistant made."),
@@ -38,6 +43,8 @@ const MESSAGE: Shape = Shape {
         optional("reasoning", Kind::TEXT, "What the assistant thought."),
         optional("reasoning_content", Kind::TEXT, "The same, by its older name."),
         optional("annotations", Kind::Anything, "As answers have it; not looked at."),
+        optional("parsed", Kind::Anything, "What OpenAI's client adds to answers that it parsed; not looked at."),
+        optional("provider_specific_fields", Kind::Anything, "What LiteLLM adds to answers; not looked at."),
     ]],
     unserved: &[&[("audio", &[], "spoken content"), ("function_call", &[], "the old form of calling functions")]],
 };
@@ -62,6 +69,7 @@ const CALLED: Shape = Shape::new(
     &[&[
         needed("name", Kind::TEXT, "The function's name."),
         needed("arguments", Kind::TEXT, "A text that is a JSON object, or empty."),
+        optional(PARSED_ARGUMENTS, Kind::Anything, "What OpenAI's client adds to calls that it parsed; not looked at."),
     ]],
 );
 
@@ -101,12 +109,23 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     for table in MESSAGE.unserved {
         refuse_all(&mut fields, table)?;
     }
-    fields.raw("annotations");
+    for name in NOT_LOOKED_AT {
+        fields.raw(name);
+    }
     fields.finish(&MESSAGE)?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     let mut message: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
     if let Some(members) = message.as_object_mut() {
-        members.retain(|name, value| name != "annotations" && !value.is_null());
+        members.retain(|name, value| !NOT_LOOKED_AT.contains(&name.as_str()) && !value.is_null());
+        // instructor makes such a list of every empty text; templates may look for a first part.
+        if members.get("content").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            members.insert("content".to_owned(), "".into());
+        }
+        for call in members.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+                function.retain(|name, _| name != PARSED_ARGUMENTS);
+            }
+        }
     }
     Ok(message)
 }
@@ -119,9 +138,6 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
     }
     let parts: Vec<&RawValue> =
         serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
-    if parts.is_empty() {
-        return Err(fields.wrong("content", content, CONTENT));
-    }
     for (index, part) in parts.into_iter().enumerate() {
         let mut part = Fields::of_value(format!("{}[{index}]", fields.at("content")), part)?;
         let kind: String = part.need("type", "\"text\"")?;
@@ -157,6 +173,7 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
         if !text.trim().is_empty() && serde_json::from_str::<serde_json::Map<String, Value>>(&text).is_err() {
             return Err(ApiError::invalid(function.at("arguments"), format!("the text {}", quoted(&text)), arguments));
         }
+        function.raw(PARSED_ARGUMENTS);
         function.finish(&CALLED)?;
         call.finish(&CALL)?;
     }
@@ -196,13 +213,29 @@ mod tests {
     }
 
     #[test]
+    fn no_parts_are_an_empty_text() {
+        let body = r#"{"messages": [{"role": "user", "content": []}]}"#;
+        let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
+        assert_eq!(messages, [serde_json::json!({ "role": "user", "content": "" })]);
+    }
+
+    #[test]
+    fn what_clients_add_to_answers_is_not_shown_to_templates() {
+        let body = r#"{"messages": [{"role": "assistant", "content": null, "annotations": [], "parsed": {"a": 1},
+            "provider_specific_fields": {"refusal": null}, "tool_calls": [
+            {"id": "1", "function": {"name": "f", "arguments": "{}", "parsed_arguments": {}}}]}]}"#;
+        let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
+        let calls = serde_json::json!([{ "id": "1", "function": { "name": "f", "arguments": "{}" } }]);
+        assert_eq!(messages, [serde_json::json!({ "role": "assistant", "tool_calls": calls })]);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_by_its_path() {
         check(r#"[]"#, "messages");
         check(r#""hi""#, "messages");
         check(r#"[{"content": "hi"}]"#, "messages[0].role");
         check(r#"[{"role": "usr", "content": "hi"}]"#, "messages[0].role");
         check(r#"[{"role": "user"}]"#, "messages[0].content");
-        check(r#"[{"role": "user", "content": []}]"#, "messages[0].content");
         check(r#"[{"role": "tool", "content": "5"}]"#, "messages[0].tool_call_id");
         check(r#"[{"role": "tool", "content": "5", "tool_call_id": null}]"#, "messages[0].tool_call_id");
         check(r#"[{"role": "user", "content": 5}]"#, "messages[0].content");

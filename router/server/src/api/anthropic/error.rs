@@ -4,6 +4,7 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::request::THREAD;
 use crate::error::ApiError;
 
 /// `{"type": "error", "error": {"type": ..., "message": ...}, "request_id": ...}`.
@@ -26,7 +27,21 @@ struct Inner {
     #[serde(rename = "type")]
     kind: &'static str,
     message: String,
+    /// Where Anthropic's client goes on by itself once it is told so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
 }
+
+/// `{"error_code": ..., "unsupported": [...]}`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorDetails")]
+struct Details {
+    error_code: &'static str,
+    unsupported: &'static [&'static str],
+}
+
+/// Its client's tool runner asks for a thread, and sends whole conversations to a server that says this.
+const NO_THREADS: Details = Details { error_code: "thread_unsupported_request", unsupported: &[THREAD] };
 
 impl<'a> ErrorBody<'a> {
     /// What Anthropic's clients take for "come back later".
@@ -48,6 +63,7 @@ impl<'a> ErrorBody<'a> {
             other if other.is_client_error() => "invalid_request_error",
             _ => "api_error",
         };
-        Self { kind: "error", error: Inner { kind, message: error.to_string() }, request_id, status }
+        let details = matches!(error, ApiError::NotServed { param, .. } if param == THREAD).then_some(NO_THREADS);
+        Self { kind: "error", error: Inner { kind, message: error.to_string(), details }, request_id, status }
     }
 }

@@ -28,6 +28,9 @@ use crate::{
 const BUDGET_MIN: u32 = 1024;
 const BUDGET_TOKENS: &str = "thinking.budget_tokens";
 
+/// A conversation that the server keeps, so that turns send only what is new.
+pub(super) const THREAD: &str = "thread";
+
 /// What is not served, as in `unserved`.
 const UNSERVED: &[Unserved] = &[
     ("container", &[], "containers"),
@@ -36,6 +39,7 @@ const UNSERVED: &[Unserved] = &[
     ("inference_geo", &["\"global\""], "a choice of place"),
     ("mcp_servers", &["[]"], "MCP servers"),
     ("speed", &["\"standard\""], "a choice of speed"),
+    (THREAD, &[], "keeping a conversation"),
     ("user_profile_id", &[], "profiles of users"),
     ("workspace_id", &[], "workspaces"),
 ];

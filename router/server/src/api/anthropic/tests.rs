@@ -176,6 +176,7 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "thinking": { "type": "enabled", "budget_tokens": 2000 } }), "thinking.budget_tokens"),
         (json!({ "output_config": { "format": { "type": "json_schema" } } }), "output_config.format.schema"),
         (json!({ "mcp_servers": [{}] }), "mcp_servers"),
+        (json!({ "thread": { "type": "create" } }), "thread"),
         (json!({ "workspace_id": "x" }), "workspace_id"),
         (json!({ "metadata": { "user": "x" } }), "metadata.user"),
         (json!({ "stop": ["x"] }), "stop"),
@@ -212,6 +213,14 @@ fn errors_have_anthropics_kinds() {
             json!({ "type": "error", "error": { "type": kind, "message": error.to_string() }, "request_id": "req_1" });
         assert_eq!(serde_json::to_value(&body).expect("plain"), expected);
     }
+}
+
+#[test]
+fn who_asks_for_a_thread_is_told_to_go_on_without() {
+    let error = ApiError::NotServed { param: "thread".into(), what: "keeping a conversation".into() };
+    let body = serde_json::to_value(ErrorBody::new(&error, "req_1")).expect("plain");
+    let details = json!({ "error_code": "thread_unsupported_request", "unsupported": ["thread"] });
+    assert_eq!(body["error"]["details"], details);
 }
 
 fn form() -> MessageForm {

@@ -77,6 +77,7 @@ const CALL: Shape = Shape::new(
             needed("call_id", Kind::TEXT, "By which its output names it."),
             needed("name", Kind::TEXT, "The function's name."),
             needed("arguments", Kind::TEXT, "A text that is a JSON object, or empty."),
+            optional("parsed_arguments", Kind::Anything, "What OpenAI's JavaScript client adds; not looked at."),
         ],
         COMMON,
     ],
@@ -118,6 +119,7 @@ const REASONING: Shape = Shape::new(
 const PART: &[Field] = &[
     optional("annotations", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
     optional("logprobs", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
+    optional("parsed", Kind::Anything, "What OpenAI's JavaScript client adds; not looked at."),
 ];
 const TEXT_PART: Shape = Shape::new(
     "ResponseTextPart",
@@ -249,6 +251,7 @@ impl Input {
             let got = format!("the text {}", quoted(&arguments));
             return Err(ApiError::invalid(fields.at("arguments"), got, allowed));
         }
+        fields.raw("parsed_arguments");
         self.turns.called(&call_id, &name, &arguments);
         let id = id.unwrap_or_else(|| new_id("fc"));
         self.items.push(item(&json!({ "id": id, "type": "function_call", "status": "completed", "call_id": call_id,
@@ -314,6 +317,7 @@ fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape])
         for rest in ["annotations", "logprobs"] {
             part.read::<Vec<&RawValue>>(rest, "a list")?;
         }
+        part.raw("parsed");
         part.finish(shape)?;
     }
     Ok(texts)

@@ -101,6 +101,18 @@ fn a_call_has_any_id_or_none() {
 }
 
 #[test]
+fn what_a_client_adds_to_answers_is_not_kept() {
+    let mut called = call();
+    called["parsed_arguments"] = json!({ "a": 5 });
+    let text = json!({ "type": "output_text", "text": "{}", "parsed": {} });
+    let output = json!({ "type": "function_call_output", "call_id": "1", "output": "10" });
+    let asked = read(json!({ "input": [called, output, { "role": "assistant", "content": [text] }] }));
+    let [called, _, said] = &kept(&asked.items)[..] else { panic!("three items") };
+    assert_eq!(called.get("parsed_arguments"), None);
+    assert_eq!(said["content"][0].get("parsed"), None);
+}
+
+#[test]
 fn a_response_goes_on_with_what_was_kept() {
     let first = read(json!({ "input": [{ "role": "user", "content": "5 + 5?" }] }));
     let answer =
