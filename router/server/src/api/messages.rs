@@ -15,7 +15,10 @@ const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\":
 const ROLE_WORDS: &[&str] = &["system", "developer", "user", "assistant", "tool"];
 
 /// What a message may have beside what it says; templates do not see it.
-const NOT_LOOKED_AT: [&str; 3] = ["annotations", "parsed", "provider_specific_fields"];
+const NOT_LOOKED_AT: [&str; 6] =
+    ["annotations", CACHE_CONTROL, "parsed", "provider_specific_fields", "reasoning_details", "thinking_blocks"];
+/// Anthropic's mark of what to keep, which its other clients pass on: everything is kept here.
+const CACHE_CONTROL: &str = "cache_control";
 /// The same of a called function: OpenAI's client adds it to the answers that it reads, which are sent back.
 const PARSED_ARGUMENTS: &str = "parsed_arguments";
 
@@ -34,7 +37,7 @@ const MESSAGE: Shape = Shape {
         optional(
             "content",
             Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&PART), 0, Most::ANY)]),
-            "What is said. Only an assistant's message with `tool_calls` may be without.",
+            "What is said. Only an assistant's message may be without.",
         ),
         optional("tool_calls", Kind::List(&Kind::Object(&CALL), 0, Most::ANY), "Calls that the assistant made."),
         optional("tool_call_id", Kind::TEXT, "The call that a message of the role `tool` answers; needed there."),
@@ -45,13 +48,20 @@ const MESSAGE: Shape = Shape {
         optional("annotations", Kind::Anything, "As answers have it; not looked at."),
         optional("parsed", Kind::Anything, "What OpenAI's client adds to answers that it parsed; not looked at."),
         optional("provider_specific_fields", Kind::Anything, "What LiteLLM adds to answers; not looked at."),
+        optional("thinking_blocks", Kind::Anything, "The same."),
+        optional("reasoning_details", Kind::Anything, "What OpenRouter adds to answers; not looked at."),
+        optional(CACHE_CONTROL, Kind::Anything, "Anthropic's mark of what to keep; not looked at."),
     ]],
     unserved: &[&[("audio", &[], "spoken content"), ("function_call", &[], "the old form of calling functions")]],
 };
 const PART: Shape = Shape::new(
     "ContentPart",
     "A part of a message's content.",
-    &[&[needed("type", Kind::Word(&["text"]), "Text alone is served."), needed("text", Kind::TEXT, "The text.")]],
+    &[&[
+        needed("type", Kind::Word(&["text"]), "Text alone is served."),
+        needed("text", Kind::TEXT, "The text."),
+        optional(CACHE_CONTROL, Kind::Anything, "Anthropic's mark of what to keep; not looked at."),
+    ]],
 );
 const CALL: Shape = Shape::new(
     "ToolCall",
@@ -89,11 +99,11 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let Some(role) = fields.one_of("role", ROLE_WORDS, ROLES)? else {
         return Err(ApiError::Missing { param: fields.at("role"), allowed: ROLES });
     };
-    let has_calls = check_tool_calls(&mut fields)?;
+    check_tool_calls(&mut fields)?;
     match fields.raw("content") {
         Some(content) => check_content(&fields, content)?,
-        // An answer that only called tools has none.
-        None if role == "assistant" && has_calls => {}
+        // An answer that only called tools has none, nor one that ended while it thought.
+        None if role == "assistant" => {}
         None => return Err(ApiError::Missing { param: fields.at("content"), allowed: CONTENT }),
     }
     if role == "tool" && fields.raw("tool_call_id").is_none() {
@@ -118,7 +128,8 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     if let Some(members) = message.as_object_mut() {
         members.retain(|name, value| !NOT_LOOKED_AT.contains(&name.as_str()) && !value.is_null());
         // instructor makes such a list of every empty text; templates may look for a first part.
-        if members.get("content").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        let says_nothing = !members.contains_key("content") && !members.contains_key("tool_calls");
+        if says_nothing || members.get("content").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             members.insert("content".to_owned(), "".into());
         }
         for call in members.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -148,16 +159,14 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
             });
         }
         part.need::<String>("text", "a text")?;
+        part.raw(CACHE_CONTROL);
         part.finish(&PART)?;
     }
     Ok(())
 }
 
-/// Returns whether there are any.
-fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
-    let calls = fields.objects("tool_calls")?.unwrap_or_default();
-    let has_calls = !calls.is_empty();
-    for mut call in calls {
+fn check_tool_calls(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    for mut call in fields.objects("tool_calls")?.unwrap_or_default() {
         call.text("id")?;
         call.count("index")?;
         call.one_of("type", &["function"], "\"function\"")?;
@@ -177,7 +186,7 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
         function.finish(&CALLED)?;
         call.finish(&CALL)?;
     }
-    Ok(has_calls)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -217,6 +226,18 @@ mod tests {
         let body = r#"{"messages": [{"role": "user", "content": []}]}"#;
         let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
         assert_eq!(messages, [serde_json::json!({ "role": "user", "content": "" })]);
+    }
+
+    #[test]
+    fn an_answer_that_ended_while_it_thought_may_be_sent_back() {
+        let body =
+            r#"{"messages": [{"role": "assistant", "content": null, "reasoning": "hm", "thinking_blocks": []}]}"#;
+        let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
+        assert_eq!(messages, [serde_json::json!({ "role": "assistant", "content": "", "reasoning": "hm" })]);
+        check(
+            r#"[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}]"#,
+            "",
+        );
     }
 
     #[test]
