@@ -142,13 +142,27 @@ impl Engine {
 
     /// Takes requests that belong together, all of them, or says why not. Never waits.
     pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
+        self.submit_by(submissions, |tenant, requests| self.shared.queue.enter(tenant, requests, Instant::now()))
+    }
+
+    /// The same for requests that go on with what is being answered already, token by token: bounds of the queue do not hold for them.
+    pub fn submit_to_go_on(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
+        let queue = &self.shared.queue;
+        self.submit_by(submissions, |tenant, requests| Ok(queue.enter_to_go_on(tenant, requests, Instant::now())))
+    }
+
+    fn submit_by(
+        &self,
+        submissions: Vec<Submission>,
+        enter: impl FnOnce(u64, &[(RequestId, u64)]) -> Result<Vec<Place>, Failure>,
+    ) -> Result<Vec<Answer>, Failure> {
         submissions.iter().try_for_each(|submission| self.check(submission))?;
         let Some(first) = submissions.first() else { return Ok(Vec::new()) };
         let tenant = first.party.tenant;
         let first = self.shared.next_request.fetch_add(submissions.len() as u64, Ordering::Relaxed);
         let tokens = submissions.iter().map(|submission| submission.prompt.len() as u64);
         let requests: Vec<_> = (first..).map(RequestId).zip(tokens).collect();
-        let places = self.shared.queue.enter(tenant, &requests, Instant::now())?;
+        let places = enter(tenant, &requests)?;
         Ok(submissions.into_iter().zip(places).map(|(submission, place)| self.send(submission, place)).collect())
     }
 

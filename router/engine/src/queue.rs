@@ -71,6 +71,9 @@ struct Waiting {
     batches: BTreeMap<RequestId, Batch>, // by the first one, the latest one last
 }
 
+/// So many of a batch never wait: it loses no places.
+const NEVER_WHOLE: u64 = u64::MAX;
+
 /// Those that came together, and still wait.
 #[derive(Debug, Clone)]
 struct Batch {
@@ -109,8 +112,7 @@ impl Queue {
         requests: &[(RequestId, u64)],
         now: Instant,
     ) -> Result<Vec<Place>, Failure> {
-        let (Some(&(first, _)), Some(&(last, _))) = (requests.first(), requests.last()) else { return Ok(Vec::new()) };
-        let asked = Size { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() };
+        let asked = Size::of(requests);
         let mut state = self.lock();
         let wait = state.pace.wait(state.tokens_before(tenant, asked.tokens), now);
         if let Some(bound) = self.limits.exceeded_by(asked, &state.stats, wait) {
@@ -127,17 +129,39 @@ impl Queue {
             }
             victims.into_iter().for_each(|(tenant, first)| state.displace(tenant, first));
         }
+        Ok(self.let_in(&mut state, tenant, requests, asked.requests, now))
+    }
+
+    /// Places for requests that go on with what is being answered already: no bound holds for them, and nobody takes them away.
+    pub(crate) fn enter_to_go_on(
+        self: &Arc<Self>,
+        tenant: u64,
+        requests: &[(RequestId, u64)],
+        now: Instant,
+    ) -> Vec<Place> {
+        self.let_in(&mut self.lock(), tenant, requests, NEVER_WHOLE, now)
+    }
+
+    fn let_in(
+        self: &Arc<Self>,
+        state: &mut State,
+        tenant: u64,
+        requests: &[(RequestId, u64)],
+        came: u64,
+        now: Instant,
+    ) -> Vec<Place> {
+        let (Some(&(first, _)), Some(&(last, _))) = (requests.first(), requests.last()) else { return Vec::new() };
+        let size = Size::of(requests);
         if state.stats.requests == 0 {
             state.pace.begin(now);
         }
-        state.stats.requests += asked.requests;
-        state.stats.tokens += asked.tokens;
+        state.stats.requests += size.requests;
+        state.stats.tokens += size.tokens;
         let its = state.tenants.entry(tenant).or_default();
-        its.size = its.size.and(asked);
-        its.batches.insert(first, Batch { came: asked.requests, waiting: asked, last });
-        drop(state);
+        its.size = its.size.and(size);
+        its.batches.insert(first, Batch { came, waiting: size, last });
         let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, first, tenant, tokens };
-        Ok(requests.iter().map(place).collect())
+        requests.iter().map(place).collect()
     }
 
     /// Those that have lost their places and not been told so. Each is told of again as long as it holds what was its place.
@@ -175,6 +199,10 @@ struct Size {
 }
 
 impl Size {
+    fn of(requests: &[(RequestId, u64)]) -> Self {
+        Self { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() }
+    }
+
     fn and(self, other: Self) -> Self {
         Self { requests: self.requests + other.requests, tokens: self.tokens + other.tokens }
     }

@@ -91,9 +91,10 @@ pub(super) fn search(engine: &Engine, base: Submission, asked: BeamSearch, width
         usage: Usage::default(),
         explanation: None,
     };
-    let first = search.submit()?;
+    let first = engine.submit(search.submissions()?)?;
     search.base.keep = None; // the first one keeps the prompt, and scores it
     search.base.sampling.prompt_logprobs = None;
+    search.base.priority = i32::MIN; // what runs does not wait again for each token, behind those that have come since
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..width).map(|_| unbounded_channel()).unzip();
     let task = spawn(async move {
         let told = search.run(first, &senders).await;
@@ -145,12 +146,12 @@ impl Search {
             if !self.frontier.advance(&next) {
                 return Ok(());
             }
-            answers = self.submit()?;
+            answers = self.engine.submit_to_go_on(self.submissions()?)?;
         }
     }
 
-    /// Asks for what follows each beam.
-    fn submit(&self) -> Result<Vec<Answer>, Failure> {
+    /// What asks for that which follows each beam.
+    fn submissions(&self) -> Result<Vec<Submission>, Failure> {
         let timeout = self.base.timeout.map(|allowed| allowed.saturating_sub(self.began.elapsed()));
         if let Some(after) = self.base.timeout.filter(|_| timeout == Some(Duration::ZERO)) {
             return Err(Failure::Expired { after });
@@ -168,7 +169,7 @@ impl Search {
             timeout,
             ..self.base.clone()
         };
-        self.engine.submit(self.frontier.going().iter().map(one).collect())
+        Ok(self.frontier.going().iter().map(one).collect())
     }
 
     /// Waits for what follows a beam. What comes before the first token of all is passed on.
