@@ -30,6 +30,14 @@ $(UV): Makefile | prerequisites
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(UV_PIN)
 	@touch $@
 
+# The public suite of JSON Schema, as a release of a validator carries it: pinned by its hash.
+SCHEMA_SUITE := target/schema-suite/jsonschema-4.26.0.tar.gz
+
+$(SCHEMA_SUITE): bench/grammar/suite.txt | $(UV)
+	@echo "==> the JSON-Schema-Test-Suite (from PyPI) into $(@D)"
+	$(TOOLS)/bin/python -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-binary jsonschema --dest $(@D) -r $<
+	@touch $@
+
 .PHONY: build
 build: $(UV) ## Everything: the Python environment, both wheels, .venv/bin/pelton. TORCH=cpu: no CUDA packages
 	@echo "==> Python packages from uv.lock; Rust from Cargo.lock (the first time takes some minutes)"
@@ -69,7 +77,7 @@ test-rust:
 	$(CARGO) test --locked --release --workspace
 
 .PHONY: test-python
-test-python: build
+test-python: build $(SCHEMA_SUITE)
 	@echo "==> pytest: kernels, worker, demo model"
 	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests bench/demo
 	@echo "==> pytest: whole servers, two files at a time: they start servers, and one process of a start uses one core"
@@ -104,6 +112,10 @@ fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: re
 .PHONY: conformance
 conformance: build ## schemathesis against /openapi.json and the demo model for MINUTES=10; SEED=7: other requests
 	FUZZ_MINUTES=$(or $(MINUTES),10) FUZZ_SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 $(PY) -m pytest tests/conformance/test_openapi.py -k as_it_says
+
+.PHONY: schemas
+schemas: build $(SCHEMA_SUITE) ## The public suite of JSON Schema and RANDOM=300 schemas through the grammars: what is served, and that it is kept. JSON=FILE
+	$(PY) bench/grammar/suite.py --random $(or $(RANDOM),300) --documents $(or $(DOCUMENTS),10) $(if $(JSON),--json $(JSON),)
 
 .PHONY: proto
 proto: $(UV) ## Generates the Python side of proto/ again

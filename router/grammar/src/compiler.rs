@@ -5,8 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use llguidance::Matcher;
-use serde_json::Value;
+use llguidance::{Matcher, api::TopLevelGrammar};
 
 use crate::{
     Body, Constraint, GrammarError, Script, State, Vocabulary, schema,
@@ -105,26 +104,29 @@ impl Vocabulary {
     /// Compiles a script. An error names the smallest part of a schema that is at fault.
     pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
         let grammar = self.try_compile(script);
-        let (Err(error), Body::Text(constraint)) = (&grammar, &script.body) else { return grammar };
+        let (Err(_), Body::Text(constraint)) = (&grammar, &script.body) else { return grammar };
         let schemas = match constraint {
             Constraint::JsonSchema(whole) => vec![(whole, "")],
             Constraint::Tags(form) => form.schemas(),
             _ => return grammar,
         };
-        let fault = |part: &Value| {
-            let alone = Script::of(Constraint::JsonSchema(part.clone()));
-            self.try_compile(&alone).err().map(|error| error.reason)
-        };
-        let Some((faulty, place)) = schemas.into_iter().find(|(schema, _)| fault(schema).is_some()) else {
-            return grammar;
-        };
-        let (below, reason) = schema::place_of_fault(faulty, fault);
-        let reason = reason.or_else(|| fault(faulty)).unwrap_or_else(|| error.reason.clone());
-        Err(GrammarError { place: format!("{place}{below}"), reason })
+        for (whole, place) in schemas {
+            let schema = schema::prepared(whole).map_err(|error| error.within(place))?;
+            let fault =
+                |schema| self.compiled(TopLevelGrammar::from_json_schema(schema)).err().map(|error| error.reason);
+            let Some(reason) = fault(schema) else { continue };
+            let (below, why) = schema::place_of_fault(whole, |place| fault(schema::prepared_part(whole, place).ok()?));
+            return Err(GrammarError { place: format!("{place}{below}"), reason: why.unwrap_or(reason) });
+        }
+        grammar
     }
 
     fn try_compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
-        let parser = self.factory.create_parser(script.to_grammar(&self.specials)?);
+        self.compiled(script.to_grammar(&self.specials)?)
+    }
+
+    fn compiled(&self, grammar: TopLevelGrammar) -> Result<Grammar, GrammarError> {
+        let parser = self.factory.create_parser(grammar);
         let mut matcher = Matcher::new(parser);
         if let Some(error) = matcher.get_error() {
             return Err(GrammarError::new(shortened(&error)));
@@ -137,9 +139,17 @@ impl Vocabulary {
 
 /// The first lines of what the library says, without what it adds for its own developers.
 fn shortened(error: &str) -> String {
+    if error.contains("coerce_one_of") {
+        return "a value may fit several options of its `oneOf`, as far as can be told; `anyOf` allows that".to_owned();
+    }
     const LINES: usize = 3;
     const CHARACTERS: usize = 300;
-    let lines: Vec<&str> = error.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
+    let lines: Vec<&str> = error
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("while processing"))
+        .take(LINES)
+        .collect();
     lines.join("; ").chars().take(CHARACTERS).collect()
 }
 

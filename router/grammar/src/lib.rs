@@ -35,4 +35,9 @@ impl GrammarError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { place: String::new(), reason: reason.into() }
     }
+
+    /// The same of a schema that stands at a place.
+    pub(crate) fn within(self, place: &str) -> Self {
+        Self { place: format!("{place}{}", self.place), ..self }
+    }
 }

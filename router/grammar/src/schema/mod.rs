@@ -1,0 +1,71 @@
+//! JSON schemas before they are compiled: bounds, their normal form, and which part of a schema is at fault.
+//!
+//! The library reads most keywords, and some of them not as the standard says. It gets what it keeps; the rest is refused.
+
+mod checks;
+mod formats;
+mod negation;
+mod normal;
+mod pattern;
+mod places;
+mod unevaluated;
+
+use normal::Normal;
+use serde_json::{Value, json};
+
+use crate::GrammarError;
+
+/// Levels of a schema at most.
+const DEPTH_MAX: usize = 64;
+/// Levels of its normal form at most.
+const NORMAL_DEPTH_MAX: usize = 200;
+/// Parts of a schema that are tried alone, to find the one at fault.
+const TRIES_MAX: usize = 64;
+/// Between two tokens of JSON: as much as indented JSON has, so that no model writes spaces for ever.
+const SPACES: &str = r"[\x20\x0A\x0D\x09]{1,40}";
+/// Not `\u....`: a name that may be written in two ways passes for another one.
+const ESCAPES: &str = "nrbtf\\\"";
+
+/// The schema as the library gets it, with our own settings in place of any that came with it.
+pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
+    prepared_part(schema, "")
+}
+
+/// The same of the part at a place, with all that it refers to.
+pub(crate) fn prepared_part(schema: &Value, place: &str) -> Result<Value, GrammarError> {
+    if depth(schema) > DEPTH_MAX {
+        return Err(GrammarError::new(format!("it has more than {DEPTH_MAX} levels")));
+    }
+    let mut normal = Normal::new(schema).whole(place)?;
+    if depth(&normal) > NORMAL_DEPTH_MAX {
+        return Err(GrammarError::new(format!("written out it has more than {NORMAL_DEPTH_MAX} levels")));
+    }
+    normal["x-guidance"] = json!({ "whitespace_pattern": SPACES, "json_allowed_escapes": ESCAPES });
+    Ok(normal)
+}
+
+fn depth(value: &Value) -> usize {
+    // Not recursive by depth alone: whoever parsed the value has bounded its nesting already.
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// The smallest part of a schema that `fails` alone, as a JSON pointer, and how.
+pub(crate) fn place_of_fault(schema: &Value, fails: impl Fn(&str) -> Option<String>) -> (String, Option<String>) {
+    let (mut place, mut part, mut reason, mut tries) = (String::new(), schema, None, 0);
+    loop {
+        let next = places::parts(part).into_iter().find_map(|(below, value)| {
+            tries += 1;
+            if tries > TRIES_MAX || value == &Value::Bool(false) {
+                return None;
+            }
+            fails(&format!("{place}{below}")).map(|reason| (below, value, reason))
+        });
+        let Some((below, value, why)) = next else { return (place, reason) };
+        place += &below;
+        (part, reason) = (value, Some(why));
+    }
+}

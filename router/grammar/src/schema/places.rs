@@ -1,0 +1,261 @@
+//! Where the schemas of a document are, and what their references mean. Nothing is fetched: what is not in the document is unknown.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+/// A version of the standard. Keywords that only one of them has are read in all; these differ in what a keyword means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Draft {
+    Four,
+    UpToSeven,
+    Later,
+}
+
+impl Draft {
+    /// That of a `$schema`; unknown ones leave it as it is.
+    fn of(uri: &str) -> Option<Self> {
+        let uri = uri.trim_end_matches('#');
+        let (_, version) = uri.split_once("://json-schema.org/draft")?;
+        match version {
+            "-04/schema" => Some(Self::Four),
+            "-06/schema" | "-07/schema" => Some(Self::UpToSeven),
+            "/2019-09/schema" | "/2020-12/schema" => Some(Self::Later),
+            _ => None,
+        }
+    }
+}
+
+/// What holds at a schema.
+#[derive(Debug, Clone)]
+pub(super) struct Spot {
+    pub(super) draft: Draft,
+    base: String, // what its references are relative to
+}
+
+/// A document with its schemas by their places, which are JSON pointers.
+pub(super) struct Document<'a> {
+    root: &'a Value,
+    spots: HashMap<String, Spot>,
+    resources: HashMap<String, String>,         // places by their URIs
+    anchors: HashMap<(String, String), String>, // places by the URI and a name
+    dynamic_anchors: HashMap<String, usize>,    // how many there are of a name
+    recursive_anchors: usize,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn new(root: &'a Value) -> Self {
+        let mut document = Self {
+            root,
+            spots: HashMap::new(),
+            resources: HashMap::from([(String::new(), String::new())]),
+            anchors: HashMap::new(),
+            dynamic_anchors: HashMap::new(),
+            recursive_anchors: 0,
+        };
+        document.enter(root, String::new(), Spot { draft: Draft::Later, base: String::new() });
+        document
+    }
+
+    pub(super) fn at(&self, place: &str) -> Option<&'a Value> {
+        self.root.pointer(place)
+    }
+
+    pub(super) fn spot(&self, place: &str) -> Spot {
+        self.spots[place].clone()
+    }
+
+    fn enter(&mut self, schema: &Value, place: String, mut spot: Spot) {
+        if let Value::Object(members) = schema {
+            self.name(members, &place, &mut spot);
+        }
+        for (below, part) in parts(schema) {
+            self.enter(part, format!("{place}{below}"), spot.clone());
+        }
+        self.spots.insert(place, spot);
+    }
+
+    fn name(&mut self, members: &Map<String, Value>, place: &str, spot: &mut Spot) {
+        let text = |name: &str| members.get(name).and_then(Value::as_str);
+        if let Some(draft) = text("$schema").and_then(Draft::of) {
+            spot.draft = draft;
+        }
+        let is_overridden = spot.draft < Draft::Later && members.contains_key("$ref");
+        let id = if spot.draft == Draft::Four { text("id") } else { text("$id") };
+        if let Some(id) = id.filter(|_| !is_overridden) {
+            match id.split_once('#') {
+                Some(("", name)) if spot.draft < Draft::Later => {
+                    self.anchors.insert((spot.base.clone(), name.to_owned()), place.to_owned());
+                }
+                split => {
+                    let uri = split.map_or(id, |(uri, _)| uri);
+                    spot.base = joined(&spot.base, uri);
+                    self.resources.insert(spot.base.clone(), place.to_owned());
+                }
+            }
+        }
+        if place.is_empty() {
+            self.resources.insert(spot.base.clone(), String::new());
+        }
+        for keyword in ["$anchor", "$dynamicAnchor"] {
+            if let Some(name) = text(keyword) {
+                self.anchors.insert((spot.base.clone(), name.to_owned()), place.to_owned());
+            }
+        }
+        if let Some(name) = text("$dynamicAnchor") {
+            *self.dynamic_anchors.entry(name.to_owned()).or_default() += 1;
+        }
+        self.recursive_anchors += usize::from(members.get("$recursiveAnchor") == Some(&Value::Bool(true)));
+    }
+
+    /// The place of what a schema refers to.
+    pub(super) fn target(&mut self, reference: &str, from: &str) -> Result<String, String> {
+        let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+        let base = joined(&self.spot(from).base, uri);
+        let unknown = || format!("{reference:?} is not in the schema, and nothing is fetched");
+        let resource = self.resources.get(&base).ok_or_else(unknown)?;
+        let fragment = percent_decoded(fragment).ok_or_else(unknown)?;
+        if !fragment.is_empty() && !fragment.starts_with('/') {
+            return self.anchors.get(&(base, fragment)).cloned().ok_or_else(unknown);
+        }
+        let place = format!("{resource}{fragment}");
+        let target = self.at(&place).ok_or_else(unknown)?;
+        if !self.spots.contains_key(&place) {
+            // Where no keyword has a schema. It belongs to what it stands in.
+            let around = (0..place.len()).rev().find_map(|end| self.spots.get(place.get(..end)?)).cloned();
+            self.enter(target, place.clone(), around.expect("the root has a spot"));
+        }
+        Ok(place)
+    }
+
+    /// The same of a `$dynamicRef`, where it can mean one thing only.
+    pub(super) fn dynamic_target(&mut self, reference: &str, from: &str) -> Result<String, String> {
+        let target = self.target(reference, from)?;
+        let name = self.at(&target).and_then(|schema| schema.get("$dynamicAnchor")).and_then(Value::as_str);
+        match name.map(|name| self.dynamic_anchors[name]) {
+            Some(2..) => Err(format!("{reference:?} may mean several schemas; a `$ref` means one")),
+            _ => Ok(target),
+        }
+    }
+
+    /// The same of a `$recursiveRef`.
+    pub(super) fn recursive_target(&mut self, reference: &str, from: &str) -> Result<String, String> {
+        if self.recursive_anchors > 1 {
+            return Err(format!("{reference:?} may mean several schemas; a `$ref` means one"));
+        }
+        self.target(reference, from)
+    }
+}
+
+/// The schemas within a schema, each with its way down from it.
+pub(super) fn parts(schema: &Value) -> Vec<(String, &Value)> {
+    let Value::Object(members) = schema else { return Vec::new() };
+    let mut parts = Vec::new();
+    for (name, value) in members {
+        match (name.as_str(), value) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies",
+                Value::Object(inner),
+            ) => {
+                let schemas = inner.iter().filter(|(_, value)| !value.is_array());
+                parts.extend(schemas.map(|(key, value)| (format!("/{name}/{}", escaped(key)), value)));
+            }
+            ("anyOf" | "allOf" | "oneOf" | "prefixItems" | "items", Value::Array(inner)) => {
+                parts.extend(inner.iter().enumerate().map(|(at, value)| (format!("/{name}/{at}"), value)));
+            }
+            (
+                "items"
+                | "additionalProperties"
+                | "additionalItems"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "contains"
+                | "propertyNames"
+                | "unevaluatedItems"
+                | "unevaluatedProperties",
+                Value::Object(_) | Value::Bool(_),
+            ) => parts.push((format!("/{name}"), value)),
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// A name as a step of a JSON pointer.
+pub(super) fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// A URI relative to another one.
+fn joined(base: &str, uri: &str) -> String {
+    let has_scheme = |uri: &str| {
+        let scheme = uri.split(':').next().unwrap_or_default();
+        scheme.len() < uri.len()
+            && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    if uri.is_empty() {
+        return base.to_owned();
+    }
+    if has_scheme(uri) {
+        return uri.to_owned();
+    }
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    let path = base[authority..].find('/').map_or(base.len(), |at| authority + at);
+    let (front, path) = if uri.starts_with('/') {
+        (&base[..path], uri.to_owned())
+    } else {
+        let folder = base[path..].rfind('/').map_or(0, |at| at + 1);
+        (&base[..path], format!("{}{uri}", &base[path..path + folder]))
+    };
+    let mut steps: Vec<&str> = Vec::new();
+    for step in path.split('/') {
+        match step {
+            "." => {}
+            ".." => {
+                steps.pop();
+            }
+            step => steps.push(step),
+        }
+    }
+    let path = steps.join("/");
+    let slash = if front.contains("://") && !path.starts_with('/') { "/" } else { "" };
+    format!("{front}{slash}{path}")
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| (byte? as char).to_digit(16);
+                bytes.push((digit(rest.next())? * 16 + digit(rest.next())?) as u8);
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_joined() {
+        for (base, uri, whole) in [
+            ("", "a.json", "a.json"),
+            ("http://x.org/a/b.json", "", "http://x.org/a/b.json"),
+            ("http://x.org/a/b.json", "c.json", "http://x.org/a/c.json"),
+            ("http://x.org/a/b.json", "../c/./d.json", "http://x.org/c/d.json"),
+            ("http://x.org/a/b.json", "/c.json", "http://x.org/c.json"),
+            ("http://x.org", "c.json", "http://x.org/c.json"),
+            ("http://x.org/a", "urn:x:y", "urn:x:y"),
+        ] {
+            assert_eq!(joined(base, uri), whole);
+        }
+    }
+}

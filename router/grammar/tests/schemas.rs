@@ -1,0 +1,244 @@
+//! JSON schemas keyword by keyword: what is served is kept, and what is not is refused with its place. The public suite is in `bench/grammar`.
+
+use pelton_grammar::{Constraint, GrammarError, Script, TokenText, Vocabulary};
+use serde_json::{Value, json};
+
+const END: u32 = 256;
+
+fn vocabulary() -> Vocabulary {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
+    Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[END]).unwrap()
+}
+
+fn check(schema: Value, right: &[&str], wrong: &[&str]) {
+    let script = Script::of(Constraint::JsonSchema(schema.clone()));
+    let grammar = vocabulary().compile(&script).unwrap_or_else(|error| panic!("{schema}: {} {error}", error.place));
+    let fits = |text: &&str| {
+        let mut state = grammar.begin();
+        let drawn = text.bytes().all(|byte| {
+            let allowed = state.mask().unwrap().allows(byte.into());
+            allowed && state.take(&[byte.into()]).is_ok()
+        });
+        drawn && state.mask().unwrap().allows(END)
+    };
+    assert_eq!(right.iter().filter(|text| !fits(text)).collect::<Vec<_>>(), [&""; 0], "these fit {schema}");
+    assert_eq!(wrong.iter().filter(|text| fits(text)).collect::<Vec<_>>(), [&""; 0], "these do not fit {schema}");
+}
+
+fn refused(schema: Value) -> GrammarError {
+    let compiled = vocabulary().compile(&Script::of(Constraint::JsonSchema(schema.clone())));
+    compiled.map(drop).err().unwrap_or_else(|| panic!("{schema} is not served"))
+}
+
+#[test]
+fn a_name_has_one_way_to_be_written() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+    check(schema, &[r#"{"a":1}"#, r#"{"b":"x"}"#], &[r#"{"a":"x"}"#, r#"{"\u0061":"x"}"#, r#"{"a":1,"\u0061":"x"}"#]);
+    check(json!({ "const": "a\n\"é" }), &[r#""a\n\"é""#], &[r#""a\"é""#, r#""\u0061\n\"é""#]);
+}
+
+#[test]
+fn what_has_no_short_escape_is_refused_where_it_is_named() {
+    assert_eq!(refused(json!({ "enum": ["a", "b\u{0}"] })).place, "/enum");
+    assert_eq!(refused(json!({ "const": { "a\u{7f}": 1 } })).place, "/const");
+    assert_eq!(refused(json!({ "items": { "pattern": r"^\x01$" } })).place, "/items/pattern");
+    check(json!({ "type": "string", "pattern": r"^[^\x00-\x1F]$" }), &["\"a\""], &[r#""\n""#]);
+}
+
+#[test]
+fn one_option_and_no_other() {
+    let pets = json!({
+        "oneOf": [{ "$ref": "#/$defs/cat" }, { "$ref": "#/$defs/dog" }],
+        "$defs": {
+            "cat": { "type": "object", "properties": { "kind": { "const": "cat" }, "lives": { "type": "integer" } }, "required": ["kind"] },
+            "dog": { "type": "object", "properties": { "kind": { "const": "dog" } }, "required": ["kind"] },
+        },
+    });
+    check(pets, &[r#"{"kind":"cat","lives":9}"#, r#"{"kind":"dog"}"#], &[r#"{"kind":"cow"}"#, "{}"]);
+    let ranges = json!({ "type": "number", "oneOf": [{ "maximum": 5 }, { "minimum": 3 }] });
+    check(ranges, &["2", "6", "5.5"], &["4", "3", "5"]);
+    let values = json!({ "oneOf": [{ "enum": ["a", "b", 1] }, { "enum": ["b", "c", 1.0, null] }] });
+    check(values, &["\"a\"", "\"c\"", "null"], &["\"b\"", "1", "\"d\""]);
+    let overlap =
+        json!({ "items": { "oneOf": [{ "type": "string", "pattern": "^a" }, { "type": "string", "pattern": "b$" }] } });
+    let error = refused(overlap);
+    assert_eq!(error.place, "/items");
+    assert!(error.reason.contains("several options of its `oneOf`"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_can_be_told_of_most() {
+    check(json!({ "not": { "type": ["string", "null"] } }), &["1", "[]", "true"], &["null", "\"a\""]);
+    check(
+        json!({ "type": "string", "not": { "enum": ["", "ab", "ac"] } }),
+        &["\"a\"", "\"abc\"", "\"é\""],
+        &["\"\"", "\"ab\"", "\"ac\""],
+    );
+    check(json!({ "type": "number", "not": { "enum": [1, 3] } }), &["0", "1.5", "4"], &["1", "3"]);
+    check(json!({ "type": "object", "not": { "required": ["a"] } }), &[r#"{"b":1}"#], &[r#"{"a":1}"#]);
+    check(json!({ "type": "string", "not": { "minLength": 3 } }), &["\"ab\""], &["\"abc\""]);
+    check(json!({ "type": "array", "not": { "prefixItems": [{ "const": 1 }] } }), &["[2]"], &["[1]", "[]"]);
+    assert_eq!(refused(json!({ "properties": { "a": { "not": { "pattern": "x" } } } })).place, "/properties/a/not");
+    assert_eq!(refused(json!({ "not": { "type": "integer" } })).place, "/not");
+}
+
+#[test]
+fn conditions_and_names_that_need_others() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "kind": { "enum": ["a", "b"] }, "x": { "type": "integer" } },
+        "required": ["kind"], "additionalProperties": false,
+        "if": { "properties": { "kind": { "const": "a" } } },
+        "then": { "required": ["x"] },
+        "else": { "properties": { "x": false } },
+    });
+    check(schema, &[r#"{"kind":"a","x":1}"#, r#"{"kind":"b"}"#], &[r#"{"kind":"a"}"#, r#"{"kind":"b","x":1}"#]);
+    let needs = [
+        json!({ "dependentRequired": { "a": ["b"] } }),
+        json!({ "dependencies": { "a": ["b"] } }),
+        json!({ "dependentSchemas": { "a": { "required": ["b"] } } }),
+    ];
+    for needs in needs {
+        let mut schema = json!({ "type": "object", "properties": { "a": {}, "b": {} }, "additionalProperties": false });
+        schema.as_object_mut().unwrap().extend(needs.as_object().unwrap().clone());
+        check(schema, &["{}", r#"{"b":1}"#, r#"{"a":1,"b":1}"#], &[r#"{"a":1}"#]);
+    }
+}
+
+#[test]
+fn names_are_kept() {
+    let names =
+        |names: Value| json!({ "type": "object", "additionalProperties": { "type": "null" }, "propertyNames": names });
+    check(names(json!({ "pattern": "^x" })), &["{}", r#"{"x1":null}"#], &[r#"{"y":null}"#, r#"{"x1":1}"#]);
+    check(names(json!({ "enum": ["a"] })), &["{}", r#"{"a":null}"#], &[r#"{"b":null}"#, r#"{"a":1}"#]);
+    check(names(json!({ "maxLength": 2 })), &[r#"{"ab":null}"#], &[r#"{"abc":null}"#]);
+    assert_eq!(refused(names(json!({ "format": "uri" }))).place, "/propertyNames");
+    let base = json!({
+        "allOf": [{ "$ref": "#/$defs/base" }], "properties": { "b": {} }, "unevaluatedProperties": false,
+        "$defs": { "base": { "type": "object", "properties": { "a": {} } } },
+    });
+    check(base, &["{}", r#"{"a":1,"b":2}"#], &[r#"{"c":1}"#]);
+}
+
+#[test]
+fn drafts_are_told_apart() {
+    let tuple = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#", "type": "array",
+        "items": [{ "type": "null" }], "anyOf": [{}, { "minItems": 1 }], "additionalItems": false,
+    });
+    check(tuple, &["[]", "[null]"], &["[1]", "[null,1]"]);
+    let four = json!({
+        "$schema": "http://json-schema.org/draft-04/schema#", "type": "number",
+        "minimum": 1, "anyOf": [{}], "exclusiveMinimum": true,
+    });
+    check(four, &["1.5", "2"], &["1", "0"]);
+    let beside = |schema: &str| json!({ "$schema": schema, "$ref": "#/definitions/a", "maximum": 3, "definitions": { "a": { "type": "integer" } } });
+    check(beside("https://json-schema.org/draft/2020-12/schema"), &["3"], &["4", "\"a\""]);
+    assert_eq!(refused(beside("http://json-schema.org/draft-07/schema#")).place, "/maximum");
+}
+
+#[test]
+fn references_mean_what_the_standard_says() {
+    let schema = json!({
+        "$id": "http://x.org/root.json",
+        "properties": {
+            "a": { "$ref": "other.json#/$defs/y" }, "b": { "$ref": "#here" }, "c": { "$ref": "#/components/z" },
+            "d": { "$dynamicRef": "#here" },
+        },
+        "additionalProperties": false, "type": "object",
+        "components": { "z": { "type": "boolean" } },
+        "$defs": { "x": { "$id": "other.json", "$defs": { "y": { "type": "null" } } }, "w": { "$anchor": "here", "const": 7 } },
+    });
+    check(schema, &[r#"{"a":null,"b":7,"c":true,"d":7}"#], &[r#"{"a":1}"#, r#"{"b":8}"#, r#"{"c":1}"#, r#"{"d":1}"#]);
+    let unknown = refused(json!({ "properties": { "a": { "$ref": "http://x.org/far.json" } } }));
+    assert_eq!(unknown.place, "/properties/a");
+    assert!(unknown.reason.contains("nothing is fetched"), "{unknown}");
+}
+
+#[test]
+fn what_refers_to_itself_without_end_is_refused() {
+    for endless in [
+        json!({ "$ref": "#" }),
+        json!({ "allOf": [{ "$ref": "#/$defs/a" }], "$defs": { "a": { "anyOf": [{ "$ref": "#/$defs/b" }, {}] }, "b": { "$ref": "#/$defs/a" } } }),
+        json!({ "type": "object", "oneOf": [{ "required": ["a"] }, { "$ref": "#", "maxProperties": 3 }, {}] }),
+        json!({ "not": { "$ref": "#" } }),
+        json!({ "if": { "$ref": "#" }, "then": {} }),
+    ] {
+        assert!(refused(endless.clone()).reason.contains("without end"), "{endless}");
+    }
+    // One option of each needs the next: every one of them is looked into.
+    let mut definitions = serde_json::Map::new();
+    for at in 0..2_000 {
+        let next = format!("#/$defs/{}", at + 1);
+        definitions.insert(
+            at.to_string(),
+            json!({ "oneOf": [{ "$ref": next, "minLength": 1 }, { "$ref": next, "maxLength": 9 }] }),
+        );
+    }
+    definitions.insert("2000".to_owned(), json!({ "type": "string" }));
+    let error = refused(json!({ "$ref": "#/$defs/0", "$defs": definitions }));
+    assert!(!error.reason.is_empty());
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_with_its_place() {
+    for (schema, place) in [
+        (json!({ "properties": { "s": { "type": "array", "uniqueItems": true } } }), "/properties/s/uniqueItems"),
+        (json!({ "type": "array", "contains": { "type": "null" } }), "/contains"),
+        (json!({ "type": "object", "minProperties": 2 }), "/minProperties"),
+        (json!({ "items": { "type": "string", "format": "binary" } }), "/items/format"),
+        (json!({ "maximum": 18_446_744_073_709_551_615_u64 }), "/maximum"),
+        (json!({ "enum": [9_007_199_254_740_993_u64] }), "/enum"),
+        (json!({ "multipleOf": 0 }), "/multipleOf"),
+        (json!({ "multipleOf": 4_294_967_291_u64 }), "/multipleOf"),
+        (json!({ "allOf": [{ "multipleOf": 65_537 }, { "multipleOf": 65_539 }] }), "/allOf/0/multipleOf"),
+        (json!({ "allOf": [{ "multipleOf": 50_000 }, { "multipleOf": 0.001 }] }), "/allOf/1/multipleOf"),
+        (json!({ "multipleOf": 0.07 }), "/multipleOf"),
+        (json!({ "anyOf": [{ "oneOf": [] }] }), "/anyOf/0/oneOf"),
+        (json!({ "required": true }), "/required"),
+        (json!({ "minLength": -1 }), "/minLength"),
+        (json!({ "type": "string", "pattern": "(?=a)" }), "/pattern"),
+        (json!({ "type": "string", "pattern": r"\bword" }), "/pattern"),
+        (json!({ "patternProperties": { "(?<!a)": {} } }), "/patternProperties/(?<!a)"),
+        (json!({ "anyOf": [{}], "unevaluatedProperties": false }), "/unevaluatedProperties"),
+        (json!({ "extends": {} }), "/extends"),
+    ] {
+        assert_eq!(refused(schema.clone()).place, place, "{schema}");
+    }
+    check(
+        json!({ "type": "array", "items": { "const": 1 }, "uniqueItems": true, "maxItems": 1 }),
+        &["[1]"],
+        &["[1,1]"],
+    );
+    check(json!({ "allOf": [{ "multipleOf": 0.05 }, { "multipleOf": 0.3 }] }), &["0.6", "0.3"], &["0.05", "0.1"]);
+    check(json!({ "type": "integer", "format": "int32" }), &["1"], &["1.5"]);
+    check(json!({ "type": "object", "required": ["a"], "minProperties": 2 }), &[r#"{"a":1,"b":1}"#], &[r#"{"a":1}"#]);
+}
+
+#[test]
+fn patterns_are_read_as_in_ecmascript() {
+    let pattern = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    check(pattern("^.$"), &["\"a\""], &[r#""\n""#, r#""\r""#, "\"\u{2028}\""]);
+    check(pattern(r"^[[&&a]$"), &["\"[\"", "\"&\"", "\"a\""], &["\"b\""]);
+    check(pattern(r"^\s$"), &["\" \"", "\"\u{feff}\""], &["\"\u{85}\""]);
+    check(pattern(r"^\uD83D\uDE00+$"), &["\"😀😀\""], &["\"a\""]);
+    check(pattern("^a|b$"), &["\"ax\"", "\"xb\""], &["\"xa\"", "\"bx\""]);
+}
+
+#[test]
+fn days_are_those_of_the_calendar() {
+    let format = |format: &str| json!({ "type": "string", "format": format });
+    let (days, no_days) = (
+        ["\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\""],
+        ["\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"0000-01-01\""],
+    );
+    check(format("date"), &days, &no_days);
+    check(
+        format("date-time"),
+        &["\"2024-02-29T23:59:60Z\"", "\"2024-01-01t01:02:03.5+01:30\""],
+        &["\"2023-02-29T00:00:00Z\"", "\"2024-01-01T12:59:60Z\""],
+    );
+    check(format("time"), &["\"12:00:00Z\""], &["\"12:00:60Z\"", "\"24:00:00Z\"", "\"12:00:00\""]);
+    check(format("json-pointer"), &["\"\"", "\"/a~0b/\""], &["\"a\"", "\"/~2\""]);
+}
