@@ -30,6 +30,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "those that wait to be scored use up the looks",
+        "admission.rs",
+        "Choice::SetAside(Wait::Step)",
+        "Choice::PassOver(Wait::Step)",
+    ),
+    Mutant(
+        "a long prompt that is scored comes last",
+        "schedule.rs",
+        "_ if next.is_long(ahead) && !request.is_to_be_scored() =>",
+        "_ if next.is_long(ahead) =>",
+    ),
+    Mutant(
+        "others wait for what one computes that is scored",
+        "epoch.rs",
+        "running.committed < request.prompt_len && !request.is_to_be_scored();",
+        "running.committed < request.prompt_len;",
+    ),
+    Mutant(
         "a turn ends however short it was",
         "turns.rs",
         "took >= TURN_US && took",
@@ -98,7 +116,7 @@ MUTANTS = [
     Mutant(
         "all that wait are left to the same group",
         "admission.rs",
-        "outlook.leave(growth, to_compute, kinds);",
+        "outlook.leave(growth, to_compute, is_long, kinds);",
         "let _ = (growth, outlook);",
     ),
     Mutant(
@@ -181,8 +199,8 @@ MUTANTS = [
     Mutant(
         "long prompts behind another one use up the looks",
         "admission.rs",
-        "Wait::LongPrompt => self.requests.set_aside(ticket),",
-        "Wait::LongPrompt => self.requests.put_back(ticket),",
+        "true => self.requests.set_aside(ticket),",
+        "true => self.requests.put_back(ticket),",
     ),
     Mutant(
         "who stands aside is forgotten",
@@ -558,6 +576,7 @@ def tests_fail(copy: Path, file: str) -> bool:
         "masks",
         "withdrawal",
         "turns",
+        "scores",
         "cache",
         "tiers",
         "loads",

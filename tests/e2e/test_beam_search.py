@@ -155,6 +155,16 @@ def test_a_client_that_leaves_ends_its_search(server: Server) -> None:
     server.wait_until("no step more", lambda: server.metric("pelton_steps_total") <= drawn + 2, within_s=1)
 
 
+def test_a_search_is_ended_before_the_server_ends(checkpoints: Path) -> None:
+    body = {**asked(prompts(1, seed=5)[0], 1.0, []), "max_tokens": 400}
+    with serving(checkpoints / "llama-gqa") as server, ThreadPoolExecutor(1) as pool:
+        expected = server.post(COMPLETIONS, body).json()["choices"]
+        again = pool.submit(server.post, COMPLETIONS, {**body, "cache_salt": "another"})
+        server.wait_until("it runs", lambda: server.metric("vllm:num_requests_running") > 0)
+        assert server.stop() == 0
+        assert again.result().json()["choices"] == expected
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "names"),
     [

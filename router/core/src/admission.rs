@@ -37,6 +37,8 @@ enum Choice {
     Here(Hit),
     /// Not now, and others may pass.
     PassOver(Wait),
+    /// The same, and many may wait for the same: it is looked at again with a few of them.
+    SetAside(Wait),
     /// No group has room now; this one will.
     NoRoom(Wait),
 }
@@ -63,33 +65,34 @@ impl Core {
             return;
         }
         self.look_out();
-        let brought_back = self.bring_back_long();
-        let mut passed_over: Vec<(Ticket, Wait)> = Vec::new();
+        let brought_back = self.bring_back(next);
+        let mut passed_over: Vec<(Ticket, bool)> = Vec::new();
         while !next.is_full()
             && passed_over.len() < PASSED_OVER_MAX
             && let Some(mut ticket) = self.requests.pop_waiting()
         {
             let request = self.requests.get(ticket.key);
             let choice = match () {
-                () if next.scores_no_more(request) => Choice::PassOver(Wait::Step),
+                () if next.scores_no_more(request) => Choice::SetAside(Wait::Step),
                 () if next.takes_admit(request) => self.choose(group, ticket.key),
                 () => Choice::NoRoom(Wait::Step),
             };
-            let (reason, others_pass) = match choice {
+            let (reason, others_pass, stands_aside) = match choice {
                 Choice::Here(hit) => {
                     if self.admit(group, ticket, hit, next) {
                         continue;
                     }
-                    (Wait::Step, false)
+                    (Wait::Step, false, false)
                 }
-                Choice::PassOver(reason) => (reason, true),
-                Choice::NoRoom(reason) => (reason, false),
+                Choice::PassOver(reason) => (reason, true, false),
+                Choice::SetAside(reason) => (reason, true, true),
+                Choice::NoRoom(reason) => (reason, false, false),
             };
             self.requests.wait_for(ticket.key, reason);
             if !others_pass && reason != Wait::Step && !self.epoch(group).awaits_blocks() {
                 ticket.call_off();
             }
-            passed_over.push((ticket, reason));
+            passed_over.push((ticket, stands_aside));
             if !others_pass {
                 self.epoch_mut(group).has_no_room = reason != Wait::Step;
                 break;
@@ -98,10 +101,10 @@ impl Core {
         if next.is_full() && passed_over.is_empty() {
             self.requests.first_waits_for(Wait::Step);
         }
-        for (ticket, reason) in passed_over {
-            match reason {
-                Wait::LongPrompt => self.requests.set_aside(ticket),
-                _ => self.requests.put_back(ticket),
+        for (ticket, stands_aside) in passed_over {
+            match stands_aside {
+                true => self.requests.set_aside(ticket),
+                false => self.requests.put_back(ticket),
             }
         }
         brought_back.into_iter().for_each(|place| self.requests.set_aside_again(place));
@@ -109,9 +112,9 @@ impl Core {
     }
 
     /// Lets some of those be looked at that stand aside.
-    fn bring_back_long(&mut self) -> Vec<Place> {
+    fn bring_back(&mut self, next: &NextStep) -> Vec<Place> {
         let outlooks = self.groups.values().filter_map(|group| group.epoch.as_ref()?.outlook.as_ref());
-        let may_begin = outlooks.into_iter().any(|outlook| !outlook.has_long_prompt());
+        let may_begin = next.scores() || outlooks.into_iter().any(|outlook| !outlook.has_long_prompt());
         self.requests.bring_back(match () {
             () if self.requests.looks.is_thorough() => LOOKED_AT_AGAIN_MAX,
             () if may_begin => BROUGHT_BACK_MAX,
@@ -167,12 +170,13 @@ impl Core {
             }
             let to_compute = request.known() - epoch.blocks.tokens_in(&hit);
             let outlook = epoch.outlook.as_mut().expect("looked at above");
+            let is_long = outlook.is_long(request, to_compute);
             return if id != here {
                 // It counts there from now on: else all that wait would leave everything to the same group.
-                outlook.leave(growth, to_compute, kinds);
+                outlook.leave(growth, to_compute, is_long, kinds);
                 Choice::PassOver(Wait::Group)
-            } else if outlook.is_long(to_compute) && outlook.has_long_prompt() {
-                Choice::PassOver(Wait::LongPrompt)
+            } else if is_long && outlook.has_long_prompt() {
+                Choice::SetAside(Wait::LongPrompt)
             } else if epoch.is_computing(request, &hit) {
                 Choice::PassOver(Wait::Shared)
             } else {
@@ -203,7 +207,7 @@ impl Core {
 
         let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
         let outlook = epoch.outlook.as_mut().expect("looked at to choose it");
-        outlook.admit(growth, known - cached, &self.kinds);
+        outlook.admit(growth, known - cached, outlook.is_long(request, known - cached), &self.kinds);
         let expected = growth.coming + 1;
 
         let sources = hit.partial.iter().flat_map(|partial| &partial.sources).copied();

@@ -158,7 +158,12 @@ impl Core {
                     }
                     totals.generated_tokens += 1;
                     events.push(Event::Token { request: id, token, logprobs });
-                    request.push(token).inspect(|_| lengths.learn(request.drawn()))
+                    request.push(token).inspect(|_| {
+                        // Who asks for one token tells nothing of how long answers are.
+                        if request.known_max - request.prompt_len > 1 {
+                            lengths.learn(request.drawn());
+                        }
+                    })
                 };
                 if let Some(reason) = reason {
                     let explanation = Box::new(requests.explain(key));

@@ -333,7 +333,8 @@ impl Epoch {
     pub(crate) fn move_frontier(&mut self, slot: SlotId, request: &mut LiveRequest) {
         let running = self.slots[slot.index()].as_mut().expect("named slots are in use");
         let serves = matches!(running.owner, Owner::Serves(_));
-        let is_in_prompt = running.committed < request.prompt_len;
+        // What is scored gets on slowly: nobody waits for it.
+        let is_in_prompt = running.committed < request.prompt_len && !request.is_to_be_scored();
         let next = if serves && is_in_prompt { self.blocks.key_behind(request, running.indexed) } else { None };
         if let Some(left) = running.frontier.take()
             && self.frontiers.get(&left) == Some(&slot)
@@ -360,8 +361,8 @@ impl Epoch {
 
     /// Whether what follows a request's hit is being computed for another one.
     pub(crate) fn is_computing(&self, request: &mut LiveRequest, hit: &Hit) -> bool {
-        if request.shareable() + 1 < request.tokens.len() {
-            return false; // it is to be scored, so it computes all of it itself
+        if request.is_to_be_scored() {
+            return false; // it computes all of it itself
         }
         let mut is_computed = |blocks| {
             let key = self.blocks.key_behind(request, blocks);
@@ -373,7 +374,10 @@ impl Epoch {
 
     /// Whether a prompt is under way that more than one step has to compute.
     pub(crate) fn has_long_prompt(&self, requests: &Requests, step_tokens: u32) -> bool {
-        self.order.iter().any(|&(_, slot)| self.running(slot).ahead(requests.get(self.served(slot))) > step_tokens)
+        let is_long = |request: &LiveRequest, running: &Running| {
+            running.ahead(request) > step_tokens && !request.is_to_be_scored()
+        };
+        self.order.iter().any(|&(_, slot)| is_long(requests.get(self.served(slot)), self.running(slot)))
     }
 
     /// What those that serve hold and will hold.

@@ -121,9 +121,14 @@ impl LiveRequest {
         if excess == 0 { most } else { (self.prompt_len - 1).min(start + most) - excess - start }
     }
 
+    /// Whether tokens of its prompt are still to be scored. Its rows are short then, however much is ahead of it.
+    pub(crate) fn is_to_be_scored(&self) -> bool {
+        self.scored < self.prompt_len - 1
+    }
+
     /// Its first tokens, whose KV others may have computed: not the last one, nor what is still to be scored.
     pub(crate) fn shareable(&self) -> usize {
-        let is_scored = self.scored == self.prompt_len - 1;
+        let is_scored = !self.is_to_be_scored();
         if is_scored { self.tokens.len() - 1 } else { self.scored as usize }
     }
 

@@ -124,9 +124,14 @@ impl NextStep {
         (running.planned + count) as usize > running.appended * self.block_size as usize
     }
 
+    /// Whether the step can still score anything.
+    pub(crate) fn scores(&self) -> bool {
+        self.left.scores > 0
+    }
+
     /// Whether a request's next row would have to score, and the step scores no more.
     pub(crate) fn scores_no_more(&self, request: &LiveRequest) -> bool {
-        self.left.scores == 0 && request.shareable() + 1 < request.tokens.len()
+        self.left.scores == 0 && request.is_to_be_scored()
     }
 
     /// How many of the tokens `ahead` a request's row can have by what it scores.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::epoch::Epoch;
 use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth, grown, peak};
-use crate::live::Requests;
+use crate::live::{LiveRequest, Requests};
 
 /// See the top of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -52,23 +52,23 @@ impl Outlook {
         self.sums.has_long_prompt
     }
 
-    /// Whether a prompt with so many tokens to compute is more than a step takes.
-    pub(crate) fn is_long(&self, to_compute: u32) -> bool {
-        to_compute > self.step_tokens
+    /// Whether a prompt with so many tokens to compute takes all that a step has, and more.
+    pub(crate) fn is_long(&self, request: &LiveRequest, to_compute: u32) -> bool {
+        to_compute > self.step_tokens && !request.is_to_be_scored()
     }
 
     /// One more request is here.
-    pub(crate) fn admit(&mut self, request: Growth, to_compute: u32, kinds: &Kinds) {
-        self.leave(request, to_compute, kinds);
+    pub(crate) fn admit(&mut self, request: Growth, to_compute: u32, is_long: bool, kinds: &Kinds) {
+        self.leave(request, to_compute, is_long, kinds);
         (self.here, self.sums_here) = (self.running.len(), self.sums);
     }
 
     /// One more request will be here, if it is up to the others.
-    pub(crate) fn leave(&mut self, request: Growth, to_compute: u32, kinds: &Kinds) {
+    pub(crate) fn leave(&mut self, request: Growth, to_compute: u32, is_long: bool, kinds: &Kinds) {
         self.sums.load += u64::from(to_compute);
         self.sums.held += u64::from(request.held - request.shared);
         self.sums.grown += grown(&request, request.coming, kinds);
-        self.sums.has_long_prompt |= self.is_long(to_compute);
+        self.sums.has_long_prompt |= is_long;
         self.running.push(request);
     }
 

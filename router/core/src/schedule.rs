@@ -16,7 +16,7 @@
 use crate::core::{Core, Counts};
 use crate::drafting::Drafting;
 use crate::epoch::Epoch;
-use crate::live::Requests;
+use crate::live::{LiveRequest, Requests};
 use crate::next_step::NextStep;
 use crate::{GroupId, SlotId};
 
@@ -29,11 +29,11 @@ enum RowKind {
 }
 
 impl RowKind {
-    fn of(ahead: u32, next: &NextStep) -> Option<Self> {
+    fn of(request: &LiveRequest, ahead: u32, next: &NextStep) -> Option<Self> {
         match ahead {
             0 => None,
             1 => Some(Self::OneToken),
-            _ if next.is_long(ahead) => Some(Self::LongPrompt),
+            _ if next.is_long(ahead) && !request.is_to_be_scored() => Some(Self::LongPrompt),
             _ => Some(Self::ShortPrompt),
         }
     }
@@ -79,7 +79,8 @@ impl Core {
         let epoch = self.epoch(group);
         let mut prompts = Prompts::default();
         for &(_, slot) in &epoch.order {
-            let kind = RowKind::of(epoch.running(slot).ahead(self.requests.get(epoch.served(slot))), next);
+            let request = self.requests.get(epoch.served(slot));
+            let kind = RowKind::of(request, epoch.running(slot).ahead(request), next);
             prompts.has_short |= kind == Some(RowKind::ShortPrompt);
             prompts.has_long |= kind == Some(RowKind::LongPrompt);
         }
@@ -94,11 +95,11 @@ impl Core {
             at += 1;
             let epoch = self.epoch(group);
             let (key, running) = (epoch.served(slot), epoch.running(slot));
-            let ahead = running.ahead(self.requests.get(key));
-            if RowKind::of(ahead, next) != Some(kind) || next.has_row(running) {
+            let request = self.requests.get(key);
+            let ahead = running.ahead(request);
+            if RowKind::of(request, ahead, next) != Some(kind) || next.has_row(running) {
                 continue;
             }
-            let request = self.requests.get(key);
             let mut depth = drafting.as_mut().map_or(0, |drafting| drafting.depth(request, running));
             if depth > 0 && running.draws > 0 {
                 continue; // held back: its row in flight has to land first

@@ -108,6 +108,8 @@ pub(crate) struct Shared {
     /// Requests submitted and not yet admitted to a batch: the queue as submitters see it.
     pub(crate) queue: Arc<Queue>,
     next_request: AtomicU64,
+    /// How many [`GoingOn`]s there are.
+    going_on: watch::Sender<usize>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -128,6 +130,7 @@ impl Engine {
             stats: Mutex::new(Stats::default()),
             queue: Queue::new(config.queue),
             next_request: AtomicU64::new(1),
+            going_on: watch::Sender::new(0),
             thread: Mutex::new(None),
         });
         let driver = Driver::start(config, hash_key, folder, bell, Arc::clone(&shared))
@@ -142,13 +145,16 @@ impl Engine {
 
     /// Takes requests that belong together, all of them, or says why not. Never waits.
     pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
+        if matches!(self.shared.status.borrow().phase, Phase::Draining) {
+            return Err(Failure::ShuttingDown);
+        }
         self.submit_by(submissions, |tenant, requests| self.shared.queue.enter(tenant, requests, Instant::now()))
     }
 
-    /// The same for requests that go on with what is being answered already, token by token: bounds of the queue do not hold for them.
-    pub fn submit_to_go_on(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
-        let queue = &self.shared.queue;
-        self.submit_by(submissions, |tenant, requests| Ok(queue.enter_to_go_on(tenant, requests, Instant::now())))
+    /// For somebody whose answer takes requests after requests, from the first one on.
+    pub fn go_on(&self) -> GoingOn {
+        self.shared.going_on.send_modify(|count| *count += 1);
+        GoingOn(self.clone())
     }
 
     fn submit_by(
@@ -182,11 +188,11 @@ impl Engine {
     fn check(&self, submission: &Submission) -> Result<(), Failure> {
         let status = self.shared.status.borrow();
         match &status.phase {
-            Phase::Ready | Phase::Recovering { .. } => {}
+            Phase::Ready | Phase::Recovering { .. } | Phase::Draining => {}
             Phase::Loading { stage, .. } => {
                 return Err(Failure::Unavailable(format!("the model is loading ({stage})")));
             }
-            Phase::Draining | Phase::Ended => return Err(Failure::ShuttingDown),
+            Phase::Ended => return Err(Failure::ShuttingDown),
             Phase::Failed { reason } => return Err(Failure::Internal(reason.clone())),
         }
         let model = status.model.as_ref().expect("the model is known from the first `Ready` on");
@@ -225,7 +231,12 @@ impl Engine {
     pub async fn drain(&self, deadline: Duration) {
         let (done, drained) = oneshot::channel();
         self.inbox.send(Command::Drain(done));
-        let _ = tokio::time::timeout(deadline, drained).await;
+        let mut going_on = self.shared.going_on.subscribe();
+        let all = async {
+            let _ = drained.await;
+            let _ = going_on.wait_for(|count| *count == 0).await;
+        };
+        let _ = tokio::time::timeout(deadline, all).await;
     }
 
     /// Ends what is left with an error, then the workers, then the engine. No process is left afterwards.
@@ -251,5 +262,23 @@ impl Engine {
     #[doc(hidden)]
     pub fn plant_bug(&self) {
         self.inbox.send(Command::PlantBug);
+    }
+}
+
+/// Somebody whose answer takes one request after the other, and has had the first of them: no bound of the queue holds for those that
+/// follow, and a drain waits for them.
+pub struct GoingOn(Engine);
+
+impl GoingOn {
+    /// Takes the next ones. Never waits.
+    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Answer>, Failure> {
+        let queue = &self.0.shared.queue;
+        self.0.submit_by(submissions, |tenant, requests| Ok(queue.enter_to_go_on(tenant, requests)))
+    }
+}
+
+impl Drop for GoingOn {
+    fn drop(&mut self) {
+        self.0.shared.going_on.send_modify(|count| *count -= 1);
     }
 }

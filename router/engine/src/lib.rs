@@ -26,7 +26,7 @@ pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
 pub use disk::DiskOptions;
 pub use driver::{TierOptions, goal};
-pub use engine::{Deadlines, Engine, EngineConfig, slots};
+pub use engine::{Deadlines, Engine, EngineConfig, GoingOn, slots};
 pub use pelton_core::{
     CacheScope, Explanation, FinishReason, Goal, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
     TokenScore, Wait, Waited,

@@ -71,9 +71,6 @@ struct Waiting {
     batches: BTreeMap<RequestId, Batch>, // by the first one, the latest one last
 }
 
-/// So many of a batch never wait: it loses no places.
-const NEVER_WHOLE: u64 = u64::MAX;
-
 /// Those that came together, and still wait.
 #[derive(Debug, Clone)]
 struct Batch {
@@ -97,6 +94,7 @@ pub(crate) struct Place {
     first: RequestId, // of those that came with it
     tenant: u64,
     tokens: u64,
+    is_counted: bool,
 }
 
 impl Queue {
@@ -112,7 +110,7 @@ impl Queue {
         requests: &[(RequestId, u64)],
         now: Instant,
     ) -> Result<Vec<Place>, Failure> {
-        let asked = Size::of(requests);
+        let asked = Size { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() };
         let mut state = self.lock();
         let wait = state.pace.wait(state.tokens_before(tenant, asked.tokens), now);
         if let Some(bound) = self.limits.exceeded_by(asked, &state.stats, wait) {
@@ -129,38 +127,28 @@ impl Queue {
             }
             victims.into_iter().for_each(|(tenant, first)| state.displace(tenant, first));
         }
-        Ok(self.let_in(&mut state, tenant, requests, asked.requests, now))
-    }
-
-    /// Places for requests that go on with what is being answered already: no bound holds for them, and nobody takes them away.
-    pub(crate) fn enter_to_go_on(
-        self: &Arc<Self>,
-        tenant: u64,
-        requests: &[(RequestId, u64)],
-        now: Instant,
-    ) -> Vec<Place> {
-        self.let_in(&mut self.lock(), tenant, requests, NEVER_WHOLE, now)
-    }
-
-    fn let_in(
-        self: &Arc<Self>,
-        state: &mut State,
-        tenant: u64,
-        requests: &[(RequestId, u64)],
-        came: u64,
-        now: Instant,
-    ) -> Vec<Place> {
-        let (Some(&(first, _)), Some(&(last, _))) = (requests.first(), requests.last()) else { return Vec::new() };
-        let size = Size::of(requests);
         if state.stats.requests == 0 {
             state.pace.begin(now);
         }
-        state.stats.requests += size.requests;
-        state.stats.tokens += size.tokens;
+        state.stats.requests += asked.requests;
+        state.stats.tokens += asked.tokens;
         let its = state.tenants.entry(tenant).or_default();
-        its.size = its.size.and(size);
-        its.batches.insert(first, Batch { came, waiting: size, last });
-        let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, first, tenant, tokens };
+        its.size = its.size.and(asked);
+        if let (Some(&(first, _)), Some(&(last, _))) = (requests.first(), requests.last()) {
+            its.batches.insert(first, Batch { came: asked.requests, waiting: asked, last });
+        }
+        drop(state);
+        Ok(self.places(tenant, requests, true))
+    }
+
+    /// Places for requests that go on with what is being answered already: they are in nobody's way, and nobody takes them away.
+    pub(crate) fn enter_to_go_on(self: &Arc<Self>, tenant: u64, requests: &[(RequestId, u64)]) -> Vec<Place> {
+        self.places(tenant, requests, false)
+    }
+
+    fn places(self: &Arc<Self>, tenant: u64, requests: &[(RequestId, u64)], is_counted: bool) -> Vec<Place> {
+        let Some(&(first, _)) = requests.first() else { return Vec::new() };
+        let place = |&(request, tokens)| Place { queue: Arc::clone(self), request, first, tenant, tokens, is_counted };
         requests.iter().map(place).collect()
     }
 
@@ -199,10 +187,6 @@ struct Size {
 }
 
 impl Size {
-    fn of(requests: &[(RequestId, u64)]) -> Self {
-        Self { requests: requests.len() as u64, tokens: requests.iter().map(|&(_, tokens)| tokens).sum() }
-    }
-
     fn and(self, other: Self) -> Self {
         Self { requests: self.requests + other.requests, tokens: self.tokens + other.tokens }
     }
@@ -319,12 +303,17 @@ impl Place {
 
     /// The request has entered a batch. Requests that were admitted together have the same `now`.
     pub(crate) fn admitted(self, now: Instant) {
-        self.queue.lock().pace.admitted(self.tokens, now);
+        if self.is_counted {
+            self.queue.lock().pace.admitted(self.tokens, now);
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if !self.is_counted {
+            return;
+        }
         let mut state = self.queue.lock();
         state.leave(self);
         if state.stats.requests == 0 {

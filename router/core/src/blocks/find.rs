@@ -63,7 +63,7 @@ impl Blocks {
         if self.index.is_none() {
             return Missed { is_off: true, ..Missed::default() };
         }
-        if request.shareable() + 1 < request.tokens.len() {
+        if request.is_to_be_scored() {
             return Missed { is_scored: true, ..Missed::default() };
         }
         let block_size = self.block_size as usize;

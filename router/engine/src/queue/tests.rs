@@ -196,15 +196,16 @@ fn who_would_wait_for_too_long_pushes_nobody_out() {
 }
 
 #[test]
-fn who_goes_on_is_let_into_a_full_queue_and_loses_no_place() {
+fn who_goes_on_is_in_nobodys_way_and_loses_no_place() {
     let now = Instant::now();
-    let queue = Queue::new(QueueLimits { requests: 2, tokens: Some(100), wait: Some(Duration::ZERO) });
-    let waiting = enter(&queue, 0, &[10, 10], now).expect("room");
-    let going = queue.enter_to_go_on(0, &[(RequestId(1_000_000), 500), (RequestId(1_000_001), 500)], now);
-    assert_eq!((going.len(), queue.stats(now).requests, queue.stats(now).tokens), (2, 4, 1_020));
-    drop(waiting);
-    assert!(enter(&queue, 1, &[10], now).is_err(), "another tenant takes no place of one that goes on");
+    let queue = Queue::new(QueueLimits { requests: 2, tokens: Some(100), wait: None });
+    let waiting = enter(&queue, 0, &[10], now).expect("room");
+    let mut going = queue.enter_to_go_on(0, &[(RequestId(1_000_000), 500), (RequestId(1_000_001), 500)]);
+    assert_eq!((going.len(), queue.stats(now).requests, queue.stats(now).tokens), (2, 1, 10));
+    let others = enter(&queue, 1, &[10], now).expect("room, as if nobody went on");
+    assert!(enter(&queue, 2, &[10], now).is_err(), "nobody has more than its share, whoever goes on");
     assert!(queue.displaced(now).is_empty());
-    drop(going);
-    assert!(enter(&queue, 1, &[10], now).is_ok());
+    going.pop().expect("two").admitted(now);
+    drop((waiting, others, going));
+    assert_eq!((queue.stats(now).requests, queue.stats(now).tokens), (0, 0));
 }

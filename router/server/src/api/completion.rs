@@ -331,7 +331,7 @@ impl Events for CompletionEvents {
 #[cfg(test)]
 mod tests {
     use pelton_engine::{TokenLogprobs, Usage as AnswerUsage};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::{
@@ -493,8 +493,11 @@ mod tests {
             };
             Delta { choice, finish: Some(finish), ..Delta::default() }
         };
-        let text =
-            |choice, text: &str| Delta { choice, text: text.into(), tokens: vec![drawn(65, 0)], ..Delta::default() };
+        let text = |choice, text: &str| {
+            let score = TokenScore { rank: 1, logprobs: TokenLogprobs { chosen: -0.125, top: vec![(2, -0.125)] } };
+            let scores = if choice == 0 { vec![score] } else { Vec::new() };
+            Delta { choice, text: text.into(), scores, tokens: vec![drawn(65, 0)], ..Delta::default() }
+        };
         vec![text(0, "A"), text(1, "A"), end(1, 1), end(0, 2)]
     }
 
@@ -520,10 +523,14 @@ mod tests {
         let form = form(true);
         let shown = serde_json::to_value(form.whole(sums.map(Sum::whole).into())).expect("plain");
         let logprobs = json!({ "tokens": ["A"], "token_logprobs": [-0.5], "top_logprobs": [{ "A": -0.5, "B": -0.25 }], "text_offset": [0] });
-        let choice = |index: usize, text: &str| json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": "length", "stop_reason": null });
+        let echoed = json!({
+            "tokens": ["\u{1}", "\u{2}", "A"], "token_logprobs": [null, -0.125, -0.5],
+            "top_logprobs": [null, { "\u{2}": -0.125 }, { "A": -0.5, "B": -0.25 }], "text_offset": [0, 1, 4],
+        });
+        let choice = |index: usize, text: &str, logprobs: &Value| json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": "length", "stop_reason": null });
         let expected = json!({
             "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "demo",
-            "choices": [choice(0, "one A"), choice(1, "A")],
+            "choices": [choice(0, "one A", &echoed), choice(1, "A", &logprobs)],
             "usage": { "prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 0 } },
         });
         assert_eq!(shown, expected);

@@ -128,7 +128,8 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     if let Some(members) = message.as_object_mut() {
         members.retain(|name, value| !NOT_LOOKED_AT.contains(&name.as_str()) && !value.is_null());
         // instructor makes such a list of every empty text; templates may look for a first part.
-        let says_nothing = !members.contains_key("content") && !members.contains_key("tool_calls");
+        let has_calls = members.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+        let says_nothing = !members.contains_key("content") && !has_calls;
         if says_nothing || members.get("content").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             members.insert("content".to_owned(), "".into());
         }
@@ -230,10 +231,12 @@ mod tests {
 
     #[test]
     fn an_answer_that_ended_while_it_thought_may_be_sent_back() {
-        let body =
-            r#"{"messages": [{"role": "assistant", "content": null, "reasoning": "hm", "thinking_blocks": []}]}"#;
+        let body = r#"{"messages": [{"role": "assistant", "content": null, "reasoning": "hm", "thinking_blocks": [], "tool_calls": []}]}"#;
         let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
-        assert_eq!(messages, [serde_json::json!({ "role": "assistant", "content": "", "reasoning": "hm" })]);
+        assert_eq!(
+            messages,
+            [serde_json::json!({ "role": "assistant", "content": "", "reasoning": "hm", "tool_calls": [] })]
+        );
         check(
             r#"[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}]"#,
             "",

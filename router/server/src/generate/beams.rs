@@ -15,7 +15,7 @@ use std::{
 };
 
 use pelton_engine::{
-    Answer, Engine, Explanation, Failure, Output, Sampling, StopRule, Submission, TokenLogprobs, Usage,
+    Answer, Engine, Explanation, Failure, GoingOn, Output, Sampling, StopRule, Submission, TokenLogprobs, Usage,
 };
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -25,6 +25,9 @@ use tokio::{
 use self::frontier::{Beam, Frontier, Rules};
 use super::options::{ModelFacts, Options};
 use crate::error::ApiError;
+
+/// In the prompts and answers of all beams at most: every step goes through all of them.
+const TOKENS_MAX: u64 = 1 << 20;
 
 /// How answers are searched for, instead of drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,6 +79,12 @@ pub(super) fn check(options: &Options, submission: &Submission, facts: &ModelFac
         let allowed = format!("1 to {} with `use_beam_search`: each answer is a beam", told - ends);
         return Err(ApiError::invalid("n", options.n, allowed));
     }
+    let tokens = (submission.prompt.len() as u64 + u64::from(submission.stop.max_tokens)) * u64::from(options.n);
+    if tokens > TOKENS_MAX {
+        let got = format!("{tokens} tokens of prompts and answers of all {} beams", options.n);
+        let allowed = format!("so many that these are at most {TOKENS_MAX}, with `use_beam_search`");
+        return Err(ApiError::invalid("max_tokens", got, allowed));
+    }
     Ok(())
 }
 
@@ -84,7 +93,7 @@ pub(super) fn check(options: &Options, submission: &Submission, facts: &ModelFac
 pub(super) fn search(engine: &Engine, base: Submission, asked: BeamSearch, width: u32) -> Result<Vec<Found>, Failure> {
     let rules = Rules { asked, width: width as usize, stop: base.stop.clone() };
     let mut search = Search {
-        engine: engine.clone(),
+        engine: engine.go_on(),
         began: Instant::now(),
         frontier: Frontier::new(rules),
         base,
@@ -94,7 +103,8 @@ pub(super) fn search(engine: &Engine, base: Submission, asked: BeamSearch, width
     let first = engine.submit(search.submissions()?)?;
     search.base.keep = None; // the first one keeps the prompt, and scores it
     search.base.sampling.prompt_logprobs = None;
-    search.base.priority = i32::MIN; // what runs does not wait again for each token, behind those that have come since
+    // Once begun it does not wait for each token behind all those of its like.
+    search.base.priority = search.base.priority.saturating_sub(1);
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..width).map(|_| unbounded_channel()).unzip();
     let task = spawn(async move {
         let told = search.run(first, &senders).await;
@@ -126,7 +136,7 @@ impl Drop for AbortOnDrop {
 }
 
 struct Search {
-    engine: Engine,
+    engine: GoingOn,
     began: Instant,
     /// What is asked of the answers; each step asks the engine for one token.
     base: Submission,
@@ -146,7 +156,7 @@ impl Search {
             if !self.frontier.advance(&next) {
                 return Ok(());
             }
-            answers = self.engine.submit_to_go_on(self.submissions()?)?;
+            answers = self.engine.submit(self.submissions()?)?;
         }
     }
 

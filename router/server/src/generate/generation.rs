@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, StopRule, Submission, Usage};
+use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, StopRule, Submission, TokenScore, Usage};
 use pelton_text::{Format, Reading, Tools};
 use serde_json::Value;
 
@@ -30,7 +30,12 @@ pub struct Generation {
     answers_per_prompt: usize,
     choices: Vec<Choice>,
     timeout: Option<Duration>,
+    /// Of each prompt, if its first answer alone brings them: the others wait for them, and tell them too.
+    scores: Option<Vec<Option<Vec<TokenScore>>>>,
 }
+
+/// How many log-probabilities of prompts the answers to a request tell at most.
+const PROMPT_LOGPROBS_MAX: u64 = 1 << 22;
 
 /// One answer, and where it comes from.
 struct Choice {
@@ -38,6 +43,8 @@ struct Choice {
     follower: Follower,
     clock: RequestClock,
     explains: bool,
+    /// It has not told the prompt's scores, which come from the first answer to it.
+    lacks_scores: bool,
 }
 
 enum Source {
@@ -82,6 +89,7 @@ impl Serving {
                 submission.stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
                 submission.grammar = None;
             }
+            check_scores(&submission, n)?;
             if request.options.beams.is_some() {
                 beams::check(&request.options, &submission, &facts)?;
             }
@@ -89,14 +97,19 @@ impl Serving {
         }
         let rules = all_rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize));
         let sources = self.sources(&request.options, submissions)?;
-        let choices = sources.into_iter().zip(rules).map(|(source, rules)| Choice {
+        let shares_scores = request.options.prompt_logprobs.is_some() && request.options.beams.is_none();
+        let choices = sources.into_iter().zip(rules).enumerate().map(|(index, (source, rules))| Choice {
             source,
             follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
             clock: RequestClock::new(&self.metrics, terms.arrival, n, rules.max_tokens),
             explains: false,
+            lacks_scores: shares_scores && !index.is_multiple_of(n as usize),
         });
         let choices = choices.collect();
-        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout })
+        // A prompt of one token has none.
+        let scores = |prompt: &PreparedPrompt| (prompt.ids.len() == 1).then(Vec::new);
+        let scores = shares_scores.then(|| prompts.iter().map(scores).collect());
+        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout, scores })
     }
 
     /// Where the answers to prompts come from, `n` to each.
@@ -115,6 +128,7 @@ impl Serving {
         let one = |submission: &Submission, index| {
             let mut submission = submission.clone();
             submission.sampling.seed = submission.sampling.seed.wrapping_add(u64::from(index));
+            submission.sampling.prompt_logprobs = submission.sampling.prompt_logprobs.filter(|_| index == 0);
             submission
         };
         let all = submissions.iter().flat_map(|submission| (0..n).map(move |index| one(submission, index)));
@@ -178,6 +192,16 @@ impl Serving {
     }
 }
 
+fn check_scores(submission: &Submission, n: u32) -> Result<(), ApiError> {
+    let Some(top) = submission.sampling.prompt_logprobs else { return Ok(()) };
+    let told = submission.prompt.len() as u64 * (u64::from(top) + 1) * u64::from(n);
+    if told <= PROMPT_LOGPROBS_MAX {
+        return Ok(());
+    }
+    let got = format!("{told} log-probabilities of a prompt, with those of its {n} answers");
+    Err(ApiError::invalid("prompt_logprobs", got, format!("at most {PROMPT_LOGPROBS_MAX} in all")))
+}
+
 fn length(submission: &Submission) -> u32 {
     u32::try_from(submission.prompt.len()).expect("the prompt fits the context")
 }
@@ -239,6 +263,14 @@ impl Generation {
         let mut is_going = false;
         for (index, choice) in self.choices.iter_mut().enumerate() {
             let mut delta = Delta { choice: index, ..Delta::default() };
+            let scores = self.scores.as_mut().map(|scores| &mut scores[index / self.answers_per_prompt]);
+            if choice.lacks_scores {
+                let Some(Some(scores)) = &scores else {
+                    is_going = true;
+                    continue;
+                };
+                (delta.scores, choice.lacks_scores) = (scores.clone(), false);
+            }
             if let Err(failure) = choice.poll_into(context, &mut delta) {
                 return Poll::Ready(Err(match (failure, self.timeout) {
                     // The engine knows what was left of it.
@@ -247,6 +279,9 @@ impl Generation {
                 }));
             }
             is_going |= !matches!(choice.source, Source::Over);
+            if let Some(scores) = scores.filter(|scores| scores.is_none() && !delta.scores.is_empty()) {
+                *scores = Some(delta.scores.clone());
+            }
             if !delta.is_empty() {
                 deltas.push(delta);
             }

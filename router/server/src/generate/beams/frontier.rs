@@ -11,6 +11,7 @@ use pelton_engine::{FinishReason, StopRule, TokenId, TokenLogprobs};
 use super::BeamSearch;
 
 /// By what the beams are chosen.
+#[derive(Clone)]
 pub(super) struct Rules {
     pub(super) asked: BeamSearch,
     pub(super) width: usize,
@@ -212,9 +213,15 @@ mod tests {
             for (length_penalty, min_tokens) in [(0.0, 0), (1.0, 0), (2.5, 1), (-1.0, 2), (1.0, 4)] {
                 let rules = rules(400, length_penalty, min_tokens, 5);
                 let all = model.all(&rules);
-                let (_, found) = model.search(rules, true);
-                let expected: Vec<&[TokenId]> = all.iter().map(|(_, tokens)| tokens.as_slice()).collect();
-                assert_eq!(tokens(&found), expected, "seed {seed}, penalty {length_penalty}, at least {min_tokens}");
+                let score = |beam: &Beam| rules.score(beam.sum, beam.len());
+                let found = model.search(rules.clone(), true).1;
+                assert!(found.windows(2).all(|pair| score(&pair[0]) >= score(&pair[1])), "best first");
+                // Some have the same score.
+                let mut expected: Vec<&[TokenId]> = all.iter().map(|(_, tokens)| tokens.as_slice()).collect();
+                let mut told = tokens(&found);
+                expected.sort_unstable();
+                told.sort_unstable();
+                assert_eq!(told, expected, "seed {seed}, penalty {length_penalty}, at least {min_tokens}");
                 for beam in &found {
                     let ends = beam.tokens.last() == Some(&STOP);
                     let reason = if ends { FinishReason::StopToken(STOP) } else { FinishReason::Length };
@@ -263,7 +270,8 @@ mod tests {
     fn one_beam_goes_the_way_of_the_likeliest_token() {
         for seed in 0..50 {
             let model = Model::new(seed);
-            let (_, found) = model.search(rules(1, 1.0, 0, 8), true);
+            let asked = BeamSearch { length_penalty: 1.0, early_stopping: true };
+            let (_, found) = model.search(Rules { asked, ..rules(1, 1.0, 0, 8) }, true);
             let mut greedy = Vec::new();
             while greedy.len() < 8 && greedy.last() != Some(&STOP) {
                 let after = model.after(&greedy);
