@@ -46,7 +46,7 @@ def plan(step: int, rows: list[tuple[int, int, list[int]]]) -> bytes:
     words: list[int] = []
     tokens: list[int] = []
     for slot, start, known in rows:
-        words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0]
+        words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0, 0, 0]
         tokens += known
     header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, len(rows)]
     signed = checksum(header, words, tokens)
@@ -87,11 +87,11 @@ def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(e
 
 def test_vectors_of_rows_that_pool_go_out_behind_the_other_results(end):
     pools = 4
-    words = [2, 0, 3, 3, 0, pools, 0, 0]
+    words = [2, 0, 3, 3, 0, pools, 0, 0, 0, 0]
     header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 1]
     signed = checksum(header, words, [7, 8, 9])
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
-    end.accept_plan(struct.pack(f"<{18 + 8 + 3}I", *header, *words, 7, 8, 9))
+    end.accept_plan(struct.pack(f"<{18 + 10 + 3}I", *header, *words, 7, 8, 9))
     assert end.wait(0.0) == 0
     region(end, 0, "pooled", torch.float32)[0] = torch.tensor([0.5, -1.0, 2.0, 4.0])
     end.publish(0, 0, 1)
@@ -184,7 +184,7 @@ def test_descriptors_that_are_no_frame_memory_are_refused():
 def test_capacities_are_named_and_bounded():
     with pytest.raises(KeyError, match="history"):
         _native.WorkerEnd.inline({k: v for k, v in CAPACITIES.items() if k != "history"}, EPOCH)
-    with pytest.raises(ValueError, match="13 keys"):
+    with pytest.raises(ValueError, match="14 keys"):
         _native.WorkerEnd.inline({**CAPACITIES, "width": 1}, EPOCH)
     with pytest.raises(ValueError, match="`slots` is 0"):
         _native.WorkerEnd.inline({**CAPACITIES, "slots": 0}, EPOCH)
