@@ -58,6 +58,7 @@ def test_limits_hold_and_what_is_refused_takes_no_room(checkpoints: Path, tmp_pa
         with pytest.raises(openai.APIStatusError) as too_large:
             client.files.create(file=b"x" * (1 << 20) + b"y", purpose="batch")
         assert (too_large.value.status_code, too_large.value.body["code_name"]) == (413, "file_too_large")  # type: ignore[index]
+        assert too_large.value.response.headers["connection"] == "close", "its body was not read"
         kept = [client.files.create(file=b"x" * (1 << 20), purpose="batch") for _ in range(2)]
         with pytest.raises(openai.RateLimitError, match="delete some"):
             client.files.create(file=b"x" * (1 << 20), purpose="batch")

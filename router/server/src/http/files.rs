@@ -8,7 +8,7 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse as _, Response},
 };
-use http::header;
+use http::{Version, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_util::io::ReaderStream;
@@ -33,23 +33,29 @@ const AROUND_FILE: u64 = 64 << 10;
 /// Of a file's name, in characters; file systems have the same bound.
 const FILENAME_MAX: usize = 255;
 
-pub(super) async fn create(
-    State(app): State<App>,
-    terms: Terms,
-    request: Request,
-) -> Result<Json<FileObject>, ApiError> {
+pub(super) async fn create(State(app): State<App>, terms: Terms, request: Request) -> Response {
+    let is_http1 = request.version() < Version::HTTP_2;
+    match created(&app, terms, request).await {
+        Ok(file) => Json(file).into_response(),
+        // What is left of the body stays unread, so that the connection carries no more requests: its client has to know.
+        Err(error) if is_http1 => ([(header::CONNECTION, "close")], error).into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn created(app: &App, terms: Terms, request: Request) -> Result<FileObject, ApiError> {
     check_encoding(request.headers())?;
     let files = app.batches()?.files();
     let content_type =
         request.headers().get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("")).to_owned();
     files.refuse_too_large(declared_length(request.headers()).unwrap_or(0).saturating_sub(AROUND_FILE))?;
-    let mut form = Form::new(&content_type, Pieces::of(request.into_body(), &app))?;
+    let mut form = Form::new(&content_type, Pieces::of(request.into_body(), app))?;
     let mut upload = Upload::default();
     while let Some(part) = form.next().await? {
         upload.take(part, &mut form, files).await?;
     }
     let (draft, about) = upload.whole(terms.tenant)?;
-    Ok(Json(draft.keep(about).await?.object()))
+    Ok(draft.keep(about).await?.object())
 }
 
 /// A form's parts, in whatever order they come.
