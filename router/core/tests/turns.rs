@@ -160,7 +160,7 @@ fn nobody_gives_up_a_slot_for_one_that_has_no_room_then() {
 fn what_those_share_that_have_to_go_is_room_for_one_that_is_due() {
     for sharing in [1, 2] {
         // Of 300 blocks a tenant's requests hold 200 together, found in the cache; the one that is due needs 150.
-        let (mut core, mut now, mut slots) = (small::core(300, config_of(sharing)), 0, BTreeMap::new());
+        let (mut core, mut now, mut slots) = (small::core(300, config_of(sharing + 1)), 0, BTreeMap::new());
         let of = |id, tenant, prompt: std::ops::Range<u32>, max_tokens, now| NewRequest {
             prompt: prompt.collect(),
             stop: StopRule { max_tokens, min_tokens: 0, stop_ids: [].into() },
@@ -171,10 +171,12 @@ fn what_those_share_that_have_to_go_is_room_for_one_that_is_due() {
         let going = 1..=u64::from(sharing);
         going.clone().for_each(|id| core.submit(of(id, 1, 0..810, 100, now)).expect("it fits"));
         second(&mut core, &mut now, &mut slots);
-        assert_eq!(second(&mut core, &mut now, &mut slots), Vec::from_iter(going));
+        core.submit(of(50, 3, 5_000..5_005, 100, now)).expect("it fits");
+        assert_eq!(second(&mut core, &mut now, &mut slots), Vec::from_iter(going.chain([50])));
         core.submit(of(9, 2, 10_000..10_600, 100, now)).expect("it fits");
         let came = (1..1_000).find(|_| second(&mut core, &mut now, &mut slots).contains(&9)).expect("it comes");
         assert!((30..=33).contains(&came), "{came} s, with {sharing} that share");
+        assert_eq!(core.counts().turns_ended, u64::from(sharing), "the third one stays");
     }
 }
 
