@@ -166,6 +166,21 @@ fn what_one_has_left_and_was_filling_is_left_to_others_only_with_trust() {
 }
 
 #[test]
+fn a_block_that_one_was_filling_is_left_to_others_only_with_trust() {
+    // No full block comes before it, which would have been forgotten and would hide it.
+    for (trust, start) in [(Trust::Full, 3), (Trust::None, 0)] {
+        let mut core = core(32, config());
+        core.submit(request(1, 0..2)).expect("it fits");
+        step(&mut core, 50);
+        step(&mut core, 51);
+        core.withdraw(RequestId(1), trust);
+        core.submit(request(2, [0, 1, 50, 51])).expect("it fits");
+        let plan = step(&mut core, 52);
+        assert_eq!(starts(&plan), [(2, start, 4 - start)], "{trust:?}");
+    }
+}
+
+#[test]
 fn one_that_waits_or_is_kept_back_is_kept_back_and_one_that_has_ended_is_nobody() {
     let mut core = core(16, config());
     core.submit(request(1, 0..4)).expect("it fits");
