@@ -417,6 +417,23 @@ fn a_request_is_left_to_the_group_that_has_its_prefix_however_often_another_one_
 }
 
 #[test]
+fn nobody_waits_for_the_group_that_has_its_prefix_once_that_hangs() {
+    let other = GroupId(1);
+    let mut core = core(64, config());
+    core.add_group(other, 64, false);
+    core.submit(request(1, 0..20)).expect("room");
+    let done = core.plan(GROUP, Micros(0)).expect("of equals the first");
+    commit(&mut core, &done, STOP);
+    core.submit(request(2, 0..21)).expect("room");
+    core.plan(GROUP, Micros(0)).expect("it has the prefix");
+    core.submit(request(3, 0..22)).expect("room");
+    assert!(core.plan(other, Micros(100_000)).is_none(), "it is better off where its prefix is");
+    let plan = core.plan(other, Micros(60_000_000)).expect("a step of a few tokens does not take a minute");
+    assert_eq!(admitted(&plan), [3]);
+    core.check();
+}
+
+#[test]
 fn what_a_group_has_computed_is_no_load_of_it_any_more() {
     let other = GroupId(1);
     let mut core = core(64, config());
