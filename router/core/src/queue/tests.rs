@@ -191,6 +191,26 @@ fn new_users_hold_up_nobody_for_longer_than_those_that_were_due_before() {
 }
 
 #[test]
+fn of_one_tenant_who_is_due_first_is_first_whatever_its_user_was_served() {
+    let (mut queue, mut shares) = (Queue::default(), Shares::default());
+    for (id, user) in [(0, 1), (1, 1), (2, 2)] {
+        let party = Party { tenant: 1, user };
+        shares.enter(party);
+        queue.insert(Ticket { party, ..ticket(id, 0, id, 1) }, &shares);
+    }
+    let served = Party { tenant: 1, user: 1 };
+    shares.charge(served, 1_000_000);
+    queue.reorder(served, &shares);
+    queue.age(Micros(PATIENCE.0 + 10), &mut 0, &shares);
+    let mut order = Vec::new();
+    while let Some(ticket) = queue.pop_first(&shares) {
+        queue.served(ticket.class);
+        order.push(ticket.place.id.0);
+    }
+    assert_eq!(order, [0, 1, 2], "the line's turn, and two more");
+}
+
+#[test]
 fn a_tenant_with_a_thousand_requests_does_not_hold_up_one_with_two() {
     let (mut queue, mut shares) = (Queue::default(), Shares::default());
     for id in 0..1_000 {
