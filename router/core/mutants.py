@@ -30,6 +30,18 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "scores cost nothing",
+        "cost.rs",
+        "rows: self.rows + u64::from(scores), ..self",
+        "rows: self.rows + u64::from(scores) * 0, ..self",
+    ),
+    Mutant(
+        "a chunk takes as long as if nothing of it were scored",
+        "next_step.rs",
+        "self.work.with_row(start, count).with_scores(request.scores_in(start, start + count));",
+        "self.work.with_row(start, count).with_scores(request.scores_in(start, start));",
+    ),
+    Mutant(
         "those that wait to be scored use up the looks",
         "admission.rs",
         "Choice::SetAside(Wait::Step)",

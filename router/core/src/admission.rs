@@ -197,7 +197,7 @@ impl Core {
         hit.partial = hit.partial.filter(|partial| !waits_for_loads && next.takes_copies(partial.sources.len()));
         let blocks = &mut epoch.blocks;
         let (known, cached) = (request.known(), blocks.tokens_in(&hit));
-        let count = next.row_max(next.scorable(request, cached, known - cached), cached, 0);
+        let count = next.row_max(request, known - cached, cached, 0);
         if count == 0 && !waits_for_loads {
             return false;
         }

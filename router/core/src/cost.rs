@@ -57,6 +57,11 @@ impl Work {
         Self { tokens: self.tokens + drafts, read: self.read + drafts * start + drafts * (drafts + 1) / 2, ..self }
     }
 
+    /// So many tokens of a row that are scored. Each takes what a row takes that draws: logits, and a look at all of them.
+    pub(crate) fn with_scores(self, scores: u32) -> Self {
+        Self { rows: self.rows + u64::from(scores), ..self }
+    }
+
     /// One more block that is copied between tiers.
     pub(crate) fn with_copied_block(self) -> Self {
         Self { copied: self.copied + 1, ..self }
@@ -119,13 +124,13 @@ impl Prices {
         u64::try_from((self.copied_block * i128::from(blocks)) >> WEIGHT_BITS).unwrap_or(u64::MAX)
     }
 
-    /// How many tokens, at most `max`, a row behind `start` others may have so that `work` and it take no longer than
-    /// `limit_us`. A longer row never takes less, so halving finds it.
-    pub(crate) fn tokens_within(&self, limit_us: u64, work: Work, start: u32, max: u32) -> u32 {
+    /// How many tokens, at most `max`, a row may have so that all of the step takes no longer than `limit_us`. `with`: the step's
+    /// work with a row of so many; a longer row never takes less, so halving finds it.
+    pub(crate) fn tokens_within(&self, limit_us: u64, max: u32, with: impl Fn(u32) -> Work) -> u32 {
         let (mut fitting, mut beyond) = (0, max + 1);
         while beyond - fitting > 1 {
             let middle = fitting + (beyond - fitting) / 2;
-            let fits = self.micros(work.with_row(start, middle)) <= limit_us;
+            let fits = self.micros(with(middle)) <= limit_us;
             *(if fits { &mut fitting } else { &mut beyond }) = middle;
         }
         fitting
@@ -283,7 +288,7 @@ mod tests {
         }
         let work = decoding(4, 50);
         for limit in [0, 5_000, 9_000, 20_000, 1_000_000] {
-            let chunk = model.prices().tokens_within(limit, work, 10, 300);
+            let chunk = model.prices().tokens_within(limit, 300, |count| work.with_row(10, count));
             assert!(chunk == 0 || model.prices().micros(work.with_row(10, chunk)) <= limit);
             assert!(chunk == 300 || model.prices().micros(work.with_row(10, chunk + 1)) > limit);
         }

@@ -40,7 +40,7 @@ impl Group {
         let (most, prices) = (config.token_budget, self.cost.prices());
         match config.itl_target_us {
             Some(target) if prices.knows_prompts => {
-                let in_time = prices.tokens_within(u64::from(target), Work::default(), 0, most);
+                let in_time = prices.tokens_within(u64::from(target), most, |count| Work::default().with_row(0, count));
                 in_time.max(CHUNK_MIN.min(most))
             }
             _ => most,

@@ -134,14 +134,13 @@ impl NextStep {
         self.left.scores == 0 && request.is_to_be_scored()
     }
 
-    /// How many of the tokens `ahead` a request's row can have by what it scores.
-    pub(crate) fn scorable(&self, request: &LiveRequest, planned: u32, ahead: u32) -> u32 {
-        request.row_max(planned, ahead, self.left.scores)
-    }
-
-    /// How many tokens a row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
+    /// How many tokens a request's row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
     /// `appended` places.
-    pub(crate) fn row_max(&self, ahead: u32, planned: u32, appended: usize) -> u32 {
+    pub(crate) fn row_max(&self, request: &LiveRequest, ahead: u32, planned: u32, appended: usize) -> u32 {
+        let ahead = request.row_max(planned, ahead, self.left.scores);
+        if ahead == 0 {
+            return 0;
+        }
         let appended = u32::try_from(appended).expect("blocks are counted by u32");
         let more = match self.kinds.tables() {
             0 => u32::MAX,
@@ -155,7 +154,7 @@ impl NextStep {
         let reach = reach.saturating_mul(self.block_size);
         let count = ahead.min(self.left.tokens.saturating_sub(self.kept)).min(reach.saturating_sub(planned));
         let count = match self.pace {
-            Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, planned, count)),
+            Some(pace) if self.has_decoding && count > 1 => count.min(self.chunk(pace, request, planned, count)),
             _ => count,
         };
         if self.cuts_rows { self.cut(planned, count) } else { count }
@@ -168,14 +167,15 @@ impl NextStep {
     }
 
     /// How much of a prompt fits into the time of this step, beside what stands in it.
-    fn chunk(&self, pace: Pace, start: u32, max: u32) -> u32 {
+    fn chunk(&self, pace: Pace, request: &LiveRequest, start: u32, max: u32) -> u32 {
         if !pace.prices.knows_prompts {
             return CHUNK_UNKNOWN;
         }
         let spent = pace.prices.micros(self.work);
         let left = pace.target_us.saturating_sub(spent);
         let limit = spent + if self.keeps_half { left / 2 } else { left };
-        let chunk = pace.prices.tokens_within(limit, self.work, start, max);
+        let with = |count| self.work.with_row(start, count).with_scores(request.scores_in(start, start + count));
+        let chunk = pace.prices.tokens_within(limit, max, with);
         if self.has_prompt { chunk } else { chunk.max(CHUNK_MIN) }
     }
 
@@ -268,8 +268,8 @@ impl NextStep {
         let drafted = u32::try_from(drafts.len()).expect("at most `drafts_max`");
         assert!(count > 0 && count + drafted <= self.left.tokens && !self.has_row(running));
         let (start, known) = (running.planned, request.known());
-        let before = self.work;
-        self.work = before.with_row(start, count).with_drafts(start + count, drafted);
+        let (before, scores) = (self.work, request.scores_in(start, start + count));
+        self.work = before.with_row(start, count).with_drafts(start + count, drafted).with_scores(scores);
         if count > 1 {
             let longer = || self.prices.micros(self.work).saturating_sub(self.prices.micros(before));
             request.account.chunk(if self.has_decoding { longer() } else { 0 });
@@ -295,7 +295,6 @@ impl NextStep {
         self.drafts.extend_from_slice(drafts);
         let known = u32::try_from(tokens.len()).expect("at most `count`") + drafted;
         let masked = samples && request.masked;
-        let scores = request.scores_in(start, start + count);
         self.left.scores -= scores;
         let next = (scores > 0 && !samples).then(|| request.tokens[(start + count) as usize]);
         self.plan.rows.push(Row {

@@ -107,8 +107,7 @@ impl Core {
             if running.last_step > epoch.last_committed {
                 depth = 0; // the end of a prompt, and the rest of it is in flight
             }
-            let ahead = next.scorable(request, running.planned, ahead);
-            let count = if ahead == 0 { 0 } else { next.row_max(ahead, running.planned, running.appended) };
+            let count = next.row_max(request, ahead, running.planned, running.appended);
             if count == 0 {
                 continue; // the step has no time, no appends or no scores left
             }

@@ -3,7 +3,7 @@
 mod load;
 
 use load::{Asked, Load, Random, config, percentile, text};
-use pelton_core::{CoreConfig, GroupId, Party, Plan};
+use pelton_core::{CoreConfig, GroupId, Limits, Party, Plan};
 
 /// A machine that the core does not know: not linear, and dearer for late tokens of long texts.
 fn machine(plan: &Plan) -> u64 {
@@ -40,6 +40,20 @@ fn with_a_target_for_the_time_between_tokens_the_99th_percentile_keeps_it_and_th
     assert!(free_p99 > TARGET_US * 2, "without a target prompts hold up the others: {free_p99}");
     assert!(p99 * 10 <= TARGET_US * 11, "p99 {p99}");
     assert!(end * 100 <= free_end * 105, "all was done by {end}, without a target by {free_end}");
+}
+
+#[test]
+fn the_target_is_kept_beside_prompts_that_are_scored() {
+    const TARGET_US: u64 = 40_000;
+    // A prompt's token that is scored costs as much as seven others.
+    let dear = |plan: &Plan| machine(plan) + plan.rows.iter().map(|row| u64::from(row.scores) * 400).sum::<u64>();
+    let limits = Limits { scores: 128, ..config().limits };
+    let mut load = Load::new(CoreConfig { itl_target_us: Some(TARGET_US as u32), limits, ..config() }, 1, 16_384, dear);
+    let mut asked = chats(300, 180_000.0);
+    asked.iter_mut().step_by(4).for_each(|asked| asked.is_scored = true);
+    load.run(asked);
+    let p99 = percentile(&load.gaps(), 99);
+    assert!(p99 * 10 <= TARGET_US * 11, "p99 {p99}");
 }
 
 /// 48 system prompts of 4,000 tokens that users share; a group's cache holds a dozen.

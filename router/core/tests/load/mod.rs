@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pelton_core::{
     CacheScope, Core, CoreConfig, Counts, Event, Goal, GroupId, Kind, Limits, Micros, NewRequest, Party, Plan,
-    RequestId, RowResult, Sampling, StepResults, StopRule, TokenId,
+    RequestId, RowResult, Sampling, StepResults, StopRule, TokenId, TokenScore,
 };
 
 const STOP: TokenId = 1;
@@ -45,11 +45,13 @@ pub(crate) struct Asked {
     pub(crate) party: Party,
     /// After its arrival.
     pub(crate) deadline_after: Option<u64>,
+    /// Whether its prompt is scored.
+    pub(crate) is_scored: bool,
 }
 
 impl Asked {
     pub(crate) fn new(arrival: u64, prompt: Vec<TokenId>, answer: u32) -> Self {
-        Self { arrival, prompt, answer, priority: 0, party: Party::default(), deadline_after: None }
+        Self { arrival, prompt, answer, priority: 0, party: Party::default(), deadline_after: None, is_scored: false }
     }
 }
 
@@ -193,7 +195,7 @@ impl Load {
             generated: Vec::new(),
             scored: 0,
             goal: Goal::Tokens,
-            sampling: Sampling::greedy(),
+            sampling: Sampling { prompt_logprobs: asked.is_scored.then_some(0), ..Sampling::greedy() },
             stop: StopRule { max_tokens: 8_192, min_tokens: 0, stop_ids: [STOP].into() },
             masked: false,
             scope: CacheScope::default(),
@@ -240,9 +242,11 @@ impl Load {
                 row.samples.then_some(RowResult { token, logprobs: None })
             })
             .collect();
+        let scores = plan.rows.iter().map(|row| row.scores as usize).sum();
+        let scores = vec![TokenScore::default(); scores];
         let took_us = u32::try_from(took).expect("steps take less than an hour");
         self.core
-            .commit(group, StepResults { step: plan.step, took_us, draws, ..StepResults::default() })
+            .commit(group, StepResults { step: plan.step, took_us, draws, scores, ..StepResults::default() })
             .expect("as planned");
         self.hear();
     }
