@@ -109,7 +109,8 @@ def test_a_body_that_cannot_be_read(server: Server, content: bytes, content_type
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logprobs": 21}, "logprobs"),
         ({"n": 1000}, "n"),
-        ({"best_of": 3}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 1000}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
@@ -260,8 +261,7 @@ def test_a_message_can_be_continued(server: Server) -> None:
         ({"messages": [{"role": "usr", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
          "messages[0].content[0].type"),
-        ({"tools": []}, "tools"),
-        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         # This checkpoint's template knows no tools.
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"top_logprobs": 2}, "top_logprobs"),
@@ -341,3 +341,13 @@ def test_http_2_is_spoken_on_the_same_port(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
         assert client.recv(9)[3] == 4
+
+
+def test_of_more_answers_the_likeliest_are_told(server: Server) -> None:
+    body = {"prompt": [5, 6, 7], "max_tokens": 9, "temperature": 1, "seed": 11, "logprobs": 0, "ignore_eos": True}
+    every = server.post("/v1/completions", body | {"n": 5}).json()["choices"]
+    likeliest = sorted(every, key=lambda choice: -sum(choice["logprobs"]["token_logprobs"]))
+    told = server.post("/v1/completions", body | {"n": 2, "best_of": 5}).json()
+    assert [choice["text"] for choice in told["choices"]] == [choice["text"] for choice in likeliest[:2]]
+    assert [choice["index"] for choice in told["choices"]] == [0, 1]
+    assert told["usage"]["completion_tokens"] == 45

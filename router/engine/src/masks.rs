@@ -189,6 +189,15 @@ impl MaskedRow {
         let words = self.writer.words();
         let mask = match mask {
             Mask::Any => vec![u32::MAX; words],
+            Mask::AllBut(tokens) => {
+                let mut mask = vec![u32::MAX; words];
+                for token in tokens {
+                    if let Some(bits) = mask.get_mut(token as usize / 32) {
+                        *bits &= !(1 << (token % 32)); // tokenizers may know tokens that their model does not
+                    }
+                }
+                mask
+            }
             Mask::Only(token) => {
                 let mut mask = vec![0; words];
                 mask[token as usize / 32] = 1 << (token % 32);

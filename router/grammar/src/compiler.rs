@@ -10,33 +10,46 @@ use llguidance::{Matcher, api::TopLevelGrammar};
 use crate::{
     Body, Constraint, GrammarError, Script, State, Vocabulary, schema,
     thinking::{Budget, Thinking},
+    words::{Spoken, Words},
 };
 
 /// Grammars that are kept compiled.
 const KEPT: usize = 64;
 
 /// What an answer is drawn within. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Grammar {
     text: Option<Arc<Mutex<Matcher>>>, // none: it is free
     thinking: Option<Budget>,
+    words: Words,
 }
 
 impl std::fmt::Debug for Grammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grammar").field("thinking", &self.thinking).finish_non_exhaustive()
+        let Self { thinking, words, .. } = self;
+        f.debug_struct("Grammar").field("thinking", thinking).field("words", words).finish_non_exhaustive()
     }
 }
 
 impl Grammar {
     /// Any text, with a bound on the thoughts before it.
     pub fn of_thinking(budget: Budget) -> Self {
-        Self { text: None, thinking: Some(budget) }
+        Self { thinking: Some(budget), ..Self::default() }
+    }
+
+    /// Any text of these words.
+    pub fn of_words(words: Words) -> Self {
+        Self { words, ..Self::default() }
     }
 
     /// The same with a bound on the thoughts.
     pub fn with_thinking(self, budget: Budget) -> Self {
         Self { thinking: Some(budget), ..self }
+    }
+
+    /// The same of these words.
+    pub fn with_words(self, words: Words) -> Self {
+        Self { words, ..self }
     }
 
     /// Whether the text has a form, so that only its end completes it.
@@ -47,7 +60,8 @@ impl Grammar {
     /// The beginning of an answer. It shares nothing with others, so that none waits for another.
     pub fn begin(&self) -> State {
         let matcher = self.text.as_ref().map(|text| text.lock().unwrap_or_else(PoisonError::into_inner).deep_clone());
-        State::new(matcher, self.thinking.clone().map(Thinking::new))
+        let spoken = Some(&self.words).filter(|words| !words.is_empty()).cloned().map(Spoken::new);
+        State::new(matcher, self.thinking.clone().map(Thinking::new), spoken)
     }
 }
 
@@ -133,7 +147,7 @@ impl Vocabulary {
         }
         // A grammar that nothing fits is found out now, not in the midst of an answer.
         matcher.compute_mask_or_eos().map_err(|_| GrammarError::new("no text fits it"))?;
-        Ok(Grammar { text: Some(Arc::new(Mutex::new(matcher))), thinking: None })
+        Ok(Grammar { text: Some(Arc::new(Mutex::new(matcher))), ..Grammar::default() })
     }
 }
 

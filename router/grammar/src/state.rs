@@ -2,7 +2,10 @@
 
 use llguidance::Matcher;
 
-use crate::thinking::Thinking;
+use crate::{
+    thinking::Thinking,
+    words::{Left, Spoken},
+};
 
 /// No mask can be had: the answer cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +24,8 @@ impl Stuck {
 pub enum Mask<'a> {
     /// Any token.
     Any,
+    /// Any token but these.
+    AllBut(Vec<u32>),
     /// This token alone.
     Only(u32),
     /// A bit per token, lowest first.
@@ -32,6 +37,7 @@ impl Mask<'_> {
     pub fn allows(&self, token: u32) -> bool {
         match self {
             Self::Any => true,
+            Self::AllBut(tokens) => !tokens.contains(&token),
             Self::Only(only) => *only == token,
             Self::Of(words) => words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1),
         }
@@ -42,6 +48,7 @@ impl Mask<'_> {
 pub struct State {
     text: Option<Text>, // none: it is free
     thinking: Option<Thinking>,
+    spoken: Option<Spoken>, // none: any words
     taken: usize,
 }
 
@@ -53,9 +60,9 @@ struct Text {
 }
 
 impl State {
-    pub(crate) fn new(matcher: Option<Matcher>, thinking: Option<Thinking>) -> Self {
+    pub(crate) fn new(matcher: Option<Matcher>, thinking: Option<Thinking>, spoken: Option<Spoken>) -> Self {
         let text = matcher.map(|matcher| Text { matcher, mask: Vec::new(), mask_at: None });
-        Self { text, thinking, taken: 0 }
+        Self { text, thinking, spoken, taken: 0 }
     }
 
     /// How many tokens it has taken.
@@ -72,18 +79,30 @@ impl State {
             if let Some(thinking) = &mut self.thinking {
                 thinking.take(token);
             }
+            if let Some(spoken) = &mut self.spoken {
+                spoken.take(token);
+            }
             self.taken += 1;
         }
         Ok(())
     }
 
-    /// What may come next. Once a text that has a form is complete, what ends it.
+    /// What may come next. Once a text that has a form is complete, what ends it. A mark that ends thoughts is no word.
     pub fn mask(&mut self) -> Result<Mask<'_>, Stuck> {
+        let form = self.text.as_mut().map(|text| text.mask(self.taken)).transpose()?;
         let forced = self.thinking.as_ref().and_then(Thinking::forced);
-        let Some(text) = &mut self.text else { return Ok(forced.map_or(Mask::Any, Mask::Only)) };
-        let mask = Mask::Of(text.mask(self.taken)?);
         // The form may need more first: the rest of a character.
-        Ok(forced.filter(|&token| mask.allows(token)).map_or(mask, Mask::Only))
+        let fits = |token: &u32| form.is_none_or(|form| Mask::Of(form).allows(*token));
+        if let Some(token) = forced.filter(fits) {
+            return Ok(Mask::Only(token));
+        }
+        let Some(spoken) = &mut self.spoken else { return Ok(form.map_or(Mask::Any, Mask::Of)) };
+        match spoken.within(form) {
+            Left::AllBut(tokens) if tokens.is_empty() => Ok(Mask::Any),
+            Left::AllBut(tokens) => Ok(Mask::AllBut(tokens)),
+            Left::Of(mask) => Ok(Mask::Of(mask)),
+            Left::Nothing => Err(Stuck::because("of the tokens that fit, none may be used")),
+        }
     }
 }
 

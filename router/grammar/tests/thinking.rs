@@ -58,7 +58,7 @@ fn said(mut state: State, wish: &str) -> String {
                 token
             }
             Mask::Any => u32::from(wish.next().unwrap()),
-            mask @ Mask::Of(_) => {
+            mask @ (Mask::Of(_) | Mask::AllBut(_)) => {
                 assert!(mask.allows(next.into()), "{next:?} behind {text:?}");
                 u32::from(wish.next().unwrap())
             }

@@ -181,7 +181,8 @@ async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) 
     let json = match kind {
         Kind::Completion => {
             let request = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
-            let generation = serving.generate(request.request.clone(), terms).await?;
+            let generation =
+                serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
             let head = head("cmpl", "text_completion");
             let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
             serde_json::to_value(form.whole(generation.whole().await?))

@@ -19,5 +19,5 @@ pub use detokenizer::Detokenizer;
 pub use formats::{AnswerParser, CallForm, CallShape, Format, FormatError, Ids, Piece, Reading, Tools};
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
-pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError};
+pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError, arguments_of};
 pub use tokenizer::{TextError, Texts, TokenBounds, Tokenizer};

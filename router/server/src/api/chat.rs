@@ -226,7 +226,7 @@ struct Choice<'a> {
     index: usize,
     message: Message,
     logprobs: Option<ChatLogprobs<'a>>,
-    #[schemars(extend("enum" = ["stop", "length", "tool_calls"]))]
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition"]))]
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -306,7 +306,7 @@ struct ChunkChoice<'a> {
     index: usize,
     delta: MessageDelta,
     logprobs: Option<ChatLogprobs<'a>>,
-    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition", null]))]
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Shown<StopReason>,

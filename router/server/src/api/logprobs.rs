@@ -109,19 +109,27 @@ impl Serialize for ByText {
 }
 
 impl CompletionLogprobs {
-    /// Adds a prompt. `top`: how many of the likeliest are shown.
+    /// Adds a prompt that is echoed as a text. A special token has the text that it has there: its name if the client wrote it, and
+    /// none if the tokenizer added it. `top`: how many of the likeliest are shown.
     pub(crate) fn echo(
         &mut self,
         tokenizer: &Tokenizer,
-        mut texts: Detokenizer,
+        mut echoed: &str,
         prompt: &[TokenId],
         scores: &[TokenScore],
         top: u32,
     ) {
+        let mut texts = Detokenizer::new(tokenizer.clone(), true);
         let mut offset = 0;
         let mut scores = std::iter::once(None).chain(scores.iter().map(Some));
         for (at, &token) in prompt.iter().enumerate() {
             let mut text = texts.push(token);
+            echoed = echoed.strip_prefix(text.as_str()).unwrap_or(echoed);
+            if let Some(name) = tokenizer.id_to_token(token).filter(|_| tokenizer.is_special(token))
+                && let Some(behind) = echoed.strip_prefix(name.as_str())
+            {
+                (text, echoed) = (text + &name, behind);
+            }
             if at + 1 == prompt.len() {
                 text.push_str(&texts.finish());
             }
@@ -171,7 +179,24 @@ mod tests {
     use pelton_engine::TokenLogprobs;
 
     use super::*;
-    use crate::generate::testing::tokenizer;
+    use crate::generate::testing::{END, tokenizer};
+
+    #[test]
+    fn the_tokens_of_an_echo_add_up_to_its_text() {
+        let tokenizer = tokenizer();
+        let shown = |echoed: &str, prompt: &[TokenId]| {
+            let mut shown = CompletionLogprobs::default();
+            shown.echo(&tokenizer, echoed, prompt, &[], 0);
+            (shown.tokens, shown.text_offset)
+        };
+        let told = |tokens: &[&str], offsets: &[usize]| {
+            (tokens.iter().map(|&text| text.to_owned()).collect::<Vec<_>>(), offsets.to_vec())
+        };
+        assert_eq!(shown("AB", &[END, 65, 66]), told(&["", "A", "B"], &[0, 0, 1]), "the tokenizer added it");
+        assert_eq!(shown("<end>AB", &[END, 65, 66]), told(&["<end>", "A", "B"], &[0, 5, 6]), "the client wrote it");
+        assert_eq!(shown("A<end>B", &[65, END, 66]), told(&["A", "<end>", "B"], &[0, 1, 6]));
+        assert_eq!(shown("<end>A", &[END, END, 65, END]), told(&["<end>", "", "A", ""], &[0, 5, 5, 6]));
+    }
 
     #[test]
     fn the_same_token_has_the_same_number_in_every_list() {

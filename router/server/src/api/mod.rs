@@ -40,12 +40,13 @@ use crate::generate::{Ending, Finish, StopCause};
 fn finish_reason(finish: &Finish) -> &'static str {
     match finish.ending {
         Ending::Length => "length",
+        Ending::Repetition => "repetition",
         Ending::Stop(_) if finish.has_calls => "tool_calls",
         Ending::Stop(_) => "stop",
     }
 }
 
-/// The stop text or stop token of the request that ended an answer; `null` for the model's own end.
+/// The stop text or stop token of the request that ended an answer, or `repetition_detected`; `null` for the model's own end.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum StopReason {
@@ -57,6 +58,7 @@ fn stop_reason(finish: &Finish) -> Option<StopReason> {
     match &finish.ending {
         Ending::Stop(StopCause::Text(text)) => Some(StopReason::Text(text.clone())),
         Ending::Stop(StopCause::Token(token)) => Some(StopReason::Token(*token)),
+        Ending::Repetition => Some(StopReason::Text("repetition_detected".to_owned())),
         Ending::Stop(StopCause::EndOfText) | Ending::Length => None,
     }
 }

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{
-        BeamSearch, KEEP_MAX, Options, PROMPT_CACHE_RETENTION,
+        ALLOWED_TOKEN_IDS, BAD_WORDS, BAD_WORDS_MAX, BeamSearch, KEEP_MAX, Options, PATTERN_MAX,
+        PROMPT_CACHE_RETENTION, REPETITION, Repetition, WordRules,
         options::{CACHE_SALT_MAX, LOGIT_BIAS_MAX, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, bounds},
     },
 };
@@ -69,6 +70,17 @@ pub(super) const SAMPLING: &[Field] = &[
         Kind::TokenIds(0, Most::Is(STOP_TOKEN_IDS_MAX as i64)),
         "Tokens that end the answer, beside the model's own.",
     ),
+    optional(
+        ALLOWED_TOKEN_IDS,
+        Kind::TokenIds(1, Most::ANY),
+        "The only tokens of the answer; what ends a form is allowed with it.",
+    ),
+    optional(
+        BAD_WORDS,
+        Kind::List(&STOP_TEXT, 0, Most::Is(BAD_WORDS_MAX as i64)),
+        "Words whose tokens never come in a row, neither within a word nor behind a space.",
+    ),
+    optional(REPETITION, Kind::Object(&CIRCLES), "Ends an answer that goes round in circles, with `repetition`."),
     with_default("ignore_eos", Kind::Flag, "false", "Whether the model's own end does not end the answer."),
     with_default("include_stop_str_in_output", Kind::Flag, "false", "Whether the text shows what ended it."),
     with_default("skip_special_tokens", Kind::Flag, "true", "Whether special tokens are left out of the text."),
@@ -134,6 +146,30 @@ const STREAM_OPTIONS: Shape = Shape {
     unserved: &[&[("include_obfuscation", &["false"], "padding of chunks")]],
 };
 
+const CIRCLES: Shape = Shape::new(
+    "RepetitionDetection",
+    "What counts as going round in circles: the answer's end is a run of tokens, several times over.",
+    &[&[
+        with_default(
+            "max_pattern_size",
+            Kind::Integer(0, Most::Is(PATTERN_MAX as i64)),
+            "0",
+            "Tokens of the longest run; 0: off.",
+        ),
+        with_default(
+            "min_pattern_size",
+            Kind::Integer(0, Most::Is(PATTERN_MAX as i64)),
+            "0",
+            "Tokens of the shortest run; 0: one.",
+        ),
+        optional(
+            "min_count",
+            Kind::Integer(2, Most::U32),
+            "How often it comes in a row; needed if `max_pattern_size` is not 0.",
+        ),
+    ]],
+);
+
 /// What a stream shows beside its chunks of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StreamOptions {
@@ -168,6 +204,11 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         prompt_logprobs: None,
         beams: read_beams(fields)?,
         constrained: read_constrained(fields)?,
+        words: WordRules {
+            allowed: fields.token_ids(ALLOWED_TOKEN_IDS)?,
+            bad: fields.read(BAD_WORDS, "a list of texts")?.unwrap_or_default(),
+        },
+        repetition: read_repetition(fields)?,
         thoughts: read_budget(fields)?,
         priority: fields.integer("priority", "an integer of 32 bits")?,
         user: fields.text("user")?,
@@ -193,6 +234,21 @@ fn read_beams(fields: &mut Fields<'_>) -> Result<Option<BeamSearch>, ApiError> {
     let param = if asked.early_stopping { "early_stopping" } else { "length_penalty" };
     let reason = "is only allowed together with `use_beam_search`: true".to_owned();
     Err(ApiError::Conflict { param: fields.at(param), reason })
+}
+
+/// `None`: nothing is asked for.
+fn read_repetition(fields: &mut Fields<'_>) -> Result<Option<Repetition>, ApiError> {
+    let Some(mut asked) = fields.object(REPETITION)? else { return Ok(None) };
+    let max_pattern = asked.count("max_pattern_size")?.unwrap_or(0);
+    let min_pattern = asked.count("min_pattern_size")?.unwrap_or(0).max(1);
+    let allowed = "an integer, 2 or above, with a `max_pattern_size` above 0";
+    let min_count = match asked.integer("min_count", allowed)? {
+        Some(count) => count,
+        None if max_pattern == 0 => 0,
+        None => return Err(ApiError::Missing { param: asked.at("min_count"), allowed }),
+    };
+    asked.finish(&CIRCLES)?;
+    Ok((max_pattern > 0).then_some(Repetition { min_pattern, max_pattern, min_count }))
 }
 
 /// `in_memory` asks for what happens anyway.

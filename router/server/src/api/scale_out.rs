@@ -163,7 +163,7 @@ struct Choice<'a> {
     index: usize,
     token_ids: Vec<TokenId>,
     logprobs: Option<ChatLogprobs<'a>>,
-    #[schemars(extend("enum" = ["stop", "length", "tool_calls", null]))]
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition", null]))]
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
 }

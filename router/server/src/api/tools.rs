@@ -20,14 +20,14 @@ const NAME_MAX: usize = 64;
 pub(super) const TOOLS: &[Field] = &[
     optional(
         "tools",
-        Kind::List(&Kind::Object(&TOOL), 1, Most::ANY),
+        Kind::List(&Kind::Object(&TOOL), 0, Most::ANY),
         "Functions that the model may call; no two of the same name.",
     ),
     with_default("parallel_tool_calls", Kind::Flag, "true", "Whether an answer may have more than one call."),
     optional(
         "tool_choice",
-        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE)]),
-        "Whether something is to be called. But for `none` it needs `tools`.",
+        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE), Kind::Object(&SOME)]),
+        "Whether something is to be called, and what; a demand needs `tools`.",
     ),
 ];
 
@@ -63,6 +63,26 @@ const CHOSEN: Shape = Shape::new(
     &[&[needed("name", Kind::TEXT, "The name of one of `tools`.")]],
 );
 
+const SOME: Shape = Shape::new(
+    "AllowedToolsChoice",
+    "Only some of the functions may be called. The model is told of all, so that the prompt stays the same.",
+    &[&[
+        needed("type", Kind::Word(&["allowed_tools"]), "What it is."),
+        needed("allowed_tools", Kind::Object(&ALLOWED), "Which functions."),
+    ]],
+);
+const ALLOWED: Shape = Shape::new(
+    "AllowedTools",
+    "Functions that may be called.",
+    &[&[
+        needed("mode", Kind::Word(MODES), "Whether one of them has to be called."),
+        needed("tools", Kind::List(&Kind::Object(&CHOICE), 1, Most::ANY), "Functions of `tools`."),
+    ]],
+);
+
+/// How functions of a list may be called.
+pub(super) const MODES: &[&str] = &["auto", "required"];
+
 /// The tools that the template is told of, and how calls of them are read. Both or none.
 pub(crate) type Tools = Option<(Vec<Value>, ToolUse)>;
 
@@ -70,18 +90,16 @@ pub(crate) type Tools = Option<(Vec<Value>, ToolUse)>;
 pub(crate) fn read_tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
     let tools = read_list(fields)?;
     let is_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let demand = read_choice(fields, tools.as_deref())?;
+    let choice = read_choice(fields, &tools)?;
     let reading = if is_parallel { ToolReading::Parallel } else { ToolReading::Single };
-    Ok(tools.and_then(|tools| Some((tools, ToolUse { reading, demand: demand? }))))
+    let Some(Choice { demand, only }) = choice.filter(|_| !tools.is_empty()) else { return Ok(None) };
+    Ok(Some((tools, ToolUse { reading, demand, only })))
 }
 
-fn read_list(fields: &mut Fields<'_>) -> Result<Option<Vec<Value>>, ApiError> {
-    let allowed = "a list of at least one tool";
-    let Some(raws) = fields.read::<Vec<&RawValue>>("tools", allowed)? else { return Ok(None) };
-    if raws.is_empty() {
-        return Err(ApiError::invalid(fields.at("tools"), "an empty list", allowed));
-    }
-    read_each(&fields.at("tools"), &raws).map(Some)
+/// Clients that collect tools send empty lists, too.
+fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    let raws = fields.read::<Vec<&RawValue>>("tools", "a list of tools")?.unwrap_or_default();
+    read_each(&fields.at("tools"), &raws)
 }
 
 /// No two may have the same name: a call could be of either.
@@ -133,41 +151,102 @@ pub(super) fn is_function_name(name: &str, most: usize) -> bool {
     (1..=most).contains(&name.len()) && name.chars().all(is_part)
 }
 
-/// What has to be called; `None`: the tools are not offered to the model at all.
-fn read_choice(fields: &mut Fields<'_>, tools: Option<&[Value]>) -> Result<Option<Demand>, ApiError> {
-    let allowed = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": NAME}}";
-    let Some(choice) = fields.raw("tool_choice") else { return Ok(tools.map(|_| Demand::Nothing)) };
-    let demand = match choice.get() {
-        "\"none\"" => return Ok(None),
-        "\"auto\"" => Demand::Nothing,
-        "\"required\"" => Demand::Any,
-        named if named.starts_with('{') => Demand::Named(read_named(fields)?),
-        _ => return Err(fields.wrong("tool_choice", choice, allowed)),
-    };
-    let Some(tools) = tools else {
-        let reason = "is only allowed together with `tools`".to_owned();
-        return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });
-    };
-    if let Demand::Named(name) = &demand
-        && !tools.iter().any(|tool| tool["function"]["name"] == name.as_str())
-    {
-        let param = fields.at("tool_choice.function.name");
-        return Err(ApiError::invalid(param, quoted(name), "the name of one of `tools`"));
-    }
-    Ok(Some(demand))
+/// What a client says of calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) demand: Demand,
+    /// The only functions that may be called; `None`: all.
+    pub(super) only: Option<Vec<String>>,
 }
 
-fn read_named(fields: &mut Fields<'_>) -> Result<String, ApiError> {
-    let Some(mut choice) = fields.object("tool_choice")? else { unreachable!("it begins with a brace") };
-    let kind: String = choice.need("type", "\"function\"")?;
-    if kind != "function" {
-        let what = format!("a choice of type {}", quoted(&kind)).into();
-        return Err(ApiError::NotServed { param: choice.at("type"), what });
+impl From<Demand> for Choice {
+    fn from(demand: Demand) -> Self {
+        Self { demand, only: None }
     }
+}
+
+/// What has to be called; `None`: the tools are not offered to the model at all.
+fn read_choice(fields: &mut Fields<'_>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
+    let allowed = "\"auto\", \"none\", \"required\", {\"type\": \"function\", \"function\": {\"name\": NAME}} or \
+                   {\"type\": \"allowed_tools\", \"allowed_tools\": {...}}";
+    let Some(choice) = fields.raw("tool_choice") else { return Ok(Some(Demand::Nothing.into())) };
+    let choice: Choice = match choice.get() {
+        "\"none\"" => return Ok(None),
+        // It asks for what happens anyway.
+        "\"auto\"" => return Ok(Some(Demand::Nothing.into())),
+        "\"required\"" => Demand::Any.into(),
+        object if object.starts_with('{') => read_choice_of(fields, tools)?,
+        _ => return Err(fields.wrong("tool_choice", choice, allowed)),
+    };
+    if tools.is_empty() {
+        let reason = "is only allowed together with `tools`".to_owned();
+        return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });
+    }
+    Ok(Some(choice))
+}
+
+fn read_choice_of(fields: &mut Fields<'_>, tools: &[Value]) -> Result<Choice, ApiError> {
+    let Some(mut choice) = fields.object("tool_choice")? else { unreachable!("it begins with a brace") };
+    let kind: String = choice.need("type", "\"function\" or \"allowed_tools\"")?;
+    match kind.as_str() {
+        "function" => Ok(Demand::Named(read_named(choice, tools)?).into()),
+        "allowed_tools" => {
+            let Some(mut allowed) = choice.object("allowed_tools")? else {
+                let allowed = "an object with `mode` and `tools`";
+                return Err(ApiError::Missing { param: choice.at("allowed_tools"), allowed });
+            };
+            let demand = read_mode(&mut allowed)?;
+            let mut only = Vec::new();
+            for mut named in read_some(&mut allowed)? {
+                let kind: String = named.need("type", "\"function\"")?;
+                check_kind(&named, &kind)?;
+                only.push(read_named(named, tools)?);
+            }
+            allowed.finish(&ALLOWED)?;
+            choice.finish(&SOME)?;
+            Ok(Choice { demand, only: Some(only) })
+        }
+        other => Err(not_served(&choice, other)),
+    }
+}
+
+/// Whether one of some functions has to be called.
+pub(super) fn read_mode(allowed: &mut Fields<'_>) -> Result<Demand, ApiError> {
+    let words = "\"auto\" or \"required\"";
+    match allowed.one_of("mode", MODES, words)? {
+        Some("required") => Ok(Demand::Any),
+        Some(_) => Ok(Demand::Nothing),
+        None => Err(ApiError::Missing { param: allowed.at("mode"), allowed: words }),
+    }
+}
+
+/// Some functions; at least one.
+pub(super) fn read_some<'a>(allowed: &mut Fields<'a>) -> Result<Vec<Fields<'a>>, ApiError> {
+    let words = "a list of at least one function";
+    match allowed.objects("tools")? {
+        Some(some) if some.is_empty() => Err(ApiError::invalid(allowed.at("tools"), "an empty list", words)),
+        Some(some) => Ok(some),
+        None => Err(ApiError::Missing { param: allowed.at("tools"), allowed: words }),
+    }
+}
+
+/// Refuses what is no function.
+pub(super) fn check_kind(choice: &Fields<'_>, kind: &str) -> Result<(), ApiError> {
+    if kind == "function" { Ok(()) } else { Err(not_served(choice, kind)) }
+}
+
+fn not_served(choice: &Fields<'_>, kind: &str) -> ApiError {
+    ApiError::NotServed { param: choice.at("type"), what: format!("a choice of type {}", quoted(kind)).into() }
+}
+
+fn read_named(mut choice: Fields<'_>, tools: &[Value]) -> Result<String, ApiError> {
     let Some(mut function) = choice.object("function")? else {
         return Err(ApiError::Missing { param: choice.at("function"), allowed: "an object with a `name`" });
     };
-    let name = function.need("name", "a text")?;
+    let name: String = function.need("name", "a text")?;
+    if !tools.iter().any(|tool| tool["function"]["name"] == name.as_str()) {
+        return Err(ApiError::invalid(function.at("name"), quoted(&name), "the name of one of `tools`"));
+    }
     function.finish(&CHOSEN)?;
     choice.finish(&CHOICE)?;
     Ok(name)
@@ -195,7 +274,9 @@ mod tests {
     #[test]
     fn tools_are_offered_unless_the_choice_is_none() {
         check("{}", Ok(None));
-        check(r#"{"tool_choice": "none"}"#, Ok(None));
+        for body in [r#"{"tool_choice": "none"}"#, r#"{"tool_choice": "auto"}"#, r#"{"tools": []}"#] {
+            check(body, Ok(None));
+        }
         check(&format!(r#"{{"tools": [{TOOL}]}}"#), Ok(Some(ToolReading::Parallel)));
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "auto"}}"#), Ok(Some(ToolReading::Parallel)));
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "none"}}"#), Ok(None));
@@ -204,18 +285,25 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_refused() {
-        check(r#"{"tools": []}"#, Err("tools"));
         check(&format!(r#"{{"tools": [{TOOL}, {TOOL}]}}"#), Err("tools[1].function.name"));
-        check(r#"{"tool_choice": "auto"}"#, Err("tool_choice"));
         check(r#"{"tool_choice": "required"}"#, Err("tool_choice"));
         let named = |name: &str| {
             format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "function", "function": {{"name": "{name}"}}}}}}"#)
         };
         check(&named("g"), Err("tool_choice.function.name"));
-        check(
-            &format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "allowed_tools"}}}}"#),
-            Err("tool_choice.type"),
-        );
+        let of = |choice: &str| format!(r#"{{"tools": [{TOOL}], "tool_choice": {choice}}}"#);
+        check(&of(r#"{"type": "custom"}"#), Err("tool_choice.type"));
+        check(&of(r#"{"type": "allowed_tools"}"#), Err("tool_choice.allowed_tools"));
+        let some = |mode: &str, tools: &str| {
+            of(&format!(r#"{{"type": "allowed_tools", "allowed_tools": {{"mode": "{mode}", "tools": [{tools}]}}}}"#))
+        };
+        let f = r#"{"type": "function", "function": {"name": "f"}}"#;
+        check(&some("none", f), Err("tool_choice.allowed_tools.mode"));
+        check(&some("auto", ""), Err("tool_choice.allowed_tools.tools"));
+        check(&some("auto", r#"{"type": "custom"}"#), Err("tool_choice.allowed_tools.tools[0].type"));
+        let g = &f.replace("\"f\"", "\"g\"");
+        check(&some("auto", g), Err("tool_choice.allowed_tools.tools[0].function.name"));
+        check(&some("auto", f), Ok(Some(ToolReading::Parallel)));
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "always"}}"#), Err("tool_choice"));
         check(r#"{"tools": [{"type": "web_search"}]}"#, Err("tools[0].type"));
         check(r#"{"tools": [{"type": "function"}]}"#, Err("tools[0].function"));
@@ -227,14 +315,22 @@ mod tests {
         let demand = |choice: &str| {
             let body = format!(r#"{{"tools": [{TOOL}], "tool_choice": {choice}}}"#);
             let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
-            let read = read_tools(&mut fields).expect("right").map(|(_, used)| used.demand);
+            let read = read_tools(&mut fields).expect("right").map(|(_, used)| (used.demand, used.only));
             fields.finish_part().expect("everything was known");
             read
         };
-        assert_eq!(demand("\"auto\""), Some(Demand::Nothing));
-        assert_eq!(demand("\"required\""), Some(Demand::Any));
+        assert_eq!(demand("\"auto\""), Some((Demand::Nothing, None)));
+        assert_eq!(demand("\"required\""), Some((Demand::Any, None)));
         let named = r#"{"type": "function", "function": {"name": "f"}}"#;
-        assert_eq!(demand(named), Some(Demand::Named("f".into())));
+        assert_eq!(demand(named), Some((Demand::Named("f".into()), None)));
         assert_eq!(demand("\"none\""), None);
+        let some = |mode: &str| {
+            demand(&format!(
+                r#"{{"type": "allowed_tools", "allowed_tools": {{"mode": "{mode}", "tools": [{named}]}}}}"#
+            ))
+        };
+        let only = || Some(vec!["f".to_owned()]);
+        assert_eq!(some("auto"), Some((Demand::Nothing, only())));
+        assert_eq!(some("required"), Some((Demand::Any, only())));
     }
 }

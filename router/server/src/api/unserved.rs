@@ -16,11 +16,8 @@ pub(crate) type Unserved = (&'static str, &'static [&'static str], &'static str)
 
 /// In chats and completions.
 pub(super) const BOTH: &[Unserved] = &[
-    ("allowed_token_ids", &[], "drawing from a list of tokens"),
-    ("bad_words", &["[]"], "forbidding words"),
     ("kv_transfer_params", &[], "moving KV between servers"),
     ("logprob_token_ids", &[], "log-probabilities of chosen tokens"),
-    ("repetition_detection", &[], "ending on repetitions"),
     ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
     ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
     ("truncate_prompt_tokens", &[], "cutting long prompts"),
@@ -29,11 +26,7 @@ pub(super) const BOTH: &[Unserved] = &[
 ];
 
 /// In completions.
-pub(super) const COMPLETION: &[Unserved] = &[
-    ("best_of", &["1"], "choosing the best of several answers"),
-    ("prompt_embeds", &[], "a prompt of embeddings"),
-    ("suffix", &["\"\""], "filling in before a suffix"),
-];
+pub(super) const COMPLETION: &[Unserved] = &[("prompt_embeds", &[], "a prompt of embeddings")];
 
 /// In chats.
 pub(super) const CHAT: &[Unserved] = &[

@@ -23,7 +23,11 @@ use tokio::{
 };
 
 use self::frontier::{Beam, Frontier, Rules};
-use super::options::{ModelFacts, Options};
+use super::{
+    options::{ModelFacts, Options},
+    repetition::REPETITION,
+    words::{ALLOWED_TOKEN_IDS, BAD_WORDS},
+};
 use crate::error::ApiError;
 
 /// In the prompts and answers of all beams at most: every step goes through all of them.
@@ -57,6 +61,9 @@ pub(super) fn check(options: &Options, submission: &Submission, facts: &ModelFac
         ("presence_penalty", differs(options.presence_penalty, 0.0)),
         ("frequency_penalty", differs(options.frequency_penalty, 0.0)),
         ("logit_bias", !options.logit_bias.is_empty()),
+        (ALLOWED_TOKEN_IDS, options.words.allowed.is_some()),
+        (BAD_WORDS, !options.words.bad.is_empty()),
+        (REPETITION, options.repetition.is_some()),
         ("stop", !options.stop.is_empty()),
     ];
     if let Some((param, _)) = without_part.iter().find(|(_, is_asked)| *is_asked) {

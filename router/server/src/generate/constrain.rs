@@ -31,6 +31,8 @@ pub struct ToolUse {
     pub reading: ToolReading,
     /// Whether there has to be one.
     pub demand: Demand,
+    /// The only tools that may be called, of those that the model is told of; `None`: all.
+    pub only: Option<Vec<String>>,
 }
 
 /// What the model has to call.
@@ -78,29 +80,33 @@ impl Serving {
 
     fn body(&self, request: &Request, tools: &[Value]) -> Result<Option<Body>, ApiError> {
         let text = request.options.constrained.as_ref().map(|wish| &wish.constraint);
-        let Some(ToolUse { reading, demand }) = &request.tools else { return Ok(text.cloned().map(Body::Text)) };
-        let is_strict = tools.iter().any(is_strict);
+        let Some(ToolUse { reading, demand, only }) = &request.tools else { return Ok(text.cloned().map(Body::Text)) };
+        let may_be_called = |tool: &&Value| {
+            only.as_ref().is_none_or(|only| only.iter().any(|name| tool["function"]["name"] == name.as_str()))
+        };
+        let tools: Vec<&Value> = tools.iter().filter(may_be_called).collect();
+        let is_strict = tools.iter().copied().any(is_strict);
         let calls = |tools: &[&Value]| {
             let format = self.format.as_ref().expect("tools were refused without one");
             calls(format, &self.tokenizer, tools, *reading).ok_or_else(|| {
                 let (param, what) = match demand {
                     Demand::Nothing if text.is_some() => (param_of(request), "constraining an answer beside tools"),
+                    Demand::Nothing if only.is_some() => ("tool_choice".to_owned(), "allowing some tools alone"),
                     Demand::Nothing => ("tools".to_owned(), "constraining arguments (`strict`)"),
                     Demand::Any | Demand::Named(_) => ("tool_choice".to_owned(), "demanding a call"),
                 };
                 ApiError::NotServed { param, what: format!("{what} in the model's format ({})", format.name()).into() }
             })
         };
-        let all = || tools.iter().collect::<Vec<_>>();
         Ok(Some(match demand {
-            Demand::Any => Body::Calls(calls(&all())?),
+            Demand::Any => Body::Calls(calls(&tools)?),
             Demand::Named(name) => {
-                let tool: Vec<&Value> = tools.iter().filter(|tool| tool["function"]["name"] == name.as_str()).collect();
-                Body::Calls(Calls { are_many: false, ..calls(&tool)? })
+                let tool = tools.into_iter().find(|tool| tool["function"]["name"] == name.as_str());
+                Body::Calls(Calls { are_many: false, ..calls(tool.as_slice())? })
             }
             Demand::Nothing => match text {
-                Some(text) => Body::Either(calls(&all())?, text.clone()),
-                None if is_strict => Body::Free(calls(&all())?),
+                Some(text) => Body::Either(calls(&tools)?, text.clone()),
+                None if is_strict || only.is_some() => Body::Free(calls(&tools)?),
                 None => return Ok(None),
             },
         }))
@@ -122,6 +128,7 @@ impl Serving {
 fn param_of(request: &Request) -> String {
     match (&request.tools, &request.options.constrained) {
         (Some(ToolUse { demand: Demand::Any | Demand::Named(_), .. }), _) => "tool_choice".to_owned(),
+        (Some(ToolUse { only: Some(_), .. }), None) => "tool_choice".to_owned(),
         (_, Some(wish)) => wish.param.clone(),
         _ => "tools".to_owned(),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, TokenScore, Usage};
 use pelton_text::{AnswerParser, Detokenizer, Piece, StopMatcher, Tokenizer};
 
-use super::{ToolReading, rules::TextRules};
+use super::{ToolReading, repetition::Circles, rules::TextRules};
 
 /// What became of one answer since the last delta.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -100,6 +100,8 @@ pub enum Ending {
     Stop(StopCause),
     /// `max_tokens` or the context was reached.
     Length,
+    /// It went round in circles.
+    Repetition,
 }
 
 /// What ended a complete answer.
@@ -118,8 +120,8 @@ pub enum StopCause {
 pub(crate) enum Followed {
     /// Wait for more.
     Going,
-    /// Tell the engine to stop: the text has reached a stop string.
-    StopText,
+    /// Tell the engine to stop: the text has reached a stop string, or goes round in circles.
+    Enough,
     /// Nothing: the engine has ended the answer.
     Over,
 }
@@ -130,6 +132,7 @@ pub(crate) struct Follower {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     parser: Option<AnswerParser>,
+    circles: Option<Circles>,
     has_calls: bool,
     reasoning_tokens: Option<u32>,
     cached: u32,
@@ -145,6 +148,7 @@ impl Follower {
             detokenizer: rules.detokenizer(tokenizer),
             stops: StopMatcher::new(rules.stop.clone(), rules.include_stop),
             parser: rules.form.as_ref().map(|(format, reading)| format.parser(reading.clone())),
+            circles: rules.repetition.map(Circles::new),
             has_calls: false,
             reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
@@ -194,8 +198,11 @@ impl Follower {
         let is_stop = self.rules.stop_ids.binary_search(&token).is_ok();
         let is_shown = !is_stop || self.rules.include_stop;
         let mut text = if is_shown { self.detokenizer.push(token) } else { String::new() };
-        if is_stop || self.drawn == self.rules.max_tokens {
-            // `Finished` is next: the end of a broken character belongs to the last token.
+        let is_last = is_stop || self.drawn == self.rules.max_tokens;
+        let is_circle = self.circles.as_mut().is_some_and(|circles| circles.take(token));
+        let is_circle = is_circle && !is_last && self.drawn >= self.rules.min_tokens;
+        if is_last || is_circle {
+            // Nothing comes behind it: the end of a broken character belongs to the last token.
             text.push_str(&self.detokenizer.finish());
         }
         let of_token = if logprobs.is_some() { text.clone() } else { String::new() };
@@ -206,13 +213,21 @@ impl Follower {
             drawn.is_reasoning = true;
             self.reasoning_tokens = self.reasoning_tokens.map(|count| count + 1);
         }
-        let Some(hit) = hit else { return Followed::Going };
-        self.end_parser(delta);
+        let ending = match hit {
+            Some(hit) => {
+                self.end_parser(delta);
+                Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()))
+            }
+            None if is_circle => {
+                self.end(delta);
+                Ending::Repetition
+            }
+            None => return Followed::Going,
+        };
         let usage = Usage { prompt: self.rules.prompt, cached: self.cached, completion: self.drawn };
-        let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
         // The engine has not said it; whoever wants to know asks it.
         delta.finish = Some(self.finish(ending, usage, None));
-        Followed::StopText
+        Followed::Enough
     }
 
     fn is_reasoning(&self) -> bool {
@@ -296,6 +311,7 @@ mod tests {
     use pelton_text::{Format, Reading};
 
     use super::*;
+    use crate::generate::Repetition;
     use crate::generate::testing::{END, tokenizer, tokens};
 
     fn rules() -> TextRules {
@@ -306,6 +322,7 @@ mod tests {
             eos_ids: vec![END],
             max_tokens: 1000,
             min_tokens: 0,
+            repetition: None,
             skip_special: true,
             tools: None,
             form: None,
@@ -327,7 +344,7 @@ mod tests {
         for (count, &token) in (1..).zip(answer) {
             match push(Output::Token { token, logprobs: Some(Box::default()) }) {
                 Followed::Going => {}
-                Followed::StopText => return delta,
+                Followed::Enough => return delta,
                 Followed::Over => panic!("the engine has not ended the answer"),
             }
             if rules.stop_ids.contains(&token) {
@@ -419,6 +436,21 @@ mod tests {
         // B:SA4
         let late = TextRules { min_tokens: 2, ..stopping_at(&["a"]) };
         check(late, &tokens("aabac"), "aab", by_text("a"), 4);
+    }
+
+    #[test]
+    fn an_answer_that_goes_round_in_circles_is_ended() {
+        let twice = |min_tokens| {
+            let repetition = Repetition { min_pattern: 2, max_pattern: 3, min_count: 3 };
+            TextRules { repetition: Some(repetition), min_tokens, ..stopping_at(&["xbc"]) }
+        };
+        check(twice(0), &tokens("axbxbxbxbxb"), "axbxbxb", Ending::Repetition, 7);
+        check(twice(9), &tokens("axbxbxbxbxb"), "axbxbxbxb", Ending::Repetition, 9);
+        check(twice(0), &tokens("aaaababcababc"), "aaaababcababc", Ending::Length, 13);
+        check(twice(0), &tokens("ababab"), "ababab", Ending::Length, 6);
+        check(twice(0), &tokens("ababa#"), "ababa", Ending::Stop(StopCause::Token(b'#'.into())), 6);
+        let broken = [&tokens("é")[..1], &tokens("b")].concat().repeat(4);
+        check(twice(0), &broken, "\u{fffd}b\u{fffd}b\u{fffd}b", Ending::Repetition, 6);
     }
 
     #[test]

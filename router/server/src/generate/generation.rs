@@ -82,6 +82,7 @@ impl Serving {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
             let form = self.form(&request, prompt, tools.clone());
             let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
+            let grammar = self.limit_words(grammar, &request.options.words, &facts)?;
             let mut submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
             all_rules.push(Arc::new(self.rules(&request, form, &submission, &facts)));
             if submission.stop.max_tokens == 0 && submission.sampling.prompt_logprobs.is_some() {
@@ -184,6 +185,7 @@ impl Serving {
             eos_ids: facts.eos_ids.to_vec(),
             max_tokens: submission.stop.max_tokens,
             min_tokens: options.min_tokens,
+            repetition: options.repetition,
             skip_special: options.skip_special,
             tools: request.tools.as_ref().map(|tools| tools.reading),
             form,
@@ -221,7 +223,7 @@ fn refuse_vectors(model: &ModelReport) -> Result<(), ApiError> {
 fn offered(prompts: &[Prompt]) -> Vec<Value> {
     let of_chat = |prompt: &Prompt| match prompt {
         Prompt::Chat { input, .. } => input.tools.clone(),
-        Prompt::Text { .. } | Prompt::Ids(_) => None,
+        Prompt::Text { .. } | Prompt::Between { .. } | Prompt::Ids(_) => None,
     };
     prompts.iter().filter_map(of_chat).flatten().collect()
 }
@@ -324,8 +326,8 @@ impl Choice {
             }
             match self.follower.push(output, delta).inspect_err(|_| self.clock.failed())? {
                 Followed::Going => {}
-                Followed::StopText if self.explains => self.ask_for_explanation(delta),
-                Followed::StopText => {
+                Followed::Enough if self.explains => self.ask_for_explanation(delta),
+                Followed::Enough => {
                     if let Source::Engine(answer) = &mut self.source {
                         answer.finish();
                     }

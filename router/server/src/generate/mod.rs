@@ -7,11 +7,13 @@
 mod beams;
 mod constrain;
 mod feed;
+mod fill;
 mod follow;
 mod generation;
 pub(crate) mod options;
 mod pool;
 mod prepare;
+mod repetition;
 mod rules;
 mod serving;
 mod terms;
@@ -19,6 +21,7 @@ mod terms;
 pub(crate) mod testing;
 mod thinking;
 mod whole;
+mod words;
 
 pub use beams::BeamSearch;
 pub use constrain::{Constrained, Demand, ToolUse};
@@ -28,17 +31,21 @@ pub use options::Options;
 pub(crate) use options::{KEEP_MAX, PROMPT_CACHE_RETENTION, check_defaults};
 pub use pool::{PoolContent, PoolInput, PoolRequest, Pooled, Truncation};
 pub use prepare::{ChatStart, PreparedPrompt, Prompt};
+pub use repetition::Repetition;
 pub use serving::{ApiLimits, Serving, ServingParts};
 pub use terms::Terms;
 pub use thinking::ThoughtLimit;
 pub use whole::{Call, Whole};
+pub use words::WordRules;
 
 #[cfg(test)]
 pub(crate) use whole::Sum;
 pub(crate) use {
     feed::{Writer, feed},
-    prepare::now,
+    prepare::{SUFFIX, now},
+    repetition::{PATTERN_MAX, REPETITION},
     serving::seconds_since_1970,
+    words::{ALLOWED_TOKEN_IDS, BAD_WORDS, BAD_WORDS_MAX},
 };
 
 /// What is to be generated.

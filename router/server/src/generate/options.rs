@@ -8,7 +8,10 @@ use std::{fmt::Display, ops::RangeInclusive, sync::Arc, time::Duration};
 use pelton_engine::{Sampling, TokenId};
 use pelton_text::GenerationDefaults;
 
-use super::{beams::BeamSearch, constrain::Constrained, serving::ApiLimits, thinking::ThoughtLimit};
+use super::{
+    beams::BeamSearch, constrain::Constrained, repetition::Repetition, serving::ApiLimits, thinking::ThoughtLimit,
+    words::WordRules,
+};
 use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
@@ -92,6 +95,10 @@ pub struct Options {
     pub beams: Option<BeamSearch>,
     /// What the text has to fit.
     pub constrained: Option<Constrained>,
+    /// Tokens and words to use and not to use.
+    pub words: WordRules,
+    /// What ends an answer that goes round in circles; `None`: nothing.
+    pub repetition: Option<Repetition>,
     /// How long the model may think; `None`: as long as it likes.
     pub thoughts: Option<ThoughtLimit>,
     /// Smaller first; `None`: as the request's terms say.
@@ -128,6 +135,8 @@ impl Default for Options {
             prompt_logprobs: None,
             beams: None,
             constrained: None,
+            words: WordRules::default(),
+            repetition: None,
             thoughts: None,
             priority: None,
             user: None,
@@ -226,8 +235,10 @@ impl Options {
         Ok(ids.into())
     }
 
-    /// Checks what is left: counts of answers, scheduling.
+    /// Checks what is left: words, repetitions, counts of answers, scheduling.
     pub(crate) fn check_rest(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+        self.words.check(facts)?;
+        self.repetition.map_or(Ok(()), |repetition| repetition.check())?;
         let max = facts.limits.max_n;
         within("n", self.n, "", 1..=max, || format!("an integer from 1 to {max}"))?;
         if let Some(salt) = &self.cache_salt {
@@ -319,7 +330,8 @@ fn integer(param: &str, got: i64, range: RangeInclusive<i64>, allowed: &'static 
     if range.contains(&got) { Ok(()) } else { Err(ApiError::invalid(param, got, allowed)) }
 }
 
-fn within<T: PartialOrd + Display>(
+/// Refuses what is out of range.
+pub(super) fn within<T: PartialOrd + Display>(
     param: &str,
     got: T,
     unit: &str,
@@ -409,6 +421,12 @@ mod tests {
         check(|o| o.logit_bias = vec![(100, 1.0)], Some("logit_bias"));
         check(|o| o.stop_token_ids = vec![100], Some("stop_token_ids"));
         check(|o| o.logit_bias = vec![(1, 100.5)], Some("logit_bias"));
+        check(|o| o.words.allowed = Some(vec![0, 99]), None);
+        check(|o| o.words.allowed = Some(vec![]), Some("allowed_token_ids"));
+        check(|o| o.words.allowed = Some(vec![0, 100]), Some("allowed_token_ids"));
+        check(|o| o.words.bad = vec!["x".into(); 128], None);
+        check(|o| o.words.bad = vec!["x".into(); 129], Some("bad_words"));
+        check(|o| o.words.bad = vec![String::new()], Some("bad_words"));
     }
 
     #[test]

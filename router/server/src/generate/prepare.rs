@@ -26,6 +26,15 @@ pub enum Prompt {
         /// Whether the tokenizer adds its special tokens, such as one for the beginning.
         add_special: bool,
     },
+    /// Two texts, between which something belongs.
+    Between {
+        /// The first text.
+        text: String,
+        /// The second one.
+        suffix: String,
+        /// Whether the tokenizer's special token for the beginning comes first.
+        add_special: bool,
+    },
     /// Tokens to be continued.
     Ids(Vec<TokenId>),
     /// A conversation, rendered by the model's template.
@@ -58,6 +67,9 @@ pub struct ChatStart {
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
 const COUNTED_BYTES_MAX: usize = 8 << 20;
 
+/// What requests call the text behind what is to be filled in.
+pub(crate) const SUFFIX: &str = "suffix";
+
 /// What a prompt is tokenised for.
 #[derive(Clone, Copy)]
 enum Purpose {
@@ -80,6 +92,7 @@ impl Prompt {
     fn bytes(&self) -> usize {
         match self {
             Self::Text { text, .. } => text.len(),
+            Self::Between { text, suffix, .. } => text.len() + suffix.len(),
             Self::Ids(_) => 0,
             Self::Chat { input, .. } => {
                 let tools = input.tools.iter().flatten();
@@ -128,6 +141,7 @@ impl Serving {
                 return Ok(PreparedPrompt { ids: ids.into(), text, chat: None });
             }
             Prompt::Text { text, add_special } => (text, add_special, None),
+            Prompt::Between { text, suffix, add_special } => return self.between(&text, &suffix, add_special),
             Prompt::Chat { input, add_special } => {
                 let continued = input.continue_final_message.then(|| last_text(&input)).flatten();
                 let text = self.render(*input)?;
@@ -145,6 +159,19 @@ impl Serving {
             .encode(&text, add_special)
             .map_err(|error| ApiError::Conflict { param: param.to_owned(), reason: error.to_string() })?;
         Ok(PreparedPrompt { ids: ids.into(), text: echo.then_some(text), chat })
+    }
+
+    fn between(&self, text: &str, suffix: &str, add_special: bool) -> Result<PreparedPrompt, ApiError> {
+        let Some(marks) = self.fill else {
+            let what = "filling in before a suffix: the model's vocabulary has no marks for it that are known here";
+            return Err(ApiError::NotServed { param: SUFFIX.to_owned(), what: what.into() });
+        };
+        self.check_length("prompt", text)?;
+        self.check_length(SUFFIX, suffix)?;
+        let ids = marks
+            .prompt(&self.tokenizer, [text, suffix], add_special)
+            .map_err(|error| ApiError::Conflict { param: "prompt".to_owned(), reason: error.to_string() })?;
+        Ok(PreparedPrompt { ids: ids.into(), text: None, chat: None })
     }
 
     /// A chat as the text that the model is given.

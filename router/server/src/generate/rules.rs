@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pelton_engine::TokenId;
 use pelton_text::{Detokenizer, Format, Ids, Reading, Tokenizer};
 
-use super::ToolReading;
+use super::{ToolReading, repetition::Repetition};
 
 /// What ends an answer and what of it is shown.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub(crate) struct TextRules {
     pub(crate) max_tokens: u32,
     /// In the text of so many first tokens, no stop string counts.
     pub(crate) min_tokens: u32,
+    /// What ends it when it goes round in circles, from the same token on.
+    pub(crate) repetition: Option<Repetition>,
     pub(crate) skip_special: bool,
     pub(crate) tools: Option<ToolReading>,
     /// How the answer is split into its parts; `None`: it is all text.

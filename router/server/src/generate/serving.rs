@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::{
     Prompt, Request, constrain,
+    fill::FillMarks,
     options::{ModelFacts, in_vocabulary},
 };
 use crate::{
@@ -102,6 +103,8 @@ pub struct Serving {
     pub(crate) created: u64,
     /// How the model writes reasoning and tool calls.
     pub(crate) format: Option<Format>,
+    /// How the model is asked for what belongs between two texts.
+    pub(crate) fill: Option<FillMarks>,
     /// What answers are constrained to.
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
@@ -118,6 +121,7 @@ impl Serving {
         let longest_token_bytes = (0..tokenizer.vocab_size()).map(token_bytes).max().unwrap_or(0).max(1);
         let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
         Arc::new(Self {
+            fill: FillMarks::of(&tokenizer),
             grammars,
             status: engine.status(),
             metrics: Arc::new(Metrics::new(&served_names[0], context)),

@@ -12,17 +12,25 @@ const CALL_END: u32 = 258;
 
 /// 256 bytes and three named tokens.
 pub(crate) fn tokenizer() -> Tokenizer {
+    tokenizer_with(&[])
+}
+
+/// The same with more tokens that are special, behind the others.
+pub(crate) fn tokenizer_with(specials: &[&str]) -> Tokenizer {
     let added = |id, content: &str, special| {
         json!({ "id": id, "content": content, "special": special,
                 "single_word": false, "lstrip": false, "rstrip": false, "normalized": false })
     };
     let byte_level =
         json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false });
+    let mut tokens =
+        vec![added(END, "<end>", true), added(CALL, "<tool_call>", false), added(CALL_END, "</tool_call>", false)];
+    tokens.extend((CALL_END + 1..).zip(specials).map(|(id, name)| added(id, name, true)));
     let vocab: serde_json::Map<_, _> = (0..=255).map(|byte| (name_of(byte).to_string(), json!(byte))).collect();
     let file = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
         "pre_tokenizer": byte_level, "decoder": byte_level,
-        "added_tokens": [added(END, "<end>", true), added(CALL, "<tool_call>", false), added(CALL_END, "</tool_call>", false)],
+        "added_tokens": tokens,
         "model": { "type": "BPE", "vocab": vocab, "merges": [], "dropout": null, "unk_token": null,
                    "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false },
     });

@@ -115,17 +115,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_as_in_this_contract() {
         let hi = || vec![text("user", "hi")];
-        let call = v1::ToolCall { arguments: "{bad".into(), name: "f".into(), id: String::new() };
-        let called = v1::Message { tool_calls: vec![call], ..text("assistant", "") };
         for (chat, param) in [
             (chat(Vec::new()), "chat.messages"),
             (chat(vec![text("usr", "hi")]), "chat.messages[0].role"),
             (chat(vec![text("tool", "5")]), "chat.messages[0].tool_call_id"),
-            (chat(vec![called]), "chat.messages[0].tool_calls[0].arguments"),
             (v1::Chat { tools_json: "{".into(), ..chat(hi()) }, "chat.tools_json"),
-            (v1::Chat { tools_json: "[]".into(), ..chat(hi()) }, "chat.tools_json"),
+            (v1::Chat { tools_json: "[1]".into(), ..chat(hi()) }, "chat.tools_json[0]"),
             (v1::Chat { tools_json: format!("[{TOOL}, {TOOL}]"), ..chat(hi()) }, "chat.tools_json[1].function.name"),
-            (v1::Chat { tool_choice: "auto".into(), ..chat(hi()) }, "chat.tool_choice"),
+            (v1::Chat { tool_choice: "required".into(), ..chat(hi()) }, "chat.tool_choice"),
             (v1::Chat { chat_template_kwargs_json: "[]".into(), ..chat(hi()) }, "chat.chat_template_kwargs_json"),
             (v1::Chat { documents_json: "[1]".into(), ..chat(hi()) }, "chat.documents_json[0]"),
             (v1::Chat { continue_final_message: true, ..chat(hi()) }, "chat.continue_final_message"),

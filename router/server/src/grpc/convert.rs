@@ -13,8 +13,8 @@ use crate::{
     api::structural_tag_of_json,
     error::ApiError,
     generate::{
-        BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Request,
-        StopCause, ThoughtLimit, ToolUse, Writer,
+        BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Repetition,
+        Request, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
     },
 };
 
@@ -113,6 +113,15 @@ fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
             length_penalty: asked.length_penalty.unwrap_or(BeamSearch::default().length_penalty),
             early_stopping: asked.early_stopping,
         }),
+        words: WordRules {
+            allowed: Some(sampling.allowed_token_ids).filter(|ids| !ids.is_empty()),
+            bad: sampling.bad_words,
+        },
+        repetition: sampling.repetition_detection.filter(|asked| asked.max_pattern_size > 0).map(|asked| Repetition {
+            min_pattern: asked.min_pattern_size.max(1),
+            max_pattern: asked.max_pattern_size,
+            min_count: asked.min_count,
+        }),
         thoughts: sampling
             .thinking_token_budget
             .map(|tokens| ThoughtLimit { tokens, param: "sampling.thinking_token_budget".to_owned() }),
@@ -149,7 +158,12 @@ pub(super) struct MessageWriter {
     /// What each choice begins with, until it has begun.
     echoes: Vec<Option<String>>,
     prompt: Arc<[TokenId]>,
+    /// Scores of the prompt that each choice has told.
+    scored: Vec<usize>,
 }
+
+/// Log-probabilities of a prompt in one message at most, some 40 bytes each: clients take messages of 4 MB.
+const SCORES_PER_MESSAGE: usize = 16_384;
 
 type Messages = Result<Vec<v1::GenerateResponse>, Status>;
 
@@ -157,7 +171,7 @@ impl Writer for MessageWriter {
     type Item = Messages;
 
     fn deltas(&mut self, deltas: Vec<Delta>) -> Option<Messages> {
-        Some(Ok(deltas.into_iter().map(|delta| self.message(delta)).collect()))
+        Some(Ok(deltas.into_iter().flat_map(|delta| self.messages(delta)).collect()))
     }
 
     fn end(&mut self, last: Option<Messages>) -> Messages {
@@ -177,11 +191,25 @@ impl Writer for MessageWriter {
 impl MessageWriter {
     /// For `choices` answers to one prompt, which has a text if it is to be echoed.
     pub(super) fn new(tokenizer: Tokenizer, prompt: &PreparedPrompt, choices: usize) -> Self {
-        Self { tokenizer, echoes: vec![prompt.text.clone(); choices], prompt: Arc::clone(&prompt.ids) }
+        let echoes = vec![prompt.text.clone(); choices];
+        Self { tokenizer, echoes, prompt: Arc::clone(&prompt.ids), scored: vec![0; choices] }
+    }
+
+    /// One message, or several where the prompt was scored: scores come first.
+    fn messages(&mut self, mut delta: Delta) -> Vec<v1::GenerateResponse> {
+        let scores = std::mem::take(&mut delta.scores);
+        let each = SCORES_PER_MESSAGE / (1 + scores.first().map_or(0, |score| score.logprobs.top.len()));
+        let choice = delta.choice;
+        let mut parts = scores.chunks(each.max(1)).map(<[TokenScore]>::to_vec).collect::<Vec<_>>();
+        delta.scores = parts.pop().unwrap_or_default();
+        let before = parts.into_iter().map(|scores| Delta { choice, scores, ..Delta::default() });
+        before.chain([delta]).map(|delta| self.message(delta)).collect()
     }
 
     fn message(&mut self, delta: Delta) -> v1::GenerateResponse {
         let echo = self.echoes[delta.choice].take();
+        let scored = self.scored[delta.choice];
+        self.scored[delta.choice] += delta.scores.len();
         v1::GenerateResponse {
             choice: u32::try_from(delta.choice).expect("choices are bounded"),
             text: echo.unwrap_or_default() + &delta.text,
@@ -190,7 +218,9 @@ impl MessageWriter {
             token_ids: delta.tokens.iter().map(|drawn| drawn.token).collect(),
             logprobs: delta.tokens.iter().filter_map(|drawn| self.logprob(drawn)).collect(),
             finish: delta.finish.map(finish),
-            prompt_logprobs: self.prompt.iter().skip(1).zip(&delta.scores).map(|at| self.prompt_logprob(at)).collect(),
+            prompt_logprobs: (self.prompt.iter().skip(1 + scored).zip(&delta.scores))
+                .map(|at| self.prompt_logprob(at))
+                .collect(),
         }
     }
 
@@ -238,6 +268,7 @@ fn finish(finish: Finish) -> v1::Finish {
     }
     match finish.ending {
         Ending::Length => message.reason = "length".to_owned(),
+        Ending::Repetition => message.reason = "repetition".to_owned(),
         Ending::Stop(StopCause::EndOfText) => {}
         Ending::Stop(StopCause::Token(token)) => message.stop_token_id = Some(token),
         Ending::Stop(StopCause::Text(text)) => message.stop_string = text,
@@ -312,6 +343,23 @@ mod tests {
         assert!(named("prompt").starts_with("`text`"));
         assert!(named("tools").starts_with("`chat.tools_json`"));
         assert!(named("max_tokens").starts_with("`max_tokens`"));
+    }
+
+    #[test]
+    fn scores_of_a_long_prompt_come_in_several_messages() {
+        let ids: Vec<TokenId> = (0..20_000).map(|at| at % 250).collect();
+        let prompt = PreparedPrompt { ids: ids.clone().into(), text: None, chat: None };
+        let top = vec![(1, -0.5); 4];
+        let score = TokenScore { rank: 2, logprobs: TokenLogprobs { chosen: -1.0, top } };
+        let delta = Delta { scores: vec![score; ids.len() - 1], text: "a".into(), ..Delta::default() };
+        let told = MessageWriter::new(tokenizer(), &prompt, 1).deltas(vec![delta]).expect("some").expect("messages");
+        assert_eq!(told.len(), 7, "of 3,276 tokens with five entries each");
+        let scored = told.iter().flat_map(|message| &message.prompt_logprobs);
+        let scored: Vec<TokenId> = scored.filter_map(|each| Some(each.logprob.as_ref()?.token_id)).collect();
+        assert_eq!(scored, ids[1..]);
+        let texts: Vec<&str> = told.iter().map(|message| message.text.as_str()).collect();
+        assert_eq!(texts.concat(), "a");
+        assert_eq!(texts.last(), Some(&"a"), "the text comes behind the prompt");
     }
 
     #[test]

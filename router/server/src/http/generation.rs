@@ -29,7 +29,8 @@ pub(super) async fn completions(
     serving.check_model(request.model.as_deref())?;
     let stream = request.stream;
     let head = head(&serving, "cmpl", "text_completion", request.request_id.take(), id);
-    let mut generation = serving.generate(request.request.clone(), terms).await?;
+    let generation = serving.generate(request.request.clone(), terms).await;
+    let mut generation = generation.map_err(|error| request.renamed(error))?;
     if explains.0 {
         generation.explain();
     }

@@ -23,6 +23,7 @@ const LENGTH: usize = 1;
 const TOOL_CALLS: usize = 2;
 const ABORT: usize = 3;
 const ERROR: usize = 4;
+const REPETITION: usize = 5;
 
 impl RequestClock {
     pub(crate) fn new(metrics: &Arc<Metrics>, arrival: Instant, answers: u32, max_tokens: u32) -> Self {
@@ -68,6 +69,7 @@ impl RequestClock {
         self.is_over = true;
         let end = match finish.ending {
             Ending::Length => LENGTH,
+            Ending::Repetition => REPETITION,
             Ending::Stop(_) if finish.has_calls => TOOL_CALLS,
             Ending::Stop(_) => STOP,
         };
@@ -160,6 +162,7 @@ mod tests {
             (Ending::Stop(StopCause::EndOfText), false),
             (Ending::Stop(StopCause::EndOfText), true),
             (Ending::Length, true),
+            (Ending::Repetition, false),
         ] {
             let mut clock = clock(&metrics);
             clock.drawn(2);
@@ -169,6 +172,6 @@ mod tests {
         clock.failed();
         drop(clock);
         let counts: Vec<u64> = metrics.ended.iter().map(super::super::Counter::value).collect();
-        assert_eq!(counts, [1, 2, 1, 0, 1]);
+        assert_eq!(counts, [1, 2, 1, 0, 1, 1]);
     }
 }

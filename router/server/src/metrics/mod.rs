@@ -36,7 +36,7 @@ const ANSWERS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 const HTTP_DURATION: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
 /// How answers end, in the order of `Metrics::ended`.
-const ENDS: [&str; 5] = ["stop", "length", "tool_calls", "abort", "error"];
+const ENDS: [&str; 6] = ["stop", "length", "tool_calls", "abort", "error", "repetition"];
 /// Where an answer was when its client left, in the order of `Metrics::cancelled`.
 const PHASES: [&str; 3] = ["queued", "prefill", "decode"];
 

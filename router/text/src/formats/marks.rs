@@ -60,6 +60,10 @@ impl Marks {
         &self.each[usize::from(mark.0)].text
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = Mark> {
+        (0..).map(Mark).take(self.each.len())
+    }
+
     pub(super) fn plain(&self, mark: Mark) -> &str {
         &self.each[usize::from(mark.0)].plain
     }
@@ -104,6 +108,11 @@ impl Cutter {
         while !self.held.is_empty() && !marks.is_beginning(&self.held) {
             self.take(marks, out);
         }
+    }
+
+    /// What might be the beginning of a mark.
+    pub(super) fn held(&self) -> &str {
+        &self.held
     }
 
     /// The text has ended. Returns what was held back.

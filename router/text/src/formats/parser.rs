@@ -90,6 +90,9 @@ impl Parser {
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
+        if self.is_cut_behind_a_call(&table) {
+            self.cutter = Cutter::default();
+        }
         let units = self.cutter.finish(&table.marks);
         units.into_iter().for_each(|unit| self.step(unit, &table));
         match std::mem::replace(&mut self.state, State::TEXT) {
@@ -103,6 +106,20 @@ impl Parser {
         }
         self.raw.clear();
         self.sink.take()
+    }
+
+    /// Whether the answer ends within a mark that may follow a call: as when `max_tokens` cuts it. Nobody wants to see that.
+    fn is_cut_behind_a_call(&self, table: &Table) -> bool {
+        let (State::Between(Between { gap, has_called: true, .. }), Some(calls)) = (&self.state, &table.calls) else {
+            return false;
+        };
+        let held = self.cutter.held();
+        let begins = |mark: &Mark| table.marks.text(*mark).starts_with(held);
+        let follows = |mark: &Mark| calls.ends(*mark) || calls.opens(*mark);
+        let marks = table.marks.all();
+        gap.chars().all(char::is_whitespace)
+            && !held.is_empty()
+            && (calls.close.iter().any(begins) || marks.filter(follows).any(|mark| begins(&mark)))
     }
 
     fn step(&mut self, unit: Unit, table: &Table) {

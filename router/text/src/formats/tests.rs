@@ -245,7 +245,15 @@ fn a_call_that_breaks_off_after_it_began_does_not_end() {
 fn a_missing_or_wrong_end_marker_loses_nothing() {
     hermes("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
     hermes("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
-    hermes("<tool_call>{\"name\":\"f\"} </tool", " </tool", &[("f", "{}", true)]);
+    hermes("<tool_call>{\"name\":\"f\"} </tool x", " </tool x", &[("f", "{}", true)]);
+}
+
+#[test]
+fn a_mark_behind_a_call_that_is_cut_with_the_answer_is_not_shown() {
+    for cut in ["<", " </tool", "\n</tool_call", "</tool_call>\n<tool_"] {
+        hermes(&format!("<tool_call>{{\"name\":\"f\"}}{cut}"), "", &[("f", "{}", true)]);
+    }
+    hermes("a <tool_", "a <tool_", &[]);
 }
 
 /// Texts made of a format's own marks and of what stands around them.

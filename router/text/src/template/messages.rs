@@ -35,10 +35,9 @@ fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
 pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
         for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-            // Anything but an object stays as it was sent: the template may know what to do with it.
-            let parsed = arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-            if let Some(parsed) = parsed {
-                *arguments = Value::Object(parsed);
+            // What is no text stays as it was sent: the template may know what to do with it.
+            if let Some(text) = arguments.as_str() {
+                *arguments = Value::Object(arguments_of(text));
             }
         }
     }
@@ -49,6 +48,16 @@ pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
         *content = Value::String(texts.concat());
     }
     message
+}
+
+/// The arguments of a call as an object. Text that is none, as that of a call that was cut, is told under a name of its own, as
+/// Anthropic tells its clients to do.
+pub fn arguments_of(text: &str) -> Map<String, Value> {
+    match serde_json::from_str(text) {
+        Ok(arguments) => arguments,
+        Err(_) if text.trim().is_empty() => Map::new(),
+        Err(_) => Map::from_iter([("INVALID_JSON".to_owned(), text.into())]),
+    }
 }
 
 /// The texts of content that is a list of nothing but texts.

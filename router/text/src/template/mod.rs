@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::Checkpoint;
 use messages::Continuation;
+pub use messages::arguments_of;
 pub use strftime::LocalTime;
 
 /// A million tokens are some 4 MB of text; the largest context there is fits twice over.
@@ -156,7 +157,7 @@ impl ChatTemplate {
     }
 
     /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
-    /// objects instead of JSON text; content that is a list of texts as one text, if this template knows no lists.
+    /// objects ([`arguments_of`]) instead of JSON text; content that is a list of texts as one text, if this template knows no lists.
     pub fn adapt(&self, messages: Vec<Value>) -> Vec<Value> {
         messages.into_iter().map(|message| messages::adapt(message, self.inner.takes_content_parts)).collect()
     }

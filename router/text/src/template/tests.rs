@@ -105,7 +105,11 @@ fn messages_of_the_openai_api_are_brought_into_the_templates_form() {
 
     let call = |arguments: Value| json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]});
     assert_eq!(strings.adapt(vec![call(json!("{\"a\": 1}"))]), [call(json!({"a": 1}))]);
-    for other in [json!("no json"), json!("[1]"), json!({"a": 1}), json!(5)] {
+    assert_eq!(strings.adapt(vec![call(json!(" "))]), [call(json!({}))]);
+    for cut in ["{\"a\": ", "[1]", "no json"] {
+        assert_eq!(strings.adapt(vec![call(json!(cut))]), [call(json!({ "INVALID_JSON": cut }))]);
+    }
+    for other in [json!({"a": 1}), json!(5)] {
         assert_eq!(strings.adapt(vec![call(other.clone())]), [call(other)]);
     }
     for odd in [

@@ -1,6 +1,7 @@
 //! A whole message, and what streams share with it: blocks, the reason of the end, usage.
 
 use pelton_engine::Usage as AnswerUsage;
+use pelton_text::arguments_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -85,7 +86,7 @@ impl From<&Finish> for End {
                 Self { stop_sequence: Some(text.clone()), ..because("stop_sequence") }
             }
             Ending::Stop(_) if finish.has_calls => because("tool_use"),
-            Ending::Stop(_) => because("end_turn"),
+            Ending::Stop(_) | Ending::Repetition => because("end_turn"),
         }
     }
 }
@@ -116,13 +117,6 @@ impl MessageForm {
     }
 }
 
-/// Arguments that are no object, as those of a call that was cut are none, are told under a name of their own, as Anthropic
-/// tells its clients to do.
 fn tool_use(Call { id, name, arguments }: Call) -> Block {
-    let input = match serde_json::from_str::<Map<String, Value>>(&arguments) {
-        Ok(input) => input,
-        Err(_) if arguments.trim().is_empty() => Map::new(),
-        Err(_) => Map::from_iter([("INVALID_JSON".to_owned(), arguments.into())]),
-    };
-    Block::ToolUse { id, name, input }
+    Block::ToolUse { id, name, input: arguments_of(&arguments) }
 }

@@ -87,7 +87,7 @@ pub(super) fn read_tools(fields: &mut Fields<'_>, reader: &mut Reader) -> Result
         tools.push(read);
     }
     let (demand, reading) = read_choice(fields, &names)?;
-    Ok(demand.filter(|_| !tools.is_empty()).map(|demand| (tools, ToolUse { reading, demand })))
+    Ok(demand.filter(|_| !tools.is_empty()).map(|demand| (tools, ToolUse { reading, demand, only: None })))
 }
 
 fn read_tool(tool: &mut Fields<'_>, reader: &mut Reader) -> Result<(String, Value), ApiError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{
-    Map, Value, json,
+    Value, json,
     value::{RawValue, to_raw_value},
 };
 
@@ -11,6 +11,7 @@ use super::{new_id, output_text};
 use crate::{
     api::{
         fields::{Fields, quoted, shown},
+        messages::ARGUMENTS,
         shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
     },
@@ -76,7 +77,7 @@ const CALL: Shape = Shape::new(
             needed("type", Kind::Word(&["function_call"]), "What it is."),
             needed("call_id", Kind::TEXT, "By which its output names it."),
             needed("name", Kind::TEXT, "The function's name."),
-            needed("arguments", Kind::TEXT, "A text that is a JSON object, or empty."),
+            needed("arguments", Kind::TEXT, ARGUMENTS),
             optional("parsed_arguments", Kind::Anything, "What OpenAI's JavaScript client adds; not looked at."),
         ],
         COMMON,
@@ -245,12 +246,7 @@ impl Input {
     fn call(&mut self, fields: &mut Fields<'_>, id: Option<String>) -> Result<(), ApiError> {
         let call_id: String = fields.need("call_id", "a text")?;
         let name: String = fields.need("name", "a text")?;
-        let allowed = "a text that is a JSON object";
-        let arguments: String = fields.need("arguments", allowed)?;
-        if !arguments.trim().is_empty() && serde_json::from_str::<Map<String, Value>>(&arguments).is_err() {
-            let got = format!("the text {}", quoted(&arguments));
-            return Err(ApiError::invalid(fields.at("arguments"), got, allowed));
-        }
+        let arguments: String = fields.need("arguments", "a text, a JSON object")?;
         fields.raw("parsed_arguments");
         self.turns.called(&call_id, &name, &arguments);
         let id = id.unwrap_or_else(|| new_id("fc"));

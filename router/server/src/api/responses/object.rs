@@ -61,11 +61,15 @@ impl ResponseForm {
     }
 
     pub(super) fn show(&self, state: &State<'_>, output: &[Value]) -> Value {
-        let is_length = matches!(state, State::Ended(Finish { ending: Ending::Length, .. }));
+        let cut_by = match state {
+            State::Ended(Finish { ending: Ending::Length, .. }) => Some("max_output_tokens"),
+            State::Ended(Finish { ending: Ending::Repetition, .. }) => Some("repetition"),
+            _ => None,
+        };
         let status = match state {
             State::InProgress => "in_progress",
             State::Failed(_) => "failed",
-            State::Ended(_) if is_length => "incomplete",
+            State::Ended(_) if cut_by.is_some() => "incomplete",
             State::Ended(_) => "completed",
         };
         let error = match state {
@@ -79,7 +83,7 @@ impl ResponseForm {
             State::Ended(finish) => usage(finish.usage, finish.reasoning_tokens),
             _ => Value::Null,
         };
-        let cut = if is_length { json!({ "reason": "max_output_tokens" }) } else { Value::Null };
+        let cut = cut_by.map(|reason| json!({ "reason": reason }));
         let mut shown = json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
             "incomplete_details": cut, "model": self.model, "output": output,

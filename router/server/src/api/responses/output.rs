@@ -56,7 +56,8 @@ impl Output {
             self.part(part, emit);
         }
         if let Some(finish) = finish {
-            self.close(if finish.ending == Ending::Length { "incomplete" } else { "completed" }, emit);
+            let is_cut = matches!(finish.ending, Ending::Length | Ending::Repetition);
+            self.close(if is_cut { "incomplete" } else { "completed" }, emit);
         }
     }
 

@@ -131,6 +131,7 @@ fn a_response_goes_on_with_what_was_kept() {
 fn what_is_wrong_is_named_by_its_path() {
     let tool = json!({ "type": "function", "name": "f", "parameters": {} });
     let said = |content: Value| json!({ "input": [{ "role": "user", "content": content }] });
+    let some = |mode: &str, name: &str| json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": name }] });
     for (fields, expected) in [
         (json!({ "input": null }), "input"),
         (json!({ "input": [] }), "input"),
@@ -143,7 +144,7 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "input": [{ "role": "user", "content": "x", "contnt": 1 }] }), "input[0].contnt"),
         (json!({ "input": [{ "type": "function_call", "name": "f", "arguments": "{}" }] }), "input[0].call_id"),
         (
-            json!({ "input": [{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "[" }] }),
+            json!({ "input": [{ "type": "function_call", "call_id": "1", "name": "f", "arguments": {} }] }),
             "input[0].arguments",
         ),
         (json!({ "input": [call()] }), "input"),
@@ -171,7 +172,10 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
         (json!({ "tools": [tool, tool] }), "tools[1].name"),
         (json!({ "tools": [tool], "tool_choice": { "type": "function", "name": "g" } }), "tool_choice.name"),
-        (json!({ "tools": [tool], "tool_choice": { "type": "allowed_tools" } }), "tool_choice.type"),
+        (json!({ "tools": [tool], "tool_choice": { "type": "custom" } }), "tool_choice.type"),
+        (json!({ "tools": [tool], "tool_choice": { "type": "allowed_tools" } }), "tool_choice.mode"),
+        (json!({ "tools": [tool], "tool_choice": some("none", "f") }), "tool_choice.mode"),
+        (json!({ "tools": [tool], "tool_choice": some("auto", "g") }), "tool_choice.tools[0].name"),
         (json!({ "tool_choice": "required" }), "tool_choice"),
         (json!({ "metadata": { "a": 1 } }), "metadata"),
     ] {

@@ -8,7 +8,7 @@ use crate::{
     api::{
         fields::{Fields, quoted},
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
-        tools::{Tools, is_function_name},
+        tools::{Choice, MODES, Tools, check_kind, is_function_name, read_mode, read_some},
     },
     error::ApiError,
     generate::{Demand, ToolReading, ToolUse},
@@ -27,8 +27,8 @@ pub(super) const TOOLS: &[Field] = &[
     with_default("parallel_tool_calls", Kind::Flag, "true", "Whether an answer may have more than one call."),
     optional(
         "tool_choice",
-        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE)]),
-        "Whether something is to be called; a demand needs `tools`.",
+        Kind::Either(&[Kind::Word(&["auto", "none", "required"]), Kind::Object(&CHOICE), Kind::Object(&SOME)]),
+        "Whether something is to be called, and what; a demand needs `tools`.",
     ),
 ];
 
@@ -49,6 +49,15 @@ const CHOICE: Shape = Shape::new(
     &[&[
         needed("type", Kind::Word(&["function"]), "What it is."),
         needed("name", Kind::TEXT, "The name of one of `tools`."),
+    ]],
+);
+const SOME: Shape = Shape::new(
+    "ResponseAllowedTools",
+    "Only some of the functions may be called. The model is told of all, so that the prompt stays the same.",
+    &[&[
+        needed("type", Kind::Word(&["allowed_tools"]), "What it is."),
+        needed("mode", Kind::Word(MODES), "Whether one of them has to be called."),
+        needed("tools", Kind::List(&Kind::Object(&CHOICE), 1, Most::ANY), "Functions of `tools`."),
     ]],
 );
 
@@ -76,9 +85,10 @@ pub(super) fn read_tools(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
         tools.push(json!({ "type": "function", "function": function }));
     }
     let is_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let (demand, shown_choice) = read_choice(fields, &names)?;
+    let (choice, shown_choice) = read_choice(fields, &names)?;
     let reading = if is_parallel { ToolReading::Parallel } else { ToolReading::Single };
-    let tools = demand.filter(|_| !tools.is_empty()).map(|demand| (tools, ToolUse { reading, demand }));
+    let tools =
+        choice.filter(|_| !tools.is_empty()).map(|Choice { demand, only }| (tools, ToolUse { reading, demand, only }));
     Ok(Asked { tools, shown_tools, shown_choice, is_parallel })
 }
 
@@ -107,33 +117,48 @@ fn read_tool(tool: &mut Fields<'_>) -> Result<(String, Map<String, Value>), ApiE
 }
 
 /// What has to be called; `None`: the tools are not offered to the model at all.
-fn read_choice(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<(Option<Demand>, Value), ApiError> {
-    let allowed = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"name\": NAME}";
-    let Some(choice) = fields.raw("tool_choice") else { return Ok((Some(Demand::Nothing), "auto".into())) };
-    let (demand, shown) = match choice.get() {
+fn read_choice(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<(Option<Choice>, Value), ApiError> {
+    let allowed = "\"auto\", \"none\", \"required\", {\"type\": \"function\", \"name\": NAME} or \
+                   {\"type\": \"allowed_tools\", \"mode\": MODE, \"tools\": [...]}";
+    let Some(choice) = fields.raw("tool_choice") else { return Ok((Some(Demand::Nothing.into()), "auto".into())) };
+    let (choice, shown) = match choice.get() {
         "\"none\"" => return Ok((None, "none".into())),
-        "\"auto\"" => return Ok((Some(Demand::Nothing), "auto".into())),
-        "\"required\"" => (Demand::Any, "required".into()),
-        named if named.starts_with('{') => {
-            let name = read_named(fields, names)?;
-            (Demand::Named(name.clone()), json!({ "type": "function", "name": name }))
-        }
+        "\"auto\"" => return Ok((Some(Demand::Nothing.into()), "auto".into())),
+        "\"required\"" => (Demand::Any.into(), "required".into()),
+        object if object.starts_with('{') => read_choice_of(fields, names)?,
         _ => return Err(fields.wrong("tool_choice", choice, allowed)),
     };
     if names.is_empty() {
         let reason = "is only allowed together with `tools`".to_owned();
         return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });
     }
-    Ok((Some(demand), shown))
+    Ok((Some(choice), shown))
 }
 
-fn read_named(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<String, ApiError> {
+fn read_choice_of(fields: &mut Fields<'_>, names: &HashSet<String>) -> Result<(Choice, Value), ApiError> {
     let Some(mut choice) = fields.object("tool_choice")? else { unreachable!("it begins with a brace") };
-    let kind: String = choice.need("type", "\"function\"")?;
-    if kind != "function" {
-        let what = format!("a choice of type {}", quoted(&kind)).into();
-        return Err(ApiError::NotServed { param: choice.at("type"), what });
+    let kind: String = choice.need("type", "\"function\" or \"allowed_tools\"")?;
+    let shown = |name: &str| json!({ "type": "function", "name": name });
+    if kind != "allowed_tools" {
+        let name = read_named(choice, &kind, names)?;
+        let shown = shown(&name);
+        return Ok((Demand::Named(name).into(), shown));
     }
+    let demand = read_mode(&mut choice)?;
+    let mut only = Vec::new();
+    for mut named in read_some(&mut choice)? {
+        let kind: String = named.need("type", "\"function\"")?;
+        only.push(read_named(named, &kind, names)?);
+    }
+    choice.finish(&SOME)?;
+    let mode = if demand == Demand::Any { "required" } else { "auto" };
+    let tools: Vec<Value> = only.iter().map(|name| shown(name)).collect();
+    let shown = json!({ "type": "allowed_tools", "mode": mode, "tools": tools });
+    Ok((Choice { demand, only: Some(only) }, shown))
+}
+
+fn read_named(mut choice: Fields<'_>, kind: &str, names: &HashSet<String>) -> Result<String, ApiError> {
+    check_kind(&choice, kind)?;
     let name: String = choice.need("name", "the name of one of `tools`")?;
     if !names.contains(&name) {
         return Err(ApiError::invalid(choice.at("name"), quoted(&name), "the name of one of `tools`"));

@@ -151,10 +151,18 @@ fn what_is_described_is_parsed() {
         }
     }
     // Choices are read to their end where they name a tool, and a result is where its call stands before it.
-    let chosen = json!({
-        "input": "a", "tools": [{ "type": "function", "name": "f" }], "tool_choice": { "type": "function", "name": "f" }
-    });
-    ResponsesRequest::read(chosen.to_string().as_bytes()).map(drop).expect("right");
+    let named = json!({ "type": "function", "name": "f" });
+    for choice in [named.clone(), json!({ "type": "allowed_tools", "mode": "auto", "tools": [named] })] {
+        let body = json!({ "input": "a", "tools": [{ "type": "function", "name": "f" }], "tool_choice": choice });
+        ResponsesRequest::read(body.to_string().as_bytes()).map(drop).expect("right");
+    }
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    let some = json!({ "mode": "auto", "tools": [named] });
+    for choice in [named.clone(), json!({ "type": "allowed_tools", "allowed_tools": some })] {
+        let user = json!({ "role": "user", "content": "a" });
+        let body = json!({ "messages": [user], "tools": [named], "tool_choice": choice });
+        ChatRequest::read(body.to_string().as_bytes()).map(drop).expect("right");
+    }
     let chosen = json!({
         "max_tokens": 1, "messages": [{ "role": "user", "content": "a" }],
         "tools": [{ "name": "f", "input_schema": {} }], "tool_choice": { "type": "tool", "name": "f" }

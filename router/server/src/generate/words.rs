@@ -1,0 +1,85 @@
+//! Words that an answer may and may not use, as the tokens that grammars know.
+
+use pelton_engine::{Grammar, TokenId};
+use pelton_grammar::Words;
+
+use super::{
+    options::{ModelFacts, STOP_STRING_BYTES_MAX, in_vocabulary, within},
+    serving::Serving,
+};
+use crate::error::ApiError;
+
+/// Entries of `bad_words` at most. (B:SA2)
+pub(crate) const BAD_WORDS_MAX: usize = 128;
+pub(crate) const ALLOWED_TOKEN_IDS: &str = "allowed_token_ids";
+pub(crate) const BAD_WORDS: &str = "bad_words";
+
+/// What an answer may be made of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WordRules {
+    /// The only tokens; `None`: all.
+    pub allowed: Option<Vec<TokenId>>,
+    /// What is never said, neither at the beginning of a word nor within one, as far as it takes the tokens of this text.
+    pub bad: Vec<String>,
+}
+
+impl WordRules {
+    pub(super) fn check(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+        if let Some(allowed) = &self.allowed {
+            within(ALLOWED_TOKEN_IDS, allowed.len(), " ids", 1..=facts.vocab_size as usize, || {
+                "at least one token id, each once".to_owned()
+            })?;
+            allowed.iter().try_for_each(|&token| in_vocabulary(ALLOWED_TOKEN_IDS, token, facts))?;
+        }
+        within(BAD_WORDS, self.bad.len(), " texts", 0..=BAD_WORDS_MAX, || format!("at most {BAD_WORDS_MAX} texts"))?;
+        self.bad.iter().try_for_each(|word| {
+            within(BAD_WORDS, word.len(), " bytes of text", 1..=STOP_STRING_BYTES_MAX, || {
+                format!("texts of 1 to {STOP_STRING_BYTES_MAX} bytes")
+            })
+        })
+    }
+}
+
+impl Serving {
+    /// What the answers to a prompt are drawn within if some words are not for them.
+    pub(super) fn limit_words(
+        &self,
+        grammar: Option<Grammar>,
+        rules: &WordRules,
+        facts: &ModelFacts<'_>,
+    ) -> Result<Option<Grammar>, ApiError> {
+        let mut allowed = rules.allowed.clone();
+        if let (Some(allowed), true) = (&mut allowed, grammar.as_ref().is_some_and(Grammar::has_form)) {
+            allowed.extend_from_slice(facts.eos_ids); // the form alone says when it is complete
+        }
+        let mut bad = Vec::new();
+        for word in &rules.bad {
+            bad.extend(self.runs_of(word)?);
+        }
+        let words = Words::new(allowed.as_deref(), bad);
+        if words.is_empty() {
+            return Ok(grammar);
+        }
+        Ok(Some(match grammar {
+            Some(grammar) => grammar.with_words(words),
+            None => Grammar::of_words(words),
+        }))
+    }
+
+    /// The tokens of a word, and those of the same word behind a space: most vocabularies write these in one token.
+    fn runs_of(&self, word: &str) -> Result<Vec<Vec<TokenId>>, ApiError> {
+        let encode = |text: &str| {
+            self.tokenizer
+                .encode(text, false)
+                .map_err(|error| ApiError::Conflict { param: BAD_WORDS.to_owned(), reason: error.to_string() })
+        };
+        let bare = word.trim_start_matches(' ');
+        if bare.is_empty() {
+            return Ok(vec![encode(word)?]);
+        }
+        let (within, behind) = (encode(bare)?, encode(&format!(" {bare}"))?);
+        // A space in a token of its own: who may not say the word may not say it behind a space.
+        let is_said_by_it = behind.ends_with(&within);
+        Ok(std::iter::once(within).chain((!is_said_by_it).then_some(behind)).collect())
+    }
+}
