@@ -8,7 +8,7 @@ use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, escape_formatter, filters,
 };
 
-use super::{json, python};
+use super::{bounds, json, python};
 
 /// Without templates.
 pub(super) fn new() -> Environment<'static> {
@@ -22,6 +22,7 @@ pub(super) fn new() -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.to_vec()));
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    bounds::apply(&mut environment);
     environment.add_filter("tojson", tojson);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
@@ -68,7 +69,7 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 }
 
 /// `json.dumps` with the arguments that `transformers` passes on.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
+fn tojson(state: &mut State, value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     let style = json::Style {
         is_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
         indent: json::indent(kwargs.get("indent")?)?,
@@ -76,11 +77,12 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
         is_sorted: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
-    json::dumps(value, &style).map(Value::from)
+    bounds::made(state, json::dumps(value, &style)?.into())
 }
 
 /// As Python prints; minijinja writes large and small numbers without an exponent.
 fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    bounds::printed(state, value)?;
     match f64::try_from(value.clone()) {
         Ok(float) if value.is_number() && !value.is_integer() && float.is_finite() => {
             Ok(out.write_str(&json::repr(float))?)

@@ -61,6 +61,9 @@ impl Writer<'_> {
         if depth > DEPTH_MAX {
             return Err(refuse("tojson: the value is nested too deeply".into()));
         }
+        if self.text.len() > super::OUTPUT_BYTES_MAX {
+            return Err(refuse("tojson: the text is longer than any chat".into()));
+        }
         match value.kind() {
             ValueKind::None => self.text.push_str("null"),
             ValueKind::Bool => self.text.push_str(if value.is_true() { "true" } else { "false" }),

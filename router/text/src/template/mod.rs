@@ -4,8 +4,10 @@
 //! are the operator's, messages and `kwargs` are the client's: so a template that cannot be parsed is refused when it
 //! is opened, and what goes wrong while rendering is the client's unless the plainest chat goes wrong too.
 
+mod bounds;
 mod environment;
 mod json;
+mod levels;
 mod messages;
 mod python;
 mod rewrite;
@@ -134,11 +136,9 @@ impl ChatTemplate {
         let mut environment = environment::new();
         environment.set_fuel(Some(FUEL));
         for (name, source) in &sources {
-            let invalid = |error: minijinja::Error| TemplateError::Invalid {
-                file: format!("chat template `{name}`"),
-                reason: describe(&error),
-            };
-            environment.add_template_owned(name.clone(), rewrite::for_minijinja(source)).map_err(invalid)?;
+            let invalid = |reason| TemplateError::Invalid { file: format!("chat template `{name}`"), reason };
+            let source = rewrite::for_minijinja(source).map_err(invalid)?;
+            environment.add_template_owned(name.clone(), source).map_err(|error| invalid(describe(&error)))?;
         }
         let mut inner = Inner { environment, sources, special_tokens, takes_content_parts: false };
         inner.takes_content_parts = inner.shows_content_parts();

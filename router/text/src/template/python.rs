@@ -5,21 +5,28 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::bounds;
+
 /// Widths beyond this are refused: a template prints no such columns, a mistake would fill the memory.
 const WIDTH_MAX: usize = 1 << 16;
 
 /// For `Environment::set_unknown_method_callback`.
 pub(super) fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    // Python calls it on the separator, Jinja on the list.
+    let on_first = [std::slice::from_ref(value), args].concat();
+    let on_list = [args, std::slice::from_ref(value)].concat();
+    bounds::before(state, method, if method == "join" { &on_list } else { &on_first })?;
     let own = match (value.kind(), value.as_str()) {
         (ValueKind::String, Some(text)) => of_text(text, method, args)?,
         (ValueKind::Seq, _) => of_list(value, method, args)?,
         (ValueKind::Map, _) if method == "copy" => Some(value.clone()),
         _ => None,
     };
-    match own {
-        Some(result) => Ok(result),
-        None => pycompat::unknown_method_callback(state, value, method, args),
-    }
+    let result = match own {
+        Some(result) => result,
+        None => pycompat::unknown_method_callback(state, value, method, args)?,
+    };
+    bounds::made(state, result)
 }
 
 fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {

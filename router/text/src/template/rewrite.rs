@@ -3,13 +3,18 @@
 //! * `{% generation %}` ... `{% endgeneration %}` marks what the model says, for training. It is a tag of
 //!   `transformers`' own, with a scope, and prints what is in it: just what `{% with %}` does.
 //! * Line ends become `\n`, as Jinja does before anything else.
+//! * What `{% set %}` keeps goes through a function that knows how large it may be (`bounds`).
 
-/// The template for minijinja.
-pub(super) fn for_minijinja(source: &str) -> String {
+use super::bounds::{KEEP, KEEP_IN};
+use super::levels::Levels;
+
+/// The template for minijinja, or why it is none.
+pub(super) fn for_minijinja(source: &str) -> Result<String, String> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut rewritten = String::with_capacity(source.len());
     let mut rest = source.as_str();
     let mut is_raw = false;
+    let mut levels = Levels::default();
     while let Some(at) = rest.find('{') {
         let (text, from) = rest.split_at(at);
         rewritten.push_str(text);
@@ -33,6 +38,10 @@ pub(super) fn for_minijinja(source: &str) -> String {
                 rest = &from[1..];
                 continue;
             }
+            None if part.len() > 1 && !part.starts_with("{#") => {
+                levels.take(part)?;
+                rewritten.push_str(kept(part).as_deref().unwrap_or(part));
+            }
             Some("generation") => rewritten.push_str(&part.replacen("generation", "with", 1)),
             Some("endgeneration") => rewritten.push_str(&part.replacen("endgeneration", "endwith", 1)),
             _ => rewritten.push_str(part),
@@ -40,7 +49,17 @@ pub(super) fn for_minijinja(source: &str) -> String {
         rest = after;
     }
     rewritten.push_str(rest);
-    rewritten
+    Ok(rewritten)
+}
+
+/// `{% set x = VALUE %}` as `{% set x = keep((VALUE)) %}`.
+fn kept(part: &str) -> Option<String> {
+    let (open, inner, close) = taken_apart(part)?;
+    let after = inner.trim_start().strip_prefix("set").filter(|after| after.starts_with(char::is_whitespace))?;
+    // A block that is captured may have a `=` within brackets: `{% set x | replace(count=1) %}`.
+    let (target, value) = after.split_once('=').filter(|(target, _)| !target.contains('|'))?;
+    let keep = if target.contains('.') { KEEP_IN } else { KEEP };
+    (!value.trim().is_empty()).then(|| format!("{open} set{target}= {keep}(({value})) {close}"))
 }
 
 /// `{% ... %}`, and what is after it.
@@ -72,11 +91,17 @@ fn to_end<'a>(from: &'a str, end: &str) -> (&'a str, &'a str) {
 
 /// The first word of a tag that ends after it, but for white space and a sign: `{%- generation -%}`.
 fn tag_name(part: &str) -> Option<&str> {
+    let name = taken_apart(part)?.1.trim();
+    (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())).then_some(name)
+}
+
+/// A tag's beginning, what it says, and its end, white space signs included: `{%-`, ` x `, `%}`.
+fn taken_apart(part: &str) -> Option<(&str, &str, &str)> {
     let inner = part.strip_prefix("{%")?.strip_suffix("%}")?;
     let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
     let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
-    let name = inner.trim();
-    (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())).then_some(name)
+    let begin = if part.starts_with("{%-") || part.starts_with("{%+") { 3 } else { 2 };
+    Some((&part[..begin], inner, &part[begin + inner.len()..]))
 }
 
 #[cfg(test)]
@@ -85,7 +110,7 @@ mod tests {
 
     #[track_caller]
     fn check(source: &str, rewritten: &str) {
-        assert_eq!(for_minijinja(source), rewritten);
+        assert_eq!(for_minijinja(source).as_deref(), Ok(rewritten));
     }
 
     #[test]
@@ -109,11 +134,21 @@ mod tests {
             "{# {% generation %} #}",
             "{% raw %}{% generation %}{{ ' {% endraw %}{{ '{% generation %}' }}",
             "{{ \"%}\\\"{% generation %}\" }}",
-            "{% set generation = 1 %}{{ generation }}",
+            "{% set generation %}=={% endset %}{{ generation }}",
+            "{% set x | replace('a', count=1) %}{% endset %}",
+            "{% set x = %}",
+            "{% setting = 1 %}",
             "{% if generation %}{% endif %}",
         ] {
             check(source, source);
         }
+    }
+
+    #[test]
+    fn what_is_set_is_kept_within_bounds() {
+        check("{% set x = 1 %}", "{% set x = __keep(( 1 )) %}");
+        check("{%-set a, b = 1,\n2-%}", "{%- set a, b = __keep(( 1,\n2)) -%}");
+        check("{%+ set ns.x = a == '=' %}", "{%+ set ns.x = __keep_in(( a == '=' )) %}");
     }
 
     #[test]

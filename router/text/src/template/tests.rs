@@ -58,6 +58,64 @@ fn output_is_bounded() {
 }
 
 #[test]
+fn what_a_template_makes_is_bounded() {
+    for source in [
+        "{% set ns = namespace(t='a') %}{% for i in range(40) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(40) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}",
+        "{% set ns = namespace(l={}) %}{% for i in range(99999) %}{% set ns.l = {'a': ns.l} %}{% endfor %}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = [{'b': ns}] %}{{ ns.a ~ '' }}",
+        "{% for i in range(99) %}{% set x = 'a' * 8000000 %}{% endfor %}",
+        "{% set x = 'a' * 100000000 %}",
+        "{{ ([1] * 100000000) | list }}",
+        "{{ ([1] * 100000000) | sort }}",
+        "{{ (['a' * 100000] * 100000) | join }}",
+        "{{ ', '.join(['a' * 100000] * 100000) }}",
+        "{{ ['a' * 8000000, 'a' * 8000000] | string }}",
+        "{{ ['a' * 8000000, 'a' * 8000000] | tojson }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000).replace('', 'b' * 1000000) }}",
+        "{{ ('a\n' * 1000) | indent(60000) }}",
+        "{{ 'a' | indent(1000000000) }}",
+        "{{ 'a' | indent(width=1000000000) }}",
+        "{{ [1] | batch(1000000000, 1) }}",
+        "{{ [1] | slice(1000000000, 1) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '%*d' | format(1000000000, 1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{% set x %}{% for i in range(9999) %}{{ 'a' * 8000000 }}{% endfor %}{% endset %}",
+    ] {
+        assert!(matches!(template(source).render(&hello()), Err(TemplateError::Broken(_))), "{source}");
+    }
+    for (source, rendered) in [
+        ("{% set ns = namespace(t='') %}{% for i in range(3) %}{% set ns.t = ns.t ~ i %}{% endfor %}{{ ns.t }}", "012"),
+        ("{% set a, b = 1, 2 %}{% set c = 3, %}{{ a }}{{ b }}{{ c | length }}", "121"),
+        ("{% set x = no.such if false %}{{ x is defined }}{% set x %}{{ 1 }}={% endset %}{{ x }}", "False1="),
+        ("{% set x | replace('a', 'b') %}a={% endset %}{{ x }}", "b="),
+        ("{{ '20240101 %5.1f%%' | format(1) }}{{ '{0:>3}'.format('a') }}", "20240101   1.0%  a"),
+        ("{% set f = namespace(n=1) %}{% set g = [f] %}{{ g[0].n }}", "1"),
+    ] {
+        assert_eq!(template(source).render(&hello()).as_deref(), Ok(rendered), "{source}");
+    }
+}
+
+#[test]
+fn a_template_too_deep_for_the_stack_is_refused_when_opened() {
+    let chains = ["not ", "-", "1 + ", "1 ** ", "1 or ", "a.", "1 if 1 else ", "1 | string ~ ", "1 is ", "[[1], "];
+    let deep = chains.map(|link| format!("{{{{ {}1 }}}}", link.repeat(100_000)));
+    let elifs = format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(100_000));
+    for source in deep.into_iter().chain([elifs]) {
+        let opened = ChatTemplate::from_sources(BTreeMap::from([("default".to_owned(), source.clone())]), Map::new());
+        assert!(matches!(opened, Err(TemplateError::Invalid { .. })), "{}", &source[..40]);
+    }
+    let long = format!("{{{{ [{}1] | length }}}}", "1, ".repeat(100_000));
+    assert_eq!(template(&long).render(&hello()).as_deref(), Ok("100001"));
+    template(&format!("{{{{ {}1 }}}}", "-".repeat(1900)));
+}
+
+#[test]
 fn malformed_chats_are_the_clients_fault() {
     let shows = template("{% for m in messages %}{{ m.role.upper() ~ m.content.strip() }}{% endfor %}");
     let input = |param, reason: &str| Err(TemplateError::Input { param, reason: reason.into() });
