@@ -45,9 +45,9 @@ impl StopMatcher {
             self.state = self.automaton.next(self.state, byte);
             if let Some(stop) = self.automaton.nodes[self.state as usize].stop {
                 let end = before + at + 1;
-                let start = end - stop.bytes;
                 self.hit = Some(stop.index);
-                return self.show_until(if self.shown_with_text { end } else { start });
+                // One that is included may have begun in text that was shown and dropped: only what was held back is there.
+                return self.show_until(if self.shown_with_text { end } else { end - stop.bytes });
             }
         }
         // With `include` nothing is ever taken back, so nothing is held back.
