@@ -46,7 +46,7 @@ def python_sources(most: int) -> str:
     return "\n".join(texts)
 
 
-def _trained() -> Any:
+def _trained(code_bytes: int) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -59,14 +59,12 @@ def _trained() -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([prose(), python_sources(CODE_BYTES)], trainer)
+    tokenizer.train_from_iterator([prose(), python_sources(code_bytes)], trainer)
     return tokenizer
 
 
-def make(folder: Path) -> None:
-    """Config, weights, tokenizer and template, if they are not there yet."""
-    if (folder / "tokenizer_config.json").exists():
-        return
+def make(folder: Path, code_bytes: int = CODE_BYTES) -> None:
+    """Config, weights, tokenizer and template."""
     import torch
     import transformers
 
@@ -78,7 +76,7 @@ def make(folder: Path) -> None:
     torch.manual_seed(0)
     transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
     fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=_trained(), unk_token="<unk>", eos_token="<|endoftext|>", pad_token="<|endoftext|>",
+        tokenizer_object=_trained(code_bytes), unk_token="<unk>", eos_token="<|endoftext|>", pad_token="<|endoftext|>",
         model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
     )  # fmt: skip
     fast.chat_template = CHAT_TEMPLATE

@@ -46,6 +46,7 @@ SHAPES: Final = {"1024/256": (1024, 256), "32/256": (32, 256)}
 PACES_MS: Final = (10.0, 0.0)
 W1_PROMPT: Final = 1024
 REQUESTS: Final = 2  # of each stream
+TINY_CODE_BYTES: Final = 100_000
 
 
 class Prompts:
@@ -233,7 +234,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pelton-frontend-") as text:
         folder = Path(text)
         model = folder / "model"
-        checkpoint.make(model)
+        checkpoint.make(model, *([TINY_CODE_BYTES] if options.tiny else []))
         if options.only != "tokeniser":
             report |= measure(options, model, folder)
         if options.only != "servers":

@@ -46,3 +46,15 @@ def test_the_wire_is_compared_with_its_peers(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     for mode in ("back to back", "asleep"):
         assert set(report[mode]["p50_us"]) == {"frame", "grpcio unary", "pyzmq"}
+
+
+def test_the_front_end_is_measured_beside_an_engine_that_computes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "frontend.json"
+    command = [sys.executable, "bench/frontend/frontend.py", str(tmp_path), "--tiny", "--json", str(out)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    report = json.loads(out.read_text())
+    assert report["left_out"] == ["vllm", "vllm-rs"]
+    assert [line["trouble"] for line in report["w2"]] == [[]] * 4
+    assert report["w1_ms"]["pelton"]["p50_ms"] > 0
+    assert set(report["w6"]) == {"prose", "code", "json", "languages"}
