@@ -74,8 +74,10 @@ def make(folder: Path, code_bytes: int = CODE_BYTES) -> None:
         bos_token_id=None, eos_token_id=SPECIALS.index("<|endoftext|>"), pad_token_id=SPECIALS.index("<|endoftext|>"),
     )  # fmt: skip
     torch.manual_seed(0)
-    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
-    fast = transformers.PreTrainedTokenizerFast(
+    model: Any = transformers.LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
+    of_tokenizer: Any = transformers.PreTrainedTokenizerFast
+    fast = of_tokenizer(
         tokenizer_object=_trained(code_bytes), unk_token="<unk>", eos_token="<|endoftext|>", pad_token="<|endoftext|>",
         model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
     )  # fmt: skip

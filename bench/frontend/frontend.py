@@ -205,9 +205,10 @@ def measure(options: argparse.Namespace, model: Path, folder: Path) -> dict[str,
             servers.append((ending.enter_context(running(name, options.peers, model, own, free_port())), board))
             print(f"{name} is ready", flush=True)
         run = Run(options, Prompts(tokenizer), servers)
-        run.round(-1)  # warms everything; not kept
-        run.cells.clear()
-        run.firsts.clear()
+        if not options.tiny:
+            run.round(-1)  # warms everything; not kept
+            run.cells.clear()
+            run.firsts.clear()
         for number in range(options.rounds):
             run.round(number)
         return {**summary(run), "left_out": sorted(set(options.servers) - set(names)), "cells": run.cells, "w1_rounds": run.firsts}  # fmt: skip
@@ -238,7 +239,7 @@ def main() -> None:
         if options.only != "tokeniser":
             report |= measure(options, model, folder)
         if options.only != "servers":
-            report["w6"] = tokenise.compare(model, folder, options.rounds)
+            report["w6"] = tokenise.compare(model, folder, options.rounds, 4 if options.tiny else None)
     shown = {key: report[key] for key in ("w1_ms", "w2", "w6") if key in report}
     print(json.dumps(shown, indent=1))
     if options.json:

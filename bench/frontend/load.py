@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 EVENT: Final = b"data: "
@@ -107,10 +108,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     ends = [loop.create_future() for _ in streams]
     began, cpu = time.monotonic(), time.process_time()
     for requests, end in zip(streams, ends, strict=True):
-        # `Stream` is called at once, in this turn of the loop.
-        await loop.create_connection(
-            lambda r=requests, e=end: Stream(r, job["output"], seen, e), "127.0.0.1", job["port"]
-        )  # type: ignore[misc]
+        await loop.create_connection(partial(Stream, requests, job["output"], seen, end), "127.0.0.1", job["port"])
     await asyncio.gather(*ends)
     wall = time.monotonic() - began
     first = sorted(seen.first_s)

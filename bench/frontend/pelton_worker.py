@@ -67,5 +67,5 @@ class MadeUpSteps:
 
 
 if __name__ == "__main__":
-    session.steps_for = MadeUpSteps  # type: ignore[assignment]
+    session.steps_for = MadeUpSteps  # type: ignore[assignment, attr-defined]
     os._exit(worker.main())

@@ -56,12 +56,12 @@ def _documents(files: Iterable[str]) -> list[str]:
     return [*documents, current] if current else documents
 
 
-def compare(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
+def compare(model: Path, folder: Path, rounds: int, documents_max: int | None = None) -> dict[str, Any]:
     """Medians over the rounds, of each kind of text."""
     build = ["cargo", "build", "--release", "--locked", "-q", "-p", "pelton-text", "--example", "bench_tokenise"]
     subprocess.run(build, check=True, cwd=ROOT)
     one_thread = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    kinds = texts()
+    kinds = {kind: documents[:documents_max] for kind, documents in texts().items()}
     rates: dict[str, dict[str, list[float]]] = {kind: {OURS: [], FAST: [], USUAL: []} for kind in kinds}
     for kind, documents in kinds.items():
         (folder / f"{kind}.json").write_text(json.dumps(documents, ensure_ascii=False))
