@@ -6,14 +6,14 @@
 //! back. Nobody else waits for it.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use futures::Stream;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{ApiLimits, Delta, Generation};
 use crate::{error::ApiError, metrics::Metrics};
@@ -122,6 +122,11 @@ async fn pump<W: Writer>(
     sender: mpsc::Sender<Piece<W::Item>>,
     patience: Patience,
 ) -> Pumped {
+    // One alarm and one ear for the whole answer: to set them anew for each token would cost two locks each. An alarm that
+    // fires looks how long it has been quiet.
+    let mut last = Instant::now();
+    let mut alarm = pin!(tokio::time::sleep(patience.keep_alive));
+    let mut left = pin!(sender.closed());
     loop {
         let piece = tokio::select! {
             deltas = source.next() => match deltas {
@@ -131,17 +136,27 @@ async fn pump<W: Writer>(
                     if source.is_over() { Some(Piece::Last(writer.end(piece))) } else { piece.map(Piece::More) }
                 }
             },
-            () = sender.closed() => return Pumped::ReaderGone,
-            () = tokio::time::sleep(patience.keep_alive) => writer.keep_alive().map(Piece::More),
+            () = &mut left => return Pumped::ReaderGone,
+            () = &mut alarm => {
+                let due = last + patience.keep_alive;
+                if Instant::now() < due {
+                    alarm.as_mut().reset(due);
+                    continue;
+                }
+                alarm.as_mut().reset(due + patience.keep_alive);
+                writer.keep_alive().map(Piece::More)
+            }
         };
-        let Some(piece) = piece else { continue };
-        let is_last = matches!(piece, Piece::Last(_));
-        match tokio::time::timeout(patience.stall, sender.send(piece)).await {
-            Ok(Ok(())) if is_last => return Pumped::Completed,
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Pumped::ReaderGone,
-            Err(_) => return Pumped::Stalled,
+        if let Some(piece) = piece {
+            let is_last = matches!(piece, Piece::Last(_));
+            match tokio::time::timeout(patience.stall, sender.send(piece)).await {
+                Ok(Ok(())) if is_last => return Pumped::Completed,
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Pumped::ReaderGone,
+                Err(_) => return Pumped::Stalled,
+            }
         }
+        last = Instant::now();
     }
 }
 
