@@ -137,6 +137,52 @@ def test_paged_attention(
         assert torch.equal(batch.attend(), out)
 
 
+# Of each row the one that it begins like, how many tokens of that it keeps, what it knows behind them, and its tokens of this step.
+ALIKE = {
+    "one": [(0, 0, 300, 1)],
+    "two, of whole pieces": [(0, 0, 540, 1), (0, 512, 1, 1)],
+    "three, nothing": [(0, 0, 40, 1), (0, 0, 300, 1), (0, 0, 7, 2)],
+    "17, part of a piece": [(0, 0, 330, 1), *((0, 320, row, 1 + row % 3) for row in range(1, 17))],
+    "32 in four groups": [(row // 8 * 8, 288 if row % 8 else 0, 300 if row % 8 == 0 else row, 1) for row in range(32)],
+    "a tree": [(0, 0, 700, 1), (0, 640, 9, 1), (1, 640, 200, 4), (0, 256, 300, 1), (3, 544, 5, 2), (2, 832, 3, 1)],
+    "and a prompt": [(0, 0, 600, 1), (0, 512, 0, 90), (0, 512, 3, 1), (0, 512, 40, 5)],
+}
+
+
+@pytest.mark.parametrize("sight", [{}, {"window": 100}, {"soft_cap": 2.0, "sinks": True}], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(2, 2, 32), (8, 1, 64), (4, 2, 20)])
+@pytest.mark.parametrize("rows", ALIKE.values(), ids=ALIKE)
+def test_rows_that_share_blocks_are_as_alone(
+    rows: list[tuple[int, int, int, int]],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    sight: dict[str, Any],
+    dtype: torch.dtype,
+) -> None:
+    batch = Paged.fresh([(kept + own, count) for _, kept, own, count in rows], heads, kv_heads, dim, 32, dtype)
+    batch.sight = {**sight, "sinks": torch.randn(heads)} if "sinks" in sight else sight
+    for row, (like, kept, _, _) in enumerate(rows):
+        batch.block_table[row, : kept // 32] = batch.block_table[like, : kept // 32]
+    if "window" in sight:
+        batch.forget(sight["window"])
+    for threads in (1, 2, 3):
+        ops.set_threads(threads)
+        out = batch.attend()
+        for row, (_, _, _, count) in enumerate(rows):
+            begin = int(batch.row_offsets[row])
+            assert torch.equal(batch.row(row, 0, count).attend(), out[begin : begin + count])
+
+
+def test_the_same_blocks_elsewhere_are_not_the_same_keys(dtype: torch.dtype) -> None:
+    batch = Paged.fresh([(330, 1), (330, 1), (330, 1)], 2, 1, 32, 32, dtype)
+    batch.block_table[1, 1:11] = batch.block_table[0, :10]
+    batch.block_table[2, :10] = batch.block_table[0, :10].flip(0)
+    out = batch.attend()
+    for row in range(3):
+        assert torch.equal(batch.row(row, 0, 1).attend(), out[row : row + 1])
+
+
 # Rows, heads, heads of keys, their width, tokens of a block; and the window.
 WHOLE = [
     ([1], 1, 1, 1, 1, None),

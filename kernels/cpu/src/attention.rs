@@ -8,12 +8,15 @@
 //! 1. Keys are taken in *pieces* of 256 at absolute positions. A piece has its own maximum, sum and weighted values; pieces
 //!    are merged in order. So a query's bits do not depend on where its chunk began, or on which blocks came from a cache.
 //!    What a window hides at a piece's start counts as a score of -∞, and pieces that it hides whole are left out.
-//! 2. A task is a few neighbouring tokens of one request and one KV head: all its queries (tokens × query heads of the group)
-//!    meet each key that is loaded. Queries do not touch each other's sums, so how many share a task changes no bit.
-//! 3. Threads get runs of tasks of nearly equal cost (queries × keys).
+//! 2. A task is one KV head and a few neighbouring tokens of one request, or of several that have blocks in common: all its
+//!    queries (tokens × query heads of the group) meet each key that is loaded. Queries do not touch each other's sums, so
+//!    how many share a task changes no bit.
+//! 3. Threads get neighbouring tasks of nearly equal cost (queries × keys).
 
+mod few;
 mod many;
 mod piece;
+mod share;
 
 use crate::Cpu;
 use crate::cache::CacheShape;
@@ -21,6 +24,7 @@ use crate::element::Element;
 use crate::error::{Refusal, check_indices, check_offsets};
 use crate::split::Shared;
 use piece::Walk;
+use share::{Plan, Rows};
 
 /// The arguments of [`paged_attention`].
 pub struct Attention<'a, E> {
@@ -83,6 +87,8 @@ struct Run {
     position: usize,
     /// Behind the row's last position.
     reach: usize,
+    /// Which of its task's queries is its first.
+    query: usize,
 }
 
 impl Run {
@@ -109,16 +115,17 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
     check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;
     let group = heads / cache.heads;
-    let runs = even_runs(row_offsets, row_starts, group, cache.heads, cpu.threads());
-    for run in &runs {
+    let table = Rows { table: block_table, max_blocks, block_size: cache.block_size, sight, group };
+    let plan = even_plan(row_offsets, row_starts, &table, cache.heads, cpu.threads());
+    for run in &plan.runs {
         let (first, beyond) =
             (sight.first(run.position) / cache.block_size, run.end(&sight).div_ceil(cache.block_size));
         let blocks = &block_table[run.row * max_blocks..][first..beyond];
         check_indices("block_table", blocks, cache.blocks)?;
     }
 
-    let shares = Shares::new(&runs, &sight, cache.heads);
-    let parts = cpu.parts(runs.len() * cache.heads, shares.total * group * cache.dim);
+    let shares = Shares::new(plan.bundles.iter().map(|bundle| bundle.cost), cache.heads);
+    let parts = cpu.parts(plan.bundles.len() * cache.heads, shares.total * cache.dim);
     let isa = cpu.isa;
     let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {
@@ -133,7 +140,7 @@ pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Res
             heads,
             scale,
             sight,
-            runs: &runs,
+            plan: &plan,
             tasks: shares.tasks(parts, thread),
         };
         isa.run(walk);
@@ -154,17 +161,15 @@ fn check_rows(offsets: &[i32], starts: &[i32], tokens: usize, room: usize) -> Re
     Ok(())
 }
 
-/// Runs that are as long as they may be without leaving threads idle for more than an eighth of the time.
-fn even_runs(offsets: &[i32], starts: &[i32], group: usize, kv_heads: usize, threads: usize) -> Vec<Run> {
-    let mut cut = vec![];
-    for queries in TASK_QUERIES {
-        cut = runs(offsets, starts, queries.div_ceil(group));
-        let tasks = cut.len() * kv_heads;
-        if tasks.next_multiple_of(threads) - tasks <= tasks / 8 {
-            break;
-        }
-    }
-    cut
+/// Tasks that are as large as they may be without leaving threads idle for more than an eighth of the time.
+fn even_plan(offsets: &[i32], starts: &[i32], rows: &Rows<'_>, kv_heads: usize, threads: usize) -> Plan {
+    let plan = |queries: usize| Plan::new(runs(offsets, starts, queries.div_ceil(rows.group)), rows, queries);
+    let is_even = |plan: &Plan| {
+        let tasks = plan.bundles.len() * kv_heads;
+        tasks.next_multiple_of(threads) - tasks <= tasks / 8
+    };
+    let [larger @ .., smallest] = TASK_QUERIES;
+    larger.into_iter().map(plan).find(is_even).unwrap_or_else(|| plan(smallest))
 }
 
 /// Cuts each row into runs of at most `longest` tokens.
@@ -174,29 +179,28 @@ fn runs(offsets: &[i32], starts: &[i32], longest: usize) -> Vec<Run> {
         let (from, to) = (pair[0] as usize, pair[1] as usize);
         for first in (from..to).step_by(longest) {
             let (position, reach) = (start as usize + first - from, start as usize + to - from);
-            runs.push(Run { row, tokens: first..to.min(first + longest), position, reach });
+            runs.push(Run { row, tokens: first..to.min(first + longest), position, reach, query: 0 });
         }
     }
     runs
 }
 
-/// Which tasks a thread does. Task t is KV head `t % heads` of run `t / heads`.
+/// Which tasks a thread does. Task t is KV head `t % heads` of bundle `t / heads`.
 struct Shares {
-    /// Cost of all runs before this one.
+    /// Cost of all bundles before this one.
     before: Vec<usize>,
     total: usize,
     heads: usize,
 }
 
 impl Shares {
-    fn new(runs: &[Run], sight: &Sight<'_>, heads: usize) -> Self {
+    /// `costs`: of each bundle, for one head.
+    fn new(costs: impl Iterator<Item = usize>, heads: usize) -> Self {
         let mut total = 0;
-        let before = runs
-            .iter()
-            .map(|run| {
+        let before = costs
+            .map(|cost| {
                 let before = total;
-                let keys = run.end(sight) - sight.first(run.position);
-                total += keys * run.tokens.len() * heads;
+                total += cost * heads;
                 before
             })
             .collect();
@@ -210,11 +214,11 @@ impl Shares {
     /// The first task that starts at or after this part's share of the cost.
     fn first_task(&self, parts: usize, part: usize) -> usize {
         let share = (self.total as u128 * part as u128 / parts as u128) as usize;
-        let run = self.before.partition_point(|&before| before <= share);
-        let Some(run) = run.checked_sub(1) else { return 0 };
-        let end = self.before.get(run + 1).copied().unwrap_or(self.total);
-        let each = (end - self.before[run]) / self.heads;
-        run * self.heads + (share - self.before[run]).div_ceil(each).min(self.heads)
+        let bundle = self.before.partition_point(|&before| before <= share);
+        let Some(bundle) = bundle.checked_sub(1) else { return 0 };
+        let end = self.before.get(bundle + 1).copied().unwrap_or(self.total);
+        let each = (end - self.before[bundle]) / self.heads;
+        bundle * self.heads + (share - self.before[bundle]).div_ceil(each).min(self.heads)
     }
 }
 

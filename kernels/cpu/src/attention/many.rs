@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-use super::Run;
-use super::piece::{PIECE, State, Walk, exponentials};
+use super::few::shared;
+use super::piece::{PIECE, State, Walk, Weighed};
 use crate::element::Element;
 use crate::simd::{LANES, Lanes, Simd};
 
@@ -20,16 +20,6 @@ const NEAR: usize = 2 * LANES;
 const WIDE: usize = 2;
 /// Turns of a dot product, and the first of the two lanes that each takes: 16 sums are halved to 8, 4, 2, 1.
 const FIRST_LANES: [usize; LANES / 2] = [0, 4, 2, 6, 1, 5, 3, 7];
-
-/// What a piece is to one query.
-pub(super) struct Weighed {
-    /// Which of its keys it sees.
-    seen: Range<usize>,
-    /// The greatest score of these.
-    max: f32,
-    /// Σ exp(s - max) over them.
-    weight: f32,
-}
 
 /// What a task's queries share. A register tile is `2 · Q` queries × `G · 16` keys in a turn.
 pub(super) struct Many<S: Simd, E: Element, const Q: usize, const G: usize> {
@@ -191,9 +181,12 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
         for (values, vector) in self.values.chunks_exact(NEAR).zip((0..vectors).step_by(WIDE)) {
             let values = &values[keys.start - from..keys.end - from];
             let mut held = [[simd.splat(0.0); WIDE]; N];
-            for (held, sums) in held.iter_mut().zip(sums.chunks_exact(vectors)) {
-                for (held, sum) in held.iter_mut().zip(&sums[vector..]) {
-                    *held = simd.load(sum);
+            // Loops of a known length, or the sums would pass through the stack. A head's last pair may be one.
+            let is_pair = vector + 1 < vectors;
+            for (query, held) in held.iter_mut().enumerate() {
+                held[0] = simd.load(&sums[query * vectors + vector]);
+                if is_pair {
+                    held[1] = simd.load(&sums[query * vectors + vector + 1]);
                 }
             }
             for (key, values) in keys.clone().zip(values) {
@@ -205,9 +198,10 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
                     }
                 }
             }
-            for (held, sums) in held.iter().zip(sums.chunks_exact_mut(vectors)) {
-                for (&held, sum) in held.iter().zip(&mut sums[vector..]) {
-                    simd.store(held, sum);
+            for (query, held) in held.iter().enumerate() {
+                simd.store(held[0], &mut sums[query * vectors + vector]);
+                if is_pair {
+                    simd.store(held[1], &mut sums[query * vectors + vector + 1]);
                 }
             }
         }
@@ -215,13 +209,13 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
 }
 
 impl<E: Element> Walk<'_, E> {
-    /// Scores of all queries and the keys of a piece. `next`: keys of the next piece.
+    /// Scores of the queries that were loaded and some keys of a piece, from its first on. `next`: the keys behind them.
     #[inline(always)]
     pub(super) fn score_many<S: Simd, const Q: usize, const G: usize>(
         &self,
         simd: S,
         many: &mut Many<S, E, Q, G>,
-        state: &mut State<E>,
+        scores: &mut [[f32; PIECE]],
         places: &[usize],
         next: &[usize],
     ) {
@@ -234,68 +228,57 @@ impl<E: Element> Walk<'_, E> {
                 self.prefetch(simd, &self.v_cache[place..place + self.cache.dim]);
             }
             many.turn_keys(self.k_cache, keys);
-            many.score(&mut state.scores, from, self.scale);
+            many.score(scores, from, self.scale);
         }
     }
 
-    /// Turns the piece's scores into weights, sums up the values, and merges the piece into what came before it.
+    /// Adds weight · value of those of these keys, from a piece's first on, that each query sees to the piece's sums.
     #[inline(always)]
-    pub(super) fn weigh_many<S: Simd, const Q: usize, const G: usize>(
+    pub(super) fn values_many<S: Simd, const Q: usize, const G: usize>(
         &self,
-        simd: S,
         many: &mut Many<S, E, Q, G>,
         state: &mut State<E>,
-        run: &Run,
+        queries: Range<usize>,
         places: &[usize],
-        first: usize,
     ) {
-        let queries = state.max.len();
         let vectors = self.cache.dim.div_ceil(LANES);
-        state.weighed.clear();
-        for (query, scores) in state.scores.iter_mut().enumerate().take(queries) {
-            let seen = self.seen(run, query, first, places.len());
-            let (max, weight) = exponentials(simd, scores, seen.clone());
-            state.weighed.push(Weighed { seen, max, weight });
-        }
+        let seen_by_all = shared(state.weighed[queries.clone()].iter().map(Weighed::seen));
         for from in (0..places.len()).step_by(NEAR) {
-            let to = places.len().min(from + NEAR);
-            many.widen_values(self.v_cache, &places[from..to]);
+            let near = from..places.len().min(from + NEAR);
+            many.widen_values(self.v_cache, &places[near.clone()]);
             let State { weighed, piece, scores, .. } = &mut *state;
-            let own = |query: usize| {
-                let seen = &weighed[query].seen;
-                seen.start.clamp(from, to)..seen.end.clamp(from, to)
-            };
-            let mut query = 0;
-            while query < queries {
-                let some = if queries - query >= 2 * Q { 2 * Q } else { 1 };
-                // What all of them see: later queries begin and end no earlier. Each sums up its keys in their order.
-                let end = own(query).end;
-                let shared = own(query + some - 1).start.min(end)..end;
-                for at in query..query + some {
-                    let before = own(at).start..shared.start;
+            let own = |query: usize| weighed[query].seen_of(&near);
+            let is_seen = seen_by_all.start <= near.start && near.end <= seen_by_all.end;
+            let mut query = queries.start;
+            while query < queries.end {
+                let some = match queries.end - query {
+                    left if left >= 2 * Q => 2 * Q,
+                    left if left >= Q => Q,
+                    _ => 1,
+                };
+                // What all of them see. Each sums up its keys in their order: those before, these, those behind.
+                let all = if is_seen { near.clone() } else { shared((query..query + some).map(own)) };
+                let apart = if is_seen { query..query } else { query..query + some };
+                for at in apart.clone() {
+                    let before = own(at).start..all.start;
                     if before.start < before.end {
                         many.add_values::<1>(&mut piece[at * vectors..], &scores[at..], before, from);
                     }
                 }
                 let (sums, weights) = (&mut piece[query * vectors..], &scores[query..]);
                 match some {
-                    1 => many.add_values::<1>(sums, weights, shared.clone(), from),
-                    8 => many.add_values::<8>(sums, weights, shared.clone(), from),
-                    _ => many.add_values::<2>(sums, weights, shared.clone(), from),
+                    1 => many.add_values::<1>(sums, weights, all.clone(), from),
+                    2 => many.add_values::<2>(sums, weights, all.clone(), from),
+                    4 => many.add_values::<4>(sums, weights, all.clone(), from),
+                    _ => many.add_values::<8>(sums, weights, all.clone(), from),
                 }
-                for at in query..query + some {
-                    let rest = own(at).start.max(shared.end)..own(at).end;
-                    if rest.start < rest.end {
-                        many.add_values::<1>(&mut piece[at * vectors..], &scores[at..], rest, from);
+                for at in apart {
+                    let behind = own(at).start.max(all.end)..own(at).end;
+                    if behind.start < behind.end {
+                        many.add_values::<1>(&mut piece[at * vectors..], &scores[at..], behind, from);
                     }
                 }
                 query += some;
-            }
-        }
-        for query in 0..queries {
-            let Weighed { ref seen, max, weight } = state.weighed[query];
-            if !seen.is_empty() {
-                self.merge(simd, state, query, max, weight);
             }
         }
     }

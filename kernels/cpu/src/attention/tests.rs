@@ -222,7 +222,7 @@ fn shares_give_every_task_to_one_thread() {
             }))
             .collect();
         let runs = runs(&offsets, &vec![7; lengths.len()], 8);
-        let shares = Shares::new(&runs, &Sight::default(), heads);
+        let shares = Shares::new(runs.iter().map(|run| run.tokens.len() * 9), heads);
         for parts in 1..6 {
             let tasks: Vec<usize> = (0..parts).flat_map(|part| shares.tasks(parts, part)).collect();
             assert_eq!(tasks, (0..runs.len() * heads).collect::<Vec<_>>(), "{lengths:?} on {parts} threads");
@@ -240,7 +240,9 @@ fn runs_are_long_unless_threads_would_wait() {
         (32, 16, 8), // 12 tasks are all there are
         (1, 16, 1),
     ] {
-        let runs = even_runs(&[0, tokens], &[2048], 2, 3, threads);
+        let table: Vec<i32> = (0..2080 / 16 * 2).collect();
+        let rows = Rows { table: &table, max_blocks: table.len(), block_size: 16, sight: Sight::default(), group: 2 };
+        let runs = even_plan(&[0, tokens], &[2048], &rows, 3, threads).runs;
         assert_eq!(runs[0].tokens.len(), longest, "{tokens} tokens on {threads} threads");
         assert_eq!(runs.iter().map(|run| run.tokens.len()).sum::<usize>(), tokens as usize);
     }
