@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
         ["bench/gpu/check.py", "--dry"],
         ["kernels/bench/cpu.py", "--tiny"],
         ["bench/cpu/program.py", "--tiny"],
+        ["bench/cpu/shared.py", "--tiny"],
         ["bench/cpu/start.py", "--repeat", "1"],
         ["bench/cpu/speculation.py", "--repeat", "1", "--tokens", "16", "--together", "2"],
     ],
