@@ -20,6 +20,17 @@ impl Words {
         Self { allowed: allowed.map(bits), bad: bad.into() }
     }
 
+    /// The same, and these tokens, whatever is listed.
+    pub fn allowing(&self, tokens: &[u32]) -> Self {
+        let with = |allowed: &Arc<[u32]>| {
+            let (mut all, more) = (allowed.to_vec(), bits(tokens));
+            all.resize(all.len().max(more.len()), 0);
+            all.iter_mut().zip(&*more).for_each(|(all, more)| *all |= more);
+            all.into()
+        };
+        Self { allowed: self.allowed.as_ref().map(with), bad: Arc::clone(&self.bad) }
+    }
+
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
         self.allowed.is_none() && self.bad.is_empty()

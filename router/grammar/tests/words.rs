@@ -53,6 +53,9 @@ fn only_listed_tokens_are_allowed() {
         assert!(!may_say(&listed, text), "{text}");
     }
     assert!(!listed.begin().mask().unwrap().allows(END), "the end is a token like others");
+    let words = Words::new(Some(&ids("abc")), vec![ids("ab")]).allowing(&[END, u32::from(b'a')]);
+    let with_end = Grammar::of_words(words);
+    assert!(with_end.begin().mask().unwrap().allows(END) && may_say(&with_end, "acb") && !may_say(&with_end, "ab"));
 }
 
 #[test]

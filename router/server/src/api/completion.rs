@@ -109,8 +109,8 @@ impl CompletionRequest {
         refuse_in_completion(&mut fields)?;
         let model = read_model(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(true);
-        let prompts = read_prompts(&mut fields, add_special)?;
         let suffix = fields.text(SUFFIX)?.filter(|suffix| !suffix.is_empty());
+        let prompts = read_prompts(&mut fields, add_special, suffix.is_some())?;
         let mut options = read_options(&mut fields)?;
         options.max_tokens = fields.count("max_tokens")?;
         options.logprobs = fields.count("logprobs")?;
@@ -144,14 +144,15 @@ impl CompletionRequest {
 const PROMPT: &str =
     "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
 
-fn read_prompts(fields: &mut Fields<'_>, add_special: bool) -> Result<Vec<Prompt>, ApiError> {
+/// `may_be_empty`: there is a suffix, before which anything can be filled in.
+fn read_prompts(fields: &mut Fields<'_>, add_special: bool, may_be_empty: bool) -> Result<Vec<Prompt>, ApiError> {
     let Some(raw) = fields.raw("prompt") else {
         return Err(ApiError::Missing { param: fields.at("prompt"), allowed: PROMPT });
     };
     let wrong = |got: String| ApiError::invalid(fields.at("prompt"), got, PROMPT);
     let prompts = parse_prompts(raw, add_special).map_err(wrong)?;
     let is_empty = |prompt: &Prompt| match prompt {
-        Prompt::Text { text, .. } => text.is_empty(),
+        Prompt::Text { text, .. } => text.is_empty() && !may_be_empty,
         Prompt::Ids(ids) => ids.is_empty(),
         Prompt::Between { .. } | Prompt::Chat { .. } => false,
     };

@@ -164,8 +164,8 @@ const CIRCLES: Shape = Shape::new(
         ),
         optional(
             "min_count",
-            Kind::Integer(2, Most::U32),
-            "How often it comes in a row; needed if `max_pattern_size` is not 0.",
+            Kind::Integer(0, Most::U32),
+            "How often it comes in a row: at least 2, and needed, if `max_pattern_size` is not 0.",
         ),
     ]],
 );

@@ -8,12 +8,11 @@ use pelton_engine::TokenId;
 use pelton_text::{TextError, Tokenizer};
 
 /// The marks of families, as their vocabularies name them: before the text, before the suffix, before the answer.
-const KNOWN: [[&str; 3]; 5] = [
+const KNOWN: [[&str; 3]; 4] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], // Qwen2.5-Coder, Granite
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],       // StarCoder
     ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],       // SantaCoder
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"], // DeepSeek
-    ["▁<PRE>", "▁<SUF>", "▁<MID>"],                         // Code Llama
 ];
 
 /// The marks of one model.

@@ -134,6 +134,8 @@ pub(crate) struct Follower {
     parser: Option<AnswerParser>,
     circles: Option<Circles>,
     has_calls: bool,
+    /// A call has begun and not ended.
+    is_within_call: bool,
     reasoning_tokens: Option<u32>,
     cached: u32,
     scores: Vec<TokenScore>,
@@ -150,6 +152,7 @@ impl Follower {
             parser: rules.form.as_ref().map(|(format, reading)| format.parser(reading.clone())),
             circles: rules.repetition.map(Circles::new),
             has_calls: false,
+            is_within_call: false,
             reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
             scores: Vec::new(),
@@ -235,7 +238,8 @@ impl Follower {
     }
 
     fn finish(&self, ending: Ending, usage: Usage, explanation: Option<Box<Explanation>>) -> Finish {
-        let (has_calls, reasoning_tokens) = (self.has_calls, self.reasoning_tokens);
+        // Nobody is to run a call whose arguments were cut.
+        let (has_calls, reasoning_tokens) = (self.has_calls && !self.is_within_call, self.reasoning_tokens);
         Finish { ending, has_calls, usage, reasoning_tokens, explanation }
     }
 
@@ -282,7 +286,7 @@ impl Follower {
                 Piece::Reasoning(text) => delta.reasoning.push_str(&text),
                 Piece::Content(text) => delta.text.push_str(&text),
                 Piece::CallStart { index, id, name } if is_wanted(index) => {
-                    self.has_calls = true;
+                    (self.has_calls, self.is_within_call) = (true, true);
                     let id = id.unwrap_or_else(|| self.rules.call_id());
                     delta.calls.push(CallPiece::Start { index, id, name });
                 }
@@ -290,6 +294,7 @@ impl Follower {
                     Some(CallPiece::Arguments { index: last, delta }) if *last == index => delta.push_str(&arguments),
                     _ => delta.calls.push(CallPiece::Arguments { index, delta: arguments }),
                 },
+                Piece::CallEnd { index } if is_wanted(index) => self.is_within_call = false,
                 Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => {}
             }
         }
@@ -503,6 +508,20 @@ mod tests {
         let delta = follow(hermes(None), &tokens(CALLS));
         assert_eq!(delta.text, CALLS);
         assert!(!delta.finish.expect("it has ended").has_calls);
+    }
+
+    #[test]
+    fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
+        let stopping = |stop: &str| TextRules { stop: vec![stop.to_owned()], ..hermes(Some(ToolReading::Parallel)) };
+        for (stop, has_calls) in [("arguments", false), ("\"a\": 1", false), ("no such", true)] {
+            let delta = follow(stopping(stop), &tokens(CALLS));
+            assert_eq!(names(&delta.calls)[0], "f");
+            assert_eq!(
+                (delta.text.as_str(), delta.finish.expect("it has ended").has_calls),
+                ("ok", has_calls),
+                "{stop}"
+            );
+        }
     }
 
     #[test]

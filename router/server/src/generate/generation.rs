@@ -21,6 +21,7 @@ use super::{
     options::ModelFacts,
     rules::TextRules,
     serving::Serving,
+    words::limit_words,
 };
 use crate::{error::ApiError, metrics::RequestClock};
 
@@ -76,13 +77,15 @@ impl Serving {
         let tools = request.tools.as_ref().map(|_| Arc::new(Tools::new(&offered)));
         let tokenized = self.tokenize(std::mem::take(&mut request.prompts), request.echo);
         let prompts = self.in_time(&terms, tokenized).await?;
+        let words = self.in_time(&terms, self.words(&request.options.words)).await?;
         let n = request.options.n;
+        let mut scores_told = 0;
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
             let form = self.form(&request, prompt, tools.clone());
             let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
-            let grammar = self.limit_words(grammar, &request.options.words, &facts)?;
+            let grammar = limit_words(grammar, &words, &facts);
             let mut submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
             all_rules.push(Arc::new(self.rules(&request, form, &submission, &facts)));
             if submission.stop.max_tokens == 0 && submission.sampling.prompt_logprobs.is_some() {
@@ -90,7 +93,8 @@ impl Serving {
                 submission.stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
                 submission.grammar = None;
             }
-            check_scores(&submission, n)?;
+            scores_told += scores_of(&submission, n);
+            check_scores(scores_told)?;
             if request.options.beams.is_some() {
                 beams::check(&request.options, &submission, &facts)?;
             }
@@ -194,13 +198,17 @@ impl Serving {
     }
 }
 
-fn check_scores(submission: &Submission, n: u32) -> Result<(), ApiError> {
-    let Some(top) = submission.sampling.prompt_logprobs else { return Ok(()) };
-    let told = submission.prompt.len() as u64 * (u64::from(top) + 1) * u64::from(n);
+/// How many log-probabilities of its prompt the answers tell.
+fn scores_of(submission: &Submission, n: u32) -> u64 {
+    let top = submission.sampling.prompt_logprobs;
+    top.map_or(0, |top| submission.prompt.len() as u64 * (u64::from(top) + 1) * u64::from(n))
+}
+
+fn check_scores(told: u64) -> Result<(), ApiError> {
     if told <= PROMPT_LOGPROBS_MAX {
         return Ok(());
     }
-    let got = format!("{told} log-probabilities of a prompt, with those of its {n} answers");
+    let got = format!("{told} log-probabilities of prompts and more, with those of all answers");
     Err(ApiError::invalid("prompt_logprobs", got, format!("at most {PROMPT_LOGPROBS_MAX} in all")))
 }
 

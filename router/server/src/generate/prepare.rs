@@ -163,8 +163,8 @@ impl Serving {
 
     fn between(&self, text: &str, suffix: &str, add_special: bool) -> Result<PreparedPrompt, ApiError> {
         let Some(marks) = self.fill else {
-            let what = "filling in before a suffix: the model's vocabulary has no marks for it that are known here";
-            return Err(ApiError::NotServed { param: SUFFIX.to_owned(), what: what.into() });
+            let reason = "cannot be used: the model's vocabulary has no marks for filling in that are known here";
+            return Err(ApiError::Conflict { param: SUFFIX.to_owned(), reason: reason.to_owned() });
         };
         self.check_length("prompt", text)?;
         self.check_length(SUFFIX, suffix)?;

@@ -1,5 +1,7 @@
 //! Words that an answer may and may not use, as the tokens that grammars know.
 
+use std::sync::Arc;
+
 use pelton_engine::{Grammar, TokenId};
 use pelton_grammar::Words;
 
@@ -11,8 +13,23 @@ use crate::error::ApiError;
 
 /// Entries of `bad_words` at most. (B:SA2)
 pub(crate) const BAD_WORDS_MAX: usize = 128;
+/// Bytes of all of them at most: each is tokenised, twice.
+const BAD_WORDS_BYTES_MAX: usize = 16 << 10;
 pub(crate) const ALLOWED_TOKEN_IDS: &str = "allowed_token_ids";
 pub(crate) const BAD_WORDS: &str = "bad_words";
+
+/// What the answers to a prompt are drawn within if some words are not for them.
+pub(super) fn limit_words(grammar: Option<Grammar>, words: &Words, facts: &ModelFacts<'_>) -> Option<Grammar> {
+    if words.is_empty() {
+        return grammar;
+    }
+    Some(match grammar {
+        // The form alone says when it is complete.
+        Some(grammar) if grammar.has_form() => grammar.with_words(words.allowing(facts.eos_ids)),
+        Some(grammar) => grammar.with_words(words.clone()),
+        None => Grammar::of_words(words.clone()),
+    })
+}
 
 /// What an answer may be made of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,11 +44,15 @@ impl WordRules {
     pub(super) fn check(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
         if let Some(allowed) = &self.allowed {
             within(ALLOWED_TOKEN_IDS, allowed.len(), " ids", 1..=facts.vocab_size as usize, || {
-                "at least one token id, each once".to_owned()
+                format!("1 to {} ids", facts.vocab_size)
             })?;
             allowed.iter().try_for_each(|&token| in_vocabulary(ALLOWED_TOKEN_IDS, token, facts))?;
         }
         within(BAD_WORDS, self.bad.len(), " texts", 0..=BAD_WORDS_MAX, || format!("at most {BAD_WORDS_MAX} texts"))?;
+        let bytes = self.bad.iter().map(String::len).sum::<usize>();
+        within(BAD_WORDS, bytes, " bytes of text in all", 0..=BAD_WORDS_BYTES_MAX, || {
+            format!("at most {BAD_WORDS_BYTES_MAX} bytes in all")
+        })?;
         self.bad.iter().try_for_each(|word| {
             within(BAD_WORDS, word.len(), " bytes of text", 1..=STOP_STRING_BYTES_MAX, || {
                 format!("texts of 1 to {STOP_STRING_BYTES_MAX} bytes")
@@ -41,29 +62,20 @@ impl WordRules {
 }
 
 impl Serving {
-    /// What the answers to a prompt are drawn within if some words are not for them.
-    pub(super) fn limit_words(
-        &self,
-        grammar: Option<Grammar>,
-        rules: &WordRules,
-        facts: &ModelFacts<'_>,
-    ) -> Result<Option<Grammar>, ApiError> {
-        let mut allowed = rules.allowed.clone();
-        if let (Some(allowed), true) = (&mut allowed, grammar.as_ref().is_some_and(Grammar::has_form)) {
-            allowed.extend_from_slice(facts.eos_ids); // the form alone says when it is complete
+    /// The words as tokens, where it delays nobody else.
+    pub(super) async fn words(self: &Arc<Self>, rules: &WordRules) -> Result<Words, ApiError> {
+        if *rules == WordRules::default() {
+            return Ok(Words::default());
         }
-        let mut bad = Vec::new();
-        for word in &rules.bad {
-            bad.extend(self.runs_of(word)?);
-        }
-        let words = Words::new(allowed.as_deref(), bad);
-        if words.is_empty() {
-            return Ok(grammar);
-        }
-        Ok(Some(match grammar {
-            Some(grammar) => grammar.with_words(words),
-            None => Grammar::of_words(words),
-        }))
+        let (serving, rules) = (Arc::clone(self), rules.clone());
+        let work = move || {
+            let mut bad = Vec::new();
+            for word in &rules.bad {
+                bad.extend(serving.runs_of(word)?);
+            }
+            Ok(Words::new(rules.allowed.as_deref(), bad))
+        };
+        self.on_pool(work).await
     }
 
     /// The tokens of a word, and those of the same word behind a space: most vocabularies write these in one token.

@@ -26,7 +26,7 @@ pub(super) async fn render_completions(
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
     let asked = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    serving.check_unanswered(&asked.request, false)?;
+    serving.check_unanswered(&asked.request, false).map_err(|error| asked.renamed(error))?;
     let prompts = serving.tokenize(asked.request.prompts, false).await?;
     Ok(Json(prompts.iter().map(Rendered::new).collect()))
 }

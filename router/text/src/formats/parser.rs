@@ -38,7 +38,7 @@ enum State {
     Text { gap: String },
     Reasoning { gap: String, is_empty: bool },
     Between(Between),
-    Call { reader: Reader, is_bare: bool },
+    Call { reader: Reader, is_bare: bool, is_told: bool },
 }
 
 /// Between calls.
@@ -102,6 +102,8 @@ impl Parser {
             // White space at the end only ended the line.
             State::Between(Between { gap, has_called: true, .. }) if gap.chars().all(char::is_whitespace) => {}
             State::Between(Between { gap, .. }) => self.give_back(&gap),
+            // What comes behind its name was cut with the answer, and is no text.
+            State::Call { is_told: true, .. } => {}
             State::Call { .. } => self.give_back(""),
         }
         self.raw.clear();
@@ -153,7 +155,7 @@ impl Parser {
             Unit::Char(c) => match calls.filter(|calls| calls.bare && calls.form.may_begin(c)) {
                 Some(calls) if self.is_fresh => {
                     self.raw = std::mem::take(gap);
-                    self.state = State::Call { reader: calls.form.reader(), is_bare: true };
+                    self.state = State::Call { reader: calls.form.reader(), is_bare: true, is_told: false };
                     self.in_call(unit, table);
                 }
                 _ => self.literal(unit, table),
@@ -219,7 +221,7 @@ impl Parser {
     fn open_call(&mut self, mark: Mark, calls: &Calls, table: &Table) {
         self.raw.push_str(shown(Unit::Mark(mark), self.reading.shows_special, &table.marks, &mut [0; 4]));
         self.state = match calls.each_open.contains(&mark) {
-            true => State::Call { reader: calls.form.reader(), is_bare: false },
+            true => State::Call { reader: calls.form.reader(), is_bare: false, is_told: false },
             false => State::Between(Between::default()),
         };
     }
@@ -289,7 +291,7 @@ impl Parser {
         let gap = std::mem::take(&mut between.gap);
         if calls.each_open.is_empty() && may_begin {
             self.raw.push_str(&gap);
-            self.state = State::Call { reader: calls.form.reader(), is_bare };
+            self.state = State::Call { reader: calls.form.reader(), is_bare, is_told: false };
             return self.in_call(unit, table);
         }
         self.give_back(&gap);
@@ -318,7 +320,7 @@ impl Parser {
 
     /// Gives the reader a unit. If it refuses it, `other` is what comes next in its place.
     fn read(&mut self, unit: Unit, other: Unit, table: &Table) {
-        let (State::Call { reader, is_bare }, Some(calls)) = (&mut self.state, &table.calls) else { return };
+        let (State::Call { reader, is_bare, .. }, Some(calls)) = (&mut self.state, &table.calls) else { return };
         let Some(tools) = &self.reading.tools else { return };
         let (is_bare, before) = (*is_bare, self.sink.events());
         let mut context = Context { marks: &table.marks, tools, is_bare, sink: &mut self.sink };
@@ -327,6 +329,9 @@ impl Parser {
         if self.sink.events() > before {
             self.raw.clear();
             (self.is_fresh, self.trims) = (false, false);
+            if let State::Call { is_told, .. } = &mut self.state {
+                *is_told = true;
+            }
         } else if step == Step::Going {
             // Within a call a special token is a text like any other.
             match unit {

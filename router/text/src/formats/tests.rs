@@ -254,6 +254,8 @@ fn a_mark_behind_a_call_that_is_cut_with_the_answer_is_not_shown() {
         hermes(&format!("<tool_call>{{\"name\":\"f\"}}{cut}"), "", &[("f", "{}", true)]);
     }
     hermes("a <tool_", "a <tool_", &[]);
+    hermes("<tool_call>{\"name\": \"f\", \"argum", "", &[("f", "", false)]);
+    hermes("<tool_call>{\"na", "<tool_call>{\"na", &[]);
 }
 
 /// Texts made of a format's own marks and of what stands around them.

@@ -4,6 +4,8 @@
 //! a method; those that make much of little are looked at before they run. What is between, such as `'a' * 1000`, is bounded by
 //! minijinja: 100 MB each. Templates are the operator's; this is against mistakes and strange chats, and no sandbox.
 
+use std::collections::BTreeMap;
+
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
@@ -33,11 +35,11 @@ struct Made(u64);
 /// Puts bounds on all that `environment` has.
 pub(super) fn apply(environment: &mut Environment<'static>) {
     environment.add_function(KEEP, |state: &mut State, value: Value| {
-        Levels { left: LOOKED_AT_MAX, takes_namespaces: true }.look(&value, 0)?;
+        look_at(state, &value, true)?;
         made(state, value)
     });
     environment.add_function(KEEP_IN, |state: &mut State, value: Value| {
-        Levels { left: LOOKED_AT_MAX, takes_namespaces: false }.look(&value, 0)?;
+        look_at(state, &value, false)?;
         made(state, value)
     });
     for (name, filter) in filters() {
@@ -58,7 +60,7 @@ fn filters() -> [(&'static str, Value); 29] {
     [
         ("batch", Value::from_function(filters::batch)),
         ("capitalize", Value::from_function(filters::capitalize)),
-        ("chain", Value::from_function(filters::chain)),
+        ("chain", Value::from_function(chain)),
         ("dictsort", Value::from_function(filters::dictsort)),
         ("format", Value::from_function(filters::format)),
         ("groupby", Value::from_function(filters::groupby)),
@@ -86,6 +88,25 @@ fn filters() -> [(&'static str, Value); 29] {
         ("trim", Value::from_function(filters::trim)),
         ("unique", Value::from_function(filters::unique)),
     ]
+}
+
+/// All values in one. minijinja's own keeps them within each other, as deep as it is called often.
+fn chain(first: Value, others: Rest<Value>) -> Result<Value, Error> {
+    let all = || std::iter::once(&first).chain(others.iter());
+    if all().all(|value| value.kind() == ValueKind::Map) {
+        let mut members = BTreeMap::new();
+        for value in all() {
+            for key in value.try_iter()? {
+                members.insert(key.clone(), value.get_item(&key)?); // the last one counts
+            }
+        }
+        return Ok(members.into());
+    }
+    let mut items = Vec::new();
+    for value in all() {
+        items.extend(value.try_iter()?);
+    }
+    Ok(items.into_iter().collect())
 }
 
 /// What a filter or a method is about to do with `args`, the first of which it is called on.
@@ -213,6 +234,13 @@ impl Levels {
         }
         Ok(())
     }
+}
+
+/// Looks at a value that is to be kept, and at what it costs to look.
+fn look_at(state: &mut State, value: &Value, takes_namespaces: bool) -> Result<(), Error> {
+    let mut levels = Levels { left: LOOKED_AT_MAX, takes_namespaces };
+    levels.look(value, 0)?;
+    charge(state, (LOOKED_AT_MAX - levels.left) * ITEM_BYTES)
 }
 
 fn check_level(level: usize) -> Result<(), Error> {

@@ -85,6 +85,8 @@ fn what_a_template_makes_is_bounded() {
         "{{ '%1000000000d' | format(1) }}",
         "{{ '%*d' | format(1000000000, 1) }}",
         "{{ '{:1000000000}'.format(1) }}",
+        "{% set a = [range(4000) | list] %}{% for i in range(9000) %}{% for j in range(20) %}{% set x = a %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(20000) %}{% set ns.l = ns.l | chain([], (1,)) %}{% endfor %}",
         "{% set x %}{% for i in range(9999) %}{{ 'a' * 8000000 }}{% endfor %}{% endset %}",
     ] {
         assert!(matches!(template(source).render(&hello()), Err(TemplateError::Broken(_))), "{source}");
@@ -95,6 +97,12 @@ fn what_a_template_makes_is_bounded() {
         ("{% set x = no.such if false %}{{ x is defined }}{% set x %}{{ 1 }}={% endset %}{{ x }}", "False1="),
         ("{% set x | replace('a', 'b') %}a={% endset %}{{ x }}", "b="),
         ("{{ '20240101 %5.1f%%' | format(1) }}{{ '{0:>3}'.format('a') }}", "20240101   1.0%  a"),
+        (
+            "{% set ns = namespace(d={}) %}{% for i in range(20000) %}{% set ns.d = ns.d | chain({}) %}{% endfor %}x",
+            "x",
+        ),
+        ("{% set d = {'a': 1, 'b': 2} | chain({'b': 3}) %}{{ d.a }}{{ d['b'] }}{{ d | length }}", "132"),
+        ("{% set l = [1] | chain([2, 3], 'ab') %}{{ l | length }}{{ l | list | last }}", "5b"),
         ("{% set f = namespace(n=1) %}{% set g = [f] %}{{ g[0].n }}", "1"),
     ] {
         assert_eq!(template(source).render(&hello()).as_deref(), Ok(rendered), "{source}");

@@ -28,7 +28,8 @@ pub(super) fn read_best_of(
     if drawn < told {
         return Err(ApiError::invalid(fields.at(BEST_OF.name), drawn, format!("at least `n`, which is {told}")));
     }
-    if drawn == told {
+    // None at all is refused like everywhere.
+    if drawn == told || told == 0 {
         return Ok(told);
     }
     let conflict = |reason: &str| Err(ApiError::Conflict { param: fields.at(BEST_OF.name), reason: reason.to_owned() });

@@ -226,6 +226,13 @@ fn usage_comes_where_it_is_asked_for() {
 }
 
 #[test]
+fn no_answers_stay_none_whatever_is_drawn() {
+    let read =
+        CompletionRequest::read(br#"{"prompt": "a", "n": 0, "best_of": 3}"#).expect("its numbers are checked later");
+    assert_eq!(read.request.options.n, 0, "which is refused");
+}
+
+#[test]
 fn of_more_answers_the_likeliest_are_told_and_all_are_paid_for() {
     let form = CompletionForm { drawn_per_prompt: 3, answers_per_prompt: 2, ..form(false) };
     let answer = |text: &str, chosen: &[f32]| {

@@ -39,7 +39,7 @@ pub(crate) struct ResponseObject {
     service_tier: String,
     metadata: BTreeMap<String, String>,
     tools: Vec<BTreeMap<String, Value>>,
-    /// A word, or the function that is to be called.
+    /// A word, the function that is to be called, or those that may be.
     tool_choice: Value,
     parallel_tool_calls: bool,
     store: bool,
@@ -60,7 +60,7 @@ struct Trouble {
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseCut")]
 struct Cut {
-    #[schemars(extend("const" = "max_output_tokens"))]
+    #[schemars(extend("enum" = ["max_output_tokens", "repetition"]))]
     reason: String,
 }
 
