@@ -66,6 +66,25 @@ def test_generate_streams_the_tokens_that_http_gives(stubs: Any, channel: grpc.C
     assert all(len(entry.top) == 2 for entry in logprobs)
 
 
+def test_words_and_circles_are_kept_as_over_http(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    fields = {"allowed_token_ids": [7, 8], "bad_words": [server.post("/detokenize", {"tokens": [8]}).json()["prompt"]]}
+    circles = {"max_pattern_size": 2, "min_count": 3}
+    sampling = messages.Sampling(
+        max_tokens=24,
+        temperature=0,
+        ignore_eos=True,
+        repetition_detection=messages.RepetitionDetection(**circles),
+        **fields,
+    )
+    request = messages.GenerateRequest(token_ids=messages.TokenIds(ids=[3, 4]), sampling=sampling)
+    told = list(services.PeltonStub(channel).Generate(request, timeout=60))
+    over_http = complete(server, [3, 4], max_tokens=24, temperature=0, repetition_detection=circles, **fields)
+    assert [token for message in told for token in message.token_ids] == over_http.tokens
+    assert set(over_http.tokens) <= {7, 8}
+    assert told[-1].finish.reason == "repetition"
+
+
 def test_tokenize_and_detokenize_are_inverse(stubs: Any, channel: grpc.Channel) -> None:
     messages, services = stubs
     stub = services.PeltonStub(channel)

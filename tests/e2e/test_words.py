@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from pelton.rpc import pelton_pb2, pelton_pb2_grpc
 from support.load import complete, prompts
 from support.server import Server, serving
 
@@ -88,22 +86,6 @@ def test_an_answer_that_goes_round_in_circles_is_ended(server: Server) -> None:
     assert len(answer(server, [3, 4], **(fields | {"repetition_detection": asked}))["token_ids"]) == 15
     off = {"max_pattern_size": 0}
     assert answer(server, [3, 4], **(fields | {"repetition_detection": off}))["finish_reason"] == "length"
-
-
-def test_all_of_it_over_grpc(server: Server) -> None:
-    sampling = pelton_pb2.Sampling(
-        max_tokens=24,
-        temperature=0,
-        allowed_token_ids=[7, 8],
-        bad_words=[text_of(server, 8)],
-        repetition_detection=pelton_pb2.RepetitionDetection(max_pattern_size=2, min_count=3),
-    )
-    ids = pelton_pb2.TokenIds(ids=[3, 4])
-    with grpc.insecure_channel(server.url.removeprefix("http://")) as channel:
-        request = pelton_pb2.GenerateRequest(token_ids=ids, sampling=sampling)
-        told = list(pelton_pb2_grpc.PeltonStub(channel).Generate(request))
-    assert [token for message in told for token in message.token_ids] == [7] * 3
-    assert told[-1].finish.reason == "repetition"
 
 
 @pytest.mark.parametrize(

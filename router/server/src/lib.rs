@@ -29,10 +29,6 @@ use std::process::ExitCode;
 
 pub use config::Wheel;
 
-/// Requests are many small texts: the system's allocator took two fifths of a tokenisation's time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The command `pelton` of the plain binary. `args` begins with the program's name.
 pub fn run(args: Vec<OsString>) -> ExitCode {
     command::run(&args, None)
