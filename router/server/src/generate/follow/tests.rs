@@ -1,0 +1,234 @@
+//! Answers, token by token: what is shown of them and how they end.
+
+use pelton_engine::{Micros, RequestId};
+use pelton_text::{Format, Reading};
+
+use super::*;
+use crate::generate::Repetition;
+use crate::generate::testing::{END, tokenizer, tokens};
+
+fn rules() -> TextRules {
+    TextRules {
+        stop: Vec::new(),
+        include_stop: false,
+        stop_ids: [b'#'.into(), END].into(),
+        eos_ids: vec![END],
+        max_tokens: 1000,
+        min_tokens: 0,
+        repetition: None,
+        skip_special: true,
+        tools: None,
+        form: None,
+        prompt: 7,
+    }
+}
+
+fn explanation() -> Box<Explanation> {
+    Box::new(Explanation::new(RequestId(1), Micros(0), None, 7))
+}
+
+/// What is shown of an answer of these tokens, and how it ends. `None` after the tokens: by its length.
+fn follow(mut rules: TextRules, answer: &[u32]) -> Delta {
+    rules.max_tokens = u32::try_from(answer.len()).expect("short");
+    let mut follower = Follower::new(&tokenizer(), Arc::new(rules.clone()));
+    let mut delta = Delta::default();
+    let mut push = |output| follower.push(output, &mut delta).expect("no failure was pushed");
+    assert_eq!(push(Output::Admitted { cached: 3 }), Followed::Going);
+    for (count, &token) in (1..).zip(answer) {
+        match push(Output::Token { token, logprobs: Some(Box::default()) }) {
+            Followed::Going => {}
+            Followed::Enough => return delta,
+            Followed::Over => panic!("the engine has not ended the answer"),
+        }
+        if rules.stop_ids.contains(&token) {
+            let usage = Usage { prompt: 7, cached: 3, completion: count };
+            assert_eq!(
+                push(Output::Finished { reason: FinishReason::StopToken(token), usage, explanation: explanation() }),
+                Followed::Over
+            );
+            return delta;
+        }
+    }
+    let completion = u32::try_from(answer.len()).expect("short");
+    let usage = Usage { prompt: 7, cached: 3, completion };
+    assert_eq!(
+        push(Output::Finished { reason: FinishReason::Length, usage, explanation: explanation() }),
+        Followed::Over
+    );
+    delta
+}
+
+#[track_caller]
+fn check(rules: TextRules, answer: &[u32], text: &str, ending: Ending, completion: u32) {
+    let delta = follow(rules, answer);
+    let finish = delta.finish.expect("it has ended");
+    assert_eq!((delta.text.as_str(), &finish.ending), (text, &ending));
+    assert_eq!(finish.usage, Usage { prompt: 7, cached: 3, completion });
+    assert_eq!(delta.tokens.len(), completion as usize);
+}
+
+fn stopping_at(stop: &[&str]) -> TextRules {
+    TextRules { stop: stop.iter().map(|text| (*text).to_owned()).collect(), ..rules() }
+}
+
+fn by_text(text: &str) -> Ending {
+    Ending::Stop(StopCause::Text(text.to_owned()))
+}
+
+#[test]
+fn scores_of_a_prompt_come_at_once_and_a_token_that_nobody_wanted_is_not_told() {
+    let rules = TextRules { max_tokens: 0, prompt: 4, ..rules() };
+    let mut follower = Follower::new(&tokenizer(), Arc::new(rules));
+    let score = |rank| TokenScore { rank, ..TokenScore::default() };
+    let mut push = |output, delta: &mut Delta| follower.push(output, delta).expect("no failure was pushed");
+    let mut delta = Delta::default();
+    push(Output::Scored(Box::new([score(1), score(2)])), &mut delta);
+    assert!(delta.is_empty());
+    push(Output::Scored(Box::new([score(3)])), &mut delta);
+    assert_eq!(delta.scores, [score(1), score(2), score(3)]);
+    assert!(!delta.is_empty());
+    push(Output::Token { token: 65, logprobs: None }, &mut delta);
+    let usage = Usage { prompt: 4, cached: 0, completion: 1 };
+    let reason = FinishReason::StopToken(END);
+    assert_eq!(push(Output::Finished { reason, usage, explanation: explanation() }, &mut delta), Followed::Over);
+    assert!(delta.text.is_empty() && delta.tokens.is_empty());
+    let finish = delta.finish.expect("it has ended");
+    assert_eq!((finish.ending, finish.usage.completion), (Ending::Length, 0));
+}
+
+#[test]
+fn a_stop_token_ends_the_answer_and_is_not_shown() {
+    let answer = [tokens("hi"), vec![END]].concat();
+    check(rules(), &answer, "hi", Ending::Stop(StopCause::EndOfText), 3);
+    check(rules(), &tokens("hi#"), "hi", Ending::Stop(StopCause::Token(b'#'.into())), 3);
+    check(rules(), &tokens("hi"), "hi", Ending::Length, 2);
+}
+
+#[test]
+fn what_ended_the_answer_is_shown_on_demand() {
+    let shown = TextRules { include_stop: true, ..rules() };
+    check(shown, &tokens("hi#"), "hi#", Ending::Stop(StopCause::Token(b'#'.into())), 3);
+    let shown = TextRules { include_stop: true, ..stopping_at(&["END"]) };
+    check(shown, &tokens("go END on"), "go END", by_text("END"), 6);
+}
+
+#[test]
+fn a_stop_text_ends_the_answer_wherever_its_tokens_are_cut() {
+    check(stopping_at(&["END"]), &tokens("go END on"), "go ", by_text("END"), 6);
+    check(stopping_at(&["€"]), &tokens("5 € more"), "5 ", by_text("€"), 5);
+    check(stopping_at(&["END"]), &tokens("go EN"), "go EN", Ending::Length, 5);
+    check(stopping_at(&["END"]), &tokens("go EN#"), "go EN", Ending::Stop(StopCause::Token(b'#'.into())), 6);
+}
+
+#[test]
+fn a_stop_text_within_the_first_tokens_does_not_count() {
+    // B:SA4
+    let late = TextRules { min_tokens: 2, ..stopping_at(&["a"]) };
+    check(late, &tokens("aabac"), "aab", by_text("a"), 4);
+}
+
+#[test]
+fn an_answer_that_goes_round_in_circles_is_ended() {
+    let twice = |min_tokens| {
+        let repetition = Repetition { min_pattern: 2, max_pattern: 3, min_count: 3 };
+        TextRules { repetition: Some(repetition), min_tokens, ..stopping_at(&["xbc"]) }
+    };
+    check(twice(0), &tokens("axbxbxbxbxb"), "axbxbxb", Ending::Repetition, 7);
+    check(twice(9), &tokens("axbxbxbxbxb"), "axbxbxbxb", Ending::Repetition, 9);
+    check(twice(0), &tokens("aaaababcababc"), "aaaababcababc", Ending::Length, 13);
+    check(twice(0), &tokens("ababab"), "ababab", Ending::Length, 6);
+    check(twice(0), &tokens("ababa#"), "ababa", Ending::Stop(StopCause::Token(b'#'.into())), 6);
+    let broken = [&tokens("é")[..1], &tokens("b")].concat().repeat(4);
+    check(twice(0), &broken, "\u{fffd}b\u{fffd}b\u{fffd}b", Ending::Repetition, 6);
+}
+
+#[test]
+fn half_a_character_is_shown_as_broken_at_the_end_alone() {
+    check(rules(), &tokens("é")[..1], "\u{fffd}", Ending::Length, 1);
+    check(rules(), &tokens("é"), "é", Ending::Length, 2);
+}
+
+#[test]
+fn a_token_knows_its_text_and_where_it_begins() {
+    let whole = tokens("aéb€");
+    for (answer, texts, offsets) in [
+        (&whole[..4], vec!["a", "", "é", "b"], vec![0, 1, 1, 2]),
+        (&whole[..5], vec!["a", "", "é", "b", "\u{fffd}"], vec![0, 1, 1, 2, 3]),
+        (&[&whole[..5], &[END]].concat(), vec!["a", "", "é", "b", "", "\u{fffd}"], vec![0, 1, 1, 2, 3, 3]),
+    ] {
+        let delta = follow(rules(), answer);
+        assert_eq!(delta.tokens.iter().map(|drawn| drawn.text.as_str()).collect::<Vec<_>>(), texts);
+        assert_eq!(delta.tokens.iter().map(|drawn| drawn.text_offset).collect::<Vec<_>>(), offsets);
+        assert_eq!(delta.text, texts.concat());
+    }
+}
+
+const CALLS: &str = "ok <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n\
+                     <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+
+fn names(calls: &[CallPiece]) -> Vec<&str> {
+    let started = calls.iter().filter_map(|piece| match piece {
+        CallPiece::Start { name, .. } => Some(name.as_str()),
+        CallPiece::Arguments { .. } => None,
+    });
+    started.collect()
+}
+
+/// Rules for an answer in the Hermes form.
+fn hermes(tools: Option<ToolReading>) -> TextRules {
+    let format = Format::named("hermes", &tokenizer()).expect("it is known");
+    let reading = Reading { tools: tools.map(|_| Arc::default()), ..Reading::default() };
+    TextRules { tools, form: Some((format, reading)), ..rules() }
+}
+
+#[test]
+fn calls_are_read_only_if_tools_were_offered() {
+    let delta = follow(hermes(Some(ToolReading::Parallel)), &tokens(CALLS));
+    assert_eq!(names(&delta.calls), ["f", "g"]);
+    assert_eq!(delta.text, "ok");
+    assert!(delta.finish.expect("it has ended").has_calls);
+    let delta = follow(hermes(Some(ToolReading::Single)), &tokens(CALLS));
+    assert_eq!(names(&delta.calls), ["f"]);
+    let delta = follow(hermes(None), &tokens(CALLS));
+    assert_eq!(delta.text, CALLS);
+    assert!(!delta.finish.expect("it has ended").has_calls);
+}
+
+#[test]
+fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
+    let stopping = |stop: &str| TextRules { stop: vec![stop.to_owned()], ..hermes(Some(ToolReading::Parallel)) };
+    for (stop, has_calls) in [("arguments", false), ("\"a\": 1", false), ("no such", true)] {
+        let delta = follow(stopping(stop), &tokens(CALLS));
+        assert_eq!(names(&delta.calls)[0], "f");
+        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").has_calls), ("ok", has_calls), "{stop}");
+    }
+}
+
+#[test]
+fn reasoning_stands_apart_and_its_tokens_are_counted() {
+    let thoughts = "<think>\nHm.\n</think>";
+    let delta = follow(hermes(None), &tokens(&format!("{thoughts}\n\nYes.")));
+    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
+    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
+    // The parser knows the opening mark when it is complete: from its last byte to the closing mark's.
+    assert_eq!(counted, thoughts.len() - "<think".len());
+    assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
+    assert_eq!(follow(rules(), &tokens("a")).finish.expect("it has ended").reasoning_tokens, None);
+}
+
+#[test]
+fn marks_that_are_special_tokens_are_found_and_not_shown() {
+    let declaration = "name = 'x'\n[reasoning]\nopen = ['<end>']\nclose = ['</end>']";
+    let format = Format::declared(declaration, &tokenizer()).expect("it is right");
+    let answer = [vec![END], tokens("Hm.</end>Yes."), vec![END]].concat();
+    let form = Some((format, Reading::default()));
+    let delta = follow(TextRules { form, stop_ids: [].into(), ..rules() }, &answer);
+    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
+}
+
+#[test]
+fn a_failure_is_passed_on() {
+    let mut follower = Follower::new(&tokenizer(), Arc::new(rules()));
+    let failure = Failure::Internal("broken".to_owned());
+    assert_eq!(follower.push(Output::Failed(failure.clone()), &mut Delta::default()), Err(failure));
+}
