@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p pelton-text --example bench_tokenise -- TOKENIZER_FOLDER DOCUMENTS.json PASSES
 //!
-//! Documents are a list of texts. A first pass is not counted: the tokenizer remembers words. What is printed is JSON: the thread's processor time
+//! Documents are a list of texts. A first pass is not counted: a tokenizer may remember words, and caches fill. What is printed is JSON: the thread's processor time
 //! of each pass, and how many tokens there were, with a sum over them that shows whether two tokenizers agree.
 
 use std::path::Path;

@@ -58,7 +58,8 @@ def _documents(files: Iterable[str]) -> list[str]:
 
 def compare(model: Path, folder: Path, rounds: int, documents_max: int | None = None) -> dict[str, Any]:
     """Medians over the rounds, of each kind of text."""
-    build = ["cargo", "build", "--release", "--locked", "-q", "-p", "pelton-text", "--example", "bench_tokenise"]
+    # With the features of the whole workspace, as the tests have built it.
+    build = ["cargo", "build", "--release", "--locked", "-q", "--workspace", "--example", "bench_tokenise"]
     subprocess.run(build, check=True, cwd=ROOT)
     one_thread = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     kinds = {kind: documents[:documents_max] for kind, documents in texts().items()}

@@ -130,6 +130,19 @@ impl Decoding {
         }
     }
 
+    /// Whether something may stand between two tokens.
+    pub(crate) fn has_separator(&self) -> bool {
+        match &self.shape {
+            Shape::Pieces { chain, .. } => !chain.separator.is_empty(),
+            Shape::Whole(_) => true,
+        }
+    }
+
+    /// Whether each character of a token's name stands for a byte.
+    pub(crate) fn is_byte_level(&self) -> bool {
+        matches!(&self.shape, Shape::Pieces { chain, .. } if chain.kind == Kind::ByteLevel)
+    }
+
     /// Whether some tokens stand for one byte each (`<0xE2>`).
     pub(crate) fn is_byte_fallback(&self) -> bool {
         matches!(&self.shape, Shape::Pieces { chain, .. } if chain.kind == Kind::ByteFallback)
@@ -247,7 +260,7 @@ impl Chain {
 
 /// The byte that a character of a byte-level vocabulary stands for: printable Latin-1 for itself, the other 68 bytes
 /// in order from U+0100.
-fn byte_of_char(c: char) -> Option<u8> {
+pub(crate) fn byte_of_char(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),
         code @ 0x100..=0x120 => u8::try_from(code - 0x100).ok(), // 0x00..=0x20

@@ -8,6 +8,7 @@
 mod checkpoint;
 mod decoding;
 mod detokenizer;
+mod fast;
 mod formats;
 mod pool;
 mod stop;
@@ -16,8 +17,10 @@ mod tokenizer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
-pub use formats::{AnswerParser, CallForm, CallShape, Format, FormatError, Ids, Piece, Reading, Tools};
+pub use formats::{
+    AnswerParser, CallForm, CallShape, Format, FormatError, Ids, ParameterMarks, Piece, Reading, Tools, Written,
+};
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
-pub use template::{ChatInput, ChatTemplate, LocalTime, TemplateError, arguments_of};
+pub use template::{ChatInput, ChatTemplate, LocalTime, OwnTemplate, Refused, TemplateError, arguments_of};
 pub use tokenizer::{TextError, Texts, TokenBounds, Tokenizer};

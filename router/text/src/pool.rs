@@ -11,10 +11,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use futures::channel::oneshot;
 
-/// Work on texts shorter than this is done by the caller's own thread: tokenisers do about 1 MB/s, so it takes 4 ms at
-/// most, and mostly less than a hand-over does on a busy machine.
-const INLINE_BYTES: usize = 4096;
-
 /// Why a job gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
@@ -74,13 +70,14 @@ impl Pool {
         }
     }
 
-    /// Runs `job` here and now if it is about a text of less than 4 KiB, else as `run` does.
+    /// Runs `job` here and now if it is about a text of fewer bytes than `inline_bytes`, else as `run` does.
     pub async fn run_sized<T: Send + 'static>(
         &self,
         bytes: usize,
+        inline_bytes: usize,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolError> {
-        if bytes < INLINE_BYTES { caught(job) } else { self.run(job).await }
+        if bytes < inline_bytes { caught(job) } else { self.run(job).await }
     }
 }
 
@@ -120,7 +117,7 @@ mod tests {
             let failed = block_on(pool.run(move || -> u32 { panic!("round {round}") }));
             assert_eq!(failed, Err(PoolError::Panicked(format!("round {round}"))));
             assert_eq!(
-                block_on(pool.run_sized(0, || -> u32 { panic!("inline") })),
+                block_on(pool.run_sized(0, 1, || -> u32 { panic!("inline") })),
                 Err(PoolError::Panicked("inline".into()))
             );
             assert_eq!(block_on(pool.run(|| 7)), Ok(7), "the only thread must have lived on");
@@ -139,8 +136,8 @@ mod tests {
         has_begun.recv().expect("the job begins");
         let waiting = [(); 2].map(|()| pool.run(|| ()));
         assert_eq!(block_on(pool.run(|| ())), Err(PoolError::Full { queue: 2 }));
-        assert_eq!(block_on(pool.run_sized(INLINE_BYTES - 1, || 5)), Ok(5), "a short text needs no thread");
-        assert_eq!(block_on(pool.run_sized(INLINE_BYTES, || 5)), Err(PoolError::Full { queue: 2 }));
+        assert_eq!(block_on(pool.run_sized(9, 10, || 5)), Ok(5), "a short text needs no thread");
+        assert_eq!(block_on(pool.run_sized(10, 10, || 5)), Err(PoolError::Full { queue: 2 }));
         go_on.send(()).expect("the job waits for this");
         assert_eq!(block_on(running), Ok(()));
         for job in waiting {

@@ -132,9 +132,11 @@ proptest! {
                 tools: tools.clone(),
                 documents: messages.first().cloned(),
                 template: None,
+                own_template: None,
                 add_generation_prompt: flags[0],
                 continue_final_message: flags[1],
                 kwargs,
+                verbosity: None,
                 now: LocalTime::default(),
             };
             // Whatever happens is a value: a text, or what is wrong with the chat.
@@ -195,9 +197,11 @@ fn render(golden: &Golden, source: &str, chat: &Chat) -> Result<String, Template
         tools: chat.tools.clone(),
         documents: chat.documents.clone(),
         template: None,
+        own_template: None,
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
         kwargs: chat.kwargs.clone(),
+        verbosity: None,
         now: LocalTime { unix_seconds: golden.unix_seconds, utc_offset_seconds: golden.utc_offset_seconds },
     })
 }

@@ -1,10 +1,11 @@
 //! What a grammar has to know of a format, so that an answer is drawn in it: its marks, and how a call is put together.
 //!
-//! Of marks that stand in a list the first one is written; parsers read any. Only calls whose arguments are JSON have a shape.
+//! Of marks that stand in a list the first one is written; parsers read any.
 
 use super::Format;
 use super::marks::Mark;
-use super::syntax::Form;
+use super::syntax::{Form, Parameters};
+use super::tools::Kinds;
 
 /// How calls are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,34 +40,119 @@ pub enum CallForm<'a> {
         name_end: Option<&'a str>,
         /// After the arguments.
         tail: Option<&'a str>,
+        /// Whether the name is followed by `:` and a number, which are part of the call's id.
+        is_numbered: bool,
+    },
+    /// The name, then each argument between marks.
+    Parameters(ParameterMarks<'a>),
+    /// `NAME(key=VALUE, ...)`, with values as JSON has them, within a list.
+    Pythonic,
+    /// `PREFIX NAME{key:VALUE,...}`, with texts between two of a mark.
+    Quoted {
+        /// Before the name.
+        prefix: &'a str,
+        /// Around a text.
+        quote: &'a str,
     },
 }
 
+/// What stands around the parts of a call, as models write it. Parts without a mark have an empty one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParameterMarks<'a> {
+    /// Before the name.
+    pub name_open: &'a str,
+    /// After it.
+    pub name_end: &'a str,
+    /// Before a key.
+    pub key_open: &'a str,
+    /// Between a key and a value that is a plain text.
+    pub key_end_text: &'a str,
+    /// Between a key and a value that is JSON.
+    pub key_end_json: &'a str,
+    /// Before a value.
+    pub value_open: &'a str,
+    /// After it.
+    pub value_end: &'a str,
+    /// After the last one.
+    pub end: &'a str,
+    /// Whether values stand on lines of their own.
+    pub lines: bool,
+}
+
+/// How a value is written where plain texts stand beside JSON, and how it is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// A text, and nothing else.
+    Text,
+    /// A number, a truth value or nothing.
+    Scalar,
+    /// It may be a text, or hold some.
+    Other,
+}
+
+impl Written {
+    /// By the schema of a parameter.
+    pub fn of(schema: &serde_json::Value) -> Self {
+        match Kinds::of(schema) {
+            Kinds::TEXT => Self::Text,
+            kinds if kinds.is_scalar() => Self::Scalar,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A call is the last message of an answer.
+const ON_A_CHANNEL: CallForm<'_> = CallForm::Named {
+    prefix: "<|channel|>commentary to=functions.",
+    name_end: Some(" <|constrain|>json<|message|>"),
+    tail: None,
+    is_numbered: false,
+};
+
 impl Format {
-    /// What opens and closes the reasoning. `None`: there is none, or it stands on a channel.
+    /// What opens and closes the reasoning. `None`: there is none.
     pub fn reasoning_marks(&self) -> Option<(&str, &str)> {
+        if self.is_on_channels() {
+            return Some(("<|channel|>analysis<|message|>", "<|end|>"));
+        }
         let reasoning = self.table.reasoning.as_ref()?;
         Some((self.first(&reasoning.open)?, self.first(&reasoning.close)?))
     }
 
-    /// Whether an answer is more than its reasoning and its content, so that content alone cannot be constrained.
+    /// What stands between the end of the reasoning and what comes then, if there is a mark for it.
+    pub fn mark_behind_reasoning(&self) -> Option<&str> {
+        self.is_on_channels().then_some("<|start|>assistant")
+    }
+
+    /// What stands before content, if there is a mark for it.
+    pub fn content_mark(&self) -> Option<&str> {
+        self.is_on_channels().then_some("<|channel|>final<|message|>")
+    }
+
+    /// Whether an answer is messages on channels.
     pub fn is_on_channels(&self) -> bool {
         self.table.channels.is_some()
     }
 
-    /// How calls are written, if their arguments are JSON.
+    /// How calls are written.
     pub fn call_shape(&self) -> Option<CallShape<'_>> {
+        if self.is_on_channels() {
+            return Some(CallShape { open: None, close: None, each_open: None, each_close: None, form: ON_A_CHANNEL });
+        }
         let calls = self.table.calls.as_ref()?;
         let form = match &calls.form {
             Form::Object(object) => {
                 CallForm::Object { name: object.name.first()?, arguments: object.arguments.first()? }
             }
-            Form::Named(named) if !named.name_is_id => CallForm::Named {
+            Form::Named(named) => CallForm::Named {
                 prefix: &named.prefix,
                 name_end: self.first(&named.name_end),
                 tail: self.first(&named.tail),
+                is_numbered: named.name_is_id,
             },
-            Form::Named(_) | Form::Parameters(_) | Form::Pythonic | Form::Quoted(_) => return None,
+            Form::Parameters(form) => CallForm::Parameters(self.parameter_marks(form)),
+            Form::Pythonic => CallForm::Pythonic,
+            Form::Quoted(form) => CallForm::Quoted { prefix: &form.prefix, quote: self.table.marks.text(form.quote) },
         };
         // An answer that is a call without any mark begins with it.
         let marked = |marks: &[Mark]| if calls.bare { None } else { self.first(marks) };
@@ -77,6 +163,24 @@ impl Format {
             each_close: marked(&calls.each_close),
             form,
         })
+    }
+
+    fn parameter_marks(&self, form: &Parameters) -> ParameterMarks<'_> {
+        let text = |mark: Option<Mark>| mark.map_or("", |mark| self.table.marks.text(mark));
+        let key_end = self.table.marks.text(form.key_end);
+        let or_key_end = |mark: Option<Mark>| mark.map_or(key_end, |mark| self.table.marks.text(mark));
+        ParameterMarks {
+            name_open: text(form.name_open),
+            // The end of the line, where it has no mark.
+            name_end: form.name_end.map_or("\n", |mark| self.table.marks.text(mark)),
+            key_open: text(Some(form.key_open)),
+            key_end_text: or_key_end(form.key_end_text),
+            key_end_json: or_key_end(form.key_end_json),
+            value_open: text(form.value_open),
+            value_end: text(Some(form.value_end)),
+            end: text(form.end),
+            lines: form.lines,
+        }
     }
 
     fn first(&self, marks: &[Mark]) -> Option<&str> {

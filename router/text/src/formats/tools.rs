@@ -47,7 +47,12 @@ impl Kinds {
     const OBJECT: Self = Self(32);
     pub(super) const ANY: Self = Self(63);
 
-    fn of(schema: &Value) -> Self {
+    /// Whether all values are numbers, truth values or nothing.
+    pub(super) fn is_scalar(self) -> bool {
+        self.0 & !(Self::NULL.0 | Self::BOOLEAN.0 | Self::NUMBER.0) == 0
+    }
+
+    pub(super) fn of(schema: &Value) -> Self {
         let named = |kind: &Value| match kind.as_str() {
             Some("null") => Self::NULL,
             Some("boolean") => Self::BOOLEAN,

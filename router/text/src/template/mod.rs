@@ -9,10 +9,12 @@ mod environment;
 mod json;
 mod levels;
 mod messages;
+mod own;
 mod python;
 mod rewrite;
 mod source;
 mod strftime;
+mod verbosity;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,12 +22,15 @@ use std::sync::Arc;
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value as Jinja};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::Checkpoint;
 use messages::Continuation;
 pub use messages::arguments_of;
+pub use own::{OwnTemplate, Refused};
 pub use strftime::LocalTime;
+use verbosity::{VERBOSITY, Watched};
 
 /// A million tokens are some 4 MB of text; the largest context there is fits twice over.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
@@ -84,7 +89,7 @@ pub enum TemplateError {
 }
 
 /// All that a template is told.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChatInput {
     /// At least one object with a role.
     pub messages: Vec<Value>,
@@ -94,12 +99,17 @@ pub struct ChatInput {
     pub documents: Option<Value>,
     /// Which template, if there are several. `None`: `tool_use` if there are tools and it exists, else `default`.
     pub template: Option<String>,
+    /// The text of a template that came with the chat. It is nobody's whom we trust: only an [`OwnTemplate`] runs it.
+    pub own_template: Option<String>,
     /// The text ends with the beginning of an answer.
     pub add_generation_prompt: bool,
     /// The text ends within the last message, which the model continues.
     pub continue_final_message: bool,
     /// Other variables of the template; they win over the names of special tokens.
     pub kwargs: Map<String, Value>,
+    /// How long answers shall be: the variable `verbosity`, unless `kwargs` has it. A template that does not look at it refuses the chat, but
+    /// for "medium".
+    pub verbosity: Option<String>,
     /// What `strftime_now` prints.
     pub now: LocalTime,
 }
@@ -180,10 +190,12 @@ impl Inner {
                 return Err(TemplateError::Input { param: "continue_final_message", reason });
             }
         };
-        let rendered = match self.run(name, self.variables(input, messages)?) {
+        let variables = Watched::new(self.variables(input, messages)?);
+        let rendered = match self.run(name, &variables) {
             Err(TemplateError::Failed(reason)) if self.is_broken(name) => Err(TemplateError::Broken(reason)),
             other => other,
         }?;
+        variables.check(input.verbosity.as_deref())?;
         match continuation {
             None => Ok(rendered),
             Some(continuation) => continuation.cut(rendered),
@@ -194,7 +206,7 @@ impl Inner {
     fn is_broken(&self, name: &str) -> bool {
         let messages = vec![serde_json::json!({"role": "user", "content": "hello"})];
         let plainest = ChatInput { add_generation_prompt: true, ..ChatInput::default() };
-        let run = || self.run(name, self.variables(&plainest, messages)?);
+        let run = || self.run(name, &Watched::new(self.variables(&plainest, messages)?));
         matches!(run(), Err(TemplateError::Failed(_)))
     }
 
@@ -211,10 +223,13 @@ impl Inner {
         self.sources.get_key_value(wanted).map(|(name, _)| name.as_str()).ok_or_else(unknown)
     }
 
-    fn variables(&self, input: &ChatInput, messages: Vec<Value>) -> Result<Jinja, TemplateError> {
+    fn variables(&self, input: &ChatInput, messages: Vec<Value>) -> Result<BTreeMap<String, Jinja>, TemplateError> {
         let mut variables: BTreeMap<String, Jinja> = BTreeMap::new();
         for (name, value) in self.special_tokens.iter().chain(&input.kwargs) {
             variables.insert(name.clone(), Jinja::from(Serde(value)));
+        }
+        if let Some(word) = input.verbosity.as_deref().filter(|_| !input.kwargs.contains_key(VERBOSITY)) {
+            variables.insert(VERBOSITY.to_owned(), word.into());
         }
         let now = input.now;
         let own = [
@@ -231,13 +246,17 @@ impl Inner {
             }
             variables.insert(name.to_owned(), value);
         }
-        Ok(Jinja::from(variables))
+        if input.kwargs.contains_key("chat_template") {
+            let reason = "`chat_template` is no variable; it has a place of its own in the request".to_owned();
+            return Err(TemplateError::Input { param: "chat_template_kwargs", reason });
+        }
+        Ok(variables)
     }
 
-    fn run(&self, name: &str, variables: Jinja) -> Result<String, TemplateError> {
+    fn run(&self, name: &str, variables: &Arc<Watched>) -> Result<String, TemplateError> {
         let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(describe(&error)))?;
         let mut output = Bounded::default();
-        let result = template.render_captured_to(variables, &mut output).map(drop);
+        let result = template.render_captured_to(Jinja::from_dyn_object(Arc::clone(variables)), &mut output).map(drop);
         if output.is_over {
             return Err(TemplateError::TooLong { limit_bytes: OUTPUT_BYTES_MAX });
         }

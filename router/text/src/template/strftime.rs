@@ -4,8 +4,10 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 /// A moment and what clocks on the wall show: seconds since 1970 in UTC, and how far ahead of UTC local time is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalTime {
     /// Since 1970-01-01 00:00:00 UTC.
     pub unix_seconds: i64,

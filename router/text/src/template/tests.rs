@@ -158,6 +158,35 @@ fn a_template_is_chosen_by_name_or_by_tools() {
 }
 
 #[test]
+fn a_wish_for_length_reaches_a_template_that_looks_at_it_and_no_other() {
+    let asks = |template: &ChatTemplate, verbosity: Option<&str>, kwargs| {
+        template
+            .render(&ChatInput { verbosity: verbosity.map(str::to_owned), kwargs, ..hello() })
+            .map_err(|error| error.to_string())
+    };
+    let none = Map::new;
+    for source in [
+        "{{ verbosity }}",
+        "{% if verbosity is defined %}{{ verbosity }}{% endif %}",
+        "{% set verbosity = verbosity | default('medium') %}{{ verbosity }}",
+        "{% macro say() %}{{ verbosity }}{% endmacro %}{{ say() }}",
+    ] {
+        let knows = template(source);
+        for word in ["low", "medium", "high"] {
+            assert_eq!(asks(&knows, Some(word), none()).as_deref(), Ok(word), "{source}");
+        }
+        let own = Map::from_iter([(VERBOSITY.to_owned(), "own".into())]);
+        assert_eq!(asks(&knows, Some("low"), own).as_deref(), Ok("own"), "{source}");
+    }
+    for source in ["{{ messages[0].content }}", "{{ messages[0].verbosity }}{# verbosity #}", "{{ 'verbosity' }}"] {
+        let ignorant = template(source);
+        assert_eq!(asks(&ignorant, Some("medium"), none()), asks(&ignorant, None, none()), "{source}");
+        let refused = asks(&ignorant, Some("low"), none()).expect_err(source);
+        assert!(refused.contains("`verbosity`: is \"low\"") && refused.contains("allowed: \"medium\""), "{refused}");
+    }
+}
+
+#[test]
 fn messages_of_the_openai_api_are_brought_into_the_templates_form() {
     let strings = template("{% for m in messages %}{{ m.content }}{% endfor %}");
     let parts = template("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}");

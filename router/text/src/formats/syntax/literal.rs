@@ -159,7 +159,8 @@ impl<'a> Cursor<'a> {
                     '0' => text.push('\0'),
                     '\n' => {}
                     'x' => text.push(code(&mut chars, 2)?),
-                    'u' => text.push(code(&mut chars, 4)?),
+                    'u' => text.push(in_utf16(&mut chars)?),
+                    '/' => text.push('/'), // JSON's
                     'U' => text.push(code(&mut chars, 8)?),
                     c @ ('\\' | '\'' | '"') => text.push(c),
                     // As Python does with what it does not know.
@@ -178,6 +179,18 @@ impl<'a> Cursor<'a> {
 fn code(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
     let digits: String = chars.take(digits).collect();
     u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32)
+}
+
+/// Four digits, or twice four for a character that UTF-16 has in two parts, as JSON writes it.
+fn in_utf16(chars: &mut std::str::Chars<'_>) -> Option<char> {
+    let unit = |chars: &mut std::str::Chars<'_>| u16::from_str_radix(&chars.take(4).collect::<String>(), 16).ok();
+    let first = unit(chars)?;
+    if let Some(alone) = char::from_u32(first.into()) {
+        return Some(alone);
+    }
+    let is_next = chars.next() == Some('\\') && chars.next() == Some('u');
+    let second = unit(chars).filter(|_| is_next)?;
+    char::decode_utf16([first, second]).next()?.ok()
 }
 
 fn number(word: &str) -> Option<Value> {
