@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use pelton_grammar::{Constraint, Script, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Script, Spelling, TokenText, Vocabulary};
 use serde_json::json;
 
 const TOKENS: u32 = 150_000;
@@ -71,7 +71,7 @@ fn main() {
         ("a regex", Constraint::Regex(r"[A-Z][a-z]+( [a-z]+){3,40}\.".to_owned())),
     ] {
         let begin = Instant::now();
-        let grammar = vocabulary.compile(&Script::of(constraint)).expect("a good constraint");
+        let grammar = vocabulary.compile(&Script::of(constraint), Spelling::Usual).expect("a good constraint");
         let compiling = begin.elapsed().as_secs_f64() * 1e3;
         let mut took = Vec::new();
         for _ in 0..ANSWERS {

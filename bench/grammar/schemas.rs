@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, Write, stdin, stdout};
 
-use pelton_grammar::{Constraint, Grammar, Script, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Grammar, Script, Spelling, TokenText, Vocabulary};
 use serde_json::{Value, json};
 
 const END: u32 = 256;
@@ -78,7 +78,7 @@ fn drawn(grammar: &Grammar, likely: &[u32], random: &mut Random) -> Option<Strin
 
 fn checked(vocabulary: &Vocabulary, case: &Value) -> Value {
     let schema = &case["schema"];
-    let grammar = match vocabulary.compile(&Script::of(Constraint::JsonSchema(schema.clone()))) {
+    let grammar = match vocabulary.compile(&Script::of(Constraint::JsonSchema(schema.clone())), Spelling::Usual) {
         Ok(grammar) => grammar,
         Err(error) => return json!({ "place": error.place, "reason": error.reason }),
     };

@@ -8,7 +8,7 @@ use std::{
 use llguidance::{Matcher, api::TopLevelGrammar};
 
 use crate::{
-    Body, Constraint, GrammarError, Script, State, Vocabulary, schema,
+    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary, schema,
     thinking::{Budget, Thinking},
     words::{Spoken, Words},
 };
@@ -74,7 +74,7 @@ pub struct Compiler {
 
 #[derive(Default)]
 struct Kept {
-    grammars: HashMap<String, Grammar>, // by the script's text
+    grammars: HashMap<String, Grammar>, // by the script's text and its spelling
     order: VecDeque<String>,            // oldest first
 }
 
@@ -90,13 +90,13 @@ impl Compiler {
     }
 
     /// Takes up to some 100 ms, and longer where the vocabulary is not made yet: not for an event loop.
-    pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
-        let key = format!("{script:?}");
+    pub fn compile(&self, script: &Script, spelling: Spelling) -> Result<Grammar, GrammarError> {
+        let key = format!("{spelling:?} {script:?}");
         if let Some(kept) = self.kept().grammars.get(&key) {
             return Ok(kept.clone());
         }
         let vocabulary = self.vocabulary.get_or_init(&self.make).as_ref().map_err(Clone::clone)?;
-        let grammar = vocabulary.compile(script)?;
+        let grammar = vocabulary.compile(script, spelling)?;
         let mut kept = self.kept();
         if kept.grammars.insert(key.clone(), grammar.clone()).is_none() {
             kept.order.push_back(key);
@@ -116,8 +116,8 @@ impl Compiler {
 
 impl Vocabulary {
     /// Compiles a script. An error names the smallest part of a schema that is at fault.
-    pub fn compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
-        let grammar = self.try_compile(script);
+    pub fn compile(&self, script: &Script, spelling: Spelling) -> Result<Grammar, GrammarError> {
+        let grammar = script.to_grammar(&self.specials).and_then(|grammar| self.compiled(grammar, spelling));
         let (Err(_), Body::Text(constraint)) = (&grammar, &script.body) else { return grammar };
         let schemas = match constraint {
             Constraint::JsonSchema(whole) => vec![(whole, "")],
@@ -126,8 +126,9 @@ impl Vocabulary {
         };
         for (whole, place) in schemas {
             let schema = schema::prepared(whole).map_err(|error| error.within(place))?;
-            let fault =
-                |schema| self.compiled(TopLevelGrammar::from_json_schema(schema)).err().map(|error| error.reason);
+            let fault = |schema| {
+                self.compiled(TopLevelGrammar::from_json_schema(schema), spelling).err().map(|error| error.reason)
+            };
             let Some(reason) = fault(schema) else { continue };
             let (below, why) = schema::place_of_fault(whole, |place| fault(schema::prepared_part(whole, place).ok()?));
             return Err(GrammarError { place: format!("{place}{below}"), reason: why.unwrap_or(reason) });
@@ -135,12 +136,8 @@ impl Vocabulary {
         grammar
     }
 
-    fn try_compile(&self, script: &Script) -> Result<Grammar, GrammarError> {
-        self.compiled(script.to_grammar(&self.specials)?)
-    }
-
-    fn compiled(&self, grammar: TopLevelGrammar) -> Result<Grammar, GrammarError> {
-        let parser = self.factory.create_parser(grammar);
+    fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, GrammarError> {
+        let parser = self.factory(spelling)?.create_parser(grammar);
         let mut matcher = Matcher::new(parser);
         if let Some(error) = matcher.get_error() {
             return Err(GrammarError::new(shortened(&error)));
@@ -185,7 +182,7 @@ mod tests {
         assert_eq!(made.load(Relaxed), 0, "nobody has asked");
         compiler.warm();
         assert_eq!(made.load(Relaxed), 1);
-        compiler.compile(&Script::of(Constraint::Regex("a".to_owned()))).expect("a regex");
+        compiler.compile(&Script::of(Constraint::Regex("a".to_owned())), Spelling::Usual).expect("a regex");
         assert_eq!(made.load(Relaxed), 1);
     }
 }

@@ -1,11 +1,12 @@
 //! Grammars: what a constraint allows next, over the vocabulary of one tokenizer.
 //!
 //! In: a [`Script`] (a JSON schema, a regex, choices, a Lark or GBNF grammar, structural tags, and what may stand around it), a
-//! [`Budget`] of thoughts and [`Words`] to use or not to use, once per request; then the request's tokens. Out: masks, a bit per token. Pure: the same tokens give the same mask, whoever asks when.
+//! [`Budget`] of thoughts and [`Words`] to use or not to use, once per request; then the request's tokens. Out: masks, a bit per token, and runs of tokens that are certain. Pure: the same tokens give the same mask, whoever asks when.
 //! Never here: requests, threads, sampling, HTTP. Whatever comes from a client is bounded, and wrong is a value.
 #![forbid(unsafe_code)]
 
 mod compiler;
+mod fields;
 mod gbnf;
 mod schema;
 mod script;
@@ -16,11 +17,12 @@ mod vocabulary;
 mod words;
 
 pub use compiler::{Compiler, Grammar};
-pub use script::{Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
+pub use fields::{Field, FieldValue, Fields};
+pub use script::{Arguments, Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
 pub use state::{Mask, State, Stuck};
 pub use tags::{Form, Tag, Times};
 pub use thinking::{Budget, Watch};
-pub use vocabulary::{TokenText, Vocabulary};
+pub use vocabulary::{Spell, Spelling, TokenText, Vocabulary};
 pub use words::Words;
 
 /// Why there is no grammar for a constraint. The client's fault.

@@ -1,15 +1,16 @@
 //! What an answer has to look like, and its form in the grammar library's own language (Lark with inline JSON schemas).
 //!
 //! ```text
-//!   answer = [reasoning] (constraint | calls)
+//!   answer = [reasoning] ([mark] constraint | calls)
 //!   reasoning = open? any text up to close       free, since thoughts have no form
 //!   calls = open? (each_open call each_close)+ close?
+//!   call = head arguments tail                   arguments: JSON, or fields (`fields.rs`)
 //! ```
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{Form, GrammarError, gbnf, schema};
+use crate::{Fields, Form, GrammarError, gbnf, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -21,6 +22,8 @@ const CHOICES_MAX: usize = 10_000;
 pub struct Script {
     /// What the model may think before; `None`: nothing.
     pub reasoning: Option<Reasoning>,
+    /// What stands before a text that has to fit something.
+    pub mark: Mark,
     /// What it says.
     pub body: Body,
 }
@@ -65,6 +68,10 @@ pub enum Part {
     Text(String),
     /// This token.
     Token(u32),
+    /// A number.
+    Number,
+    /// Line ends and spaces, or nothing. Only around calls and within them.
+    Gap,
 }
 
 /// How thinking is marked.
@@ -76,9 +83,11 @@ pub struct Reasoning {
     pub open: Mark,
     /// What closes it.
     pub close: Mark,
+    /// What stands behind that, before the answer; of no parts: line ends and spaces, as the model likes.
+    pub behind: Mark,
 }
 
-/// How calls are written, each as a JSON object.
+/// How calls are written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
     /// Before all of them.
@@ -98,18 +107,27 @@ pub struct Calls {
 /// One tool, as its calls are written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Text before the arguments: the name, if it does not stand in the JSON.
+    /// Text before the arguments: the name, if it does not stand among them.
     pub head: Mark,
-    /// Of the JSON.
-    pub schema: Value,
-    /// After it.
+    /// What it is called with.
+    pub arguments: Arguments,
+    /// After them.
     pub tail: Mark,
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arguments {
+    /// JSON that is valid by a schema.
+    Json(Value),
+    /// One by one.
+    Fields(Fields),
 }
 
 impl Script {
     /// A text without thoughts.
     pub fn of(constraint: Constraint) -> Self {
-        Self { reasoning: None, body: Body::Text(constraint) }
+        Self { reasoning: None, mark: Mark::new(), body: Body::Text(constraint) }
     }
 
     /// In the library's language. `specials`: control tokens by their names.
@@ -118,22 +136,23 @@ impl Script {
             None => ("", String::new()),
             Some(reasoning) => ("reasoning ", reasoning.rules()),
         };
+        let mark = piece(&self.mark);
         let mut grammars = Vec::new();
         match &self.body {
-            Body::Text(constraint) if self.reasoning.is_none() => {
+            Body::Text(constraint) if self.reasoning.is_none() && self.mark.is_empty() => {
                 return Ok(TopLevelGrammar { grammars: vec![constraint.to_grammar(specials)?], max_tokens: None });
             }
             Body::Text(constraint) => {
                 let mut body = constraint.to_grammar(specials)?;
                 body.name = Some("body".to_owned());
-                rules = format!("start: {reasoning}@body\n{rules}");
+                rules = format!("start: {reasoning}{mark} @body\n{rules}");
                 grammars.push(body);
             }
             Body::Calls(calls) => rules = format!("start: {reasoning}calls\n{rules}{}", calls.rules()?),
             Body::Either(calls, constraint) => {
                 let mut body = constraint.to_grammar(specials)?;
                 body.name = Some("body".to_owned());
-                rules = format!("start: {reasoning}(calls | @body)\n{rules}{}", calls.rules()?);
+                rules = format!("start: {reasoning}(calls | {mark} @body)\n{rules}{}", calls.rules()?);
                 grammars.push(body);
             }
             Body::Free(calls) => {
@@ -198,6 +217,8 @@ pub(crate) fn piece(mark: &[Part]) -> String {
     let part = |part: &Part| match part {
         Part::Text(text) => quoted(text),
         Part::Token(id) => format!("<[{id}]>"),
+        Part::Number => "/[0-9]{1,4}/".to_owned(),
+        Part::Gap => "GAP".to_owned(),
     };
     mark.iter().map(part).collect::<Vec<_>>().join(" ")
 }
@@ -209,8 +230,13 @@ impl Reasoning {
             [Part::Text(close)] => format!("thoughts[suffix={}]: /(?s:.*)/\n", quoted(close)),
             _ => format!("thoughts: /(?s:.*)/ {}\n", piece(&self.close)),
         };
-        let begin = if self.is_open { "thoughts".to_owned() } else { format!("({} thoughts)?", piece(&self.open)) };
-        format!("reasoning: {begin} /[ \\r\\n]{{0,4}}/\n{thoughts}")
+        let behind = piece(&self.behind);
+        let begin = match self.is_open {
+            true => format!("thoughts {behind}"),
+            false => format!("({} thoughts {behind})?", piece(&self.open)),
+        };
+        let gap = if self.behind.is_empty() { "/[ \\r\\n]{0,4}/" } else { "" };
+        format!("reasoning: {begin} {gap}\n{thoughts}")
     }
 }
 
@@ -232,12 +258,26 @@ impl Calls {
 
     fn rules(&self) -> Result<String, GrammarError> {
         let optional = |mark: &Option<Mark>| mark.as_deref().map(piece).unwrap_or_default();
-        check_size(self.tools.iter().map(|tool| tool.schema.to_string().len()).sum())?;
+        let bytes = |tool: &Call| match &tool.arguments {
+            Arguments::Json(schema) => schema.to_string().len(),
+            Arguments::Fields(fields) => fields.bytes(),
+        };
+        check_size(self.tools.iter().map(bytes).sum())?;
         let (mut names, mut rules) = (Vec::new(), String::new());
         for (at, tool) in self.tools.iter().enumerate() {
-            let schema = schema::prepared(&tool.schema)?;
-            names.push(format!("call{at}"));
-            rules += &format!("call{at}: {} GAP %json {schema} GAP {}\n", piece(&tool.head), piece(&tool.tail));
+            let name = format!("call{at}");
+            let (head, tail) = (piece(&tool.head), piece(&tool.tail));
+            rules += &match &tool.arguments {
+                Arguments::Json(value) => {
+                    format!("{name}: {head} GAP %json {} GAP {tail}\n", schema::prepared(value)?)
+                }
+                Arguments::Fields(fields) => {
+                    // Where something separates them, nothing else stands between.
+                    let gap = if fields.separator.is_some() { "" } else { "GAP" };
+                    format!("{name}: {head} {gap} {name}_fields {tail}\n{}", fields.rules(&format!("{name}_fields"))?)
+                }
+            };
+            names.push(name);
         }
         let times = if self.are_many { "+" } else { "" };
         // Line ends stand around calls where models write them.

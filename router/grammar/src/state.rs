@@ -1,5 +1,7 @@
 //! Where one answer stands in its grammar.
 
+use std::collections::VecDeque;
+
 use llguidance::Matcher;
 
 use crate::{
@@ -57,11 +59,15 @@ struct Text {
     matcher: Matcher,
     mask: Vec<u32>,
     mask_at: Option<usize>, // so many tokens were taken when `mask` was made
+    /// What comes next, as far as it is certain. It is looked for where the last one has ended and nowhere else: in the midst of one
+    /// the rest might be spelled otherwise, and the same tokens have to make the same state.
+    run: VecDeque<u32>,
+    run_at: Option<usize>, // so many tokens were taken when it was looked for
 }
 
 impl State {
     pub(crate) fn new(matcher: Option<Matcher>, thinking: Option<Thinking>, spoken: Option<Spoken>) -> Self {
-        let text = matcher.map(|matcher| Text { matcher, mask: Vec::new(), mask_at: None });
+        let text = matcher.map(Text::new);
         Self { text, thinking, spoken, taken: 0 }
     }
 
@@ -74,7 +80,7 @@ impl State {
     pub fn take(&mut self, tokens: &[u32]) -> Result<(), Stuck> {
         for &token in tokens {
             if let Some(text) = &mut self.text {
-                text.matcher.consume_token(token).map_err(stuck)?;
+                text.take(token, self.taken)?;
             }
             if let Some(thinking) = &mut self.thinking {
                 thinking.take(token);
@@ -85,6 +91,17 @@ impl State {
             self.taken += 1;
         }
         Ok(())
+    }
+
+    /// What comes next, as far as the form leaves no choice: each of these tokens is the only one of its mask. Known once there is a mask.
+    pub fn run(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        const NONE: &VecDeque<u32> = &VecDeque::new();
+        self.text.as_ref().map_or(NONE, |text| &text.run).iter().copied()
+    }
+
+    /// Whether that run begins here.
+    pub fn begins_run(&self) -> bool {
+        self.text.as_ref().is_some_and(|text| text.run_at == Some(self.taken) && !text.run.is_empty())
     }
 
     /// What may come next. Once a text that has a form is complete, what ends it. A mark that ends thoughts is no word.
@@ -107,14 +124,43 @@ impl State {
 }
 
 impl Text {
+    fn new(matcher: Matcher) -> Self {
+        Self { matcher, mask: Vec::new(), mask_at: None, run: VecDeque::new(), run_at: None }
+    }
+
+    fn take(&mut self, token: u32, taken: usize) -> Result<(), Stuck> {
+        self.look_for_run(taken);
+        if self.run.front() == Some(&token) {
+            self.run.pop_front();
+        } else {
+            self.run.clear();
+        }
+        self.matcher.consume_token(token).map(drop).map_err(stuck)
+    }
+
     fn mask(&mut self, taken: usize) -> Result<&[u32], Stuck> {
         if self.mask_at != Some(taken) {
-            let mask = self.matcher.compute_mask_or_eos().map_err(stuck)?;
+            self.look_for_run(taken);
             self.mask.clear();
-            self.mask.extend_from_slice(mask.as_slice());
+            if let Some(&token) = self.run.front() {
+                self.mask.resize(token as usize / 32 + 1, 0);
+                self.mask[token as usize / 32] = 1 << (token % 32);
+            } else {
+                let mask = self.matcher.compute_mask_or_eos().map_err(stuck)?;
+                self.mask.extend_from_slice(mask.as_slice());
+            }
             self.mask_at = Some(taken);
         }
         Ok(&self.mask)
+    }
+
+    fn look_for_run(&mut self, taken: usize) {
+        if self.run.is_empty() && self.run_at != Some(taken) && !self.matcher.is_stopped() {
+            let run = self.matcher.compute_ff_tokens();
+            let valid = if run.is_empty() { 0 } else { self.matcher.validate_tokens(&run).unwrap_or(0) };
+            self.run = run.into_iter().take(valid).collect();
+            self.run_at = Some(taken);
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! A tokenizer's vocabulary as grammars see it: a tree of the bytes of all tokens. Made once; 150,000 tokens take about a second.
+//!
+//! Where a grammar leaves one text only, tokens could still spell it in many ways. Whoever knows how the tokenizer spells a text has such
+//! texts drawn as it does, and then each of their tokens is certain ([`crate::State::run`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llguidance::{
     ParserFactory,
     api::ParserLimits,
-    toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie},
+    toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv},
 };
 
 use crate::GrammarError;
@@ -21,10 +24,42 @@ pub enum TokenText<'a> {
     Nothing,
 }
 
+/// The tokens by which a tokenizer spells a text that stands within another one. `None`: it cannot tell; control tokens do not count.
+pub type Spell = Box<dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync>;
+
+/// By which tokens a text without a choice is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// By the tokenizer's own, where that is known.
+    Usual,
+    /// By any: some tokens may not be used.
+    Any,
+}
+
 /// See the top of the file.
 pub struct Vocabulary {
-    pub(crate) factory: ParserFactory,
+    usual: ParserFactory,
+    /// Made when it is needed, if it is another one.
+    any: OnceLock<ParserFactory>,
+    tree: Option<TokTrie>,                   // none: `usual` takes any spelling
     pub(crate) specials: Vec<(String, u32)>, // control tokens by their names
+}
+
+/// Tokens as they are spelled.
+struct Spelled {
+    tree: TokTrie,
+    spell: Spell,
+}
+
+impl TokenizerEnv for Spelled {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.tree
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let spell = |text: &str| (self.spell)(text).unwrap_or_else(|| self.tree.greedy_tokenize(text.as_bytes()));
+        self.tree.tokenize_with_greedy_fallback(bytes, spell)
+    }
 }
 
 /// Bounds of one grammar: compiling takes at most some 100 ms and a mask at most some 20 ms, whatever a client sends; a state
@@ -43,8 +78,25 @@ fn limits() -> ParserLimits {
 }
 
 impl Vocabulary {
-    /// Of all tokens in the order of their ids. `ends`: those that end a text; at least one.
+    /// Of all tokens in the order of their ids. `ends`: those that end a text; at least one. Any spelling will do.
     pub fn new<'a>(tokens: impl Iterator<Item = TokenText<'a>>, ends: &[u32]) -> Result<Self, GrammarError> {
+        Self::make(tokens, ends, None)
+    }
+
+    /// The same, and texts without a choice are spelled so.
+    pub fn spelled<'a>(
+        tokens: impl Iterator<Item = TokenText<'a>>,
+        ends: &[u32],
+        spell: Spell,
+    ) -> Result<Self, GrammarError> {
+        Self::make(tokens, ends, Some(spell))
+    }
+
+    fn make<'a>(
+        tokens: impl Iterator<Item = TokenText<'a>>,
+        ends: &[u32],
+        spell: Option<Spell>,
+    ) -> Result<Self, GrammarError> {
         let mut specials = Vec::new();
         let words: Vec<Vec<u8>> = tokens
             .zip(0..)
@@ -67,15 +119,29 @@ impl Vocabulary {
             return Err(GrammarError::new("the model has no token that ends a text, so that no grammar could end"));
         };
         let tree = TokTrie::from(&TokRxInfo::new(count, first), &words).with_eos_tokens(&ends);
-        let env: llguidance::toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(tree));
-        let mut factory = ParserFactory::new(
-            &env,
-            InferenceCapabilities { ff_tokens: false, backtrack: false, ..InferenceCapabilities::default() },
-            &llguidance::earley::SlicedBiasComputer::general_slices(),
-        )
-        .map_err(|error| GrammarError::new(error.to_string()))?;
-        factory.quiet();
-        *factory.limits_mut() = limits();
-        Ok(Self { factory, specials })
+        let (env, tree): (TokEnv, _) = match spell {
+            None => (Arc::new(ApproximateTokEnv::new(tree)), None),
+            Some(spell) => (Arc::new(Spelled { tree: tree.clone(), spell }), Some(tree)),
+        };
+        Ok(Self { usual: factory(&env)?, any: OnceLock::new(), tree, specials })
     }
+
+    pub(crate) fn factory(&self, spelling: Spelling) -> Result<&ParserFactory, GrammarError> {
+        let (Spelling::Any, Some(tree)) = (spelling, &self.tree) else { return Ok(&self.usual) };
+        if self.any.get().is_none() {
+            let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree.clone()));
+            let _ = self.any.set(factory(&env)?); // somebody else may have been faster
+        }
+        Ok(self.any.get().expect("set above"))
+    }
+}
+
+fn factory(env: &TokEnv) -> Result<ParserFactory, GrammarError> {
+    let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+    let capabilities = InferenceCapabilities { ff_tokens: false, backtrack: false, ..InferenceCapabilities::default() };
+    let mut factory =
+        ParserFactory::new(env, capabilities, &slices).map_err(|error| GrammarError::new(error.to_string()))?;
+    factory.quiet();
+    *factory.limits_mut() = limits();
+    Ok(factory)
 }

@@ -1,8 +1,8 @@
 //! What grammars accept and refuse, over a small vocabulary: all single bytes, and some longer tokens.
 
 use pelton_grammar::{
-    Body, Call, Calls, Constraint, Form, GrammarError, Part, Reasoning, Script, State, Tag, Times, TokenText,
-    Vocabulary,
+    Arguments, Body, Call, Calls, Constraint, Form, GrammarError, Part, Reasoning, Script, Spelling, State, Tag, Times,
+    TokenText, Vocabulary,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn fits(state: &mut State, text: &str) -> bool {
 }
 
 fn check(script: &Script, right: &[&str], wrong: &[&str]) {
-    let grammar = vocabulary().compile(script).unwrap_or_else(|error| panic!("{script:?}: {error}"));
+    let grammar = vocabulary().compile(script, Spelling::Usual).unwrap_or_else(|error| panic!("{script:?}: {error}"));
     for text in right {
         assert!(fits(&mut grammar.begin(), text), "{text:?} fits {script:?}");
     }
@@ -134,22 +134,35 @@ fn regexes_choices_and_grammars_constrain_text() {
 fn thoughts_are_free_and_the_grammar_begins_behind_them() {
     let body = || Body::Text(Constraint::Regex("[0-9]+".to_owned()));
     let text = |text: &str| vec![Part::Text(text.to_owned())];
-    let reasoning = |is_open, open, close| Some(Reasoning { is_open, open, close });
-    let open = Script { reasoning: reasoning(true, text("<think>"), text("</think>")), body: body() };
+    let reasoning = |is_open, open, close| Some(Reasoning { is_open, open, close, behind: Vec::new() });
+    let open = Script { reasoning: reasoning(true, text("<think>"), text("</think>")), mark: Vec::new(), body: body() };
     check(&open, &["Hm, 1 < 2.</think>\n\n42", "</think>1"], &["42", "Hm.</think>x", "Hm."]);
-    let closed = Script { reasoning: reasoning(false, text("<think>"), text("</think>")), body: body() };
+    let closed =
+        Script { reasoning: reasoning(false, text("<think>"), text("</think>")), mark: Vec::new(), body: body() };
     check(&closed, &["<think>\nHm.</think>42", "42"], &["Hm.</think>42", "<think>42"]);
-    let special = Script { reasoning: reasoning(false, vec![Part::Token(THINK)], text("</think>")), body: body() };
+    let special = Script {
+        reasoning: reasoning(false, vec![Part::Token(THINK)], text("</think>")),
+        mark: Vec::new(),
+        body: body(),
+    };
     check(&special, &["\u{1}Hm.</think>42", "42"], &["<think>Hm.</think>42"]);
-    let both = Script { reasoning: reasoning(true, text("x"), vec![Part::Token(THINK)]), body: body() };
+    let both =
+        Script { reasoning: reasoning(true, text("x"), vec![Part::Token(THINK)]), mark: Vec::new(), body: body() };
     check(&both, &["Hm.\u{1}42"], &["Hm.42"]);
+    let behind = Some(Reasoning { is_open: false, open: text("<a>"), close: text("</a>"), behind: text("<s>") });
+    let behind = Script { reasoning: behind, mark: text("<f>"), body: body() };
+    check(
+        &behind,
+        &["<f>42", "<a>Hm.</a><s><f>42"],
+        &["42", "<a>Hm.</a><f>42", "<s><f>42", "<a>Hm.</a>x<s><f>42", "\n<f>4"],
+    );
 }
 
 #[test]
 fn calls_are_written_as_their_format_says() {
     let call = |name: &str| Call {
         head: Vec::new(),
-        schema: json!({
+        arguments: Arguments::Json(json!({
             "type": "object",
             "properties": {
                 "name": { "const": name },
@@ -157,12 +170,13 @@ fn calls_are_written_as_their_format_says() {
             },
             "required": ["name", "arguments"],
             "additionalProperties": false,
-        }),
+        })),
         tail: Vec::new(),
     };
     let mark = |text: &str| Some(vec![Part::Text(text.to_owned())]);
     let calls = |are_many| Script {
         reasoning: None,
+        mark: Vec::new(),
         body: Body::Calls(Calls {
             open: None,
             close: None,
@@ -182,8 +196,9 @@ fn calls_are_written_as_their_format_says() {
 #[test]
 fn what_is_wrong_is_named_with_its_place() {
     let vocabulary = vocabulary();
-    let refused =
-        |script: Script| vocabulary.compile(&script).map(drop).err().unwrap_or_else(|| panic!("{script:?} is wrong"));
+    let refused = |script: Script| {
+        vocabulary.compile(&script, Spelling::Usual).map(drop).err().unwrap_or_else(|| panic!("{script:?} is wrong"))
+    };
     for (wrong, place) in [
         (json!({ "type": "object", "properties": { "a": { "type": "text" } } }), "/properties/a"),
         (
@@ -303,7 +318,7 @@ proptest! {
     #[test]
     fn every_document_that_is_drawn_is_valid(schema in any_schema(), seed: u64) {
         let vocabulary = vocabulary();
-        let grammar = vocabulary.compile(&self::schema(schema.clone())).unwrap();
+        let grammar = vocabulary.compile(&self::schema(schema.clone()), Spelling::Usual).unwrap();
         let (mut state, mut again) = (grammar.begin(), grammar.begin());
         let (mut text, mut drawn, mut random) = (Vec::new(), Vec::new(), seed | 1);
         loop {
@@ -423,7 +438,7 @@ fn a_mark_with_a_control_token_is_drawn_as_that_token() {
 
 #[test]
 fn what_is_wrong_with_tags_is_said() {
-    let error = |form| vocabulary().compile(&tags(form)).expect_err("it is wrong");
+    let error = |form| vocabulary().compile(&tags(form), Spelling::Usual).expect_err("it is wrong");
     let triggered = |triggers: &[&str], begin: &str| Form::Triggered {
         triggers: triggers.iter().map(|&trigger| trigger.to_owned()).collect(),
         tags: vec![tag(begin, integer(""), "")],

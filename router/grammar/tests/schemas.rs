@@ -1,6 +1,6 @@
 //! JSON schemas keyword by keyword: what is served is kept, and what is not is refused with its place. The public suite is in `bench/grammar`.
 
-use pelton_grammar::{Constraint, GrammarError, Script, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, GrammarError, Script, Spelling, TokenText, Vocabulary};
 use serde_json::{Value, json};
 
 const END: u32 = 256;
@@ -13,7 +13,9 @@ fn vocabulary() -> Vocabulary {
 
 fn check(schema: Value, right: &[&str], wrong: &[&str]) {
     let script = Script::of(Constraint::JsonSchema(schema.clone()));
-    let grammar = vocabulary().compile(&script).unwrap_or_else(|error| panic!("{schema}: {} {error}", error.place));
+    let grammar = vocabulary()
+        .compile(&script, Spelling::Usual)
+        .unwrap_or_else(|error| panic!("{schema}: {} {error}", error.place));
     let fits = |text: &&str| {
         let mut state = grammar.begin();
         let drawn = text.bytes().all(|byte| {
@@ -27,7 +29,7 @@ fn check(schema: Value, right: &[&str], wrong: &[&str]) {
 }
 
 fn refused(schema: Value) -> GrammarError {
-    let compiled = vocabulary().compile(&Script::of(Constraint::JsonSchema(schema.clone())));
+    let compiled = vocabulary().compile(&Script::of(Constraint::JsonSchema(schema.clone())), Spelling::Usual);
     compiled.map(drop).err().unwrap_or_else(|| panic!("{schema} is not served"))
 }
 

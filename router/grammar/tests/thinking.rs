@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pelton_grammar::{
-    Body, Budget, Constraint, Grammar, Mask, Part, Reasoning, Script, State, TokenText, Vocabulary, Watch,
+    Body, Budget, Constraint, Grammar, Mask, Part, Reasoning, Script, Spelling, State, TokenText, Vocabulary, Watch,
 };
 
 const END: u32 = 256;
@@ -44,8 +44,13 @@ fn digit(is_open: bool) -> Grammar {
     let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
     let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[END]).unwrap();
     let mark = |text: &str| vec![Part::Text(text.to_owned())];
-    let reasoning = Some(Reasoning { is_open, open: mark("<t>"), close: mark("</t>") });
-    vocabulary.compile(&Script { reasoning, body: Body::Text(Constraint::Regex("[0-9]".to_owned())) }).unwrap()
+    let reasoning = Some(Reasoning { is_open, open: mark("<t>"), close: mark("</t>"), behind: Vec::new() });
+    vocabulary
+        .compile(
+            &Script { reasoning, mark: Vec::new(), body: Body::Text(Constraint::Regex("[0-9]".to_owned())) },
+            Spelling::Usual,
+        )
+        .unwrap()
 }
 
 /// What comes of a model that would say `wish`: where something else is forced, its words wait.

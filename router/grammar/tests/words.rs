@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pelton_grammar::{Budget, Constraint, Grammar, Mask, Script, State, TokenText, Vocabulary, Watch, Words};
+use pelton_grammar::{Budget, Constraint, Grammar, Mask, Script, Spelling, State, TokenText, Vocabulary, Watch, Words};
 
 /// Bytes, and the end.
 const END: u32 = 256;
@@ -22,7 +22,7 @@ fn bad(words: &[&str]) -> Words {
 }
 
 fn regex(regex: &str) -> Grammar {
-    vocabulary().compile(&Script::of(Constraint::Regex(regex.to_owned()))).expect("a regex")
+    vocabulary().compile(&Script::of(Constraint::Regex(regex.to_owned())), Spelling::Usual).expect("a regex")
 }
 
 /// Whether each byte of a text may be drawn behind those before it.

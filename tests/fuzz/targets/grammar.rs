@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use pelton_grammar::{Body, Call, Calls, Constraint, Form, Part, Reasoning, Script, Tag, Times, TokenText, Vocabulary};
+use pelton_grammar::{Arguments, Body, Call, Calls, Constraint, Field, FieldValue, Fields, Form, Part, Reasoning, Script, Spelling, Tag, Times, TokenText, Vocabulary};
 use serde_json::Value;
 
 const END: u32 = 256;
@@ -76,10 +76,28 @@ impl Texts<'_> {
         }
     }
 
+    fn fields(&mut self, how: u8) -> Fields {
+        let fields = (0..3).map(|at| Field {
+            open: vec![Part::Text(self.text())],
+            value: match (how >> at) & 3 {
+                0 => FieldValue::Json(self.json()),
+                1 => FieldValue::Texts(vec![self.text(), self.text()]),
+                _ => FieldValue::Text,
+            },
+            close: if at == 1 { vec![Part::Token(THINK)] } else { vec![Part::Text(self.text())] },
+            is_required: how >> at & 4 == 4,
+        });
+        Fields { fields: fields.collect(), separator: (how & 16 == 16).then(|| self.text()) }
+    }
+
     fn calls(&mut self, how: u8) -> Calls {
         let mark = |texts: &mut Self, bit: u8| (how >> bit & 1 == 1).then(|| vec![Part::Text(texts.text())]);
         let [open, close, each_open, each_close] = [4, 5, 6, 7].map(|bit| mark(self, bit));
-        let tools = (0..2).map(|_| Call { head: vec![Part::Text(self.text())], schema: self.json(), tail: Vec::new() });
+        let tools = (0..2).map(|at| {
+            let head = vec![Part::Text(self.text())];
+            let arguments = if at == 0 { Arguments::Json(self.json()) } else { Arguments::Fields(self.fields(how)) };
+            Call { head, arguments, tail: Vec::new() }
+        });
         Calls { open, close, each_open, each_close, tools: tools.collect(), are_many: how & 8 == 8 }
     }
 }
@@ -96,8 +114,8 @@ fn script(kind: u8, how: u8, texts: &mut Texts) -> Script {
     let text = |text: &str| vec![Part::Text(text.to_owned())];
     let reasoning = match how & 3 {
         0 | 1 => None,
-        2 => Some(Reasoning { is_open: how & 4 == 4, open: text("<think>"), close: text("</think>") }),
-        _ => Some(Reasoning { is_open: how & 4 == 4, open: vec![Part::Token(THINK)], close: text(&texts.text()) }),
+        2 => Some(Reasoning { is_open: how & 4 == 4, open: text("<think>"), close: text("</think>"), behind: Vec::new() }),
+        _ => Some(Reasoning { is_open: how & 4 == 4, open: vec![Part::Token(THINK)], close: text(&texts.text()), behind: Vec::new() }),
     };
     let body = match kind / 6 % 6 {
         0..=2 => Body::Text(texts.constraint(kind)),
@@ -105,14 +123,14 @@ fn script(kind: u8, how: u8, texts: &mut Texts) -> Script {
         4 => Body::Either(texts.calls(how), texts.constraint(kind)),
         _ => Body::Free(texts.calls(how)),
     };
-    Script { reasoning, body }
+    Script { reasoning, mark: Vec::new(), body }
 }
 
 fuzz_target!(|input: &[u8]| {
     let &[kind, how, a, b, c, d, ref texts @ ..] = input else { return };
     let is_between: fn(&u8) -> bool = |&byte| byte == 0xFF;
     let script = script(kind, how, &mut Texts(texts.split(is_between)));
-    let grammar = match VOCABULARY.compile(&script) {
+    let grammar = match VOCABULARY.compile(&script, Spelling::Usual) {
         Ok(grammar) => grammar,
         Err(error) => {
             assert!(!error.reason.is_empty());

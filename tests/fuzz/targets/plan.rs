@@ -23,6 +23,8 @@ fuzz_target!(|input: &[u8]| {
         loads: 4,
         top_logprobs: 3,
         pooled_width: 4,
+        embeds: 7,
+        embed_width: 3,
         scores: 4,
     };
     let bounds = Bounds { blocks: 32, kinds: 2, block_size: 16, vocab: 1000, positions: 512, host_blocks: 12 };
@@ -42,6 +44,8 @@ fuzz_target!(|input: &[u8]| {
             assert!(row.start.checked_add(row.count).is_some_and(|end| end <= 512));
             assert!((row.token_offset as usize).checked_add(row.known as usize).is_some_and(|end| end <= plan.tokens.len()));
         }
+        let embeds: usize = plan.rows.iter().map(|row| row.embeds as usize).sum();
+        assert!(embeds <= 7 && plan.embeds.len() == embeds * 3 && plan.rows.iter().all(|row| row.embeds <= row.known));
         assert!(plan.appends.iter().all(|append| append.slot < 8 && append.kind < 2 && append.at < 32 && append.block < 32));
         assert!(plan.copies.iter().all(|copy| copy.from < 32 && copy.to < 32 && copy.tokens <= 16));
         assert!(plan.saves.iter().all(|save| save.block < 32 && save.host_block < 12));

@@ -20,6 +20,8 @@ fuzz_target!(|input: &[u8]| {
         loads: 1,
         top_logprobs: 3,
         pooled_width: 4,
+        embeds: 0,
+        embed_width: 0,
         scores: 4,
     };
     let layout = Layout::new(capacities).expect("small capacities");
