@@ -175,9 +175,9 @@ def main() -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Runs all three, in turns, and says what came out."""
-    subprocess.run(
-        ["cargo", "build", "--release", "-q", "-p", "pelton-frame", "--example", "wire_router"], check=True, cwd=ROOT
-    )
+    # With the features of the whole workspace, as the tests have built it.
+    build = ["cargo", "build", "--release", "--locked", "-q", "--workspace", "--example", "wire_router"]
+    subprocess.run(build, check=True, cwd=ROOT)
     peers = {"frame": frame, "grpcio unary": grpc_unary, "pyzmq": zmq_pair}
     report: dict[str, Any] = {"date": str(date.today()), "machine": machine(), "sequences": args.sequences}
     # Back to back, and with a pause in which both sides fall asleep.

@@ -20,6 +20,7 @@ TOP_LOGPROBS: Final = 11
 SUPPRESS_UNTIL: Final = 13
 BIAS_COUNT: Final = 15
 SUPPRESS_COUNT: Final = 17
+TOLD_COUNT: Final = 21
 
 PENALTIES: Final = 1
 """Flag: the slot's counts are kept, and its penalties apply."""

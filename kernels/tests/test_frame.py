@@ -25,6 +25,8 @@ CAPACITIES = {
     "loads": 8,
     "pooled_width": 4,
     "scores": 6,
+    "embeds": 7,
+    "embed_width": 3,
 }
 EPOCH = 5
 MASK = (1 << 64) - 1
@@ -46,12 +48,12 @@ def plan(step: int, rows: list[tuple[int, int, list[int]]]) -> bytes:
     words: list[int] = []
     tokens: list[int] = []
     for slot, start, known in rows:
-        words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0, 0, 0]
+        words += [slot, start, len(known), len(known), len(tokens), 1, len(tokens), 0, 0, 0, 0]
         tokens += known
-    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, len(rows)]
+    header = [step, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, len(rows), len(tokens), 0, 0, 0, 0, 0, len(rows), 0]
     signed = checksum(header, words, tokens)
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
-    return struct.pack(f"<{18 + len(words) + len(tokens)}I", *header, *words, *tokens)
+    return struct.pack(f"<{19 + len(words) + len(tokens)}I", *header, *words, *tokens)
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def region(end: _native.WorkerEnd, frame: int, name: str, dtype: torch.dtype = t
 def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(end):
     assert end.accept_plan(plan(1, [(3, 10, [7, 8, 9]), (1, 0, [4])])) == 0
     assert end.wait(0.0) == 0
-    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 2)
+    assert end.header(0) == (1, EPOCH, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 2, 0)
     assert region(end, 0, "rows")[:2, :6].tolist() == [[3, 10, 3, 3, 0, 1], [1, 0, 1, 1, 3, 1]]
     assert region(end, 0, "tokens").flatten()[:4].tolist() == [7, 8, 9, 4]
 
@@ -87,11 +89,11 @@ def test_a_plan_is_seen_as_tensors_and_its_results_go_out_as_they_were_written(e
 
 def test_vectors_of_rows_that_pool_go_out_behind_the_other_results(end):
     pools = 4
-    words = [2, 0, 3, 3, 0, pools, 0, 0, 0, 0]
-    header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 1]
+    words = [2, 0, 3, 3, 0, pools, 0, 0, 0, 0, 0]
+    header = [1, 0, EPOCH, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 1, 0]
     signed = checksum(header, words, [7, 8, 9])
     header[12:14] = [signed & 0xFFFF_FFFF, signed >> 32]
-    end.accept_plan(struct.pack(f"<{18 + 10 + 3}I", *header, *words, 7, 8, 9))
+    end.accept_plan(struct.pack(f"<{19 + 11 + 3}I", *header, *words, 7, 8, 9))
     assert end.wait(0.0) == 0
     region(end, 0, "pooled", torch.float32)[0] = torch.tensor([0.5, -1.0, 2.0, 4.0])
     end.publish(0, 0, 1)
@@ -184,7 +186,7 @@ def test_descriptors_that_are_no_frame_memory_are_refused():
 def test_capacities_are_named_and_bounded():
     with pytest.raises(KeyError, match="history"):
         _native.WorkerEnd.inline({k: v for k, v in CAPACITIES.items() if k != "history"}, EPOCH)
-    with pytest.raises(ValueError, match="14 keys"):
+    with pytest.raises(ValueError, match="16 keys"):
         _native.WorkerEnd.inline({**CAPACITIES, "width": 1}, EPOCH)
     with pytest.raises(ValueError, match="`slots` is 0"):
         _native.WorkerEnd.inline({**CAPACITIES, "slots": 0}, EPOCH)

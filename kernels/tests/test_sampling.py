@@ -46,6 +46,8 @@ class Batch:
         params[:, admit.SUPPRESS_UNTIL] = 50
         params[:, admit.BIAS_COUNT] = torch.randint(0, biases + 1, (slots,))
         params[:, admit.SUPPRESS_COUNT] = torch.randint(0, suppressed + 1, (slots,))
+        tells = torch.rand(slots) < 0.3
+        params[:, admit.TOLD_COUNT] = torch.where(tells, params[:, admit.TOP_LOGPROBS], 0)
         counts = pick(slots * vocabulary, [0, 0, 0, 1, 3]).int().view(slots, vocabulary)
         return cls(
             logits=3 * torch.randn(rows, vocabulary),
@@ -55,7 +57,7 @@ class Batch:
             counts=counts | torch.where(torch.rand(slots, vocabulary) < 0.2, admit.IN_PROMPT, 0).int(),
             bias_ids=torch.randint(0, vocabulary, (slots, biases), dtype=torch.int32),
             bias_values=5 * torch.randn(slots, biases),
-            suppressed=torch.randint(0, vocabulary, (slots, suppressed), dtype=torch.int32),
+            suppressed=torch.randint(0, vocabulary, (slots, suppressed + top), dtype=torch.int32),
             masks=some_masks(vocabulary),
             mask_of=torch.randint(-2, 3, (rows,), dtype=torch.int32),
             top=top,

@@ -30,6 +30,30 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "what is certain waits for nothing",
+        "epoch.rs",
+        "if self.draws > 0 && request.is_worth_a_pause(expected) {",
+        "if self.draws > 9 && request.is_worth_a_pause(expected) {",
+    ),
+    Mutant(
+        "certain tokens come before what is in flight",
+        "commit.rs",
+        "if row.samples && !is_unsampled && epoch.running(row.slot).draws == 0 {",
+        "if row.samples && !is_unsampled {",
+    ),
+    Mutant(
+        "a run begins where it is told",
+        "forced.rs",
+        "run.tokens.drain(..drawn.len().min(run.tokens.len()));",
+        "",
+    ),
+    Mutant(
+        "tokens that are told take no room in a frame",
+        "next_step.rs",
+        "suppressed: count(suppressed + request.sampling.told.len()),",
+        "suppressed: count(suppressed),",
+    ),
+    Mutant(
         "scores cost nothing",
         "cost.rs",
         "rows: self.rows + u64::from(scores), ..self",
@@ -50,7 +74,7 @@ MUTANTS = [
     Mutant(
         "a long prompt that is scored comes last",
         "schedule.rs",
-        "_ if next.is_long(ahead) && !request.is_to_be_scored() =>",
+        "_ if next.is_long(ahead) && !request.has_short_rows() =>",
         "_ if next.is_long(ahead) =>",
     ),
     Mutant(
@@ -446,6 +470,24 @@ MUTANTS = [
         "if excess <= 1 { most } else",
     ),
     Mutant(
+        "a row has more embeddings than a step holds",
+        "live.rs",
+        "self.embeds_in(start, start + most) > embeds {",
+        "self.embeds_in(start, start + most) > embeds + 1 {",
+    ),
+    Mutant(
+        "penalties count tokens that hold the places of embeddings",
+        "next_step.rs",
+        "request.tokens[request.embedded as usize..].to_vec()",
+        "request.tokens.clone()",
+    ),
+    Mutant(
+        "a gap between embeddings is none",
+        "scope.rs",
+        "&& span.start == end;",
+        "&& span.start >= end;",
+    ),
+    Mutant(
         "prompts are never cut to the target",
         "next_step.rs",
         "let limit = spent + if self.keeps_half { left / 2 } else { left };",
@@ -589,6 +631,7 @@ def tests_fail(copy: Path, file: str) -> bool:
         "withdrawal",
         "turns",
         "scores",
+        "embeds",
         "cache",
         "tiers",
         "loads",

@@ -3,6 +3,7 @@
 use bytemuck::Pod;
 
 use crate::Cpu;
+use crate::element::Element;
 use crate::error::{Refusal, check_indices, check_offsets};
 use crate::split::{Shared, part};
 
@@ -26,6 +27,29 @@ pub fn embed<E: Pod + Send + Sync>(
             out.copy_from_slice(&table[id as usize * width..][..width]);
         }
     });
+    Ok(())
+}
+
+/// `out[at[e]] = values[e] · scale`, rounded to the format before and after the product: what is given in the place of rows of a table.
+///
+/// `out`: `[tokens, width]`; `values`: `[at, width]`. Few tokens of a step, each copied once: not worth a thread.
+pub(crate) fn place_embeds<E: Element>(
+    out: &mut [E],
+    at: &[i32],
+    values: &[f32],
+    scale: f32,
+    width: usize,
+) -> Result<(), Refusal> {
+    assert!(width > 0 && values.len() == at.len() * width, "frames have the model's width");
+    check_indices("embeds", at, out.len() / width)?;
+    for (&at, values) in at.iter().zip(values.chunks_exact(width)) {
+        for (out, &value) in out[at as usize * width..][..width].iter_mut().zip(values) {
+            *out = E::from_f32(value);
+            if scale != 1.0 {
+                *out = E::from_f32(out.to_f32() * scale);
+            }
+        }
+    }
     Ok(())
 }
 

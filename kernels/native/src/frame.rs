@@ -136,7 +136,7 @@ impl WorkerEnd {
         }
     }
 
-    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads, draws) of
+    /// (step, epoch, drops, admits, appends, copies, biases, suppressed, history, rows, tokens, saves, loads, draws, embeds) of
     /// a frame that was taken and not yet published.
     fn header<'py>(&self, py: Python<'py>, frame: u32) -> PyResult<Bound<'py, PyTuple>> {
         let end = self.lock();
@@ -155,8 +155,9 @@ impl WorkerEnd {
             h.saves,
             h.loads,
             h.draws,
+            h.embeds,
         ];
-        let values: [u64; 14] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
+        let values: [u64; 15] = std::array::from_fn(|at| if at == 0 { h.step() } else { counts[at - 1].into() });
         PyTuple::new(py, values)
     }
 
@@ -244,7 +245,7 @@ pub(crate) fn duplicate(fd: RawFd) -> PyResult<std::os::fd::OwnedFd> {
 
 /// Every field by name, and no other.
 fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 15] = [
         "frames",
         "slots",
         "tokens",
@@ -258,6 +259,8 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         "loads",
         "pooled_width",
         "scores",
+        "embeds",
+        "embed_width",
     ];
     let mut values = [0; NAMES.len()];
     for (value, name) in values.iter_mut().zip(NAMES) {
@@ -280,6 +283,8 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     ] = values;
     Ok(Capacities {
         frames,
@@ -295,6 +300,8 @@ fn capacities_of(dict: &Bound<'_, PyDict>) -> PyResult<Capacities> {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     })
 }
 

@@ -322,6 +322,7 @@ impl Program {
                 row_offsets: row_offsets.read(),
                 row_starts: row_starts.read(),
                 drawn_at: drawn_at.read(),
+                embeds: program::Embeds::default(),
             };
             (rows, out.write::<f32>())
         };
@@ -355,6 +356,7 @@ impl Program {
                 row_offsets: row_offsets.read(),
                 row_starts: row_starts.read(),
                 drawn_at: drawn_at.read(),
+                embeds: program::Embeds::default(),
             }
         };
         let program = self.lock();

@@ -43,7 +43,7 @@ struct Steps {
 #[pymethods]
 impl Steps {
     #[new]
-    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width=0))]
+    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width=0, embed_scale=1.0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         program: Py<Program>,
@@ -56,8 +56,9 @@ impl Steps {
         vocabulary: usize,
         top_logprobs: usize,
         pooled_width: usize,
+        embed_scale: f32,
     ) -> Self {
-        let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width };
+        let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width, embed_scale };
         Self {
             program,
             masks: masks.map(|masks| masks.get().0.clone()),

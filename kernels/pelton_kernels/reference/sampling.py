@@ -76,9 +76,10 @@ def sample(
     wants = (words[:, admit.FLAGS] & admit.LOGPROBS != 0) & is_good
     chosen = torch.where(wants, logprobs.gather(1, tokens[:, None])[:, 0], 0.0)
     order = logits.sort(dim=1, descending=True, stable=True).indices[:, :top]
-    order = torch.nn.functional.pad(order, (0, top - order.shape[1]))
+    order = _told_or(torch.nn.functional.pad(order, (0, top - order.shape[1])), words, slot, suppressed)
     is_asked = wants[:, None] & (torch.arange(top, device=logits.device) < words[:, admit.TOP_LOGPROBS, None])
-    is_asked &= torch.arange(top, device=logits.device) < logits.shape[1]
+    is_told = words[:, admit.TOLD_COUNT, None] > 0
+    is_asked &= is_told | (torch.arange(top, device=logits.device) < logits.shape[1])
     return Sampled(
         tokens.int(),
         torch.where(is_good, 0, admit.NOT_FINITE).int(),
@@ -87,6 +88,16 @@ def sample(
         torch.where(is_asked, logprobs.gather(1, order), 0.0).float(),
         noisy,
     )
+
+
+def _told_or(order: Tensor, words: Tensor, slot: Tensor, suppressed: Tensor) -> Tensor:
+    """The ids of a row's own choice, where it has any: they stand behind the suppressed ones. [R, top]"""
+    if suppressed.shape[1] == 0:
+        return order
+    columns = torch.arange(order.shape[1], device=order.device)[None]
+    at = (words[:, admit.SUPPRESS_COUNT, None] + columns).clamp(max=suppressed.shape[1] - 1).long()
+    told = suppressed[slot].long().gather(1, at)
+    return torch.where(columns < words[:, admit.TOLD_COUNT, None], told, order)
 
 
 class Scored(NamedTuple):

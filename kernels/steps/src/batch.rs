@@ -5,7 +5,7 @@
 //! request, and no kernel looks behind a window. So do blocks that a window has passed, which are another one's by then.
 //! A row's last token may not be known yet (the router plans one step ahead): it is what the slot drew last.
 
-use pelton_cpu::program::StepRows;
+use pelton_cpu::program::{Embeds, StepRows};
 use pelton_frame::{Append, PlanView, ROW_POOLS, ROW_SAMPLES, Row};
 
 /// A plan that its blocks do not carry: the router's bug.
@@ -70,10 +70,13 @@ pub(crate) struct Arrays {
     pub(crate) scored_results: Vec<usize>,
     /// Their slots.
     pub(crate) scored_slots: Vec<i32>,
+    /// The tokens in whose places embeddings stand.
+    embeds_at: Vec<i32>,
 }
 
 impl Arrays {
-    pub(crate) fn rows(&self) -> StepRows<'_> {
+    /// `embeds`: the plan's; `scale`: what the model multiplies them with.
+    pub(crate) fn rows<'a>(&'a self, embeds: &'a [f32], scale: f32) -> StepRows<'a> {
         StepRows {
             ids: &self.ids,
             positions: &self.positions,
@@ -82,6 +85,7 @@ impl Arrays {
             row_offsets: &self.row_offsets,
             row_starts: &self.row_starts,
             drawn_at: &self.drawn_at,
+            embeds: Embeds { at: &self.embeds_at, values: embeds, scale },
         }
     }
 
@@ -116,6 +120,7 @@ impl Arrays {
         self.scored_tokens.clear();
         self.scored_results.clear();
         self.scored_slots.clear();
+        self.embeds_at.clear();
     }
 }
 
@@ -178,6 +183,7 @@ impl Batch {
             let slot = row.slot as usize;
             let (start, end) = (row.start as usize, (row.start + row.count) as usize);
             let known = &plan.tokens[row.token_offset as usize..][..row.known as usize];
+            into.embeds_at.extend((into.ids.len() as i32..).take(row.embeds as usize));
             into.ids.extend(known.iter().map(|&id| id as i32));
             into.ids.extend((row.known < row.count).then_some(latest[slot]));
             into.positions.extend(start as i32..end as i32);
@@ -313,6 +319,32 @@ mod tests {
     }
 
     #[test]
+    fn embeddings_stand_in_the_places_of_their_rows_first_tokens() {
+        let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
+        let rows = [
+            row(1, 0, 1, 1, 0, false),
+            Row { embeds: 2, ..row(4, 2, 3, 3, 1, true) },
+            Row { embeds: 1, ..row(0, 3, 1, 1, 4, false) },
+        ];
+        let plan = PlanView {
+            admits: &admits(&[0, 1, 4]),
+            appends: &appends(&[(1, 1), (4, 2), (4, 3), (0, 5)]),
+            rows: &rows,
+            tokens: &[10, 0, 0, 20, 0],
+            embeds: &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            ..PlanView::default()
+        };
+        batch.apply(&plan).unwrap();
+        batch.lay_out(&plan, &[0; 8], &mut arrays).unwrap();
+        let Embeds { at, values, scale } = arrays.rows(plan.embeds, 3.0).embeds;
+        assert_eq!((at, values, scale), (&[1, 2, 4][..], plan.embeds, 3.0));
+        // Nothing of it is left for the next step.
+        let next = PlanView { rows: &rows[..1], tokens: &[10], ..PlanView::default() };
+        batch.lay_out(&next, &[0; 8], &mut arrays).unwrap();
+        assert_eq!(arrays.rows(&[], 1.0).embeds.at, []);
+    }
+
+    #[test]
     fn a_plan_that_its_blocks_do_not_carry_is_refused() {
         let (mut batch, mut arrays) = (Batch::new(1, 8, 4, 4), Arrays::default());
         let appends = appends(&[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]);
@@ -389,8 +421,8 @@ mod tests {
                 block * block_size as i64 + position as i64 % block_size as i64
             })).collect();
             prop_assert_eq!(&arrays.kv_slots, &expected);
-            prop_assert_eq!(arrays.rows().counts().tokens, expected.len());
-            prop_assert_eq!(arrays.rows().counts().draws, rows.len().div_ceil(2));
+            prop_assert_eq!(arrays.rows(&[], 1.0).counts().tokens, expected.len());
+            prop_assert_eq!(arrays.rows(&[], 1.0).counts().draws, rows.len().div_ceil(2));
         }
     }
 }

@@ -129,7 +129,7 @@ impl Rules {
             let biases = &plan.biases[of(admit.bias_offset, admit.bias_count)];
             self.bias_ids.put(slot, biases.iter().map(|bias| bias.token as i32));
             self.bias_values.put(slot, biases.iter().map(|bias| bias.value));
-            let suppressed = &plan.suppressed[of(admit.suppress_offset, admit.suppress_count)];
+            let suppressed = &plan.suppressed[of(admit.suppress_offset, admit.suppress_count + admit.told_count)];
             self.suppressed.put(slot, suppressed.iter().map(|&id| id as i32));
 
             let has_penalties = admit.flags & ADMIT_PENALTIES != 0;

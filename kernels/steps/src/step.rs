@@ -42,6 +42,8 @@ pub struct Sizes {
     pub top_logprobs: usize,
     /// Numbers of the vector that a row is pooled to; 0: rows draw tokens.
     pub pooled_width: usize,
+    /// What the model multiplies embeddings with that are given in the place of tokens, in the program's format.
+    pub embed_scale: f32,
 }
 
 /// The state of one router's requests, from step to step.
@@ -50,6 +52,7 @@ pub struct Steps {
     rules: Rules,
     top_logprobs: usize,
     pooled_width: usize,
+    embed_scale: f32,
     arrays: Arrays,
     drawn: Drawn,
     scored: Drawn,
@@ -84,6 +87,7 @@ impl Steps {
             rules: Rules::new(sizes.slots, sizes.vocabulary),
             top_logprobs: sizes.top_logprobs,
             pooled_width: sizes.pooled_width,
+            embed_scale: sizes.embed_scale,
             arrays: Arrays::default(),
             drawn: Drawn::default(),
             scored: Drawn::default(),
@@ -115,7 +119,7 @@ impl Steps {
         if plan.rows.is_empty() {
             return Ok(&self.results);
         }
-        program.run(cpu, &self.arrays.rows(), call_backs)?;
+        program.run(cpu, &self.arrays.rows(plan.embeds, self.embed_scale), call_backs)?;
         if self.pooled_width > 0 {
             self.results.pool(&self.arrays.drawn_results, program.logits(), self.pooled_width);
             return Ok(&self.results);

@@ -36,6 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         top_logprobs: 20,
         pooled_width: 0,
         scores: 4,
+        embeds: 0,
+        embed_width: 0,
         saves: 4,
         loads: 4,
     })?;
@@ -91,5 +93,6 @@ fn decoding(slot: u32, step: u64) -> Row {
         drafts: 0,
         scores: 0,
         next: 0,
+        embeds: 0,
     }
 }

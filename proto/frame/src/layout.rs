@@ -29,7 +29,7 @@ pub struct Capacities {
     pub copies: u32,
     /// Biases of all admits.
     pub biases: u32,
-    /// Suppressed ids of all admits.
+    /// Suppressed ids of all admits, and those that are told.
     pub suppressed: u32,
     /// History tokens of all admits.
     pub history: u32,
@@ -43,11 +43,15 @@ pub struct Capacities {
     pub pooled_width: u32,
     /// Prompt tokens whose log-probabilities one step can tell, beside what it draws: bounds the logits that it makes.
     pub scores: u32,
+    /// Prompt tokens of one step that can be given as embeddings; 0: none.
+    pub embeds: u32,
+    /// Dimensions of an embedding; 0 exactly if there are none.
+    pub embed_width: u32,
 }
 
 impl Capacities {
     /// In the order of the preamble and of the wire.
-    pub(crate) const fn words(&self) -> [u32; 13] {
+    pub(crate) const fn words(&self) -> [u32; 15] {
         [
             self.frames,
             self.slots,
@@ -62,6 +66,8 @@ impl Capacities {
             self.loads,
             self.pooled_width,
             self.scores,
+            self.embeds,
+            self.embed_width,
         ]
     }
 }
@@ -94,6 +100,8 @@ pub enum Region {
     Rows,
     /// Token ids.
     Tokens,
+    /// What stands in the place of tokens' rows of the model's table (f32).
+    Embeds,
     /// `ResultHeader`: the result part begins.
     ResultHeader,
     /// The tokens drawn, or the ranks of those that were scored, row by row: see `ResultHeader::draws`.
@@ -112,7 +120,7 @@ pub enum Region {
 
 impl Region {
     /// All, in the order in which they lie.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Header,
         Self::Drops,
         Self::Admits,
@@ -125,6 +133,7 @@ impl Region {
         Self::Copies,
         Self::Rows,
         Self::Tokens,
+        Self::Embeds,
         Self::ResultHeader,
         Self::Sampled,
         Self::Flags,
@@ -149,6 +158,7 @@ impl Region {
             Self::Copies => "copies",
             Self::Rows => "rows",
             Self::Tokens => "tokens",
+            Self::Embeds => "embeds",
             Self::ResultHeader => "result_header",
             Self::Sampled => "sampled",
             Self::Flags => "flags",
@@ -188,7 +198,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     capacities: Capacities,
-    places: [Place; 19], // by Region
+    places: [Place; 20], // by Region
     frame_stride: usize,
 }
 
@@ -209,6 +219,8 @@ impl Layout {
             loads,
             pooled_width,
             scores,
+            embeds,
+            embed_width,
             ..
         } = capacities;
         let results = slots + scores;
@@ -225,6 +237,7 @@ impl Layout {
             Region::Copies => (Copy::WORDS, copies),
             Region::Rows => (Row::WORDS, slots),
             Region::Tokens => (1, tokens),
+            Region::Embeds => (embed_width as usize, embeds),
             Region::ResultHeader => (ResultHeader::WORDS, 1),
             Region::Sampled | Region::Flags | Region::ChosenLogprob => (1, results),
             Region::TopIds | Region::TopLogprobs => (top_logprobs as usize, results),
@@ -288,7 +301,7 @@ impl Layout {
 fn check(capacities: &Capacities) -> Result<(), LayoutError> {
     // Two frames at least, since one step is queued while another runs. The upper bounds are far above any real step;
     // they keep sums of sizes from overflowing, whatever a peer claims.
-    let bounds: [(&'static str, u32, u32); 13] = [
+    let bounds: [(&'static str, u32, u32); 15] = [
         ("frames", 2, 64),
         ("slots", 1, 1 << 16),
         ("tokens", 1, 1 << 20),
@@ -302,6 +315,9 @@ fn check(capacities: &Capacities) -> Result<(), LayoutError> {
         ("loads", 0, 1 << 20),
         ("pooled_width", 0, 1 << 16),
         ("scores", 0, 1 << 20),
+        ("embeds", 0, 1 << 20),
+        // An embedding of no numbers is none.
+        ("embed_width", capacities.embeds.min(1), capacities.embeds.min(1) << 16),
     ];
     for ((name, least, most), got) in bounds.into_iter().zip(capacities.words()) {
         if !(least..=most).contains(&got) {
@@ -331,6 +347,8 @@ pub(crate) mod tests {
             loads: 4,
             pooled_width: 5,
             scores: 6,
+            embeds: 7,
+            embed_width: 3,
         }
     }
 
@@ -339,10 +357,11 @@ pub(crate) mod tests {
             frames in 2..9u32, slots in 1..3000u32, tokens in 1..20_000u32, appends in 0..5000u32, copies in 0..500u32,
             biases in 0..3000u32, suppressed in 0..3000u32, history in 0..300_000u32, top_logprobs in 0..21u32,
             saves in 0..500u32, loads in 0..500u32, pooled_width in 0..1025u32, scores in 0..500u32,
+            (embeds, embed_width) in prop_oneof![Just((0, 0)), (1..300u32, 1..300u32)],
         ) -> Capacities {
             Capacities {
                 frames, slots, tokens, appends, copies, biases, suppressed, history, top_logprobs, saves, loads,
-                pooled_width, scores,
+                pooled_width, scores, embeds, embed_width,
             }
         }
     }
@@ -384,6 +403,9 @@ pub(crate) mod tests {
         assert!(refused(|c| c.tokens = u32::MAX).contains("`tokens`"));
         assert!(refused(|c| c.top_logprobs = 129).contains("`top_logprobs`"));
         assert!(refused(|c| c.pooled_width = (1 << 16) + 1).contains("`pooled_width` is 65537"));
+        assert!(refused(|c| c.embed_width = (1 << 16) + 1).contains("`embed_width` is 65537"));
+        assert!(refused(|c| c.embed_width = 0).contains("`embed_width` is 0"));
+        assert!(refused(|c| c.embeds = 0).contains("`embed_width` is 3"));
         assert!(refused(|c| (c.slots, c.pooled_width) = (4096, 1 << 16)).contains("bytes"));
         assert!(refused(|c| (c.frames, c.history) = (64, 1 << 26)).contains("bytes"));
     }

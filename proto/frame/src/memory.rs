@@ -205,6 +205,8 @@ impl Memory {
             loads,
             pooled_width,
             scores,
+            embeds,
+            embed_width,
         } = *self.layout.capacities();
         let (records_checksum_lo, records_checksum_hi) = halves(RECORDS_CHECKSUM);
         let (layout_checksum_lo, layout_checksum_hi) = halves(self.layout.checksum());
@@ -229,6 +231,8 @@ impl Memory {
             loads,
             pooled_width,
             scores,
+            embeds,
+            embed_width,
         };
         let words: [u32; Preamble::WORDS] = bytemuck::cast(preamble);
         for (to, from) in self.mapping.words().iter().zip(words) {
@@ -256,6 +260,8 @@ fn check(preamble: &Preamble) -> Result<Layout, MemoryError> {
         loads: preamble.loads,
         pooled_width: preamble.pooled_width,
         scores: preamble.scores,
+        embeds: preamble.embeds,
+        embed_width: preamble.embed_width,
     })?;
     let claimed = whole(preamble.layout_checksum_lo, preamble.layout_checksum_hi);
     same("layout checksum", claimed, layout.checksum())?;

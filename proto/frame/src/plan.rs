@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// How many regions the plan part has, without the header.
-pub(crate) const PARTS: usize = 11;
+pub(crate) const PARTS: usize = 12;
 
 /// Regions of the plan part in their order, without the header.
 pub(crate) const PLAN_REGIONS: [Region; PARTS] = [
@@ -25,6 +25,7 @@ pub(crate) const PLAN_REGIONS: [Region; PARTS] = [
     Region::Copies,
     Region::Rows,
     Region::Tokens,
+    Region::Embeds,
 ];
 
 /// One step's plan. Applied in the order: drops, admits, appends, saves, loads, copies, rows. So a save reads what the
@@ -55,6 +56,8 @@ pub struct PlanView<'a> {
     pub rows: &'a [Row],
     /// The known tokens of all rows.
     pub tokens: &'a [u32],
+    /// The embeddings of all rows.
+    pub embeds: &'a [f32],
 }
 
 /// What the ids of a plan may be, as far as the checking side knows. `ANY` where it knows nothing.
@@ -106,6 +109,7 @@ impl<'a> PlanView<'a> {
             bytemuck::cast_slice(self.copies),
             bytemuck::cast_slice(self.rows),
             self.tokens,
+            bytemuck::cast_slice(self.embeds),
         ]
     }
 
@@ -130,6 +134,7 @@ impl<'a> PlanView<'a> {
             saves: count(self.saves.len()),
             loads: count(self.loads.len()),
             draws: self.draws(),
+            embeds: self.rows.iter().map(|row| row.embeds).sum(),
             ..FrameHeader::default()
         };
         (header.checksum_lo, header.checksum_hi) = halves(plan_checksum(&header, self.parts()));
@@ -185,7 +190,7 @@ impl<'a> PlanView<'a> {
     fn check_counts(&self, layout: &Layout) -> Result<(), FrameError> {
         for (region, words) in PLAN_REGIONS.into_iter().zip(self.parts()) {
             let place = layout.place(region);
-            let got = (words.len() / place.words) as u64;
+            let got = words.len().div_ceil(place.words.max(1)) as u64; // where nothing has a width, there is nothing
             if got > u64::from(place.capacity) {
                 return Err(FrameError::TooMany { step: self.step, region, got, capacity: place.capacity });
             }
@@ -201,10 +206,12 @@ impl<'a> PlanView<'a> {
             at.within("top_logprobs", admit.top_logprobs, &(0..=layout.capacities().top_logprobs))?;
             at.within("score_top", admit.score_top, &(0..=layout.capacities().top_logprobs))?;
             at.part("bias_offset + bias_count", admit.bias_offset, admit.bias_count, self.biases.len())?;
+            let told = if admit.told_count == 0 { 0..=0 } else { admit.top_logprobs..=admit.top_logprobs };
+            at.within("told_count", admit.told_count, &told)?;
             at.part(
-                "suppress_offset + suppress_count",
+                "suppress_offset + suppress_count + told_count",
                 admit.suppress_offset,
-                admit.suppress_count,
+                admit.suppress_count.saturating_add(admit.told_count),
                 self.suppressed.len(),
             )?;
             at.part("history_offset + history_count", admit.history_offset, admit.history_count, self.history.len())?;
@@ -220,7 +227,7 @@ impl<'a> PlanView<'a> {
     fn check_rows(&self, at: &mut Cursor, layout: &Layout, bounds: &Bounds) -> Result<(), FrameError> {
         let capacities = layout.capacities();
         let mut taken = vec![false; capacities.slots as usize];
-        let (mut tokens, mut flat, mut drafts, mut scores) = (0, 0, 0, 0);
+        let (mut tokens, mut flat, mut drafts, mut scores, mut embeds) = (0, 0, 0, 0, 0);
         for (index, row) in self.rows.iter().enumerate() {
             (at.region, at.index) = (Region::Rows, index);
             at.vacant("slot", row.slot, &mut taken)?;
@@ -233,6 +240,9 @@ impl<'a> PlanView<'a> {
             drafts += row.drafts;
             at.scores(row, capacities.scores - scores, bounds)?;
             scores += row.scores;
+            let embeds_max = if row.flags & ROW_POOLS == 0 { row.known - row.drafts } else { 0 };
+            at.within("embeds", row.embeds, &(0..=embeds_max.min(capacities.embeds - embeds)))?;
+            embeds += row.embeds;
             at.within("token_offset", row.token_offset, &(tokens..=tokens))?;
             at.within("row_offset", row.row_offset, &(flat..=flat))?;
             at.within("flags", row.flags, &(0..=ROW_SAMPLES | ROW_MASKED | ROW_POOLS))?;
@@ -249,6 +259,11 @@ impl<'a> PlanView<'a> {
         if self.tokens.len() != tokens as usize {
             let (got, expected) = (self.tokens.len() as u64, tokens.into());
             return Err(FrameError::Header { part: "plan", field: "tokens", got, expected });
+        }
+        let embedded = u64::from(embeds) * u64::from(capacities.embed_width);
+        if self.embeds.len() as u64 != embedded {
+            let got = self.embeds.len() as u64;
+            return Err(FrameError::Header { part: "plan", field: "embeds", got, expected: embedded });
         }
         at.tokens(Region::Tokens, self.tokens, bounds)
     }
@@ -281,6 +296,7 @@ impl FrameHeader {
             self.copies,
             self.rows,
             self.tokens,
+            self.embeds,
         ]
     }
 }

@@ -11,7 +11,7 @@ use crate::checksum::Checksum;
 /// First word of a memory: "PLTN" in bytes.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"PLTN");
 /// Counts meanings that the layout alone does not show.
-pub const FRAME_VERSION: u32 = 4;
+pub const FRAME_VERSION: u32 = 5;
 
 /// `Admit::flags`: the request has penalties, and `history` counts.
 pub const ADMIT_PENALTIES: u32 = 1;
@@ -52,7 +52,7 @@ macro_rules! record {
 
 record! {
     /// What a memory is: the first two lines of the preamble. The counters follow on lines of their own.
-    Preamble = 20 words {
+    Preamble = 22 words {
         /// `MAGIC`.
         magic: u32,
         /// `FRAME_VERSION`.
@@ -93,12 +93,16 @@ record! {
         pooled_width: u32,
         /// Prompt tokens that a step scores.
         scores: u32,
+        /// Prompt tokens of a step that are given as embeddings.
+        embeds: u32,
+        /// Dimensions of one.
+        embed_width: u32,
     }
 }
 
 record! {
     /// How many records the plan's regions hold, and their checksum.
-    FrameHeader = 18 words {
+    FrameHeader = 19 words {
         /// The step, counted from 1 within an epoch: lower half.
         step_lo: u32,
         /// Upper half.
@@ -135,6 +139,8 @@ record! {
         loads: u32,
         /// Records of each region of the result: one for each row, and one more for each of its drafts and scores.
         draws: u32,
+        /// Records in `embeds`: those of all rows.
+        embeds: u32,
     }
 }
 
@@ -163,7 +169,7 @@ record! {
         seed_lo: u32,
         /// Upper half.
         seed_hi: u32,
-        /// Likeliest tokens to report.
+        /// Tokens to report beside each that is drawn: the likeliest, or those that are told.
         top_logprobs: u32,
         /// Tokens of the prompt.
         prompt_len: u32,
@@ -175,7 +181,7 @@ record! {
         bias_count: u32,
         /// Its part of `suppressed`: first.
         suppress_offset: u32,
-        /// How many.
+        /// How many. Behind them stand those that are told.
         suppress_count: u32,
         /// Its part of `history`: first.
         history_offset: u32,
@@ -183,8 +189,10 @@ record! {
         history_count: u32,
         /// Likeliest tokens to report in the place of each prompt token that is scored.
         score_top: u32,
+        /// How many tokens of its own choice are reported, in this order, in the place of the likeliest: none or `top_logprobs`.
+        told_count: u32,
         /// Zero.
-        zero: [u32; 3],
+        zero: [u32; 2],
     }
 }
 
@@ -248,7 +256,7 @@ record! {
 
 record! {
     /// Some tokens of one slot's request.
-    Row = 10 words {
+    Row = 11 words {
         /// The slot.
         slot: u32,
         /// Absolute position of the first token.
@@ -272,6 +280,9 @@ record! {
         scores: u32,
         /// What follows the row's last token if that is scored, so only if the row does not sample; else 0.
         next: u32,
+        /// Its first tokens that only hold the places of embeddings: theirs stand in `embeds`, behind those of the rows before. All of
+        /// them are known, and none is a draft; the row does not pool.
+        embeds: u32,
     }
 }
 

@@ -25,6 +25,7 @@ struct Plan {
     copies: Vec<Copy>,
     rows: Vec<Row>,
     tokens: Vec<u32>,
+    embeds: Vec<f32>,
 }
 
 impl Plan {
@@ -42,6 +43,7 @@ impl Plan {
             copies: &self.copies,
             rows: &self.rows,
             tokens: &self.tokens,
+            embeds: &self.embeds,
         }
     }
 
@@ -53,10 +55,16 @@ impl Plan {
     fn flagged(mut self, slot: u32, start: u32, count: u32, flags: u32) -> Self {
         let token_offset = self.tokens.len() as u32;
         let row_offset = self.rows.iter().map(|row| row.count).sum();
-        let row =
-            Row { slot, start, count, known: count, token_offset, flags, row_offset, drafts: 0, scores: 0, next: 0 };
+        let row = Row { slot, start, count, known: count, token_offset, flags, row_offset, ..Row::default() };
         self.rows.push(row);
         self.tokens.extend(start..start + count);
+        self
+    }
+
+    /// Gives the first `count` tokens of the latest row as embeddings.
+    fn embedded(mut self, count: u32) -> Self {
+        self.rows.last_mut().expect("there is a row").embeds = count;
+        self.embeds.extend((0..count * small().embed_width).map(|at| at as f32 - 1.5));
         self
     }
 }
@@ -88,7 +96,7 @@ fn full() -> Plan {
         copies: vec![Copy { from: 3, to: 11, tokens: 16, zero: 0 }],
         ..Plan::default()
     };
-    plan.row(2, 0, 9).row(3, 40, 1).flagged(5, 0, 4, ROW_POOLS)
+    plan.row(2, 0, 9).embedded(2).row(3, 40, 1).flagged(5, 0, 4, ROW_POOLS)
 }
 
 fn bounds() -> Bounds {
@@ -135,7 +143,8 @@ fn a_step_goes_out_and_its_results_come_back() {
     let header = *worker.header(frame).unwrap();
     assert_eq!((header.step(), header.epoch, header.rows, header.tokens), (1, 3, 3, 14));
     assert_eq!((header.drops, header.admits, header.appends, header.copies), (2, 1, 2, 1));
-    assert_eq!((header.saves, header.loads), (1, 2));
+    assert_eq!((header.saves, header.loads, header.embeds), (1, 2, 2));
+    assert_eq!(worker.plan().unwrap().embeds, full().embeds);
     answer(&mut worker, frame, 40);
 
     let results = router.poll().unwrap().unwrap();
@@ -177,6 +186,18 @@ fn vectors_travel_only_in_steps_in_which_a_row_pools() {
         answer(&mut worker, frame, 0);
         assert_eq!(router.poll().unwrap().unwrap().pooled.len(), *numbers, "step {}", step + 1);
     }
+}
+
+#[test]
+fn frames_without_embeddings_carry_none() {
+    let layout = Layout::new(Capacities { embeds: 0, embed_width: 0, ..small() }).unwrap();
+    let mut router = RouterEnd::new(Memory::local(&layout, 1).unwrap());
+    let error = router.submit(&Plan::default().row(0, 0, 2).embedded(1).view(1)).unwrap_err().to_string();
+    assert!(error.contains("3 embeds do not fit; the frame holds 0"), "{error}");
+    let mut nameless = Plan::default().row(0, 0, 2).embedded(1);
+    nameless.embeds.clear();
+    let error = router.submit(&nameless.view(1)).unwrap_err().to_string();
+    assert!(error.contains("rows[0].embeds is 1; allowed: 0 to 0"), "{error}");
 }
 
 #[test]
@@ -257,7 +278,7 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.admits.push(p.admits[0]), "admits[1].slot is 2; allowed: each slot once"),
         (|p| p.admits[0].bias_count = 3, "bias_offset + bias_count is 3"),
         (|p| p.admits[0].bias_offset = u32::MAX, "bias_offset + bias_count is 4294967297"),
-        (|p| p.admits[0].suppress_offset = 2, "suppress_offset + suppress_count is 3"),
+        (|p| p.admits[0].suppress_offset = 2, "suppress_offset + suppress_count + told_count is 3"),
         (|p| p.admits[0].history_count = 4, "history_offset + history_count is 4"),
         (|p| p.admits[0].top_logprobs = 4, "top_logprobs is 4; allowed: 0 to 3"),
         (|p| p.appends[1].slot = 9, "appends[1].slot is 9"),
@@ -276,12 +297,25 @@ fn plans_that_point_outside_are_refused_by_field() {
         (|p| p.rows[2].scores = 1, "rows[2].scores is 1; allowed: 0 to 0"), // it pools
         (|p| p.rows[0].next = 1, "rows[0].next is 1; allowed: 0 to 0"),
         (|p| p.admits[0].score_top = 4, "admits[0].score_top is 4; allowed: 0 to 3"),
+        (|p| p.admits[0].told_count = 1, "admits[0].told_count is 1; allowed: "),
+        (
+            |p| (p.admits[0].told_count, p.admits[0].top_logprobs) = (2, 2),
+            "suppress_offset + suppress_count + told_count is ",
+        ),
         (|p| p.rows[0].drafts = 9, "rows[0].drafts is 9; allowed: 0 to 5"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 0), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| (p.rows[0].drafts, p.rows[0].flags) = (1, 3), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| (p.rows[0].drafts, p.rows[0].known) = (1, 8), "rows[0].drafts is 1; allowed: 0 to 0"),
         (|p| p.rows[1].flags = ROW_POOLS | ROW_SAMPLES, "rows[1].flags is 5; allowed: to pool alone"),
         (|p| p.rows[1].flags = 8, "rows[1].flags is 8"),
+        (|p| p.rows[0].embeds = 8, "rows[0].embeds is 8; allowed: 0 to 7"),
+        (|p| p.rows[1].embeds = 6, "rows[1].embeds is 6; allowed: 0 to 1"),
+        (|p| (p.rows[1].embeds, p.rows[1].known) = (1, 0), "rows[1].embeds is 1; allowed: 0 to 0"), // nobody knows it yet
+        (|p| p.rows[2].embeds = 1, "rows[2].embeds is 1; allowed: 0 to 0"),                         // it pools
+        (|p| (p.rows[0].drafts, p.rows[0].embeds) = (5, 5), "rows[0].embeds is 5; allowed: 0 to 4"),
+        (|p| p.rows[0].embeds = 1, "embeds is 6, and 3 is due"),
+        (|p| p.embeds.truncate(5), "embeds is 5, and 6 is due"),
+        (|p| p.embeds = vec![0.0; 22], "8 embeds do not fit; the frame holds 7"),
         (|p| p.tokens.push(1), "tokens is 15, and 14 is due"),
         (|p| p.tokens.truncate(5), "tokens is 5, and 14 is due"),
         (|p| p.drops = vec![0; 9], "9 drops do not fit; the frame holds 8"),
@@ -447,7 +481,8 @@ prop_compose! {
         temperature in any::<f32>(),
     ) -> Plan {
         let mut plan = Plan { drops, ..Plan::default() };
-        let (mut token_offset, mut row_offset, mut drafts_left, mut scores_left) = (0, 0, 8 - rows.len() as u32, 6);
+        let (mut token_offset, mut row_offset) = (0, 0);
+        let (mut drafts_left, mut scores_left, mut embeds_left) = (8 - rows.len() as u32, 6, 7);
         for ((start, count, last_known, flags), slot) in rows.into_iter().zip(&slots) {
             let known = if last_known { count } else { count - 1 };
             let drafts = if flags == ROW_SAMPLES && last_known { (start % count).min(drafts_left) } else { 0 };
@@ -456,8 +491,11 @@ prop_compose! {
             let scores = if may_score { (start % 7).min(count - (flags & ROW_SAMPLES)).min(scores_left) } else { 0 };
             scores_left -= scores;
             let next = if scores > 0 && flags & ROW_SAMPLES == 0 { start % 1000 } else { 0 };
+            let embeds = if flags & ROW_POOLS == 0 { (start % 5).min(known - drafts).min(embeds_left) } else { 0 };
+            embeds_left -= embeds;
+            plan.embeds.extend((0..embeds * small().embed_width).map(|at| at as f32 / 3.0 - temperature));
             plan.rows.push(Row {
-                slot: *slot, start, count, known, token_offset, flags, row_offset, drafts, scores, next,
+                slot: *slot, start, count, known, token_offset, flags, row_offset, drafts, scores, next, embeds,
             });
             (token_offset, row_offset) = (token_offset + known, row_offset + count);
         }

@@ -220,7 +220,7 @@ fn plan_parts<'a>(header: &FrameHeader, words: &'a [u32], layout: &Layout) -> [&
 
 /// Words as records.
 fn plan_view(step: u64, parts: [&[u32]; PARTS]) -> PlanView<'_> {
-    let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens] = parts;
+    let [drops, admits, biases, suppressed, history, appends, saves, loads, copies, rows, tokens, embeds] = parts;
     PlanView {
         step,
         drops,
@@ -234,6 +234,7 @@ fn plan_view(step: u64, parts: [&[u32]; PARTS]) -> PlanView<'_> {
         copies: bytemuck::cast_slice(copies),
         rows: bytemuck::cast_slice(rows),
         tokens,
+        embeds: bytemuck::cast_slice(embeds),
     }
 }
 

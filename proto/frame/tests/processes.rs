@@ -27,6 +27,8 @@ fn capacities() -> Capacities {
         history: 32,
         top_logprobs: 3,
         pooled_width: 4,
+        embeds: 0,
+        embed_width: 0,
         scores: 4,
         saves: 4,
         loads: 4,

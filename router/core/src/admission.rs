@@ -73,7 +73,7 @@ impl Core {
         {
             let request = self.requests.get(ticket.key);
             let choice = match () {
-                () if next.scores_no_more(request) => Choice::SetAside(Wait::Step),
+                () if next.has_no_room_for_short_row(request) => Choice::SetAside(Wait::Step),
                 () if next.takes_admit(request) => self.choose(group, ticket.key),
                 () => Choice::NoRoom(Wait::Step),
             };
@@ -114,7 +114,7 @@ impl Core {
     /// Lets some of those be looked at that stand aside.
     fn bring_back(&mut self, next: &NextStep) -> Vec<Place> {
         let outlooks = self.groups.values().filter_map(|group| group.epoch.as_ref()?.outlook.as_ref());
-        let may_begin = next.scores() || outlooks.into_iter().any(|outlook| !outlook.has_long_prompt());
+        let may_begin = next.takes_short_rows() || outlooks.into_iter().any(|outlook| !outlook.has_long_prompt());
         self.requests.bring_back(match () {
             () if self.requests.looks.is_thorough() => LOOKED_AT_AGAIN_MAX,
             () if may_begin => BROUGHT_BACK_MAX,

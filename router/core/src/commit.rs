@@ -3,7 +3,8 @@
 use crate::core::Core;
 use crate::drafts::accepted;
 use crate::epoch::{Owner, SentRow};
-use crate::{Event, FinishReason, GroupId, RowResult, StepId, StepResults, TokenScore};
+use crate::live::RequestKey;
+use crate::{Event, FinishReason, GroupId, RowResult, SlotId, StepId, StepResults, TokenScore};
 
 /// Results that do not belong to the step that is due. Nothing was changed; the caller replaces the worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +116,7 @@ impl Core {
         mut vector: Option<Box<[f32]>>,
         took_us: u32,
     ) {
-        let Self { requests, groups, lengths, events, totals, .. } = self;
+        let Self { requests, groups, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let running = epoch.running_mut(row.slot);
         if let Owner::Serves(key) | Owner::Yields(key) = running.owner
@@ -158,29 +159,46 @@ impl Core {
                     }
                     totals.generated_tokens += 1;
                     events.push(Event::Token { request: id, token, logprobs });
-                    request.push(token).inspect(|_| {
-                        // Who asks for one token tells nothing of how long answers are.
-                        if request.known_max - request.prompt_len > 1 {
-                            lengths.learn(request.drawn());
-                        }
-                    })
+                    request.push(token)
                 };
                 if let Some(reason) = reason {
-                    let explanation = Box::new(requests.explain(key));
-                    events.push(Event::Finished { request: id, reason, explanation });
-                    epoch.leave(row.slot, requests);
-                    requests.settle_account(key);
-                    requests.remove(key);
-                    return;
+                    return self.end_in_slot(group, row.slot, key, reason);
                 }
                 if left > 0 {
                     result = draws.next().expect("check() counted them");
                     end += 1;
                 }
             }
+            if row.samples && !is_unsampled && epoch.running(row.slot).draws == 0 {
+                let request = requests.get_mut(key);
+                for token in request.take_forced() {
+                    (totals.generated_tokens, totals.forced_tokens) =
+                        (totals.generated_tokens + 1, totals.forced_tokens + 1);
+                    events.push(Event::Token { request: request.place.id, token, logprobs: None });
+                    if let Some(reason) = request.push(token) {
+                        return self.end_in_slot(group, row.slot, key, reason);
+                    }
+                }
+            }
             requests.get_mut(key).take_in();
         }
         epoch.settle(row.slot, requests);
+    }
+
+    /// A request is complete, by what it has drawn.
+    fn end_in_slot(&mut self, group: GroupId, slot: SlotId, key: RequestKey, reason: FinishReason) {
+        let Self { requests, groups, lengths, events, .. } = self;
+        let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
+        let request = requests.get(key);
+        // Who asks for one token tells nothing of how long answers are, nor who wants a vector.
+        if reason != FinishReason::Vector && request.known_max - request.prompt_len > 1 {
+            lengths.learn(request.drawn());
+        }
+        let explanation = Box::new(requests.explain(key));
+        events.push(Event::Finished { request: requests.get(key).place.id, reason, explanation });
+        epoch.leave(slot, requests);
+        requests.settle_account(key);
+        requests.remove(key);
     }
 }
 

@@ -132,6 +132,8 @@ pub struct Counts {
     pub drafted_tokens: u64,
     /// Of these, those that were drawn too: each saved its request a step.
     pub accepted_tokens: u64,
+    /// Tokens that were certain before they were drawn, so that nobody drew them. They are generated tokens, too.
+    pub forced_tokens: u64,
     /// Rows whose mask did not come in time: each was computed a second time.
     pub unsampled: u64,
     /// Times a request lost its blocks to another one.
@@ -330,11 +332,15 @@ impl Core {
         let mut next = NextStep::new(epoch.last_sent.next(), &self.config, self.kinds, group_state);
         self.plan_transfers(group, &mut next);
         let prompts = self.plan_running(group, &mut next);
+        let turns_ended = self.totals.turns_ended;
         self.admit_waiting(group, &mut next);
         self.plan_long_prompts(group, prompts, &mut next);
+        // Whoever gave up a slot that no step names is gone: no commit will say so.
+        let has_made_room = self.totals.turns_ended > turns_ended && self.epoch(group).in_flight.is_empty();
         let epoch = self.epoch_mut(group);
-        if std::mem::replace(&mut epoch.lacked_blocks, next.lacks_blocks) && !next.lacks_blocks {
-            self.admit_waiting(group, &mut next); // nobody lacks any: those that wait need not wait for the next plan
+        let lacked_blocks = std::mem::replace(&mut epoch.lacked_blocks, next.lacks_blocks);
+        if (lacked_blocks && !next.lacks_blocks) || has_made_room {
+            self.admit_waiting(group, &mut next); // those that wait need not wait for the next plan
         }
         let now = self.requests.looks.now;
         let epoch = self.epoch_mut(group);
@@ -505,7 +511,7 @@ fn check_bounds(new: &NewRequest, config: &CoreConfig) -> Result<(), Refusal> {
     }
     for (param, got, limit) in [
         ("logit_bias", new.sampling.logit_bias.len(), config.limits.biases),
-        ("stop_token_ids", new.stop.stop_ids.len(), config.limits.suppressed),
+        ("stop_token_ids", new.stop.stop_ids.len() + new.sampling.told.len(), config.limits.suppressed),
     ] {
         if got > limit as usize {
             return Err(Refusal::TooMany { param, got, limit });

@@ -62,12 +62,15 @@ pub(crate) struct Running {
 
 impl Running {
     /// Tokens that could be computed now, those not known yet included. None while loads are to be planned or drafts are in
-    /// flight, and once the draws in flight end the request.
+    /// flight, or draws before a run of tokens that are certain, and once the draws in flight end the request.
     pub(crate) fn ahead(&self, request: &LiveRequest) -> u32 {
         if self.loading > 0 || self.drafts > 0 {
             return 0;
         }
         let expected = request.known() + self.draws;
+        if self.draws > 0 && request.is_worth_a_pause(expected) {
+            return 0;
+        }
         if expected < request.known_max { expected - self.planned } else { 0 }
     }
 
@@ -295,6 +298,7 @@ impl Epoch {
         }
         self.free.push(slot);
         self.drops.push(slot);
+        self.outlook = None;
     }
 
     /// Makes what a row has computed findable.
@@ -375,7 +379,7 @@ impl Epoch {
     /// Whether a prompt is under way that more than one step has to compute.
     pub(crate) fn has_long_prompt(&self, requests: &Requests, step_tokens: u32) -> bool {
         let is_long = |request: &LiveRequest, running: &Running| {
-            running.ahead(request) > step_tokens && !request.is_to_be_scored()
+            running.ahead(request) > step_tokens && !request.has_short_rows()
         };
         self.order.iter().any(|&(_, slot)| is_long(requests.get(self.served(slot)), self.running(slot)))
     }

@@ -16,6 +16,7 @@ mod drafts;
 mod epoch;
 mod event;
 mod explanation;
+mod forced;
 mod group;
 mod hit;
 mod ids;

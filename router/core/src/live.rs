@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::drafts::Drafter;
 use crate::explanation::{Account, Looks};
+use crate::forced::Forced;
 use crate::keys::KeyChain;
 use crate::kinds::Kinds;
 use crate::lengths::{AnswerLengths, Growth};
@@ -49,6 +50,7 @@ pub(crate) struct LiveRequest {
     pub(crate) tokens: Vec<TokenId>, // prompt, then output: all that is committed
     pub(crate) prompt_len: u32,
     pub(crate) scored: u32, // tokens whose next one was scored, all from the first on; all but the last of the prompt if none is to be
+    pub(crate) embedded: u32, // its first tokens, which only hold the places of embeddings
     pub(crate) known_max: u32, // with so many tokens it ends, if nothing ends it before; for a vector one more than it has
     pub(crate) goal: Goal,
     pub(crate) sampling: Sampling,
@@ -61,6 +63,7 @@ pub(crate) struct LiveRequest {
     pub(crate) turn_ended: Option<Micros>, // when it gave its slot to another tenant's request
     pub(crate) uncached: u32,              // prompt tokens to compute, as of its first admission
     pub(crate) drafter: Option<Drafter>,   // none: it has no drafts
+    pub(crate) forced: Option<Forced>,     // what follows some of its tokens, if that is certain
     pub(crate) account: Account,
     pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
     charged: u64,                             // tokens that its party was charged
@@ -77,6 +80,8 @@ impl LiveRequest {
             Goal::VectorOfLast | Goal::VectorOfAll => prompt_len + 1,
         };
         let scored = if new.sampling.prompt_logprobs.is_some() { new.scored } else { prompt_len - 1 };
+        let embedded = new.scope.embedded();
+        assert!(embedded <= prompt_len, "what stands for something else stands in the prompt");
         let mut tokens = Vec::with_capacity(new.prompt.len() + new.generated.len());
         tokens.extend_from_slice(&new.prompt);
         tokens.extend_from_slice(&new.generated);
@@ -86,6 +91,7 @@ impl LiveRequest {
             tokens,
             prompt_len,
             scored,
+            embedded,
             known_max,
             goal: new.goal,
             sampling: new.sampling,
@@ -99,6 +105,7 @@ impl LiveRequest {
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),
             drafter: has_drafts.then(Drafter::new),
+            forced: None,
             awaited_reads: Vec::new(),
             charged: 0,
         }
@@ -114,16 +121,28 @@ impl LiveRequest {
         end.min(self.prompt_len - 1).saturating_sub(start.max(self.scored))
     }
 
-    /// The longest row behind `start` others, of at most `most` tokens, that scores no more than `left`.
-    pub(crate) fn row_max(&self, start: u32, most: u32, left: u32) -> u32 {
-        let excess = self.scores_in(start, start + most).saturating_sub(left);
+    /// How many tokens of a row only hold the places of embeddings: its first ones.
+    pub(crate) fn embeds_in(&self, start: u32, end: u32) -> u32 {
+        end.min(self.embedded).saturating_sub(start)
+    }
+
+    /// The longest row behind `start` others, of at most `most` tokens, that scores no more than `scores` and has no more than
+    /// `embeds` embeddings.
+    pub(crate) fn row_max(&self, start: u32, most: u32, scores: u32, embeds: u32) -> u32 {
+        let most = if self.embeds_in(start, start + most) > embeds { embeds } else { most };
+        let excess = self.scores_in(start, start + most).saturating_sub(scores);
         // What ends the prompt is not scored: it goes with the last one that is.
         if excess == 0 { most } else { (self.prompt_len - 1).min(start + most) - excess - start }
     }
 
-    /// Whether tokens of its prompt are still to be scored. Its rows are short then, however much is ahead of it.
+    /// Whether tokens of its prompt are still to be scored.
     pub(crate) fn is_to_be_scored(&self) -> bool {
         self.scored < self.prompt_len - 1
+    }
+
+    /// Whether its rows are short, however much is ahead of it: what is scored or given as embeddings comes in small numbers.
+    pub(crate) fn has_short_rows(&self) -> bool {
+        self.embedded > 0 || self.is_to_be_scored()
     }
 
     /// Its first tokens, whose KV others may have computed: not the last one, nor what is still to be scored.

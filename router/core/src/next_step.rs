@@ -124,20 +124,21 @@ impl NextStep {
         (running.planned + count) as usize > running.appended * self.block_size as usize
     }
 
-    /// Whether the step can still score anything.
-    pub(crate) fn scores(&self) -> bool {
-        self.left.scores > 0
+    /// Whether the step has room for more of requests with short rows, of one sort at least.
+    pub(crate) fn takes_short_rows(&self) -> bool {
+        self.left.scores > 0 || self.left.embeds > 0
     }
 
-    /// Whether a request's next row would have to score, and the step scores no more.
-    pub(crate) fn scores_no_more(&self, request: &LiveRequest) -> bool {
-        self.left.scores == 0 && request.is_to_be_scored()
+    /// Whether a request's next row would have to score, or begin with embeddings, and the step takes no more of these. One whose
+    /// embeddings are all found in the cache waits like the others: nobody has looked yet.
+    pub(crate) fn has_no_room_for_short_row(&self, request: &LiveRequest) -> bool {
+        (self.left.scores == 0 && request.is_to_be_scored()) || (self.left.embeds == 0 && request.embedded > 0)
     }
 
     /// How many tokens a request's row can have, at most `ahead`, that begins at token `planned` of a slot whose worker knows
     /// `appended` places.
     pub(crate) fn row_max(&self, request: &LiveRequest, ahead: u32, planned: u32, appended: usize) -> u32 {
-        let ahead = request.row_max(planned, ahead, self.left.scores);
+        let ahead = request.row_max(planned, ahead, self.left.scores, self.left.embeds);
         if ahead == 0 {
             return 0;
         }
@@ -189,11 +190,11 @@ impl NextStep {
         self.plan.admits.push(Admit {
             slot,
             request: request.place.id,
-            prompt_len: request.prompt_len,
+            prompt_len: request.prompt_len - request.embedded,
             suppress_until: request.suppress_until(),
-            suppressed: if cost.suppressed > 0 { request.stop.stop_ids.clone() } else { [].into() },
+            suppressed: if is_suppressing(request) { request.stop.stop_ids.clone() } else { [].into() },
             sampling: request.sampling.clone(),
-            history: if cost.history > 0 { request.tokens.clone() } else { Vec::new() },
+            history: if cost.history > 0 { request.tokens[request.embedded as usize..].to_vec() } else { Vec::new() },
         });
     }
 
@@ -296,6 +297,9 @@ impl NextStep {
         let known = u32::try_from(tokens.len()).expect("at most `count`") + drafted;
         let masked = samples && request.masked;
         self.left.scores -= scores;
+        let embeds = request.embeds_in(start, start + count);
+        assert!(embeds == 0 || draws, "nobody makes a vector of embeddings");
+        self.left.embeds -= embeds;
         let next = (scores > 0 && !samples).then(|| request.tokens[(start + count) as usize]);
         self.plan.rows.push(Row {
             slot,
@@ -308,6 +312,7 @@ impl NextStep {
             pools,
             scores,
             next,
+            embeds,
         });
         self.rows.push(SentRow { slot, end, drafts: drafted, samples, masked, pools, scores, is_void: false });
 
@@ -363,6 +368,7 @@ impl NextStep {
 /// What a request takes from a frame's lists when it is admitted.
 struct AdmitCost {
     biases: u32,
+    /// With those that are told.
     suppressed: u32,
     history: u32,
 }
@@ -370,11 +376,16 @@ struct AdmitCost {
 impl AdmitCost {
     fn of(request: &LiveRequest) -> Self {
         let count = |len: usize| u32::try_from(len).expect("refused at submit() otherwise");
-        let min_tokens_reached = request.known() >= request.suppress_until();
+        let suppressed = if is_suppressing(request) { request.stop.stop_ids.len() } else { 0 };
         Self {
             biases: count(request.sampling.logit_bias.len()),
-            suppressed: if min_tokens_reached { 0 } else { count(request.stop.stop_ids.len()) },
-            history: if request.sampling.has_penalties() { request.known() } else { 0 },
+            suppressed: count(suppressed + request.sampling.told.len()),
+            history: if request.sampling.has_penalties() { request.known() - request.embedded } else { 0 },
         }
     }
+}
+
+/// Whether tokens that would end it cannot be drawn yet.
+fn is_suppressing(request: &LiveRequest) -> bool {
+    request.known() < request.suppress_until()
 }

@@ -54,7 +54,7 @@ impl Outlook {
 
     /// Whether a prompt with so many tokens to compute takes all that a step has, and more.
     pub(crate) fn is_long(&self, request: &LiveRequest, to_compute: u32) -> bool {
-        to_compute > self.step_tokens && !request.is_to_be_scored()
+        to_compute > self.step_tokens && !request.has_short_rows()
     }
 
     /// One more request is here.

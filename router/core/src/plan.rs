@@ -25,12 +25,14 @@ pub struct Limits {
     pub states: u32,
     /// Entries of all admitted requests' logit biases.
     pub biases: u32,
-    /// Entries of all admitted requests' suppressed ids.
+    /// Entries of all admitted requests' suppressed ids, and of those that are told.
     pub suppressed: u32,
     /// Tokens of all admitted requests with penalties.
     pub history: u32,
     /// Prompt tokens that are scored, beside all draws; 0: no request may ask for that.
     pub scores: u32,
+    /// Prompt tokens that only hold the places of embeddings; 0: no request may have any.
+    pub embeds: u32,
 }
 
 /// One step of one worker group. Applied by the worker in the order of the fields.
@@ -65,7 +67,7 @@ pub struct Admit {
     pub slot: SlotId,
     /// Which request it is (for the engine's own books; the worker never learns it).
     pub request: RequestId,
-    /// Tokens of the prompt: those after them are output, for the penalties.
+    /// Tokens of the prompt, but for those that only hold the places of embeddings: those after them are output, for the penalties.
     pub prompt_len: u32,
     /// Below this number of known tokens, `suppressed` cannot be drawn.
     pub suppress_until: u32,
@@ -74,7 +76,7 @@ pub struct Admit {
     pub suppressed: Arc<[TokenId]>,
     /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Prompt and output so far, if the request has penalties; else empty.
+    /// Prompt and output so far, if the request has penalties, but for tokens that only hold places; else empty.
     pub history: Vec<TokenId>,
 }
 
@@ -169,6 +171,8 @@ pub struct Row {
     pub scores: u32,
     /// The prompt token after the row's last one, if that is scored.
     pub next: Option<TokenId>,
+    /// Its first tokens that only hold the places of embeddings. Never if it pools.
+    pub embeds: u32,
 }
 
 impl Plan {

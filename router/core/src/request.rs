@@ -30,6 +30,8 @@ pub struct Sampling {
     pub seed: u64,
     /// `Some(k)`: the chosen token's log-probability and those of the `k` likeliest.
     pub logprobs: Option<u32>,
+    /// If there are any: their log-probabilities are told in the place of the likeliest; `logprobs` is how many they are.
+    pub told: Vec<TokenId>,
     /// `Some(k)`: the same of each prompt token but the first. Only if the request is there for tokens.
     pub prompt_logprobs: Option<u32>,
 }
@@ -48,6 +50,7 @@ impl Sampling {
             logit_bias: Vec::new(),
             seed: 0,
             logprobs: None,
+            told: Vec::new(),
             prompt_logprobs: None,
         }
     }

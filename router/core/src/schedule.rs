@@ -33,7 +33,7 @@ impl RowKind {
         match ahead {
             0 => None,
             1 => Some(Self::OneToken),
-            _ if next.is_long(ahead) && !request.is_to_be_scored() => Some(Self::LongPrompt),
+            _ if next.is_long(ahead) && !request.has_short_rows() => Some(Self::LongPrompt),
             _ => Some(Self::ShortPrompt),
         }
     }
@@ -109,7 +109,7 @@ impl Core {
             }
             let count = next.row_max(request, ahead, running.planned, running.appended);
             if count == 0 {
-                continue; // the step has no time, no appends or no scores left
+                continue; // the step has no time, no appends, no scores or no embeddings left
             }
             let Self { requests, groups, totals, .. } = self;
             let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("plan() looked");

@@ -36,7 +36,7 @@ pub struct Span {
 pub enum SpanKind {
     /// An image, a sound or the like.
     Media,
-    /// Embeddings that the client has sent.
+    /// Embeddings that the client has sent. Workers are given those that a prompt begins with, span behind span.
     Embeddings,
 }
 
@@ -81,6 +81,12 @@ impl CacheScope {
     /// In order of their places; none reaches into another.
     pub fn spans(&self) -> &[Span] {
         &self.spans
+    }
+
+    /// How many of a prompt's first tokens only hold the places of embeddings.
+    pub fn embedded(&self) -> u32 {
+        let is_next = |end: u32, span: &Span| span.kind == SpanKind::Embeddings && span.start == end;
+        self.spans.iter().fold(0, |end, span| if is_next(end, span) { end + span.tokens } else { end })
     }
 
     /// To be shared by all that speaks of a request's blocks. None: they depend on tokens alone.
@@ -143,6 +149,16 @@ mod tests {
             let refused = CacheScope::default().with_spans(spans).expect_err("it is no scope");
             assert_eq!((refused.start, refused.tokens), bad);
         }
+    }
+
+    #[test]
+    fn embeddings_are_what_a_prompt_begins_with() {
+        let embeddings = |start, tokens| Span { kind: SpanKind::Embeddings, ..span(start, tokens) };
+        let embedded = |spans| CacheScope::default().with_spans(spans).expect("apart").embedded();
+        assert_eq!(embedded(vec![]), 0);
+        assert_eq!(embedded(vec![embeddings(4, 3), embeddings(0, 4), span(7, 2), embeddings(9, 1)]), 7);
+        assert_eq!(embedded(vec![span(0, 4), embeddings(4, 3)]), 0);
+        assert_eq!(embedded(vec![embeddings(1, 3)]), 0);
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn of_the_drafts_of_a_row_those_count_that_are_drawn_and_one_token_behind_them()
             masked: false,
             pools: false,
             scores: 0,
+            embeds: 0,
             next: None,
         };
         assert_eq!((&plan.rows[..], &plan.tokens[..]), (&[row][..], &[3, 4, 5, 6][..]));

@@ -2,7 +2,7 @@
 
 mod small;
 
-use pelton_core::{Event, Micros, NewRequest, Plan, RowResult, StepResults, TokenId};
+use pelton_core::{Event, FinishReason, Micros, NewRequest, Plan, RequestId, RowResult, StepResults, TokenId};
 
 use small::{GROUP, commit, config, core, request, step};
 
@@ -53,4 +53,78 @@ fn a_prompt_whose_first_mask_misses_leaves_its_last_token_out_of_the_cache() {
     let rows: Vec<_> = plan.rows.iter().map(|row| (row.start, row.count)).collect();
     assert_eq!(rows[0], (7, 1));
     commit(&mut core, &plan, 7);
+}
+
+/// Twelve tokens of an answer are certain: they take one row, once what is in flight of their request is back.
+#[test]
+fn tokens_that_are_certain_stand_in_one_row() {
+    let mut core = core(16, config());
+    let mut new = masked(1, 0..4);
+    new.stop.max_tokens = 40;
+    core.submit(new).expect("room");
+    core.submit(request(2, 10..12)).expect("room");
+    step(&mut core, 7);
+    let first = core.plan(GROUP, Micros(0)).expect("both draw");
+    core.force(RequestId(1), 1, (30..42).collect());
+    let ahead = core.plan(GROUP, Micros(0)).expect("the other one draws");
+    let slots = |plan: &Plan| plan.rows.iter().map(|row| row.slot).collect::<Vec<_>>();
+    assert_eq!((slots(&first).len(), slots(&ahead)), (2, vec![first.rows[1].slot]), "the first one waits");
+    core.events().for_each(drop);
+    commit(&mut core, &first, 30);
+    core.check();
+    let told = |core: &mut pelton_core::Core| {
+        let mine = |event| match event {
+            Event::Token { request: RequestId(1), token, logprobs: None } => Some(token),
+            _ => None,
+        };
+        core.events().filter_map(mine).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut core), (30..42).collect::<Vec<_>>());
+    let row =
+        core.plan(GROUP, Micros(0)).expect("it goes on").rows.into_iter().find(|row| row.masked).expect("it draws");
+    assert_eq!((row.start, row.count, row.known, row.samples), (5, 12, 12, true));
+    assert_eq!(core.counts().forced_tokens, 11);
+}
+
+#[test]
+fn a_run_that_is_short_or_old_or_wrong_or_of_nobody_changes_nothing() {
+    let mut core = core(16, config());
+    core.submit(masked(1, 0..4)).expect("room");
+    step(&mut core, 7);
+    let first = core.plan(GROUP, Micros(0)).expect("it draws");
+    for (drawn, run) in [(1, vec![30, 31, 32]), (0, vec![7]), (0, vec![9, 9, 9, 9, 9, 9]), (1, vec![])] {
+        core.force(RequestId(1), drawn, run.clone());
+        core.force(RequestId(9), drawn, run);
+    }
+    core.force(RequestId(1), 1, vec![30, 31, 32]);
+    let ahead = core.plan(GROUP, Micros(0)).expect("no pause for two tokens");
+    commit(&mut core, &first, 30);
+    commit(&mut core, &ahead, 31);
+    core.check();
+    assert_eq!(core.counts().forced_tokens, 1, "the last one, since nothing of it was in flight");
+    core.force(RequestId(1), 0, vec![7, 9, 9, 9, 9, 9]);
+    step(&mut core, 33);
+    assert_eq!(core.counts().forced_tokens, 1);
+}
+
+#[test]
+fn certain_tokens_end_their_request_as_drawn_ones_do() {
+    for (stop_ids, max_tokens, reason, count) in
+        [(vec![33], 99, FinishReason::StopToken(33), 5), (vec![], 4, FinishReason::Length, 4)]
+    {
+        let mut core = core(16, config());
+        let mut new = masked(1, 0..4);
+        (new.stop.stop_ids, new.stop.max_tokens) = (stop_ids.into(), max_tokens);
+        core.submit(new).expect("room");
+        step(&mut core, 7);
+        let first = core.plan(GROUP, Micros(0)).expect("it draws");
+        core.force(RequestId(1), 1, (30..40).collect());
+        commit(&mut core, &first, 30);
+        core.check();
+        let events: Vec<Event> = core.events().collect();
+        let tokens = events.iter().filter(|event| matches!(event, Event::Token { .. })).count();
+        assert_eq!(tokens, count);
+        assert!(matches!(events.last(), Some(Event::Finished { reason: got, .. }) if *got == reason));
+        assert_eq!(core.counts().blocks_held, 0);
+    }
 }

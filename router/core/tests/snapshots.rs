@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use pelton_core::{
     CacheChange, CommitError, CoreConfig, Counts, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros,
-    NewPin, NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, Trust,
+    NewPin, NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, TokenId, Trust,
 };
 
 /// The core, and one that was brought back from a snapshot of it and is told the same ever since.
@@ -46,6 +46,10 @@ impl Core {
 
     pub(crate) fn finish(&mut self, request: RequestId) {
         self.both(|core| (core.explain(request), core.finish(request)));
+    }
+
+    pub(crate) fn force(&mut self, request: RequestId, drawn: u32, tokens: Vec<TokenId>) {
+        self.both(|core| core.force(request, drawn, tokens.clone()));
     }
 
     pub(crate) fn hold(&mut self, request: RequestId) {

@@ -20,6 +20,7 @@ fn row(slot: u32, start: u32, count: u32, known: u32, samples: bool) -> Row {
         masked: false,
         pools: false,
         scores: 0,
+        embeds: 0,
         next: None,
     }
 }

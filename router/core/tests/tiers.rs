@@ -30,6 +30,7 @@ fn config() -> CoreConfig {
             suppressed: 4,
             history: 256,
             scores: 8,
+            embeds: 0,
         },
         max_running: 4,
         max_waiting: 8,

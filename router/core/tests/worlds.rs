@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pelton_core::Core;
 
 /// Seeds of worlds that once found a bug.
-const REGRESSIONS: [u64; 3] = [6760, 751, 2976];
+const REGRESSIONS: [u64; 4] = [6760, 751, 2976, 8400];
 const WORLDS: u64 = 10_000;
 /// Of each: after so many most of what can happen in a world has. The example lives longer.
 const ACTIONS: usize = 600;

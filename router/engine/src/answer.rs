@@ -9,7 +9,10 @@ use pelton_core::{
 use pelton_grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
-use crate::inbox::{Command, Inbox};
+use crate::{
+    embeds::Embeds,
+    inbox::{Command, Inbox},
+};
 
 /// A request for the engine: everything is checked and tokenised already.
 #[derive(Debug, Clone)]
@@ -17,6 +20,8 @@ pub struct Submission {
     /// At least one token, each below the vocabulary size; prompt and `max_tokens` fit the context together, or the prompt alone
     /// if it becomes a vector.
     pub prompt: Arc<[TokenId]>,
+    /// What the prompt's first tokens only hold the places of, if they do; `scope` names it (see [`crate::Engine::scope_of`]).
+    pub embeds: Option<Arc<Embeds>>,
     /// What it gives: what the model does (see [`crate::goal`]). For a vector, `sampling` and `stop` mean nothing.
     pub goal: Goal,
     /// How tokens are drawn. A missing seed was drawn by the caller.

@@ -136,7 +136,7 @@ impl Driver {
         bell: Arc<Bell>,
         shared: Arc<Shared>,
     ) -> Result<Self, Failure> {
-        let capacities = step::capacities(config.slots(), config.token_budget);
+        let capacities = step::capacities(config.slots(), config.token_budget, config.prompt_embeds);
         let recorder = config.record.clone().map(record).transpose()?;
         let mut cache_events = Vec::new();
         if let Some(options) = &config.cache_events {
@@ -210,6 +210,7 @@ impl Driver {
         self.tick();
         self.end_displaced();
         is_busy |= self.end_stuck();
+        is_busy |= self.hear_runs();
         self.tell_cache_changes();
         is_busy |= self.release();
         for index in 0..self.groups.len() {
@@ -258,7 +259,8 @@ impl Driver {
                 || known.max_model_len != report.max_model_len
                 || known.block_size != report.block_size
                 || known.kinds != report.kinds
-                || known.pooling != report.pooling)
+                || known.pooling != report.pooling
+                || known.embed_width != report.embed_width)
         {
             return Err(format!(
                 "worker {index} serves another model or computes otherwise than the first one: {report:?} against {known:?}"
@@ -430,7 +432,8 @@ impl Driver {
             let Some(core) = self.core.as_mut() else { break };
             let Some(plan) = core.plan(id, now) else { break };
             has_planned = true;
-            if let Err(error) = self.groups[index].submit(&plan) {
+            let journal = &self.journal;
+            if let Err(error) = self.groups[index].submit(&plan, |request| journal.embeds(request)) {
                 return self.distrust(index, &Garbage::Frame(error));
             }
             self.ask_for_masks(index);
@@ -460,6 +463,17 @@ impl Driver {
             self.fail(*request, Failure::Grammar(why.to_string()));
         }
         !stuck.is_empty()
+    }
+
+    /// Tells the core of tokens that are certain.
+    fn hear_runs(&mut self) -> bool {
+        let runs: Vec<_> = self.masks.runs().filter(|run| self.journal.contains(run.request)).collect();
+        let has_heard = !runs.is_empty();
+        for run in runs {
+            let drawn = u32::try_from(run.drawn).expect("fewer than a context has");
+            self.core.as_mut().expect("who has a mask has run").force(run.request, drawn, run.tokens);
+        }
+        has_heard
     }
 
     fn tell_drained(&mut self) {

@@ -9,15 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pelton_core::{Goal, RequestId, blocks_at};
+use pelton_core::{CacheScope, Goal, RequestId, blocks_at};
 use pelton_frame::Bell;
 use pelton_kv_store::Folder;
-use pelton_link::{LoadOptions, WorkerSpec};
+use pelton_link::{LoadOptions, ModelReport, WorkerSpec};
 use pelton_record::RecordOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Answer, CacheEventOptions, Failure, Phase, QueueLimits, Stats, Status, Submission, TierOptions,
+    Answer, CacheEventOptions, Embeds, Failure, Phase, QueueLimits, Stats, Status, Submission, TierOptions,
     driver::{self, Driver},
     inbox::{Command, Inbox},
     names::HashKey,
@@ -37,6 +37,8 @@ pub struct EngineConfig {
     pub drafts_max: u32,
     /// Tokens in a step at most.
     pub token_budget: u32,
+    /// Whether prompts may be given as embeddings: frames have room for some then.
+    pub prompt_embeds: bool,
     /// How long a step that draws tokens should take; prompts are cut so that it does.
     pub itl_target: Option<Duration>,
     /// What may wait.
@@ -185,6 +187,11 @@ impl Engine {
         self.hash_key.number(text)
     }
 
+    /// The scope of a prompt that begins with these embeddings: equal ones share blocks. Goes through all of them.
+    pub fn scope_of(&self, embeds: &Embeds, model: &ModelReport) -> CacheScope {
+        embeds.scope(model.block_size, self.hash_key)
+    }
+
     fn check(&self, submission: &Submission) -> Result<(), Failure> {
         let status = self.shared.status.borrow();
         match &status.phase {
@@ -197,6 +204,12 @@ impl Engine {
         }
         let model = status.model.as_ref().expect("the model is known from the first `Ready` on");
         assert!(!submission.prompt.is_empty(), "the server checks prompts");
+        let embedded = submission.embeds.as_ref().map_or(0, |embeds| embeds.count());
+        assert_eq!(submission.scope.embedded(), embedded, "what tokens stand for is part of their scope");
+        assert!(
+            submission.embeds.iter().all(|embeds| embeds.width() == model.embed_width),
+            "the server looks at widths"
+        );
         assert_eq!(submission.goal, driver::goal(model), "the server looks at what the model gives");
         let computed = match submission.goal {
             Goal::Tokens => {

@@ -14,7 +14,7 @@ use pelton_frame::{MaskWriter, RouterEnd};
 use pelton_link::{LinkEvent, LinkHandle};
 
 use crate::{
-    Deadlines,
+    Deadlines, Embeds,
     patience::{Due, Patience},
     results::{self, Garbage, InFlight, InFlightRow, RowMask},
     step::Flattened,
@@ -195,8 +195,12 @@ impl Group {
         self.port.as_ref().is_some_and(RouterEnd::free_frame)
     }
 
-    /// Writes the plan into a free frame and rings the worker.
-    pub(crate) fn submit(&mut self, plan: &Plan) -> Result<(), pelton_frame::FrameError> {
+    /// Writes the plan into a free frame and rings the worker. `embeds`: of requests whose prompts have some.
+    pub(crate) fn submit(
+        &mut self,
+        plan: &Plan,
+        embeds: impl Fn(RequestId) -> Option<Arc<Embeds>>,
+    ) -> Result<(), pelton_frame::FrameError> {
         for &slot in &plan.drops {
             self.slots[slot.index()] = None;
         }
@@ -233,7 +237,12 @@ impl Group {
             })
             .collect();
         let port = self.port.as_mut().expect("the caller saw a free frame");
-        port.submit(&self.flattened.fill(plan))?;
+        let slots = &self.slots;
+        let embeds_in = |slot: SlotId| {
+            let request = slots[slot.index()].map(|holder| holder.request);
+            request.and_then(&embeds).expect("rows are of live requests, which have what their tokens stand for")
+        };
+        port.submit(&self.flattened.fill(plan, embeds_in))?;
         self.in_flight.push_back(InFlight {
             step: plan.step,
             rows,

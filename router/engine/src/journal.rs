@@ -14,7 +14,7 @@ use pelton_core::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{Failure, Output, Submission, Usage, masks::Tracked, queue::Place};
+use crate::{Embeds, Failure, Output, Submission, Usage, masks::Tracked, queue::Place};
 
 /// Ordered by id, which is the order of arrival: a restart submits them in it.
 #[derive(Default)]
@@ -51,7 +51,9 @@ impl Journal {
         arrival: Micros,
     ) {
         let place = Some(place);
-        let tracked = submission.grammar.clone().map(Tracked::new);
+        let sampling = &submission.sampling;
+        let may_skip = sampling.logprobs.is_none() && !sampling.has_penalties();
+        let tracked = submission.grammar.clone().map(|grammar| Tracked::new(grammar, may_skip));
         let entry =
             Entry { submission, arrival, place, outputs, tracked, generated: Vec::new(), scored: 0, cached: None };
         let before = self.entries.insert(request, entry);
@@ -114,6 +116,11 @@ impl Journal {
         if let Some(entry) = self.entries.get(&request) {
             entry.send(Output::Vector(vector));
         }
+    }
+
+    /// What a live request's prompt begins with instead of tokens.
+    pub(crate) fn embeds(&self, request: RequestId) -> Option<Arc<Embeds>> {
+        self.entries.get(&request)?.submission.embeds.clone()
     }
 
     /// A live request's grammar, and how many tokens were drawn.
@@ -229,6 +236,7 @@ mod tests {
         let (outputs, receiver) = unbounded_channel();
         let submission = Submission {
             prompt: vec![1, 2].into(),
+            embeds: None,
             goal: pelton_core::Goal::Tokens,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 9, min_tokens: 0, stop_ids: Vec::new().into() },

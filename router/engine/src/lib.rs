@@ -8,6 +8,7 @@ mod answer;
 mod cache_events;
 mod disk;
 mod driver;
+mod embeds;
 mod engine;
 mod group;
 mod inbox;
@@ -26,6 +27,7 @@ pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;
 pub use disk::DiskOptions;
 pub use driver::{TierOptions, goal};
+pub use embeds::Embeds;
 pub use engine::{Deadlines, Engine, EngineConfig, GoingOn, slots};
 pub use pelton_core::{
     CacheScope, Explanation, FinishReason, Goal, Micros, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,

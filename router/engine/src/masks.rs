@@ -31,9 +31,14 @@ const THREADS_MAX: usize = 8;
 /// A request that has waited for one mask for so long is ended: its rows have come back without a token for long enough.
 const MASK_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// Fewer tokens that are certain are drawn one by one: the first of them is under way when they are found.
+const RUN_MIN: usize = 4;
+
 /// A live request's grammar, and the tokens that it has to take.
 pub(crate) struct Tracked {
     grammar: Grammar,
+    /// Whether it makes no difference to the request if tokens that are certain are not drawn.
+    may_skip: bool,
     /// Locked by the one thread that has the request. None until the first mask.
     state: Mutex<Option<State>>,
     /// Locked for a push or a copy.
@@ -69,18 +74,34 @@ struct Job {
 /// A request whose grammar cannot go on, and why.
 type End = (RequestId, Stuck);
 
+/// Tokens that must follow the first ones that a request draws.
+pub(crate) struct Run {
+    pub(crate) request: RequestId,
+    /// How many these are.
+    pub(crate) drawn: usize,
+    pub(crate) tokens: Vec<TokenId>,
+}
+
+/// What threads tell the engine.
+#[derive(Clone)]
+struct Tells {
+    stuck: Sender<End>,
+    runs: Sender<Run>,
+    bell: Arc<Bell>,
+}
+
 /// See the top of the file.
 pub(crate) struct Masks {
     jobs: Option<Sender<Job>>, // none until the first one is asked for
-    tells: Sender<End>,        // for those threads
+    tells: Tells,              // for those threads
     stuck: Receiver<End>,
-    bell: Arc<Bell>,
+    runs: Receiver<Run>,
 }
 
 impl Tracked {
     /// At the beginning of an answer.
-    pub(crate) fn new(grammar: Grammar) -> Arc<Self> {
-        Arc::new(Self { grammar, state: Mutex::default(), wanted: Mutex::default() })
+    pub(crate) fn new(grammar: Grammar, may_skip: bool) -> Arc<Self> {
+        Arc::new(Self { grammar, may_skip, state: Mutex::default(), wanted: Mutex::default() })
     }
 
     /// A token was committed.
@@ -102,8 +123,8 @@ impl Tracked {
 
 impl Masks {
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        let (tells, stuck) = unbounded();
-        Self { jobs: None, tells, stuck, bell }
+        let ((tells_stuck, stuck), (tells_runs, runs)) = (unbounded(), unbounded());
+        Self { jobs: None, tells: Tells { stuck: tells_stuck, runs: tells_runs, bell }, stuck, runs }
     }
 
     /// Has the mask of a row computed, behind `drawn` tokens of its request, and written. A row that it asked for before has
@@ -120,7 +141,7 @@ impl Masks {
         wanted.since = Some((drawn, since));
         if since.elapsed() > MASK_WAIT_MAX {
             let why = format!("what may follow took longer than {} s to compute", MASK_WAIT_MAX.as_secs());
-            let _ = self.tells.send((request, Stuck::because(why))); // we have the other end
+            let _ = self.tells.stuck.send((request, Stuck::because(why))); // we have the other end
             return writer.pass_over(step, slot);
         }
         wanted.row = Some(MaskedRow { drawn, writer: Arc::clone(writer), step, slot });
@@ -128,7 +149,7 @@ impl Masks {
             return;
         }
         drop(wanted);
-        let jobs = self.jobs.get_or_insert_with(|| start(&self.tells, &self.bell));
+        let jobs = self.jobs.get_or_insert_with(|| start(&self.tells));
         jobs.send(Job { request, tracked }).expect("its threads end after it");
     }
 
@@ -136,19 +157,24 @@ impl Masks {
     pub(crate) fn stuck(&self) -> impl Iterator<Item = End> {
         self.stuck.try_iter()
     }
+
+    /// Tokens that have turned out to be certain, since the last call.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> {
+        self.runs.try_iter()
+    }
 }
 
-fn start(stuck: &Sender<End>, bell: &Arc<Bell>) -> Sender<Job> {
+fn start(tells: &Tells) -> Sender<Job> {
     let (jobs, waiting) = unbounded::<Job>();
     let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     for number in 0..(processors / 4).clamp(2, THREADS_MAX) {
-        let (waiting, stuck, bell) = (waiting.clone(), stuck.clone(), Arc::clone(bell));
+        let (waiting, tells) = (waiting.clone(), tells.clone());
         let work = move || {
             for job in waiting {
-                let done = catch_unwind(AssertUnwindSafe(|| job.run()));
+                let done = catch_unwind(AssertUnwindSafe(|| job.run(&tells)));
                 if let Err(why) = done.unwrap_or_else(|_| Err(Stuck::because("an internal error"))) {
-                    let _ = stuck.send((job.request, why)); // nobody hears it if the engine has ended
-                    bell.ring();
+                    let _ = tells.stuck.send((job.request, why)); // nobody hears it if the engine has ended
+                    tells.bell.ring();
                 }
             }
         };
@@ -160,7 +186,7 @@ fn start(stuck: &Sender<End>, bell: &Arc<Bell>) -> Sender<Job> {
 
 impl Job {
     /// Computes masks as long as rows of the request need some.
-    fn run(&self) -> Result<(), Stuck> {
+    fn run(&self, tells: &Tells) -> Result<(), Stuck> {
         let mut state = lock(&self.tracked.state);
         let state = state.get_or_insert_with(|| self.tracked.grammar.begin());
         while let Some((row, fresh)) = self.tracked.next(state.taken()) {
@@ -168,6 +194,7 @@ impl Job {
                 Ok(mask) => {
                     row.allow(mask);
                     lock(&self.tracked.wanted).since = None; // a row that is replayed waits anew
+                    self.tell_run(state, tells);
                 }
                 Err(why) => {
                     row.writer.pass_over(row.step, row.slot);
@@ -176,6 +203,17 @@ impl Job {
             }
         }
         Ok(())
+    }
+}
+
+impl Job {
+    /// Of the mask that was just made.
+    fn tell_run(&self, state: &State, tells: &Tells) {
+        if self.tracked.may_skip && state.begins_run() && state.run().len() >= RUN_MIN {
+            let run = Run { request: self.request, drawn: state.taken(), tokens: state.run().collect() };
+            let _ = tells.runs.send(run); // nobody hears it if the engine has ended
+            tells.bell.ring();
+        }
     }
 }
 
@@ -223,7 +261,7 @@ mod tests {
     use std::time::Duration;
 
     use pelton_frame::{MaskMemory, MaskState};
-    use pelton_grammar::{Constraint, Script, TokenText, Vocabulary};
+    use pelton_grammar::{Constraint, Script, Spelling, TokenText, Vocabulary};
 
     use super::*;
 
@@ -233,7 +271,15 @@ mod tests {
     fn grammar(regex: &str) -> Grammar {
         let tokens = [TokenText::Bytes(b"a"), TokenText::Bytes(b"b"), TokenText::Special("<end>")];
         let vocabulary = Vocabulary::new(tokens.into_iter(), &[2]).expect("it has an end");
-        vocabulary.compile(&Script::of(Constraint::Regex(regex.to_owned()))).expect("a regex")
+        vocabulary.compile(&Script::of(Constraint::Regex(regex.to_owned())), Spelling::Usual).expect("a regex")
+    }
+
+    /// The same, of which texts without a choice are spelled token by token.
+    fn spelled(regex: &str) -> Grammar {
+        let tokens = [TokenText::Bytes(b"a"), TokenText::Bytes(b"b"), TokenText::Special("<end>")];
+        let spell = |text: &str| Some(text.bytes().map(|byte| u32::from(byte - b'a')).collect());
+        let vocabulary = Vocabulary::spelled(tokens.into_iter(), &[2], Box::new(spell)).expect("it has an end");
+        vocabulary.compile(&Script::of(Constraint::Regex(regex.to_owned())), Spelling::Usual).expect("a regex")
     }
 
     fn rig() -> (Masks, Arc<MaskWriter>, MaskMemory) {
@@ -251,7 +297,7 @@ mod tests {
     #[test]
     fn a_mask_follows_what_was_drawn_and_is_the_same_when_it_is_asked_for_again() {
         let (mut masks, writer, memory) = rig();
-        let tracked = Tracked::new(grammar("ab"));
+        let tracked = Tracked::new(grammar("ab"), true);
         masks.ask(RequestId(1), Arc::clone(&tracked), 0, (&writer, 1, 0));
         assert_eq!(taken(&memory, 1, 0), Some(vec![0b001, 0]));
         tracked.push(0);
@@ -268,25 +314,46 @@ mod tests {
     #[test]
     fn a_grammar_that_cannot_go_on_lets_its_row_go_and_is_told() {
         let (mut masks, writer, memory) = rig();
-        let tracked = Tracked::new(grammar("ab"));
+        let tracked = Tracked::new(grammar("ab"), true);
         tracked.push(1); // no mask has allowed it
-        let seen = masks.bell.read();
+        let seen = masks.tells.bell.read();
         masks.ask(RequestId(7), tracked, 1, (&writer, 3, 1));
         assert_eq!(taken(&memory, 3, 1), None);
-        masks.bell.wait(seen, LONG);
+        masks.tells.bell.wait(seen, LONG);
         assert_eq!(masks.stuck().map(|(request, _)| request).collect::<Vec<_>>(), [RequestId(7)]);
+    }
+
+    #[test]
+    fn tokens_that_are_certain_are_told_once_where_they_begin_if_there_are_enough() {
+        let (mut masks, writer, memory) = rig();
+        for (request, regex, may_skip, told) in
+            [(1, "aabba", true, Some(vec![0, 0, 1, 1, 0])), (2, "aabba", false, None), (3, "aab", true, None)]
+        {
+            let tracked = Tracked::new(spelled(regex), may_skip);
+            for (drawn, step) in [(0, 1), (1, 2), (2, 3)] {
+                let step = 10 * request + step;
+                masks.ask(RequestId(request), Arc::clone(&tracked), drawn, (&writer, step, 0));
+                assert!(taken(&memory, step, 0).is_some_and(|mask| mask[0].count_ones() == 1));
+                tracked.push([0, 0, 1][drawn]);
+            }
+            while lock(&tracked.wanted).is_taken {
+                thread::yield_now();
+            }
+            let runs: Vec<_> = masks.runs().map(|run| (run.request.0, run.drawn, run.tokens)).collect();
+            assert_eq!(runs, told.map(|tokens| (request, 0, tokens)).into_iter().collect::<Vec<_>>());
+        }
     }
 
     /// As if its grammar took long.
     #[test]
     fn a_slow_grammar_has_one_thread_and_its_latest_row_gets_what_was_computed_for_an_earlier_one() {
         let (mut masks, writer, memory) = rig();
-        let slow = Tracked::new(grammar("ab"));
+        let slow = Tracked::new(grammar("ab"), true);
         let computing = lock(&slow.state);
         for step in 1..20 {
             masks.ask(RequestId(1), Arc::clone(&slow), 0, (&writer, step, 0));
         }
-        masks.ask(RequestId(2), Tracked::new(grammar("b")), 0, (&writer, 1, 1));
+        masks.ask(RequestId(2), Tracked::new(grammar("b"), true), 0, (&writer, 1, 1));
         assert_eq!(taken(&memory, 1, 1), Some(vec![0b010, 0]), "the others have threads");
         drop(computing);
         assert_eq!(taken(&memory, 19, 0), Some(vec![0b001, 0]));
@@ -298,7 +365,7 @@ mod tests {
     #[test]
     fn a_mask_that_does_not_come_ends_its_request() {
         let (mut masks, writer, memory) = rig();
-        let slow = Tracked::new(grammar("ab"));
+        let slow = Tracked::new(grammar("ab"), true);
         let computing = lock(&slow.state);
         masks.ask(RequestId(1), Arc::clone(&slow), 0, (&writer, 1, 0));
         lock(&slow.wanted).since = Instant::now().checked_sub(2 * MASK_WAIT_MAX).map(|since| (0, since));
@@ -313,7 +380,7 @@ mod tests {
     #[test]
     fn a_mask_that_had_come_is_asked_for_again_at_any_time() {
         let (mut masks, writer, memory) = rig();
-        let tracked = Tracked::new(grammar("ab"));
+        let tracked = Tracked::new(grammar("ab"), true);
         masks.ask(RequestId(1), Arc::clone(&tracked), 0, (&writer, 1, 0));
         assert_eq!(taken(&memory, 1, 0), Some(vec![0b001, 0]));
         // Computed, and written; the thread notes it right after.

@@ -7,7 +7,7 @@
 use std::hash::Hasher as _;
 
 use pelton_kv_store::Folder;
-use siphasher::sip::SipHasher24;
+use siphasher::{sip::SipHasher24, sip128};
 
 use crate::Failure;
 
@@ -36,6 +36,19 @@ impl HashKey {
         [self.derive(b"texts, low"), self.derive(b"texts, high")]
     }
 
+    fn of_embeds(self) -> [u64; 2] {
+        [self.derive(b"embeddings, low"), self.derive(b"embeddings, high")]
+    }
+
+    /// The same name for the same numbers as long as the key is the same.
+    pub(crate) fn digest(self, values: &[f32]) -> [u8; 16] {
+        use sip128::Hasher128 as _;
+        let [low, high] = self.of_embeds();
+        let mut hasher = sip128::SipHasher24::new_with_keys(low, high);
+        hasher.write(bytemuck::cast_slice(values));
+        hasher.finish128().as_bytes()
+    }
+
     fn derive(self, purpose: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
         hasher.write(purpose);
@@ -61,9 +74,11 @@ mod tests {
         let key = || HashKey::of(Some(&Folder::claim(home.path()).expect("it is free"))).expect("it has one");
         assert_eq!(key().number("mine"), key().number("mine"));
         assert_ne!(key().number("mine"), key().number("yours"));
+        assert_eq!(key().digest(&[1.0, 2.0]), key().digest(&[1.0, 2.0]));
         let fresh = || HashKey::of(None).expect("randomness");
         assert_ne!(fresh().number("mine"), fresh().number("mine"));
         assert_ne!(fresh().of_blocks(), fresh().of_blocks());
         assert_ne!(key().of_blocks(), key().of_texts());
+        assert_ne!(key().of_embeds(), key().of_texts());
     }
 }

@@ -97,6 +97,8 @@ pub struct Stats {
     pub drafted_tokens: u64,
     /// Of these, those that were drawn too.
     pub accepted_tokens: u64,
+    /// Tokens that a grammar left no choice about, so that nobody drew them. They are generated tokens, too.
+    pub forced_tokens: u64,
     /// Vectors made.
     pub vectors: u64,
     /// Rows that were computed a second time, because their masks did not come in time.

@@ -1,7 +1,11 @@
 //! From the core's values to a frame's records: a plan is flattened. The way back is in `results.rs`.
 
-use pelton_core::{Limits, Plan};
+use std::sync::Arc;
+
+use pelton_core::{Limits, Plan, SlotId};
 use pelton_frame as frame;
+
+use crate::Embeds;
 
 /// The frames of a ring: one that runs, one queued ahead, one being written, one whose results are being read.
 const FRAMES: u32 = 4;
@@ -19,11 +23,16 @@ const MOVES_MAX: u32 = 1024;
 /// draws, however long prompts and steps are.
 pub const SCORES_MAX: u32 = 128;
 
+/// Embeddings that a step takes at most: a frame's room for them is then 256 × 8192 × 4 B = 8 MiB for a wide model, and what is not
+/// used of it costs address space only.
+const EMBEDS_MAX: u32 = 256;
+
 /// Prompt and output of one request at most.
 pub(crate) const CONTEXT_MAX: u32 = 1 << 20;
 
 /// Capacities for so many slots: of the requests that may run at once, and of drafts. Arrays that are not used cost address space only.
-pub(crate) fn capacities(slots: u32, token_budget: u32) -> frame::Capacities {
+pub(crate) fn capacities(slots: u32, token_budget: u32, prompt_embeds: bool) -> frame::Capacities {
+    let embeds = if prompt_embeds { EMBEDS_MAX.min(token_budget) } else { 0 };
     frame::Capacities {
         frames: FRAMES,
         slots,
@@ -39,6 +48,8 @@ pub(crate) fn capacities(slots: u32, token_budget: u32) -> frame::Capacities {
         top_logprobs: 20,
         pooled_width: 0, // the link makes it that of the model
         scores: SCORES_MAX.min(token_budget),
+        embeds,
+        embed_width: embeds.min(1), // the link makes it that of the model
         saves: MOVES_MAX,
         loads: MOVES_MAX,
     }
@@ -62,6 +73,7 @@ pub(crate) fn limits(capacities: &frame::Capacities, block_bytes: u64) -> Limits
         suppressed: capacities.suppressed,
         history: capacities.history,
         scores: capacities.scores,
+        embeds: capacities.embeds,
     }
 }
 
@@ -78,11 +90,16 @@ pub(crate) struct Flattened {
     loads: Vec<frame::Load>,
     copies: Vec<frame::Copy>,
     rows: Vec<frame::Row>,
+    embeds: Vec<f32>,
 }
 
 impl Flattened {
-    /// Lays the plan out as records. The view borrows from both.
-    pub(crate) fn fill<'a>(&'a mut self, plan: &'a Plan) -> frame::PlanView<'a> {
+    /// Lays the plan out as records. The view borrows from both. `embeds`: of the request in a slot.
+    pub(crate) fn fill<'a>(
+        &'a mut self,
+        plan: &'a Plan,
+        embeds: impl Fn(SlotId) -> Arc<Embeds>,
+    ) -> frame::PlanView<'a> {
         self.clear();
         self.drops.extend(plan.drops.iter().map(|slot| slot.0));
         for admit in &plan.admits {
@@ -118,7 +135,11 @@ impl Flattened {
                 drafts: row.drafts,
                 scores: row.scores,
                 next: row.next.unwrap_or(0),
+                embeds: row.embeds,
             });
+            if row.embeds > 0 {
+                self.embeds.extend_from_slice(embeds(row.slot).of(row.start..row.start + row.embeds));
+            }
             token_offset += row.known;
             row_offset += row.count;
         }
@@ -135,6 +156,7 @@ impl Flattened {
             copies: &self.copies,
             rows: &self.rows,
             tokens: &plan.tokens,
+            embeds: &self.embeds,
         }
     }
 
@@ -149,6 +171,7 @@ impl Flattened {
         self.loads.clear();
         self.copies.clear();
         self.rows.clear();
+        self.embeds.clear();
     }
 
     fn admit(&mut self, admit: &pelton_core::Admit) -> frame::Admit {
@@ -157,6 +180,7 @@ impl Flattened {
             (self.biases.len(), self.suppressed.len(), self.history.len());
         self.biases.extend(sampling.logit_bias.iter().map(|&(token, value)| frame::Bias { token, value }));
         self.suppressed.extend_from_slice(&admit.suppressed);
+        self.suppressed.extend_from_slice(&sampling.told);
         self.history.extend_from_slice(&admit.history);
         let mut flags = 0;
         if sampling.has_penalties() {
@@ -187,7 +211,8 @@ impl Flattened {
             suppress_count: word(admit.suppressed.len()),
             history_offset: word(history_offset),
             history_count: word(admit.history.len()),
-            zero: [0; 3],
+            told_count: word(sampling.told.len()),
+            zero: [0; 2],
         }
     }
 }
@@ -222,7 +247,23 @@ mod tests {
 
     fn plain(slot: u32, start: u32, count: u32, known: u32) -> Row {
         let slot = SlotId(slot);
-        Row { slot, start, count, known, drafts: 0, samples: false, masked: false, pools: false, scores: 0, next: None }
+        Row {
+            slot,
+            start,
+            count,
+            known,
+            drafts: 0,
+            samples: false,
+            masked: false,
+            pools: false,
+            scores: 0,
+            next: None,
+            embeds: 0,
+        }
+    }
+
+    fn none(slot: SlotId) -> Arc<Embeds> {
+        panic!("{slot:?} has no embeddings")
     }
 
     #[test]
@@ -243,7 +284,7 @@ mod tests {
             ..Plan::default()
         };
         let mut flattened = Flattened::default();
-        let view = flattened.fill(&plan);
+        let view = flattened.fill(&plan, none);
         let parts: Vec<_> = view
             .admits
             .iter()
@@ -263,18 +304,37 @@ mod tests {
     }
 
     #[test]
+    fn embeddings_of_rows_lie_one_behind_the_other() {
+        let of = |slot: SlotId| {
+            let values = (0..10).map(|at| (slot.0 * 100 + at) as f32).collect();
+            Arc::new(Embeds::new(2, values, None))
+        };
+        let rows = vec![
+            Row { embeds: 2, ..plain(1, 1, 3, 3) },
+            plain(2, 0, 2, 2),
+            Row { embeds: 1, samples: true, ..plain(3, 4, 1, 1) },
+        ];
+        let plan = Plan { step: StepId(1), rows, tokens: vec![0, 0, 7, 8, 9, 0], ..Plan::default() };
+        let mut flattened = Flattened::default();
+        let view = flattened.fill(&plan, of);
+        assert_eq!(view.embeds, [102.0, 103.0, 104.0, 105.0, 308.0, 309.0]);
+        assert_eq!(view.rows.iter().map(|row| row.embeds).collect::<Vec<_>>(), [2, 0, 1]);
+        assert_eq!(flattened.fill(&Plan::default(), none), frame::PlanView::default());
+    }
+
+    #[test]
     fn a_plan_leaves_nothing_of_the_plan_before() {
         let first = Plan { admits: vec![admit(0, &[(1, 1.0)], &[2], &[3])], drops: vec![SlotId(1)], ..Plan::default() };
         let mut flattened = Flattened::default();
-        flattened.fill(&first);
+        flattened.fill(&first, none);
         let empty = Plan::default();
-        assert_eq!(flattened.fill(&empty), frame::PlanView::default());
+        assert_eq!(flattened.fill(&empty, none), frame::PlanView::default());
     }
 
     #[test]
     fn a_step_moves_blocks_by_bytes_and_always_some() {
         let limits = |block_bytes| {
-            let limits = limits(&capacities(8, 100), block_bytes);
+            let limits = limits(&capacities(8, 100, false), block_bytes);
             (limits.saves, limits.loads)
         };
         assert_eq!(limits(4 << 20), (8, 32));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pelton_frame::{HostMemory, MaskWriter, RouterEnd};
 use pelton_rpc::v1;
 
-use crate::Pooling;
+use crate::{Pooling, pooling::WIDTH_MAX};
 
 /// One thing that happened to a worker. The bell is rung after each.
 #[allow(clippy::large_enum_variant)] // a handful in a worker's life, each moved twice
@@ -110,6 +110,8 @@ pub struct ModelReport {
     pub budget: Budget,
     /// What it gives instead of tokens, if it does.
     pub pooling: Option<Pooling>,
+    /// Numbers of an embedding, which may stand in the place of a prompt's token; 0: none may.
+    pub embed_width: u32,
 }
 
 impl From<v1::Budget> for Budget {
@@ -146,6 +148,9 @@ impl ModelReport {
         if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return Err(format!("the worker's model report has no `{name}`"));
         }
+        if report.embed_width > WIDTH_MAX {
+            return Err(format!("the worker's `embed_width` is {}; allowed: 0 to {WIDTH_MAX}", report.embed_width));
+        }
         let kinds = report.kinds.iter().map(kind).collect::<Option<Vec<_>>>();
         let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
             return Err(format!("the worker's model report has no usable `kinds`: {:?}", report.kinds));
@@ -164,6 +169,7 @@ impl ModelReport {
             invariant: report.invariant,
             budget: report.budget.unwrap_or_default().into(),
             pooling: report.pooling.map(Pooling::check).transpose()?,
+            embed_width: report.embed_width,
         })
     }
 }

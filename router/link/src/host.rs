@@ -99,6 +99,7 @@ mod tests {
             numerics_id: numerics_id.to_owned(),
             invariant: true,
             pooling: None,
+            embed_width: 0,
             budget: Budget { kv_bytes_per_block, ..Budget::default() },
         }
     }

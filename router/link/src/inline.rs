@@ -109,6 +109,8 @@ fn wire(capacities: &Capacities) -> v1::Capacities {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     } = *capacities;
     v1::Capacities {
         frames,
@@ -124,5 +126,7 @@ fn wire(capacities: &Capacities) -> v1::Capacities {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     }
 }

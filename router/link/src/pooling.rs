@@ -2,7 +2,7 @@
 
 use pelton_rpc::v1;
 
-/// The widest vector that a frame carries (`pelton_frame::Capacities::pooled_width`).
+/// The widest vector that a frame carries (`pelton_frame::Capacities`: `pooled_width`, `embed_width`).
 pub(crate) const WIDTH_MAX: u32 = 1 << 16;
 
 /// One vector per request, as the worker makes it: neither normalised, nor cut, nor activated.

@@ -234,14 +234,19 @@ impl Drop for Session {
     }
 }
 
-/// The layout that was planned before anything was loaded, with room for the vectors of this model and for its texts.
+/// The layout that was planned before anything was loaded, with room for the vectors of this model, for its texts and for prompts that
+/// are given as its embeddings.
 fn for_model(layout: &Layout, report: &ModelReport) -> Result<Layout, Trouble> {
     let pooled_width = report.pooling.as_ref().map_or(0, |pooling| pooling.width);
     let capacities = *layout.capacities();
     let tokens = capacities.tokens.max(report.tokens_together());
     let scores = if pooled_width > 0 { 0 } else { capacities.scores };
-    Layout::new(Capacities { pooled_width, tokens, scores, ..capacities })
-        .map_err(|error| Trouble::Contract(format!("a model whose vectors have {pooled_width} numbers: {error}")))
+    let embed_width = if capacities.embeds > 0 { report.embed_width } else { 0 };
+    let embeds = if embed_width > 0 { capacities.embeds } else { 0 };
+    Layout::new(Capacities { pooled_width, tokens, scores, embeds, embed_width, ..capacities }).map_err(|error| {
+        let widths = format!("vectors have {pooled_width} numbers and whose embeddings have {embed_width}");
+        Trouble::Contract(format!("a model whose {widths}: {error}"))
+    })
 }
 
 /// Waits for the end of the memory socket.

@@ -31,6 +31,15 @@ pub enum Call {
     Hold(RequestId),
     /// `release`.
     Release(RequestId),
+    /// `force`.
+    Force {
+        /// Whose tokens.
+        request: RequestId,
+        /// Behind how many that it has drawn.
+        drawn: u32,
+        /// What must follow.
+        tokens: Vec<TokenId>,
+    },
     /// `withdraw`.
     Withdraw {
         /// Which.

@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use pelton_core::{
     CacheChange, CommitError, Core, DiskEntry, DiskFault, DiskOrder, DiskPlace, Event, GroupId, Micros, NewPin,
-    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, Trust,
+    NewRequest, PinId, PinRefusal, Plan, Refusal, RequestId, StepResults, TokenId, Trust,
 };
 
 use crate::call::Call;
@@ -75,6 +75,12 @@ impl RecordedCore {
     pub fn release(&mut self, request: RequestId) {
         self.note(|| Call::Release(request));
         self.core.release(request);
+    }
+
+    /// See [`Core::force`].
+    pub fn force(&mut self, request: RequestId, drawn: u32, tokens: Vec<TokenId>) {
+        self.note(|| Call::Force { request, drawn, tokens: tokens.clone() });
+        self.core.force(request, drawn, tokens);
     }
 
     /// See [`Core::withdraw`].
@@ -243,6 +249,7 @@ mod tests {
             suppressed: 4,
             history: 64,
             scores: 8,
+            embeds: 0,
         };
         Core::new(CoreConfig {
             block_size: 4,

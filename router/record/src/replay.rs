@@ -196,6 +196,7 @@ impl Running<'_> {
                 self.core.finish(request);
             }
             Call::Hold(request) => self.core.hold(request),
+            Call::Force { request, drawn, tokens } => self.core.force(request, drawn, tokens),
             Call::Withdraw { request, trust } => self.core.withdraw(request, trust),
             Call::Release(request) => {
                 self.keep(request, End::Open); // it may be refused

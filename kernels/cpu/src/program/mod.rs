@@ -60,6 +60,19 @@ pub struct StepRows<'a> {
     pub row_starts: &'a [i32],
     /// `[draws]`: the tokens after which one is drawn.
     pub drawn_at: &'a [i32],
+    /// What stands in the place of some tokens' rows of the table.
+    pub embeds: Embeds<'a>,
+}
+
+/// Embeddings that were given. The default: none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Embeds<'a> {
+    /// `[embeds]`: the tokens in whose places they stand.
+    pub at: &'a [i32],
+    /// `[embeds, width]`.
+    pub values: &'a [f32],
+    /// What they are multiplied with, a number of the program's format: 1, unless the model multiplies all that comes in.
+    pub scale: f32,
 }
 
 impl StepRows<'_> {

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::call::{BufferId, Call, Counts, LentNorm, RowOf, Size, Weight};
 use super::places::Places;
-use super::{Layer, Program, StepRows};
+use super::{Embeds, Layer, Program, StepRows};
 use crate::activate::activate;
 use crate::attention::{Attention, Sight, paged_attention};
 use crate::element::{Bf16, Element, Format};
 use crate::elementwise::{add, scale, soft_cap};
-use crate::embed::{embed, embed_segments};
+use crate::embed::{embed, embed_segments, place_embeds};
 use crate::error::Refusal;
 use crate::gate::gate_mul;
 use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
@@ -152,6 +152,9 @@ impl Walk<'_> {
                     RowOf::Position => rows.positions,
                 };
                 embed(self.cpu, out, table.as_slice(), which, *width)?;
+                if let (RowOf::Id, Embeds { at: at @ [_, ..], values, scale }) = (row, rows.embeds) {
+                    place_embeds(out, at, values, scale, *width)?;
+                }
             }
             Call::EmbedSegments { out, table, separator, width } => {
                 let range = self.range(*out);

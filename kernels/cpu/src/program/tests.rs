@@ -51,7 +51,16 @@ fn parts(cpu: &mut Cpu) -> Parts {
 }
 
 fn rows<'a>(ids: &'a [i32], drawn_at: &'a [i32]) -> StepRows<'a> {
-    StepRows { ids, positions: ids, kv_slots: &[], block_table: &[], row_offsets: &[], row_starts: &[], drawn_at }
+    StepRows {
+        ids,
+        positions: ids,
+        kv_slots: &[],
+        block_table: &[],
+        row_offsets: &[],
+        row_starts: &[],
+        drawn_at,
+        embeds: Embeds::default(),
+    }
 }
 
 #[test]
@@ -203,6 +212,24 @@ fn rows_are_picked_before_what_handles_each_by_itself_and_the_logits_stay_the_sa
         late.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
         assert_eq!(early.logits(), late.logits());
     }
+}
+
+#[test]
+fn embeddings_take_the_places_of_rows_of_the_table() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let mut program = Program::new(parts(&mut cpu)).unwrap();
+    let table = numbers(VOCABULARY * WIDTH);
+    let mut logits = |ids: &[i32], at: &[i32], values: &[f32], scale| {
+        let step = StepRows { embeds: Embeds { at, values, scale }, ..rows(ids, &[0, 1, 2, 3]) };
+        program.run(&mut cpu, &step, &mut NoCallBacks).map(|()| program.logits().to_vec())
+    };
+    let plain = logits(&[3, 6, 1, 2], &[], &[], 1.0).unwrap();
+    let values: Vec<f32> = [&table[6 * WIDTH..], &table[2 * WIDTH..3 * WIDTH]].concat();
+    assert_eq!(logits(&[3, 0, 1, 0], &[1, 3], &values, 1.0).unwrap(), plain);
+    assert_ne!(logits(&[3, 0, 1, 0], &[], &[], 1.0).unwrap(), plain);
+    let halves: Vec<f32> = values.iter().map(|value| value / 2.0).collect();
+    assert_eq!(logits(&[3, 0, 1, 0], &[1, 3], &halves, 2.0).unwrap(), plain, "the model multiplies what comes in");
+    assert!(logits(&[3, 0, 1, 0], &[1, 4], &values, 1.0).is_err(), "there is no such token");
 }
 
 #[test]

@@ -18,12 +18,7 @@ pub(super) fn report<S: Simd>(
     scores: &mut [f32],
     keys: &mut Vec<u64>,
 ) -> f32 {
-    let (greatest, _) = survey(simd, logits);
-    scores.copy_from_slice(logits);
-    scale(simd, scores, greatest, 1.0);
-    let log_sum = sum_of_exponentials(simd, scores).ln();
-    let logprob = |score: f32| (f64::from(score) - log_sum) as f32;
-
+    let logprob = of_scores(simd, logits, scores);
     let (ids, logprobs) = likeliest;
     best(simd, scores, ids.len(), keys);
     keys.sort_unstable();
@@ -32,6 +27,33 @@ pub(super) fn report<S: Simd>(
         *to_logprob = logprob(score(key));
     }
     logprob(scores[token])
+}
+
+/// Fills in the log-probabilities of `told` (ids, log-probabilities), and returns that of `token`.
+#[inline(always)]
+pub(super) fn tell<S: Simd>(
+    simd: S,
+    logits: &[f32],
+    token: usize,
+    told: (&[i32], &mut [f32]),
+    scores: &mut [f32],
+) -> f32 {
+    let logprob = of_scores(simd, logits, scores);
+    let (ids, logprobs) = told;
+    for (to_logprob, &id) in logprobs.iter_mut().zip(ids) {
+        *to_logprob = logprob(scores[id as usize]);
+    }
+    logprob(scores[token])
+}
+
+/// Makes `scores` logits less the greatest, and returns what makes a log-probability of one.
+#[inline(always)]
+fn of_scores<S: Simd>(simd: S, logits: &[f32], scores: &mut [f32]) -> impl Fn(f32) -> f32 + use<S> {
+    let (greatest, _) = survey(simd, logits);
+    scores.copy_from_slice(logits);
+    scale(simd, scores, greatest, 1.0);
+    let log_sum = sum_of_exponentials(simd, scores).ln();
+    move |score: f32| (f64::from(score) - log_sum) as f32
 }
 
 #[inline(always)]

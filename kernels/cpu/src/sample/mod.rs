@@ -42,7 +42,7 @@ pub struct SampleRows<'a> {
     pub bias_ids: &'a [i32],
     /// `[slots, bias width]`.
     pub bias_values: &'a [f32],
-    /// `[slots, suppressed width]`.
+    /// `[slots, suppressed width]`: ids that are suppressed, then those that are told in the place of the likeliest.
     pub suppressed: &'a [i32],
     /// `[masks, vocabulary / 32 rounded up]`: a bit per token, lowest first. What is beyond the vocabulary means nothing.
     pub masks: &'a [u32],
@@ -58,7 +58,7 @@ pub struct SampleOut<'a> {
     pub flags: &'a mut [i32],
     /// `[rows]`: log-probability of the token; 0 where it was not asked for.
     pub chosen: &'a mut [f32],
-    /// `[rows, top]`: the likeliest tokens, best first; 0 past the number asked for.
+    /// `[rows, top]`: the likeliest tokens, best first, or the told ones as they stand; 0 past the number asked for.
     pub top_ids: &'a mut [i32],
     /// `[rows, top]`: their log-probabilities; 0 past the number asked for.
     pub top_logprobs: &'a mut [f32],
@@ -119,11 +119,16 @@ fn check(input: &SampleRows<'_>, top: usize) -> Result<(), Refusal> {
             let got = format!("asks for {} likeliest tokens in slot {slot}", params.top_logprobs);
             return refuse("params", got, format!("up to {top}, what `out_top_ids` has room for"));
         }
+        if params.told_count != 0 && params.told_count != params.top_logprobs {
+            let got = format!("tells {} tokens in slot {slot}", params.told_count);
+            return refuse("params", got, format!("none, or as many as it asks for: {}", params.top_logprobs));
+        }
         if params.flags & ADMIT_PENALTIES != 0 && input.counts.is_none() {
             return refuse("counts", "is None".into(), format!("counts, since slot {slot} has penalties"));
         }
+        let listed = params.suppress_count.saturating_add(params.told_count);
         for (argument, ids, count) in
-            [("bias_ids", input.bias_ids, params.bias_count), ("suppressed", input.suppressed, params.suppress_count)]
+            [("bias_ids", input.bias_ids, params.bias_count), ("suppressed", input.suppressed, listed)]
         {
             let width = ids.len().checked_div(slots).unwrap_or(0);
             if count as usize > width {
@@ -172,11 +177,24 @@ impl Kernel for Rows<'_> {
             top_logprobs.fill(0.0);
             if params.flags & ADMIT_LOGPROBS != 0 && outcome.is_finite {
                 let count = params.top_logprobs as usize;
-                let likeliest = (&mut top_ids[..count], &mut top_logprobs[..count]);
-                out.chosen[at] = logprobs::report(simd, logits, outcome.token, likeliest, scores, &mut keys);
+                let shown = (&mut top_ids[..count], &mut top_logprobs[..count]);
+                out.chosen[at] = if params.told_count > 0 {
+                    shown.0.copy_from_slice(told(&input, row));
+                    logprobs::tell(simd, logits, outcome.token, (&*shown.0, shown.1), scores)
+                } else {
+                    logprobs::report(simd, logits, outcome.token, shown, scores, &mut keys)
+                };
             }
         }
     }
+}
+
+/// The ids whose log-probabilities a row tells.
+fn told<'a>(input: &SampleRows<'a>, row: usize) -> &'a [i32] {
+    let slot = input.slots[row] as usize;
+    let params = &input.params[slot];
+    let width = input.suppressed.len() / input.params.len();
+    &input.suppressed[slot * width + params.suppress_count as usize..][..params.told_count as usize]
 }
 
 #[inline(always)]

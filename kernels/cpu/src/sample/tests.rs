@@ -209,6 +209,7 @@ impl Batch {
                 suppress_until: 50,
                 bias_count: slot % 3,
                 suppress_count: slot % 4,
+                told_count: if slot % 4 == 1 { slot } else { 0 },
                 ..plain(slot)
             });
         }
@@ -223,7 +224,7 @@ impl Batch {
             counts: (0..6 * vocabulary).map(|at| [0, 0, 2, 1 << 31, 1 << 31 | 3][at % 5]).collect(),
             bias_ids: ids(12, 3),
             bias_values: logits(4, 12, 10.0),
-            suppressed: ids(18, 11),
+            suppressed: ids(36, 11),
         }
     }
 
@@ -317,6 +318,53 @@ fn suppressed_tokens_are_never_drawn_before_their_position() {
     assert!(tokens[100..].contains(&1));
 }
 
+/// They may be suppressed themselves, twice there, and impossible: what is told is the raw model's.
+#[test]
+fn told_tokens_stand_where_the_likeliest_would() {
+    for isa in Isa::available() {
+        let params = Admit {
+            flags: ADMIT_LOGPROBS,
+            suppress_until: 100,
+            suppress_count: 1,
+            told_count: 3,
+            top_logprobs: 3,
+            ..plain(1)
+        };
+        let logits = [1.0, 4.0, -2.0, 1.5];
+        let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
+        let (mut top_ids, mut top_logprobs) = ([-7; 5], [f32::NAN; 5]);
+        let out = SampleOut {
+            tokens: &mut token,
+            flags: &mut flag,
+            chosen: &mut chosen,
+            top_ids: &mut top_ids,
+            top_logprobs: &mut top_logprobs,
+        };
+        let input = SampleRows {
+            logits: &logits,
+            vocabulary: 4,
+            params: &[params],
+            slots: &[0],
+            positions: &[5],
+            counts: None,
+            bias_ids: &[],
+            bias_values: &[],
+            suppressed: &[1, 2, 1, 2],
+            masks: &[],
+            mask_of: &[],
+        };
+        sample(&mut Cpu::new(isa, 1), out, input).expect("arguments are in range");
+        let log_sum = logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln();
+        let exact = |id: usize| f64::from(logits[id]) - log_sum;
+        assert_eq!(top_ids, [2, 1, 2, 0, 0], "{}", isa.name());
+        for (got, id) in top_logprobs.iter().zip([2, 1, 2]).chain([(&chosen[0], token[0] as usize)]) {
+            assert!((f64::from(*got) - exact(id)).abs() < 1e-6, "{got} on {}", isa.name());
+        }
+        assert_ne!(token[0], 1, "the list's first is suppressed");
+        assert_eq!(top_logprobs[3..], [0.0; 2]);
+    }
+}
+
 #[test]
 fn what_lies_outside_is_refused_by_name() {
     let refused = |change: &dyn Fn(&mut Batch)| {
@@ -342,9 +390,12 @@ fn what_lies_outside_is_refused_by_name() {
     };
     assert_eq!(refused(&|batch| batch.slots[2] = 6), "slots");
     assert_eq!(refused(&|batch| batch.params[3].top_logprobs = 6), "params");
+    assert_eq!(refused(&|batch| batch.params[3].told_count = 2), "params");
+    assert_eq!(refused(&|batch| batch.params[5].suppress_count = 2), "suppressed");
+    assert_eq!(refused(&|batch| batch.suppressed[5 * 6 + 5] = 100), "suppressed");
     assert_eq!(refused(&|batch| batch.counts.clear()), "counts");
     assert_eq!(refused(&|batch| batch.params[1].bias_count = 3), "bias_ids");
-    assert_eq!(refused(&|batch| batch.suppressed[3] = 100), "suppressed");
+    assert_eq!(refused(&|batch| batch.suppressed[6] = 100), "suppressed");
 }
 
 /// One greedy or drawn row within a mask.

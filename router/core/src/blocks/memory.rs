@@ -22,6 +22,7 @@ fn blocks(capacity: u32, kinds: Vec<Kind>) -> Blocks {
         suppressed: 0,
         history: 0,
         scores: 8,
+        embeds: 0,
     };
     let config = CoreConfig {
         block_size: BLOCK_SIZE,

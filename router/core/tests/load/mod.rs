@@ -107,6 +107,7 @@ pub(crate) fn config() -> CoreConfig {
             suppressed: 64,
             history: 262_144,
             scores: 8,
+            embeds: 0,
         },
         max_running: 64,
         max_waiting: usize::MAX,

@@ -84,6 +84,18 @@ impl World {
         }
     }
 
+    /// Somebody has found out what a request must draw: all of it, or a part.
+    pub(super) fn force(&mut self) {
+        let Some(id) = self.any_live() else { return };
+        let Self { core, random, tales, .. } = self;
+        let Tale { new, alone, told, .. } = &tales[&id];
+        if new.masked && !new.sampling.has_penalties() && new.sampling.logprobs.is_none() {
+            let from = random.within(0..=told.len() as u32);
+            let count = random.within(0..=alone.len() as u32 - from);
+            core.force(id, from, alone[from as usize..][..count as usize].to_vec());
+        }
+    }
+
     /// Of those that wait, that is: the others run on.
     pub(super) fn hold(&mut self) {
         if let Some(id) = self.any_live() {
@@ -254,6 +266,8 @@ impl World {
             seen.chunks += u64::from(!row.samples && !row.pools);
             seen.scores_in_chunks += u64::from(row.scores > 0 && !row.samples);
             seen.scored_where_known += u64::from(row.scores > 0 && row.start > 0);
+            seen.embeds_in_chunks += u64::from(row.embeds > 0 && !row.samples);
+            seen.embeds_before_tokens += u64::from((1..row.count).contains(&row.embeds));
             seen.drafts_in_company += u64::from(row.drafts > 0 && plan.rows.len() > 1);
             let takes_blocks = plan.appends.iter().any(|append| append.slot == row.slot);
             seen.drafts_taking_blocks += u64::from(row.drafts > 0 && takes_blocks);

@@ -152,6 +152,8 @@ seen! {
     scores_in_chunks,
     scored_and_replayed,
     scored_where_known,
+    embeds_in_chunks,
+    embeds_before_tokens,
     preemptions,
     turns_ended,
     pins,
@@ -177,6 +179,7 @@ seen! {
     disk_blocks_restored,
     clears,
     unsampled,
+    forced,
     drafts,
     drafts_accepted,
     drafts_rejected,
@@ -257,7 +260,8 @@ impl World {
                 20 if self.faults.clears && self.random.once_in(4) => self.clear_tiers(),
                 21..=30 if !self.faults.disk_hangs || self.random.once_in(50) => self.disk_acts(),
                 20..=49 => self.plan(),
-                50..=74 => self.work(),
+                50..=73 => self.work(),
+                74 => self.force(),
                 75 => self.withdraw(),
                 76 => self.hold(),
                 77..=78 => self.release(),
@@ -311,6 +315,7 @@ impl World {
         self.seen.host_hits += counts.host_hits;
         self.seen.disk_hits += counts.disk_hits;
         self.seen.unsampled += counts.unsampled;
+        self.seen.forced += counts.forced_tokens;
         self.seen.drafts += counts.drafted_tokens;
         self.seen.drafts_accepted += counts.accepted_tokens;
         self.seen.drafts_rejected += counts.drafted_tokens - counts.accepted_tokens;
@@ -377,6 +382,7 @@ fn config(random: &mut Random) -> CoreConfig {
         suppressed: random.within(2..=6),
         history: max_model_len + random.within(0..=100),
         scores: 0,
+        embeds: 0,
     };
     let host_blocks = if random.once_in(3) { 0 } else { random.within(1..=longest * 3) };
     let disk_places = if random.once_in(3) { 0 } else { random.within(1..=longest * 5) };
@@ -399,6 +405,7 @@ fn config(random: &mut Random) -> CoreConfig {
         tells_cache_changes: true,
     };
     config.limits.scores = 1 + (config.hash_key[0] % 24) as u32;
+    config.limits.embeds = 1 + (config.hash_key[1] % 12) as u32;
     config
 }
 

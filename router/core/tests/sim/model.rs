@@ -71,7 +71,7 @@ pub(crate) struct Draw<'a> {
     pub(crate) context: u64,
     /// Of the token that is drawn.
     pub(crate) position: u32,
-    /// Of all tokens, if the request has penalties; else 0.
+    /// Of all tokens that hold no embeddings' places, if the request has penalties; else 0.
     pub(crate) tally: u64,
     /// Where the output begins.
     pub(crate) prompt_len: u32,
@@ -132,7 +132,7 @@ pub(crate) struct Alone {
 
 /// What a request gives when nothing else exists: no blocks, no steps, no others.
 pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> Alone {
-    let prompt_len = new.prompt.len() as u32;
+    let (prompt_len, embedded) = (new.prompt.len() as u32, new.scope.embedded());
     let mut text = new.prompt.to_vec();
     let mut memory: Vec<Vec<u64>> = vec![Vec::new(); kinds.len()]; // by kind, by position
     let remember = |memory: &mut Vec<Vec<u64>>, token: TokenId| {
@@ -161,11 +161,11 @@ pub(crate) fn alone(new: &NewRequest, kinds: &[Kind], max_model_len: u32) -> Alo
             context: context(kinds, text.len() as u32 - 1, |kind, position| memory[kind][position as usize]),
             position: text.len() as u32,
             tally: if has_penalties {
-                text.iter().fold(0, |sum: u64, &token| sum.wrapping_add(tally(token)))
+                text[embedded as usize..].iter().fold(0, |sum: u64, &token| sum.wrapping_add(tally(token)))
             } else {
                 0
             },
-            prompt_len,
+            prompt_len: prompt_len - embedded,
             sampling: &new.sampling,
             suppressed: &new.stop.stop_ids,
             suppress_until: prompt_len + new.stop.min_tokens,

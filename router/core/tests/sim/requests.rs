@@ -45,12 +45,20 @@ pub(crate) fn request(
         scope = scope.with_spans(spans(random, &mut prompt)).expect("one after the other");
     }
     scope = within(scope, prompt.len() as u32);
+    scope = match goal {
+        Goal::Tokens if id.0 % 4 == 1 => embedded(scope, &mut prompt),
+        Goal::Tokens => scope,
+        Goal::VectorOfLast | Goal::VectorOfAll => of_media(scope),
+    };
 
     let bias_max = config.limits.biases.min(2);
     let stop_ids = text(random, 2);
     let mut sampling = Sampling::greedy();
     sampling.seed = u64::from(random.within(0..=2));
     sampling.logprobs = random.once_in(4).then_some(1);
+    if sampling.logprobs.is_some() && config.limits.suppressed > 2 {
+        sampling.told = vec![3]; // beside two stop tokens there is room for it
+    }
     sampling.prompt_logprobs = (goal == Goal::Tokens && id.0 % 5 == 3).then_some(1);
     sampling.logit_bias = (0..random.within(0..=bias_max)).map(|token| (token, 0.5)).collect();
     if random.once_in(3) {
@@ -107,6 +115,24 @@ fn spans(random: &mut Random, prompt: &mut [TokenId]) -> Vec<Span> {
         start += tokens + random.within(0..=8);
     }
     spans
+}
+
+/// The same with embeddings from the prompt's start to the end of its first span, if it has one.
+fn embedded(scope: CacheScope, prompt: &mut [TokenId]) -> CacheScope {
+    let mut spans = scope.spans().to_vec();
+    let Some(first) = spans.first_mut() else { return scope };
+    let end = first.start + first.tokens;
+    prompt[..end as usize].fill(0);
+    *first = Span { start: end / 2, tokens: end - end / 2, kind: SpanKind::Embeddings, ..*first };
+    let before = Span { start: 0, tokens: end / 2, ..*first };
+    spans.extend((end > 1).then_some(before));
+    scope.with_spans(spans).expect("they fill the place before")
+}
+
+/// The same without embeddings.
+fn of_media(scope: CacheScope) -> CacheScope {
+    let spans = scope.spans().iter().map(|span| Span { kind: SpanKind::Media, ..*span }).collect();
+    scope.with_spans(spans).expect("they were apart")
 }
 
 /// Of a scope what concerns so many tokens: none of a span's parts stands for a part of an answer.

@@ -184,6 +184,8 @@ impl Worker {
         let tokens: Vec<TokenId> = tokens.iter().copied().chain(unknown).collect();
         let (scope, goal) = &self.asked[&slot.admit.request];
         let (goal, prompt_len) = (*goal, slot.admit.prompt_len);
+        let embedded = scope.embedded().min(row.start + row.count).saturating_sub(row.start);
+        assert!(row.embeds == embedded && row.embeds <= row.known - row.drafts, "{row:?}");
         let meaning = |(position, token)| model::meaning(scope, position, token);
         let meanings: Vec<u64> = (row.start..).zip(tokens.iter().copied()).map(meaning).collect();
         let mut states: Vec<Vec<u64>> = vec![Vec::new(); self.kinds.len()]; // by kind, of each token
@@ -332,9 +334,14 @@ impl Worker {
             ("states", plan.states.len(), limits.states),
             ("results", total(&mut plan.rows.iter().map(Row::results)), limits.slots),
             ("scores", total(&mut plan.rows.iter().map(|row| row.scores as usize)), limits.scores),
+            ("embeds", total(&mut plan.rows.iter().map(|row| row.embeds as usize)), limits.embeds),
             ("tokens", total(&mut plan.rows.iter().map(|row| row.count as usize)), limits.tokens),
             ("biases", total(&mut plan.admits.iter().map(|admit| admit.sampling.logit_bias.len())), limits.biases),
-            ("suppressed", total(&mut plan.admits.iter().map(|admit| admit.suppressed.len())), limits.suppressed),
+            (
+                "suppressed",
+                total(&mut plan.admits.iter().map(|admit| admit.suppressed.len() + admit.sampling.told.len())),
+                limits.suppressed,
+            ),
             ("history", total(&mut plan.admits.iter().map(|admit| admit.history.len())), limits.history),
         ] {
             assert!(got <= limit as usize, "{got} {what} in a step that holds {limit}");

@@ -23,6 +23,7 @@ pub(crate) fn config() -> CoreConfig {
         suppressed: 4,
         history: 256,
         scores: 8,
+        embeds: 8,
     };
     CoreConfig {
         block_size: 4,

@@ -113,13 +113,14 @@ mod tests {
             numerics_id: "plain".to_owned(),
             invariant: true,
             pooling: None,
+            embed_width: 0,
             budget: crate::Budget::default(),
         }
     }
 
     #[test]
     fn a_context_that_no_frame_holds_is_refused_and_the_refusal_names_what_fits() {
-        let capacities = step::capacities(8, 64);
+        let capacities = step::capacities(8, 64, false);
         let unfit = |tokens, block, kinds: &[LayerKind]| unfit(&report(tokens, block, kinds.to_vec()), &capacities);
         assert_eq!(unfit(step::CONTEXT_MAX, 16, &[LayerKind::Full]), None);
         assert!(
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_model_that_sees_all_tokens_at_once_has_full_layers() {
-        let capacities = step::capacities(8, 64);
+        let capacities = step::capacities(8, 64, false);
         let gives = Gives::Embedding { normalize: true };
         let pooling = |is_bidirectional| Some(Pooling { width: 8, is_bidirectional, gives: gives.clone() });
         let bidirectional = |tokens, kinds: &[LayerKind]| {

@@ -27,6 +27,7 @@ impl Driver {
             self.stats.preempted_tokens += counts.preempted_tokens - seen.preempted_tokens;
             self.stats.drafted_tokens += counts.drafted_tokens - seen.drafted_tokens;
             self.stats.accepted_tokens += counts.accepted_tokens - seen.accepted_tokens;
+            self.stats.forced_tokens += counts.forced_tokens - seen.forced_tokens;
             self.stats.again_preempted += counts.again_preempted - seen.again_preempted;
             self.stats.again_lost += counts.again_lost - seen.again_lost;
             self.stats.unsampled += counts.unsampled - seen.unsampled;

@@ -125,6 +125,7 @@ mod tests {
             suppressed: 4,
             history: 64,
             scores: 8,
+            embeds: 0,
         };
         let bounds = CoreConfig::new(limits, 4, 64, [1, 2]);
         let mut core = Core::new(CoreConfig { pin_share: 50, tenant_cache_share: of_tenant, ..bounds });

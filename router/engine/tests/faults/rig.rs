@@ -178,6 +178,7 @@ impl Rig {
             max_running: 16,
             drafts_max: 0,
             token_budget: 64,
+            prompt_embeds: false,
             queue: QueueLimits { requests: 1_000, tokens: None, wait: None },
             itl_target: None,
             tiers,
@@ -206,6 +207,7 @@ impl Rig {
     pub(crate) fn submit(&self, case: &Case) -> Answer {
         let submitted = self.engine.submit(vec![Submission {
             prompt: case.prompt.clone().into(),
+            embeds: None,
             goal: case.goal,
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: case.max_tokens, min_tokens: 0, stop_ids: [].into() },

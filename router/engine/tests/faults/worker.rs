@@ -103,6 +103,7 @@ impl Script for Play {
             numerics_id: "plain tokens".to_owned(),
             invariant: true,
             pooling,
+            embed_width: 0,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
         Ok(Box::pin(tokio_stream::once(Ok(last))))

@@ -215,6 +215,8 @@ fn capacities(wire: Capacities) -> pelton_frame::Capacities {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     } = wire;
     pelton_frame::Capacities {
         frames,
@@ -230,5 +232,7 @@ fn capacities(wire: Capacities) -> pelton_frame::Capacities {
         loads,
         pooled_width,
         scores,
+        embeds,
+        embed_width,
     }
 }

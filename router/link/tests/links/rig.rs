@@ -35,6 +35,8 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         top_logprobs: 3,
         pooled_width: 4,
         scores: 4,
+        embeds: 0,
+        embed_width: 0,
         saves: 4,
         loads: 4,
     };

@@ -81,6 +81,7 @@ impl Script for Fake {
             numerics_id: "fake".to_owned(),
             invariant: true,
             pooling: None,
+            embed_width: 0,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
         Ok(Box::pin(tokio_stream::iter([Ok(first), Ok(last)])))
