@@ -20,6 +20,7 @@ from pelton.frames import (
     ADMIT_SLOT,
     ROW_COUNT,
     ROW_DRAFTS,
+    ROW_EMBEDS,
     ROW_FLAGS,
     ROW_KNOWN,
     ROW_NEXT,
@@ -65,6 +66,7 @@ class Layout:
     drawn_slots: Ints  # [draws]
     drawn_positions: Ints  # [draws]: where the drawn tokens will stand
     scored: Scored
+    embeds_at: Indices  # [embeds]: places of the tokens that only hold the places of embeddings
 
 
 class Batch:
@@ -112,6 +114,7 @@ class Batch:
         drawn_rows = samples[drawn]
         drafts_behind = drafts[drawn_rows] - nth.astype(np.int32)
         scores = rows[:, ROW_SCORES]
+        embedded, nth_embed = spread(rows[:, ROW_EMBEDS])
         more_before = np.cumsum(drafts + scores, dtype=np.int64) - drafts  # of other rows, and its own scores
         return Layout(
             ids=ids,
@@ -130,6 +133,7 @@ class Batch:
             drawn_slots=slots[drawn_rows],
             drawn_positions=reach[drawn_rows] - drafts_behind,
             scored=_scored(rows, ids, more_before),
+            embeds_at=offsets[embedded].astype(np.int64) + nth_embed,
         )
 
 

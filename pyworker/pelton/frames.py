@@ -19,12 +19,12 @@ Floats = NDArray[np.float32]
 # Columns of an Admit record. The sampling kernel reads the others.
 ADMIT_SLOT, ADMIT_FLAGS, ADMIT_PROMPT_LEN, ADMIT_SCORE_TOP = 0, 1, 12, 20
 BIAS_OFFSET, BIAS_COUNT, SUPPRESS_OFFSET, SUPPRESS_COUNT, HISTORY_OFFSET, HISTORY_COUNT = 14, 15, 16, 17, 18, 19
+TOLD_COUNT = 21
 ADMIT_WORDS = 24
 HAS_PENALTIES = 1  # of ADMIT_FLAGS
 # Columns of a Row record.
-ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET, ROW_DRAFTS, ROW_SCORES, ROW_NEXT = (
-    range(10)
-)
+ROW_SLOT, ROW_START, ROW_COUNT, ROW_KNOWN, ROW_TOKEN_OFFSET, ROW_FLAGS, ROW_OFFSET = range(7)
+ROW_DRAFTS, ROW_SCORES, ROW_NEXT, ROW_EMBEDS = range(7, 11)
 ROW_SAMPLES, ROW_MASKED, ROW_POOLS = 1, 2, 4  # of ROW_FLAGS
 NOT_FINITE, UNSAMPLED = 1, 2  # of a result's flags
 
@@ -70,6 +70,7 @@ class Counts:
     saves: int
     loads: int
     draws: int
+    embeds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,9 @@ class Frame:
     saves: Ints  # [saves, 2]: block, host block
     loads: Ints  # [loads, 2]: host block, block
     copies: Ints  # [copies, 4]: from, to, tokens, zero
-    rows: Ints  # [rows, 10]
+    rows: Ints  # [rows, 11]
     tokens: Ints  # [tokens]
+    embeds: Floats  # [embeds, embed_width]
     results: Results
 
 
@@ -135,6 +137,7 @@ class FrameViews:
             copies=region["copies"][: counts.copies],
             rows=region["rows"][: counts.rows],
             tokens=region["tokens"][: counts.tokens, 0],
+            embeds=region["embeds"][: counts.embeds].view(np.float32),
             results=Results(
                 sampled=region["sampled"][:draws, 0],
                 flags=region["flags"][:draws, 0],

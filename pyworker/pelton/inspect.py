@@ -20,6 +20,7 @@ import torch
 from pelton_kernels import _native
 from pelton_kernels.recording import span
 
+from pelton.command_line import Parser
 from pelton.kv import DTYPES
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
@@ -61,7 +62,7 @@ class Machine:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints; 1 if the model is no program."""
-    parser = argparse.ArgumentParser(prog="pelton inspect program", description=__doc__)
+    parser = Parser("pelton inspect program", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=1, help="requests in the step")
     parser.add_argument("--tokens", type=int, default=1, help="new tokens of each")
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quantize", default="auto")
     parser.add_argument("--quantize-skip", default="head")
     parser.add_argument("--all", action="store_true", help="every call, in order")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         loaded = _load(options)
     except LoadError as error:

@@ -8,7 +8,6 @@ model is in memory at a time: the plain one's log-probabilities wait in a tempor
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pelton.command_line import Parser
 from pelton.inspect import decode_rows
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
@@ -53,7 +53,7 @@ class Quality:
 
 def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> int:
     """Prints; 1 if the model cannot be loaded so."""
-    parser = argparse.ArgumentParser(prog="pelton bench quality", description=__doc__)
+    parser = Parser("pelton bench quality", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--quantize", required=True)
     parser.add_argument("--quantize-skip", default="head")
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     ids = [int(word) for word in ids_from.read().split()]
     if len(ids) < 2:
         print("pelton bench quality: the text has fewer than 2 tokens; give a longer one (--text)")

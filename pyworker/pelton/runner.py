@@ -17,7 +17,7 @@ from pelton.masks import row_masks
 from pelton.models.pooled import PooledModel
 from pelton.ragged import Indices
 from pelton.sampler import Drawn, Sampler
-from pelton.step import Step
+from pelton.step import Embeds, Step
 from pelton.transfer import Array, transfer_for
 
 
@@ -74,6 +74,7 @@ class Runner:
 
     def _run_rows(self, frame: Frame, step: int) -> None:
         at = self._batch.layout(frame)
+        sent_embeds: list[Array] = [at.embeds_at, frame.embeds] if len(frame.embeds) else []
         (
             ids,
             positions,
@@ -89,6 +90,7 @@ class Runner:
             scored_at,
             scored_tokens,
             scored_slots,
+            *given,
         ) = self._transfer.up(
             [
                 at.ids,
@@ -105,9 +107,11 @@ class Runner:
                 at.scored.at,
                 at.scored.tokens,
                 at.scored.slots,
+                *sent_embeds,
             ]
         )
-        step_of_rows = Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv)
+        embeds = Embeds(*given) if given else None
+        step_of_rows = Step(ids, positions, kv_slots, block_table, row_offsets, row_starts, self._kv, embeds)
         results = frame.results
         whole = (results.sampled, results.flags, results.chosen_logprob, results.top_ids, results.top_logprobs)
         for part in whole:

@@ -27,6 +27,7 @@ from pelton.frames import (
     HISTORY_OFFSET,
     SUPPRESS_COUNT,
     SUPPRESS_OFFSET,
+    TOLD_COUNT,
     UNSAMPLED,
     Frame,
     Ints,
@@ -69,7 +70,7 @@ class Sampler:
             return
         slots, records = self._transfer.up([frame.admits[:, ADMIT_SLOT].astype(np.int64), frame.admits.copy()])
         self._params.index_copy_(0, slots, records)
-        if self._counts is None and len(frame.history):
+        if self._counts is None and (frame.admits[:, ADMIT_FLAGS] & HAS_PENALTIES).any():
             self._counts = torch.zeros(
                 self._params.shape[0], self._vocab, dtype=torch.int32, device=self._params.device
             )
@@ -148,7 +149,7 @@ class Sampler:
         )
 
     def _admit_biases(self, frame: Frame) -> None:
-        slots, within, source = _entries(frame.admits, BIAS_OFFSET, BIAS_COUNT)
+        slots, within, source = _entries(frame.admits, BIAS_OFFSET, frame.admits[:, BIAS_COUNT])
         self._bias_ids = _widened(self._bias_ids, within)
         self._bias_values = _widened(self._bias_values, within)
         ids = np.ascontiguousarray(frame.biases[source, 0])
@@ -158,14 +159,15 @@ class Sampler:
         self._bias_values[at_slot, at] = put_values
 
     def _admit_suppressed(self, frame: Frame) -> None:
-        slots, within, source = _entries(frame.admits, SUPPRESS_OFFSET, SUPPRESS_COUNT)
+        counts = frame.admits[:, SUPPRESS_COUNT] + frame.admits[:, TOLD_COUNT]
+        slots, within, source = _entries(frame.admits, SUPPRESS_OFFSET, counts)
         self._suppressed = _widened(self._suppressed, within)
         at_slot, at, ids = self._transfer.up([slots, within, frame.suppressed[source]])
         self._suppressed[at_slot, at] = ids
 
     def _count_history(self, frame: Frame, counts: Tensor) -> None:
         """Marks the prompt's tokens, then counts the output's: a request that resumes has both."""
-        slots, within, source = _entries(frame.admits, HISTORY_OFFSET, HISTORY_COUNT)
+        slots, within, source = _entries(frame.admits, HISTORY_OFFSET, frame.admits[:, HISTORY_COUNT])
         is_prompt = within < np.repeat(frame.admits[:, ADMIT_PROMPT_LEN], frame.admits[:, HISTORY_COUNT])
         places = slots * self._vocab + frame.history[source]
         prompt, output = self._transfer.up([places[is_prompt], places[~is_prompt]])
@@ -174,9 +176,9 @@ class Sampler:
         flat.index_add_(0, output, torch.ones_like(output, dtype=torch.int32))
 
 
-def _entries(admits: Ints, offset: int, count: int) -> tuple[Indices, Indices, Indices]:
+def _entries(admits: Ints, offset: int, counts: Ints) -> tuple[Indices, Indices, Indices]:
     """Every entry that the admits own in another region: whose slot, which of the slot's, and where it stands there."""
-    owner, within = spread(admits[:, count])
+    owner, within = spread(counts)
     return admits[owner, ADMIT_SLOT].astype(np.int64), within, admits[owner, offset] + within
 
 

@@ -10,6 +10,14 @@ from pelton.kv import KvArena
 
 
 @dataclass(frozen=True, slots=True)
+class Embeds:
+    """What stands in the place of some tokens' embeddings."""
+
+    at: Tensor  # [embeds] int64: which tokens
+    values: Tensor  # [embeds, width] float32
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Tokens of all rows, one row after the other. Row r has the tokens `row_offsets[r]` to `row_offsets[r + 1]`."""
 
@@ -20,3 +28,4 @@ class Step:
     row_offsets: Tensor  # [rows + 1] int32
     row_starts: Tensor  # [rows] int32: position of the row's first token
     kv: KvArena
+    embeds: Embeds | None = None

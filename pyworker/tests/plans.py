@@ -22,6 +22,8 @@ CAPACITIES = {
     "loads": 8,
     "pooled_width": 4,
     "scores": 6,
+    "embeds": 0,
+    "embed_width": 0,
 }
 
 
@@ -41,6 +43,7 @@ class Admit:
     seed: int = 0
     logprobs: int | None = None
     score_top: int = 0
+    told: list[int] = field(default_factory=list)
     suppress_until: int = 0
     suppressed: list[int] = field(default_factory=list)
     biases: dict[int, float] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class Row:
     pools: bool = False
     scores: int = 0
     next: int = 0
+    embeds: list[list[float]] = field(default_factory=list)  # in the place of the first of these tokens
 
 
 @dataclass
@@ -102,6 +106,7 @@ class Plan:
             "copies": _words(word for copy in self.copies for word in (*copy, 0)),
             "rows": rows,
             "tokens": _words(tokens),
+            "embeds": b"".join(np.array(row.embeds, dtype="<f4").tobytes() for row in self.rows),
         }
         counts = [
             len(self.drops),
@@ -116,7 +121,8 @@ class Plan:
         ]
         head = [self.step & 0xFFFFFFFF, self.step >> 32, self.epoch, *counts]
         draws = len(self.rows) + sum(row.drafts + row.scores for row in self.rows)
-        tail = [int(self.has_top), len(self.saves), len(self.loads), draws]
+        embeds = sum(len(row.embeds) for row in self.rows)
+        tail = [int(self.has_top), len(self.saves), len(self.loads), draws, embeds]
         checksum = checksum_of(_words([*head, 0, 0, *tail]), *body.values())
         return {"header": _words([*head, checksum & 0xFFFFFFFF, checksum >> 32, *tail]), **body}
 
@@ -138,7 +144,7 @@ class Plan:
                 a.frequency,
                 a.seed & 0xFFFFFFFF,
                 a.seed >> 32,
-                a.logprobs or 0,
+                len(a.told) or a.logprobs or 0,
                 a.prompt_len,
                 a.suppress_until,
                 len(biases) // 8,
@@ -148,10 +154,11 @@ class Plan:
                 len(history),
                 len(a.history) if a.has_penalties else 0,
                 a.score_top,
-                *[0] * 3,
+                len(a.told),
+                *[0] * 2,
             )
             biases += b"".join(struct.pack("<If", *entry) for entry in a.biases.items())
-            suppressed += a.suppressed
+            suppressed += [*a.suppressed, *a.told]
             history += a.history if a.has_penalties else []
         return records, biases, suppressed, history
 
@@ -160,7 +167,7 @@ class Plan:
         tokens: list[int] = []
         for row in self.rows:
             flags = int(row.samples) | (4 if row.pools else 0)
-            offsets = [len(tokens), flags, flat, row.drafts, row.scores, row.next]
+            offsets = [len(tokens), flags, flat, row.drafts, row.scores, row.next, len(row.embeds)]
             records += _words([row.slot, row.start, row.count, len(row.known), *offsets])
             tokens += row.known
             flat += row.count

@@ -90,6 +90,20 @@ def test_log_probabilities_are_the_raw_models(loaded: Loaded, checkpoints: Path)
         assert [value for _, value in top] == pytest.approx(best.values.tolist(), abs=1e-3)
 
 
+def test_told_tokens_stand_in_the_place_of_the_likeliest(loaded: Loaded, checkpoints: Path) -> None:
+    told = [40, 3, 40]
+    rules: dict[str, Any] = {"temperature": 0.7, "seed": 1, "suppressed": [5, 6], "suppress_until": 12}
+    request = Request(Admit(0, logprobs=3, told=told, **rules), PROMPT, 6)
+    other = Request(Admit(1, logprobs=2, temperature=0.7, seed=2), PROMPT, 6)
+    drawn = TinyRouter(loaded).run(request, other)
+    assert drawn[0] == says(loaded, **rules)[:6], "what is told changes nothing that is drawn"
+    expected = logits(checkpoints / "llama", PROMPT + request.output).log_softmax(1)[len(PROMPT) - 1 : -1]
+    for (_, top), row in zip(request.logprobs, expected, strict=True):
+        assert [item for item, _ in top] == told
+        assert [value for _, value in top] == pytest.approx(row[told].tolist(), abs=1e-3)
+    assert all(top[0][1] >= top[1][1] for _, top in other.logprobs)
+
+
 def test_the_same_seed_draws_the_same_and_another_one_differs(loaded: Loaded) -> None:
     hot: dict[str, Any] = {"temperature": 1.5}
     assert says(loaded, seed=9, **hot) == says(loaded, seed=9, **hot)

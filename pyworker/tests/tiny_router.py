@@ -20,6 +20,8 @@ from pelton.worker.steps import steps_for
 from pelton_kernels._native import HostMemory, Steps, WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row
 
+EMBEDS = 9  # of a step
+
 
 @dataclass
 class Request:
@@ -37,6 +39,7 @@ class Request:
     accepted: int = 0
     is_scored: bool = False
     scores: list[tuple[int, float, list[tuple[int, float]]]] = field(default_factory=list)  # rank, ...
+    embeds: list[list[float]] = field(default_factory=list)  # in the place of the prompt's first tokens
 
     @property
     def known(self) -> list[int]:
@@ -94,7 +97,7 @@ class TinyRouter:
         seed: int = 0,
         guess: Callable[[Request], list[int]] | None = None,
     ) -> None:
-        self._worker = OneByOne(loaded)
+        self._worker = OneByOne(loaded, embeds=EMBEDS if loaded.embed_width else 0, embed_width=loaded.embed_width)
         self._guess = guess  # what a request will draw next, rightly or not
         shape = loaded.shape
         self._block_size = shape.block_size
@@ -111,8 +114,8 @@ class TinyRouter:
         """All to their end, together; returns what they drew. Slots are given in order and must suffice."""
         for slot, request in enumerate(requests):
             request.rules.slot = slot
-            request.rules.prompt_len = len(request.prompt)
-            request.rules.history = request.known
+            request.rules.prompt_len = len(request.prompt) - len(request.embeds)
+            request.rules.history = request.known[len(request.embeds) :]
             request.planned = len(request.output)
         self._by_slot = dict(enumerate(requests))
         waiting, running = deque(requests), list[Request]()
@@ -137,7 +140,7 @@ class TinyRouter:
         if waiting:  # one at a time, so that prompts meet requests that decode already
             running.append(waiting.popleft())
             plan.admits.append(running[-1].rules)
-        left, scores_left = CAPACITIES["tokens"], CAPACITIES["scores"]
+        left, scores_left, embeds_left = CAPACITIES["tokens"], CAPACITIES["scores"], EMBEDS
         for request in self._random.sample(running, len(running)):
             total = len(request.prompt) + request.planned  # known, or known to the device
             count = min(total - request.computed, left, self._chunk or left)
@@ -148,6 +151,8 @@ class TinyRouter:
                 continue  # they stand behind what is known
             if self._chunk is None:
                 count = self._random.randint(1, count)
+            if min(request.computed + count, len(request.embeds)) - request.computed > embeds_left:
+                count = embeds_left
             last = len(request.prompt) - 1 if request.is_scored else 0  # it is followed by no prompt token
             if min(request.computed + count, last) - request.computed > scores_left:
                 count = scores_left
@@ -165,7 +170,9 @@ class TinyRouter:
             row = Row(request.rules.slot, request.computed, count + drafts, known + request.drafts, samples, drafts)
             row.scores = max(0, min(request.computed + count, last) - request.computed)
             row.next = 0 if samples or not row.scores else request.prompt[request.computed + count]
+            row.embeds = request.embeds[request.computed : request.computed + count]
             scores_left -= row.scores
+            embeds_left -= len(row.embeds)
             plan.rows.append(row)
             request.computed += row.count
             left -= row.count

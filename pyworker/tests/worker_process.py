@@ -29,7 +29,7 @@ DEADLINE_S = 60
 PREAMBLE_BYTES = 4096
 # Words of the preamble after its first line (proto/frame/src/memory.rs).
 SUBMITTED, COMPLETED = 32, 64
-MAGIC, FRAME_VERSION = int.from_bytes(b"PLTN", "little"), 4
+MAGIC, FRAME_VERSION = int.from_bytes(b"PLTN", "little"), 5
 RESULT_HEADER_WORDS = 16
 
 

@@ -15,7 +15,7 @@ from pelton.borrowed.attention import NAME, Ask, Heard, Paged, attending
 from pelton.borrowed.config import BorrowedConfig
 from pelton.loading.error import LoadError
 from pelton.models.model import LanguageModel
-from pelton.step import Step
+from pelton.step import Embeds, Step
 
 HEARD_TOKENS = 5
 QUIET = "pelton_quiet"
@@ -30,21 +30,25 @@ class Borrowed(LanguageModel):
         super().__init__()
         self.config = config
         self.causal = causal
+        self.embed_width = 0  # until it is tried whether the model takes what is given
         self._layers = config.layers
 
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:  # [draws, vocab] float32
         paged = Paged(self._layers, step)
         with attending(paged):
-            out = run(self.causal, step.ids, step.positions, drawn_at)
+            out = run(self.causal, step.ids, step.positions, drawn_at, step.embeds)
         assert paged.calls == len(self._layers), "a step calls attention as often as the model did when it was heard"
         return out.float().contiguous()
 
 
-def run(causal: Any, ids: Tensor, positions: Tensor, drawn_at: Tensor) -> Tensor:
+def run(causal: Any, ids: Tensor, positions: Tensor, drawn_at: Tensor, embeds: Embeds | None = None) -> Tensor:
     """Logits after some of the tokens: [draws, vocab]."""
-    out = causal(
-        input_ids=ids[None].long(), position_ids=positions[None].long(), use_cache=False, logits_to_keep=drawn_at.long()
-    )
+    if embeds is None:
+        tokens = {"input_ids": ids[None].long()}
+    else:
+        all_embeds = causal.get_input_embeddings()(ids.long())
+        tokens = {"inputs_embeds": all_embeds.index_copy(0, embeds.at, embeds.values.to(all_embeds.dtype))[None]}
+    out = causal(**tokens, position_ids=positions[None].long(), use_cache=False, logits_to_keep=drawn_at.long())
     logits: Tensor = out.logits[0]
     return logits
 

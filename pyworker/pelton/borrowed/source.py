@@ -13,7 +13,7 @@ from pelton.borrowed import weights
 from pelton.borrowed.architecture import Architecture
 from pelton.borrowed.config import config_of
 from pelton.borrowed.model import Borrowed, bare, hear
-from pelton.borrowed.trial import check_rows
+from pelton.borrowed.trial import check_rows, embed_width
 from pelton.kv import Division, KvArena
 from pelton.loading.checkpoint import Checkpoint
 from pelton.models.model import LanguageModel
@@ -59,7 +59,9 @@ class BorrowedSource:
         return Borrowed(self.config, causal)
 
     def tried(self, model: LanguageModel, arena: KvArena, positions: int) -> Built | None:
+        assert isinstance(model, Borrowed)
         check_rows(model, arena, positions, self._architecture.name)
+        model.embed_width = embed_width(model, arena, positions)
         log.warning(
             "%s runs through transformers %s, in Python, step by step: slower than a native model, and its tokens may depend on what "
             "runs beside them",

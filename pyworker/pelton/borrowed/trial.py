@@ -7,13 +7,19 @@ are counted instead of taken: each makes one of the three differ, and not by a r
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from pelton.borrowed.model import Borrowed
 from pelton.kv import KvArena
 from pelton.loading.error import LoadError
 from pelton.models.model import LanguageModel
-from pelton.step import Step
+from pelton.step import Embeds, Step
+
+log = logging.getLogger("pelton.worker")
 
 TOKENS = 7  # of a row; a block has 8 at least
 CUT = 3
@@ -46,13 +52,43 @@ def check_rows(model: LanguageModel, arena: KvArena, positions: int, name: str) 
         )
 
 
+def embed_width(model: Borrowed, arena: KvArena, positions: int) -> int:
+    """Numbers of what the model takes in the place of a token's embedding; 0: it takes nothing, or makes something else of it. What
+    blocks hold before is lost."""
+    ids = [(3 + 7 * at) % model.config.vocab for at in range(min(TOKENS, positions))]
+    expected = _logits(model, arena, [(0, 0, ids)])
+    try:
+        table: Any = model.causal.get_input_embeddings()  # type: ignore[operator]
+        given = table(torch.tensor(ids, device=expected.device)).float()
+        got = _logits(
+            model, arena, [(0, 0, [0] * len(ids))], Embeds(torch.arange(len(ids), device=given.device), given)
+        )
+    except Exception as error:  # whatever its own code says
+        log.info("prompts cannot be given as embeddings: %s: %s", type(error).__name__, error)
+        return 0
+    if not _is_close(expected, got):
+        log.info("prompts cannot be given as embeddings: the model's own give other logits than their tokens")
+        return 0
+    return int(given.shape[1])
+
+
 def _compare(expected: Tensor, got: Tensor, refusal: str) -> None:
-    difference = (got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
-    if not bool((difference <= DIFFERENCE_MAX).all()):
-        raise LoadError(f"{refusal} (its logits differ by {float(difference.max()):.0%})")
+    if not _is_close(expected, got):
+        raise LoadError(f"{refusal} (its logits differ by {float(_differences(expected, got).max()):.0%})")
 
 
-def _logits(model: LanguageModel, arena: KvArena, rows: list[tuple[int, int, list[int]]]) -> Tensor:
+def _is_close(expected: Tensor, got: Tensor) -> bool:
+    return bool((_differences(expected, got) <= DIFFERENCE_MAX).all())
+
+
+def _differences(expected: Tensor, got: Tensor) -> Tensor:
+    differences: Tensor = (got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    return differences
+
+
+def _logits(
+    model: LanguageModel, arena: KvArena, rows: list[tuple[int, int, list[int]]], embeds: Embeds | None = None
+) -> Tensor:
     """After each token of rows of (number, first position, ids). A row has a block of its own for each kind of layers."""
     device = arena.layers[0][0].device
     kinds, size = len(arena.shape.kinds), arena.shape.block_size
@@ -68,5 +104,6 @@ def _logits(model: LanguageModel, arena: KvArena, rows: list[tuple[int, int, lis
         row_offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int(),
         row_starts=torch.tensor([start for _, start, _ in rows], dtype=torch.int32, device=device),
         kv=arena,
+        embeds=embeds,
     )
     return model.logits(step, torch.arange(len(places), device=device))

@@ -55,6 +55,8 @@ class Kept:
     token_budget: int
     program: Program
     pooling: Pooling | None
+    embed_width: int
+    embed_scale: float
     is_invariant: bool = True  # what has call-backs is not kept
 
 
@@ -78,6 +80,8 @@ def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
             "sizes": {name: getattr(sizes, name) for name in KeptSizes.__dataclass_fields__},
             "shape": asdict(loaded.shape),
             "pooling": None if loaded.pooling is None else asdict(loaded.pooling),
+            "embed_width": loaded.embed_width,
+            "embed_scale": loaded.embed_scale,
             "layers": _arena_layers(loaded),
             "weights_bytes": loaded.budget.weights_bytes,
             "longest": loaded.budget.max_model_len,
@@ -145,6 +149,8 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         token_budget=wish.token_budget,
         program=program,
         pooling=pooling,
+        embed_width=header["embed_width"],
+        embed_scale=header["embed_scale"],
     )
 
 

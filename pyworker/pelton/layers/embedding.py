@@ -7,6 +7,7 @@ from pelton_kernels import ops
 from torch import Tensor
 
 from pelton.layers.leaf import Leaf, Wanted, stacked
+from pelton.step import Embeds
 
 
 class Embedding(Leaf):
@@ -14,14 +15,16 @@ class Embedding(Leaf):
 
     The product is taken once, when the table is read: the same bits as after each look-up, with the number in the
     table's format, as models that have one are trained. `skipped`: rows at the table's begin that are left out.
+    `given_scale`: what is given in the place of rows is multiplied by it; it is no part of the table.
     """
 
     table: Tensor
 
-    def __init__(self, vocab: int, width: int, scale: float = 1.0, skipped: int = 0) -> None:
+    def __init__(self, vocab: int, width: int, scale: float = 1.0, skipped: int = 0, given_scale: float = 1.0) -> None:
         super().__init__()
         self.shape = (vocab, width)
         self.scale = scale
+        self.given_scale = given_scale
         self.skipped = skipped
 
     def wants(self) -> list[Wanted]:
@@ -32,9 +35,14 @@ class Embedding(Leaf):
         if self.scale != 1.0:
             self.table *= torch.tensor(self.scale, dtype=dtype, device=device)
 
-    def forward(self, ids: Tensor) -> Tensor:  # [tokens] int32 -> [tokens, width]
+    def forward(self, ids: Tensor, embeds: Embeds | None = None) -> Tensor:  # [tokens] int32 -> [tokens, width]
         out = self.table.new_empty(ids.shape[0], self.shape[1])
         ops.embed(out, self.table, ids)
+        if embeds is not None:
+            values = embeds.values.to(out.dtype)
+            if self.given_scale != 1.0:
+                values = values * torch.tensor(self.given_scale, dtype=out.dtype, device=out.device)
+            out.index_copy_(0, embeds.at, values)
         return out
 
 

@@ -67,6 +67,17 @@ class Loaded:
         return self.model.pooling if isinstance(self.model, PooledModel) else None
 
     @property
+    def embed_width(self) -> int:
+        """Numbers of what may stand in the place of a token's embedding; 0: nothing may."""
+        return 0 if isinstance(self.model, PooledModel) else self.model.embed_width
+
+    @property
+    def embed_scale(self) -> float:
+        """What the model multiplies that by, as the model's format has it."""
+        scale = 1.0 if isinstance(self.model, PooledModel) else self.model.embed_scale
+        return float(torch.tensor(scale, dtype=DTYPES[self.dtype]))
+
+    @property
     def is_invariant(self) -> bool:
         """Whether a row's bits do not depend on its company: so on a CPU, unless PyTorch computes a part of them."""
         return self.program is not None and self.program.call_backs == 0

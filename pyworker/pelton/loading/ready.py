@@ -65,6 +65,14 @@ class Ready(Protocol):
         """What its vectors are; None: it draws tokens."""
 
     @property
+    def embed_width(self) -> int:
+        """Numbers of what may stand in the place of a token's embedding; 0: nothing may."""
+
+    @property
+    def embed_scale(self) -> float:
+        """What the model multiplies that by, as the model's format has it."""
+
+    @property
     def is_invariant(self) -> bool:
         """Whether a row's bits do not depend on its company."""
 

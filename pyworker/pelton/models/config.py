@@ -65,6 +65,9 @@ class DecoderConfig:
     has_learned_positions: bool = False  # a table of `positions` rows, added to the embedding
     attention_scale_falls: bool = False  # it is divided by the layer's number, from 1
     embedding_scale: float = 1.0
+    scales_given: bool = (
+        False  # what stands in the place of an embedding is scaled as well: so transformers' model does it
+    )
     residual_scale: float = 1.0  # of what attention and MLP add
     logit_scale: float = 1.0
 

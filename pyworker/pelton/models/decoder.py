@@ -136,7 +136,8 @@ class Trunk(nn.Module):
         rotaries = {rope: Rotary(rope, config.head_dim, positions) for rope in config.ropes}
         layers = zip(config.division.places, config.windows, config.ropes, strict=True)
         self.config = config
-        self.embedding = Embedding(config.vocab, config.width, config.embedding_scale)
+        given_scale = config.embedding_scale if config.scales_given else 1.0
+        self.embedding = Embedding(config.vocab, config.width, config.embedding_scale, given_scale=given_scale)
         self.positions = Embedding(config.positions, config.width) if config.has_learned_positions else None
         make = Block if config.block == "serial" else ParallelBlock
         self.blocks = nn.ModuleList(
@@ -146,7 +147,7 @@ class Trunk(nn.Module):
         self.norm = _residual_norm(config)
 
     def forward(self, step: Step) -> Tensor:  # [tokens, width]: what the head reads
-        x: Tensor = self.embedding(step.ids)
+        x: Tensor = self.embedding(step.ids, step.embeds)
         if self.positions is not None:
             ops.add(x, self.positions(step.positions))
         residual = torch.zeros_like(x)
@@ -164,6 +165,7 @@ class Decoder(Trunk, LanguageModel):
     def __init__(self, config: DecoderConfig, positions: int) -> None:
         super().__init__(config, positions)
         self.head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
+        self.embed_width, self.embed_scale = config.width, self.embedding.given_scale
 
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:  # [draws, vocab] float32
         hidden = self(step)

@@ -63,6 +63,7 @@ def granite(fields: Fields) -> DecoderConfig:
     return replace(
         llama(fields),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
+        scales_given=True,
         residual_scale=fields.number("residual_multiplier", 1.0),
         attention_scale=fields.number("attention_multiplier", 1.0),
         logit_scale=1.0 / fields.number("logits_scaling", 1.0),

@@ -12,6 +12,10 @@ class LanguageModel(nn.Module):
     """Token ids to logits, keys and values going through the step's blocks."""
 
     config: Sizes
+    embed_width: int
+    """Numbers of what may stand in the place of a token's embedding (`Step.embeds`); 0: nothing may."""
+    embed_scale: float = 1.0
+    """What the model multiplies that by."""
 
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:
         """Computes the step; what follows after the tokens at `drawn_at` ([draws]): [draws, vocab] float32."""

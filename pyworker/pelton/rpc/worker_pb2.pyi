@@ -115,7 +115,7 @@ class Budget(_message.Message):
     def __init__(self, weights_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., kv_bytes_per_block: _Optional[int] = ..., blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., blocks_per_request: _Optional[int] = ...) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant", "kinds", "pooling")
+    __slots__ = ("family", "dtype", "vocab_size", "max_model_len", "block_size", "blocks", "budget", "numerics_id", "invariant", "kinds", "pooling", "embed_width")
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class ModelReport(_message.Message):
     INVARIANT_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    EMBED_WIDTH_FIELD_NUMBER: _ClassVar[int]
     family: str
     dtype: str
     vocab_size: int
@@ -138,7 +139,8 @@ class ModelReport(_message.Message):
     invariant: bool
     kinds: _containers.RepeatedCompositeFieldContainer[Kind]
     pooling: Pooling
-    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ..., kinds: _Optional[_Iterable[_Union[Kind, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ...) -> None: ...
+    embed_width: int
+    def __init__(self, family: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., block_size: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., numerics_id: _Optional[str] = ..., invariant: bool = ..., kinds: _Optional[_Iterable[_Union[Kind, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., embed_width: _Optional[int] = ...) -> None: ...
 
 class Pooling(_message.Message):
     __slots__ = ("width", "kind", "normalize", "is_bidirectional", "labels", "activation")
@@ -193,7 +195,7 @@ class Attach(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., capacities: _Optional[_Union[Capacities, _Mapping]] = ...) -> None: ...
 
 class Capacities(_message.Message):
-    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads", "pooled_width", "scores")
+    __slots__ = ("frames", "slots", "tokens", "appends", "copies", "biases", "suppressed", "history", "top_logprobs", "saves", "loads", "pooled_width", "scores", "embeds", "embed_width")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +209,8 @@ class Capacities(_message.Message):
     LOADS_FIELD_NUMBER: _ClassVar[int]
     POOLED_WIDTH_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    EMBED_WIDTH_FIELD_NUMBER: _ClassVar[int]
     frames: int
     slots: int
     tokens: int
@@ -220,7 +224,9 @@ class Capacities(_message.Message):
     loads: int
     pooled_width: int
     scores: int
-    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ..., pooled_width: _Optional[int] = ..., scores: _Optional[int] = ...) -> None: ...
+    embeds: int
+    embed_width: int
+    def __init__(self, frames: _Optional[int] = ..., slots: _Optional[int] = ..., tokens: _Optional[int] = ..., appends: _Optional[int] = ..., copies: _Optional[int] = ..., biases: _Optional[int] = ..., suppressed: _Optional[int] = ..., history: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., saves: _Optional[int] = ..., loads: _Optional[int] = ..., pooled_width: _Optional[int] = ..., scores: _Optional[int] = ..., embeds: _Optional[int] = ..., embed_width: _Optional[int] = ...) -> None: ...
 
 class StepsResponse(_message.Message):
     __slots__ = ("layout_checksum", "result")

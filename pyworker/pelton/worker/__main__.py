@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from pelton.command_line import Parser
 from pelton.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
 from pelton.worker import about
 from pelton.worker.address import AddressError, UnixAddress, clear, parse
@@ -60,14 +61,12 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="pelton worker", description="Serves one router at a time, until it is told to end."
-    )
+    parser = Parser("pelton worker", "Serves one router at a time, until it is told to end.")
     parser.add_argument("--listen", required=True, help="unix:///path/to/worker.sock or tcp://HOST:PORT")
     parser.add_argument("--token-file", type=Path, help="file with the token that routers must show; tcp only")
     parser.add_argument("--tls-cert", type=Path, help="certificate chain (PEM); tcp only")
     parser.add_argument("--tls-key", type=Path, help="its private key (PEM)")
-    args = parser.parse_args()
+    args = parser.read()
     is_tcp = args.listen.startswith("tcp://")
     if is_tcp and args.token_file is None:
         parser.error("a tcp worker needs --token-file: whoever reaches the port can run the model")

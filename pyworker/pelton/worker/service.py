@@ -153,6 +153,7 @@ def _report(loaded: Any) -> pb.LoadProgress:
         numerics_id=loaded.numerics_id,
         invariant=loaded.is_invariant,
         pooling=pb.Pooling(**dataclasses.asdict(loaded.pooling)) if loaded.pooling else None,
+        embed_width=loaded.embed_width,
     )
     return pb.LoadProgress(stage="ready", done=1, total=1, budget=budget, report=report)
 

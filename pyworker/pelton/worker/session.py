@@ -121,6 +121,11 @@ class Session:
             width = 0 if loaded.pooling is None else loaded.pooling.width
             if width and end.layout["pooled"][1] != width:
                 raise ClaimError(f"frames for vectors of {end.layout['pooled'][1]} numbers; the model gives {width}")
+            _, embed_width, embeds = end.layout["embeds"]
+            if embeds and embed_width != loaded.embed_width:
+                raise ClaimError(
+                    f"frames for embeddings of {embed_width} numbers; the model's have {loaded.embed_width}"
+                )
             if host is not None and host.block_bytes != loaded.shape.block_bytes:
                 raise ClaimError(
                     f"host memory for blocks of {host.block_bytes} bytes; "

@@ -66,6 +66,7 @@ def steps_for(
         vocabulary=loaded.vocab,
         top_logprobs=top_logprobs,
         pooled_width=0 if loaded.pooling is None else loaded.pooling.width,
+        embed_scale=loaded.embed_scale,
     )
 
 
