@@ -22,6 +22,7 @@ pub mod machine;
 pub mod metrics;
 mod nearest;
 pub mod offline;
+mod renderer;
 mod sse;
 
 use std::ffi::OsString;

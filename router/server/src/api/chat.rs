@@ -1,35 +1,31 @@
-//! `/v1/chat/completions`: its request, its response, its stream.
+//! `/v1/chat/completions`: its request. What is answered is in `chat/answers.rs`.
 
-use std::sync::Arc;
+mod answers;
 
-use bytes::BytesMut;
-use pelton_engine::{TokenId, TokenScore};
-use pelton_text::{ChatInput, Tokenizer};
-use schemars::JsonSchema;
-use serde::Serialize;
+pub(crate) use answers::{ChatChunk, ChatEvents, ChatForm, ChatResponse};
+use pelton_text::ChatInput;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    StopReason, StreamOptions,
+    StreamOptions,
     constrained::{FORMATS, STRUCTURED},
     fields::{Fields, check_nesting},
-    finish_reason,
-    logprobs::ChatLogprobs,
     messages::{MESSAGES, read_messages},
     models::{MODEL, read_model},
-    prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
-    sampling::{N, REQUEST_ID, SAMPLING, STREAM, read_options, read_request_id, read_stream},
+    prompt_logprobs::PROMPT_LOGPROBS,
+    sampling::{
+        CUT, N, REQUEST_ID, SAMPLING, SHOWN, STREAM, ShownTokens, read_cut, read_options, read_request_id, read_shown,
+        read_stream,
+    },
     shape::{Field, Kind, Most, Shape, optional, with_default},
-    stop_reason,
-    stream::{Events, Head, Shown, done, event},
     thinking::{EFFORT, read_effort, set_effort},
     tools::{TOOLS, read_tools},
     unserved::{self, BOOKS, refuse_in_chat},
-    usage::{Usage, UsageSum},
+    verbosity::{ABOUT, LENGTHS, VERBOSITY, read_verbosity},
 };
 use crate::{
     error::ApiError,
-    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, Prompt, Request, ToolUse, Whole, now},
+    generate::{Prompt, Request, ToolUse, now},
 };
 
 /// The body of a chat request.
@@ -59,10 +55,17 @@ pub(crate) const CHAT: Shape = Shape {
                 "false",
                 "Whether the tokenizer adds its special tokens to what the template made.",
             ),
-            with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
+            with_default(
+                "echo",
+                Kind::Flag,
+                "false",
+                "Whether an answer begins with the last message, if that is the assistant's.",
+            ),
             with_default("include_reasoning", Kind::Flag, "true", "Whether what the model thought is told."),
             REQUEST_ID,
         ],
+        SHOWN,
+        CUT,
         TOOLS,
         TEMPLATE,
         N,
@@ -89,8 +92,14 @@ pub(super) const TEMPLATE: &[Field] = &[
         Kind::Flag,
         "Whether an answer is begun; the opposite of `continue_final_message` if left out.",
     ),
+    optional(
+        "chat_template",
+        Kind::TEXT,
+        "A Jinja template in place of the model's own; only where `--trust-request-chat-template` lets it in.",
+    ),
     optional("chat_template_kwargs", Kind::AnyObject, "The template's own variables."),
     optional("reasoning_effort", EFFORT, "How hard to think, for templates that know it."),
+    optional(VERBOSITY, LENGTHS, ABOUT),
 ];
 
 /// A chat within another protocol.
@@ -102,9 +111,11 @@ pub(crate) struct ChatRequest {
     pub(crate) model: Option<String>,
     pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
-    pub(crate) return_token_ids: bool,
+    pub(crate) shown: ShownTokens,
     /// Whether what the model thought is told.
     pub(crate) include_reasoning: bool,
+    /// What each answer's text begins with.
+    pub(crate) echoed: String,
     pub(crate) request: Request,
     /// What this request calls `max_tokens`: OpenAI renamed it.
     pub(crate) max_tokens_name: &'static str,
@@ -130,14 +141,17 @@ impl ChatRequest {
         let (input, reading) = read_input(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
         let stream = read_stream(&mut fields)?;
-        let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+        let (shown, cut) = (read_shown(&mut fields)?, read_cut(&mut fields)?);
+        let echo = fields.flag("echo")?.unwrap_or(false);
         let include_reasoning = fields.flag("include_reasoning")?.unwrap_or(true);
         let request_id = read_request_id(&mut fields)?;
         fields.finish(&CHAT)?;
+        let echoed = if echo { last_answer(&input) } else { String::new() };
         let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
-        let request = Request { prompts, options, echo: false, tools: reading };
+        let request =
+            Request { tools: reading, cut, shows_prompts: shown.prompt_text, ..Request::new(prompts, options) };
         let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
-        Ok(Self { model, request_id, stream, return_token_ids, include_reasoning, request, max_tokens_name })
+        Ok(Self { model, request_id, stream, shown, include_reasoning, echoed, request, max_tokens_name })
     }
 
     /// An error of the shared checks, by the names that chats use.
@@ -147,6 +161,16 @@ impl ChatRequest {
             "logprobs" => Some("top_logprobs"),
             _ => None,
         })
+    }
+}
+
+/// The text of the last message, if an assistant has said it.
+fn last_answer(input: &ChatInput) -> String {
+    let last = input.messages.last().filter(|message| message["role"] == "assistant");
+    match last.map(|message| &message["content"]) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
     }
 }
 
@@ -190,9 +214,11 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
         tools,
         documents,
         template: None,
+        own_template: fields.text("chat_template")?,
         add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
         continue_final_message,
         kwargs: read_kwargs(fields)?,
+        verbosity: read_verbosity(fields)?.map(str::to_owned),
         now: now(),
     };
     Ok((input, reading))
@@ -205,326 +231,6 @@ fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> 
         set_effort(&mut kwargs, effort);
     }
     Ok(kwargs)
-}
-
-/// A whole response.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct ChatResponse<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: Vec<Choice<'a>>,
-    usage: Usage,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_logprobs: Option<PromptLogprobs>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatChoice")]
-struct Choice<'a> {
-    index: usize,
-    message: Message,
-    logprobs: Option<ChatLogprobs<'a>>,
-    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition"]))]
-    finish_reason: &'static str,
-    stop_reason: Option<StopReason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<Vec<TokenId>>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatAnswer")]
-struct Message {
-    role: &'static str,
-    /// `null` if the answer is calls or reasoning alone.
-    content: Option<String>,
-    #[serde(flatten)]
-    reasoning: Reasoning,
-    refusal: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<WholeCall>,
-}
-
-/// Under both names that clients read: vLLM's, and DeepSeek's, which was vLLM's before. Absent if there is none.
-#[derive(Debug, Default, Serialize, JsonSchema)]
-#[schemars(rename = "ChatReasoning")]
-struct Reasoning {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<String>,
-}
-
-impl Reasoning {
-    fn of(text: String) -> Self {
-        let text = (!text.is_empty()).then_some(text);
-        Self { reasoning: text.clone(), reasoning_content: text }
-    }
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatCall")]
-struct WholeCall {
-    id: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: WholeFunction,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatCallFunction")]
-struct WholeFunction {
-    name: String,
-    arguments: String,
-}
-
-impl From<Call> for WholeCall {
-    fn from(Call { id, name, arguments }: Call) -> Self {
-        Self { id, kind: "function", function: WholeFunction { name, arguments } }
-    }
-}
-
-/// A piece of a stream.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct ChatChunk<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: Vec<ChunkChoice<'a>>,
-    /// `null` on every chunk but the last, if usage is wanted at the end; OpenAI's form.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Shown<Usage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_logprobs: Option<PromptLogprobs>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatChunkChoice")]
-struct ChunkChoice<'a> {
-    index: usize,
-    delta: MessageDelta,
-    logprobs: Option<ChatLogprobs<'a>>,
-    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition", null]))]
-    finish_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Shown<StopReason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<Vec<TokenId>>,
-}
-
-#[derive(Debug, Default, Serialize, JsonSchema)]
-#[schemars(rename = "ChatDelta")]
-struct MessageDelta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
-    #[serde(flatten)]
-    reasoning: Reasoning,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<CallDelta>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatCallDelta")]
-struct CallDelta {
-    index: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    function: FunctionDelta,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ChatCallFunctionDelta")]
-struct FunctionDelta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    arguments: String,
-}
-
-impl From<CallPiece> for CallDelta {
-    fn from(piece: CallPiece) -> Self {
-        match piece {
-            CallPiece::Start { index, id, name } => {
-                let function = FunctionDelta { name: Some(name), arguments: String::new() };
-                Self { index, id: Some(id), kind: Some("function"), function }
-            }
-            CallPiece::Arguments { index, delta } => {
-                Self { index, id: None, kind: None, function: FunctionDelta { name: None, arguments: delta } }
-            }
-        }
-    }
-}
-
-/// How choices are shown, in streams and whole.
-pub(crate) struct ChatForm {
-    pub(crate) head: Head,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) has_logprobs: bool,
-    pub(crate) prompt_logprobs: Option<u32>,
-    pub(crate) return_token_ids: bool,
-    /// If not, the tokens of it are left out, too.
-    pub(crate) include_reasoning: bool,
-    pub(crate) prompt: Arc<[TokenId]>,
-    pub(crate) answers: usize,
-}
-
-impl ChatForm {
-    pub(crate) fn new(head: Head, tokenizer: Tokenizer, request: &ChatRequest, generation: &Generation) -> Self {
-        Self {
-            head,
-            tokenizer,
-            has_logprobs: request.request.options.logprobs.is_some(),
-            prompt_logprobs: request.request.options.prompt_logprobs,
-            return_token_ids: request.return_token_ids,
-            include_reasoning: request.include_reasoning,
-            prompt: Arc::clone(&generation.prompts()[0].ids),
-            answers: generation.choices(),
-        }
-    }
-
-    /// Of what the model thought, that which is told.
-    fn told(&self, reasoning: String, tokens: &mut Vec<Drawn>) -> Reasoning {
-        if self.include_reasoning {
-            return Reasoning::of(reasoning);
-        }
-        tokens.retain(|drawn| !drawn.is_reasoning);
-        Reasoning::default()
-    }
-
-    fn logprobs(&self, tokens: &[Drawn]) -> Option<ChatLogprobs<'_>> {
-        (self.has_logprobs && !tokens.is_empty()).then(|| ChatLogprobs::new(&self.tokenizer, tokens))
-    }
-
-    fn token_ids(&self, tokens: &[Drawn]) -> Option<Vec<TokenId>> {
-        self.return_token_ids.then(|| tokens.iter().map(|drawn| drawn.token).collect())
-    }
-
-    fn prompt_token_ids(&self) -> Option<&[TokenId]> {
-        self.return_token_ids.then_some(&*self.prompt)
-    }
-
-    fn prompt_logprobs(&self, scores: &[TokenScore]) -> Option<PromptLogprobs> {
-        self.prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &self.prompt, scores, top))
-    }
-
-    fn usage(&self) -> UsageSum {
-        UsageSum::new([self.prompt.len()], self.answers)
-    }
-
-    pub(crate) fn whole(&self, answers: Vec<Whole>) -> ChatResponse<'_> {
-        let mut usage = self.usage();
-        let mut choices = Vec::with_capacity(answers.len());
-        let prompt_logprobs = self.prompt_logprobs(answers.first().map_or(&[], |answer| &answer.scores));
-        for (index, mut answer) in answers.into_iter().enumerate() {
-            usage.finished(index, &answer.finish);
-            let has_more = !answer.calls.is_empty() || !answer.reasoning.is_empty();
-            let has_content = !answer.text.is_empty() || !has_more;
-            let reasoning = self.told(answer.reasoning, &mut answer.tokens);
-            choices.push(Choice {
-                index,
-                logprobs: self.logprobs(&answer.tokens),
-                finish_reason: finish_reason(&answer.finish),
-                stop_reason: stop_reason(&answer.finish),
-                token_ids: self.token_ids(&answer.tokens),
-                message: Message {
-                    role: "assistant",
-                    content: has_content.then_some(answer.text),
-                    reasoning,
-                    refusal: None,
-                    tool_calls: answer.calls.into_iter().map(WholeCall::from).collect(),
-                },
-            });
-        }
-        let (usage, prompt_token_ids) = (usage.total(), self.prompt_token_ids());
-        ChatResponse { head: &self.head, choices, usage, prompt_token_ids, prompt_logprobs }
-    }
-}
-
-/// A chat's stream.
-pub(crate) struct ChatEvents {
-    form: ChatForm,
-    options: StreamOptions,
-    usage: UsageSum,
-    has_begun: Vec<bool>,
-    /// Whether the prompt's tokens were shown, on the first chunk of all.
-    has_shown_prompt: bool,
-}
-
-impl ChatEvents {
-    pub(crate) fn new(form: ChatForm, options: StreamOptions) -> Self {
-        Self { usage: form.usage(), has_begun: vec![false; form.answers], form, options, has_shown_prompt: false }
-    }
-
-    fn chunk(
-        &mut self,
-        index: usize,
-        delta: MessageDelta,
-        scores: &[TokenScore],
-        tokens: &[Drawn],
-        finish: Option<&Finish>,
-        out: &mut BytesMut,
-    ) {
-        let usage = match self.options {
-            StreamOptions { continuous_usage: true, .. } => Some(Some(self.usage.of_choice(index))),
-            StreamOptions { include_usage: true, .. } => Some(None),
-            _ => None,
-        };
-        let is_first = !std::mem::replace(&mut self.has_shown_prompt, true);
-        let choice = ChunkChoice {
-            index,
-            delta,
-            logprobs: self.form.logprobs(tokens),
-            finish_reason: finish.map(finish_reason),
-            stop_reason: finish.map(stop_reason),
-            token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
-        };
-        let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
-        let prompt_logprobs = self.form.prompt_logprobs(scores).filter(|_| is_first);
-        let head = &self.form.head;
-        event(out, &ChatChunk { head, choices: vec![choice], usage, prompt_token_ids, prompt_logprobs });
-    }
-}
-
-impl Events for ChatEvents {
-    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
-        for delta in deltas {
-            let Delta { choice: index, reasoning, text, calls, scores, mut tokens, finish } = delta;
-            self.usage.drawn(index, tokens.len());
-            if let Some(finish) = &finish {
-                self.usage.finished(index, finish);
-            }
-            if !std::mem::replace(&mut self.has_begun[index], true) {
-                let role =
-                    MessageDelta { role: Some("assistant"), content: Some(String::new()), ..MessageDelta::default() };
-                self.chunk(index, role, &scores, &[], None, out);
-            }
-            let reasoning = self.form.told(reasoning, &mut tokens);
-            let shows_tokens = (self.form.has_logprobs || self.form.return_token_ids) && !tokens.is_empty();
-            // Text that is held back makes no chunk, unless its tokens are wanted.
-            let has_text = !text.is_empty() || reasoning.reasoning.is_some();
-            if !has_text && calls.is_empty() && finish.is_none() && !shows_tokens {
-                continue;
-            }
-            let content = (!text.is_empty()).then_some(text);
-            let tool_calls = calls.into_iter().map(CallDelta::from).collect();
-            let delta = MessageDelta { role: None, content, reasoning, tool_calls };
-            self.chunk(index, delta, &[], &tokens, finish.as_ref(), out);
-        }
-    }
-
-    fn end(&mut self, out: &mut BytesMut) {
-        if self.options.include_usage {
-            let usage = Some(Some(self.usage.total()));
-            let (head, choices) = (&self.form.head, Vec::new());
-            event(out, &ChatChunk { head, choices, usage, prompt_token_ids: None, prompt_logprobs: None });
-        }
-        done(out);
-    }
 }
 
 #[cfg(test)]

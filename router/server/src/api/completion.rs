@@ -18,8 +18,11 @@ use super::{
     logprobs::CompletionLogprobs,
     models::{MODEL, read_model},
     prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
-    sampling::{N, REQUEST_ID, SAMPLING, STREAM, one_or_many, read_options, read_request_id, read_stream},
-    shape::{Kind, Most, Shape, needed, optional, with_default},
+    sampling::{
+        CUT, N, REQUEST_ID, SAMPLING, SHOWN, STREAM, ShownTokens, one_or_many, read_cut, read_options, read_request_id,
+        read_shown, read_stream,
+    },
+    shape::{Kind, Most, Shape, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
     unserved::{self, BOOKS, refuse_in_completion},
@@ -27,7 +30,9 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    generate::{Delta, Drawn, Finish, Generation, PreparedPrompt, Prompt, Request, SUFFIX, Whole},
+    generate::{
+        Delta, Drawn, Finish, Generation, PROMPT_EMBEDS, PreparedPrompt, Prompt, Request, SUFFIX, TRUNCATE, Whole,
+    },
 };
 
 /// The body of a completion request.
@@ -37,7 +42,17 @@ pub(crate) const COMPLETION: Shape = Shape {
     fields: &[
         &[
             MODEL,
-            needed("prompt", PROMPTS, "One prompt or several, each as text or as token ids."),
+            optional(
+                "prompt",
+                PROMPTS,
+                "One prompt or several, each as text or as token ids. Needed unless `prompt_embeds` is there.",
+            ),
+            optional(
+                PROMPT_EMBEDS,
+                EMBEDS,
+                "Prompts that come as embeddings: each is base64 of a safetensors file with one tensor of shape [tokens, width] in F32, BF16 or \
+                 F16. Their answers come before those to `prompt`. Needs `--enable-prompt-embeds`.",
+            ),
             optional(
                 SUFFIX,
                 Kind::TEXT,
@@ -68,9 +83,10 @@ pub(crate) const COMPLETION: Shape = Shape {
                 "true",
                 "Whether the tokenizer adds its special tokens to texts.",
             ),
-            with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
             REQUEST_ID,
         ],
+        SHOWN,
+        CUT,
         N,
         SAMPLING,
         STREAM,
@@ -78,11 +94,12 @@ pub(crate) const COMPLETION: Shape = Shape {
         FORMATS,
         BOOKS,
     ],
-    unserved: &[unserved::BOTH, unserved::COMPLETION],
+    unserved: &[unserved::BOTH],
 };
 
 const SOME_TEXT: Kind = Kind::Text(1..=u64::MAX);
 const SOME_IDS: Kind = Kind::TokenIds(1, Most::ANY);
+const EMBEDS: Kind = Kind::Either(&[SOME_TEXT, Kind::List(&SOME_TEXT, 1, Most::ANY)]);
 /// What [`parse_prompts`] reads.
 pub(super) const PROMPTS: Kind =
     Kind::Either(&[SOME_TEXT, Kind::List(&SOME_TEXT, 1, Most::ANY), SOME_IDS, Kind::List(&SOME_IDS, 1, Most::ANY)]);
@@ -93,7 +110,7 @@ pub(crate) struct CompletionRequest {
     pub(crate) model: Option<String>,
     pub(crate) request_id: Option<String>,
     pub(crate) stream: Option<StreamOptions>,
-    pub(crate) return_token_ids: bool,
+    pub(crate) shown: ShownTokens,
     /// As it was asked for: the engine tells as many as `echo` needs.
     pub(crate) prompt_logprobs: Option<u32>,
     /// As it was asked for: `best_of` needs some.
@@ -110,7 +127,9 @@ impl CompletionRequest {
         let model = read_model(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(true);
         let suffix = fields.text(SUFFIX)?.filter(|suffix| !suffix.is_empty());
-        let prompts = read_prompts(&mut fields, add_special, suffix.is_some())?;
+        let mut prompts = read_embeds(&mut fields)?;
+        let has_embeds = !prompts.is_empty();
+        prompts.extend(read_prompts(&mut fields, add_special, suffix.is_some(), has_embeds)?);
         let mut options = read_options(&mut fields)?;
         options.max_tokens = fields.count("max_tokens")?;
         options.logprobs = fields.count("logprobs")?;
@@ -128,11 +147,16 @@ impl CompletionRequest {
         let stream = read_stream(&mut fields)?;
         let logprobs = options.logprobs;
         let told = read_best_of(&mut fields, &mut options, stream)?;
-        let return_token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+        let (shown, cut) = (read_shown(&mut fields)?, read_cut(&mut fields)?);
+        let of_tokens = [("echo", echo), (PROMPT_LOGPROBS.name, prompt_logprobs.is_some()), (TRUNCATE, cut.is_some())];
+        if let Some((name, _)) = of_tokens.into_iter().find(|(_, is_asked)| has_embeds && *is_asked) {
+            let reason = format!("cannot go together with `{PROMPT_EMBEDS}`, which have no tokens");
+            return Err(ApiError::Conflict { param: fields.at(name), reason });
+        }
         let request_id = read_request_id(&mut fields)?;
         fields.finish(&COMPLETION)?;
-        let request = Request { prompts, options, echo, tools: None };
-        Ok(Self { model, request_id, stream, return_token_ids, prompt_logprobs, logprobs, told, request })
+        let request = Request { echo, cut, shows_prompts: shown.prompt_text, ..Request::new(prompts, options) };
+        Ok(Self { model, request_id, stream, shown, prompt_logprobs, logprobs, told, request })
     }
 
     /// An error of the shared checks, by the names that this request uses.
@@ -144,9 +168,32 @@ impl CompletionRequest {
 const PROMPT: &str =
     "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
 
-/// `may_be_empty`: there is a suffix, before which anything can be filled in.
-fn read_prompts(fields: &mut Fields<'_>, add_special: bool, may_be_empty: bool) -> Result<Vec<Prompt>, ApiError> {
-    let Some(raw) = fields.raw("prompt") else {
+const EMBEDS_PROMPTS: &str = "base64 of a safetensors file, or a list of such texts; none of them empty";
+
+/// Prompts that come as embeddings; none: there are none.
+fn read_embeds(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
+    let Some(raw) = fields.raw(PROMPT_EMBEDS) else { return Ok(Vec::new()) };
+    let wrong = |got: String| ApiError::invalid(PROMPT_EMBEDS, got, EMBEDS_PROMPTS);
+    let texts = one_or_many(raw).ok_or_else(|| wrong(shown_item::<String>(raw).unwrap_or_else(|| shown(raw))))?;
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(wrong(if texts.len() > 1 { "a list with an empty text".to_owned() } else { shown(raw) }));
+    }
+    let is_list = !raw.get().starts_with('"');
+    let name = |index: usize| if is_list { format!("{PROMPT_EMBEDS}[{index}]") } else { PROMPT_EMBEDS.to_owned() };
+    Ok(texts.into_iter().enumerate().map(|(index, base64)| Prompt::Embeds { param: name(index), base64 }).collect())
+}
+
+/// `may_be_empty`: there is a suffix, before which anything can be filled in. `may_be_none`: there are prompts of another form.
+fn read_prompts(
+    fields: &mut Fields<'_>,
+    add_special: bool,
+    may_be_empty: bool,
+    may_be_none: bool,
+) -> Result<Vec<Prompt>, ApiError> {
+    let Some(raw) = fields.raw("prompt").filter(|raw| !(may_be_none && raw.get() == "\"\"")) else {
+        if may_be_none {
+            return Ok(Vec::new()); // clients for which it must be there send an empty one
+        }
         return Err(ApiError::Missing { param: fields.at("prompt"), allowed: PROMPT });
     };
     let wrong = |got: String| ApiError::invalid(fields.at("prompt"), got, PROMPT);
@@ -154,7 +201,7 @@ fn read_prompts(fields: &mut Fields<'_>, add_special: bool, may_be_empty: bool) 
     let is_empty = |prompt: &Prompt| match prompt {
         Prompt::Text { text, .. } => text.is_empty() && !may_be_empty,
         Prompt::Ids(ids) => ids.is_empty(),
-        Prompt::Between { .. } | Prompt::Chat { .. } => false,
+        Prompt::Between { .. } | Prompt::Embeds { .. } | Prompt::Chat { .. } | Prompt::LongChat { .. } => false,
     };
     match prompts.iter().position(is_empty) {
         None if !prompts.is_empty() => Ok(prompts),
@@ -217,6 +264,8 @@ struct Choice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [TokenId]>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<PromptLogprobs>,
 }
 
@@ -237,7 +286,9 @@ pub(crate) struct CompletionForm {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) logprobs: Option<u32>,
     pub(crate) prompt_logprobs: Option<u32>,
-    pub(crate) return_token_ids: bool,
+    pub(crate) shown: ShownTokens,
+    /// Whether answers begin with their prompts.
+    pub(crate) echo: bool,
     pub(crate) prompts: Vec<PreparedPrompt>,
     /// Answers that were asked of the engine.
     pub(crate) drawn_per_prompt: usize,
@@ -252,7 +303,8 @@ impl CompletionForm {
             tokenizer,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
-            return_token_ids: request.return_token_ids,
+            shown: request.shown,
+            echo: request.request.echo,
             prompts: generation.prompts().to_vec(),
             drawn_per_prompt: request.request.options.n as usize,
             answers_per_prompt: request.told as usize,
@@ -278,7 +330,7 @@ impl CompletionForm {
         finish: Option<&Finish>,
     ) -> Choice<'_> {
         let prompt = self.prompt_of(index);
-        let echo = prompt.text.as_deref().filter(|_| is_first).unwrap_or_default();
+        let echo = self.echo(prompt).filter(|_| is_first).unwrap_or_default();
         let prompt_logprobs = self.prompt_logprobs.filter(|_| is_first);
         Choice {
             index,
@@ -286,8 +338,9 @@ impl CompletionForm {
             logprobs: self.logprobs.map(|top| self.choice_logprobs(prompt, is_first, top, scores, tokens)),
             finish_reason: finish.map(finish_reason),
             stop_reason: finish.and_then(stop_reason),
-            token_ids: self.return_token_ids.then(|| tokens.iter().map(|drawn| drawn.token).collect()),
-            prompt_token_ids: (self.return_token_ids && is_first).then_some(&*prompt.ids),
+            token_ids: self.shown.ids.then(|| tokens.iter().map(|drawn| drawn.token).collect()),
+            prompt_token_ids: (self.shown.ids && is_first && prompt.embeds.is_none()).then_some(&*prompt.ids),
+            prompt_text: prompt.text.as_deref().filter(|_| self.shown.prompt_text && is_first),
             prompt_logprobs: prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &prompt.ids, scores, top)),
         }
     }
@@ -300,13 +353,18 @@ impl CompletionForm {
         scores: &[TokenScore],
         tokens: &[Drawn],
     ) -> CompletionLogprobs {
-        let mut shown = CompletionLogprobs::default();
-        if let Some(echoed) = prompt.text.as_deref().filter(|_| is_first) {
+        let mut shown = CompletionLogprobs::named(self.shown.names_by_id);
+        if let Some(echoed) = self.echo(prompt).filter(|_| is_first) {
             shown.echo(&self.tokenizer, echoed, &prompt.ids, scores, top);
         }
-        let echoed = prompt.text.as_ref().map_or(0, |text| text.chars().count());
+        let echoed = self.echo(prompt).map_or(0, |text| text.chars().count());
         shown.add(&self.tokenizer, tokens, echoed);
         shown
+    }
+
+    /// What its answers begin with.
+    fn echo<'a>(&self, prompt: &'a PreparedPrompt) -> Option<&'a str> {
+        prompt.text.as_deref().filter(|_| self.echo)
     }
 
     pub(crate) fn whole(&self, answers: Vec<Whole>) -> CompletionResponse<'_> {
@@ -344,7 +402,7 @@ impl Events for CompletionEvents {
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);
             }
-            let shows_tokens = (self.form.logprobs.is_some() || self.form.return_token_ids) && !tokens.is_empty();
+            let shows_tokens = (self.form.logprobs.is_some() || self.form.shown.ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
             if text.is_empty() && finish.is_none() && !shows_tokens && scores.is_empty() {
                 continue;

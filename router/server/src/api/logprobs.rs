@@ -53,7 +53,7 @@ impl<'a> ChatLogprobs<'a> {
 
     /// The same for clients that read no text: `token` is `token_id:123`.
     pub(crate) fn by_id(tokenizer: &'a Tokenizer, tokens: &[Drawn]) -> Self {
-        Self::named(tokenizer, tokens, |token| format!("token_id:{token}").into())
+        Self::named(tokenizer, tokens, |token| name_of(token).into())
     }
 
     fn named(tokenizer: &'a Tokenizer, tokens: &[Drawn], name: impl Fn(TokenId) -> Cow<'a, str>) -> Self {
@@ -84,6 +84,9 @@ pub(crate) struct CompletionLogprobs {
     #[schemars(with = "Vec<Option<std::collections::BTreeMap<String, f32>>>")]
     top_logprobs: Vec<Option<ByText>>,
     text_offset: Vec<usize>,
+    /// Whether tokens are named by their ids.
+    #[serde(skip)]
+    by_id: bool,
 }
 
 /// An object from texts to log-probabilities, in this order; no text twice.
@@ -109,6 +112,16 @@ impl Serialize for ByText {
 }
 
 impl CompletionLogprobs {
+    /// Without tokens. `by_id`: they are named `token_id:123`.
+    pub(crate) fn named(by_id: bool) -> Self {
+        Self { by_id, ..Self::default() }
+    }
+
+    /// A token's name where it stands in no text; `exact`: what else it would be.
+    fn name(&self, token: TokenId, exact: impl FnOnce() -> String) -> String {
+        if self.by_id { name_of(token) } else { exact() }
+    }
+
     /// Adds a prompt that is echoed as a text. A special token has the text that it has there: its name if the client wrote it, and
     /// none if the tokenizer added it. `top`: how many of the likeliest are shown.
     pub(crate) fn echo(
@@ -136,16 +149,16 @@ impl CompletionLogprobs {
             let logprobs = scores.next().flatten().map(|score| &score.logprobs);
             self.top_logprobs.push(logprobs.map(|logprobs| {
                 let mut shown = ByText(Vec::with_capacity(top as usize + 1));
-                shown.add(exact_text_of(tokenizer, token), logprobs.chosen);
+                shown.add(self.name(token, || exact_text_of(tokenizer, token)), logprobs.chosen);
                 for &(other, logprob) in logprobs.top.iter().take(top as usize).filter(|(other, _)| *other != token) {
-                    shown.add(exact_text_of(tokenizer, other), logprob);
+                    shown.add(self.name(other, || exact_text_of(tokenizer, other)), logprob);
                 }
                 shown
             }));
             self.token_logprobs.push(logprobs.map(|logprobs| finite(logprobs.chosen)));
             self.text_offset.push(offset);
             offset += text.chars().count();
-            self.tokens.push(text);
+            self.tokens.push(self.name(token, || text));
         }
     }
 
@@ -154,16 +167,22 @@ impl CompletionLogprobs {
         for drawn in tokens {
             let Some(logprobs) = drawn.logprobs.as_deref() else { continue };
             let mut top = ByText(Vec::with_capacity(logprobs.top.len() + 1));
-            top.add(drawn.text.clone(), logprobs.chosen);
+            let own = self.name(drawn.token, || drawn.text.clone());
+            top.add(own.clone(), logprobs.chosen);
             for &(token, logprob) in logprobs.top.iter().filter(|(token, _)| *token != drawn.token) {
-                top.add(exact_text_of(tokenizer, token), logprob);
+                top.add(self.name(token, || exact_text_of(tokenizer, token)), logprob);
             }
-            self.tokens.push(drawn.text.clone());
+            self.tokens.push(own);
             self.token_logprobs.push(Some(finite(logprobs.chosen)));
             self.top_logprobs.push(Some(top));
             self.text_offset.push(before + drawn.text_offset);
         }
     }
+}
+
+/// A token by its id.
+fn name_of(token: TokenId) -> String {
+    format!("token_id:{token}")
 }
 
 fn exact_text_of(tokenizer: &Tokenizer, token: TokenId) -> String {

@@ -29,6 +29,7 @@ mod tools;
 mod turns;
 mod unserved;
 mod usage;
+mod verbosity;
 
 pub(crate) use chat::chat_of_json;
 pub(crate) use sampling::{StreamOptions, is_plain_id};

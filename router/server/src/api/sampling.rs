@@ -13,9 +13,11 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{
-        ALLOWED_TOKEN_IDS, BAD_WORDS, BAD_WORDS_MAX, BeamSearch, KEEP_MAX, Options, PATTERN_MAX,
-        PROMPT_CACHE_RETENTION, REPETITION, Repetition, WordRules,
-        options::{CACHE_SALT_MAX, LOGIT_BIAS_MAX, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, bounds},
+        ALLOWED_TOKEN_IDS, BAD_WORDS, BAD_WORDS_MAX, BeamSearch, Cut, KEEP_MAX, Options, PATTERN_MAX,
+        PROMPT_CACHE_RETENTION, REPETITION, Repetition, Side, TRUNCATE, TRUNCATION_SIDE, WordRules,
+        options::{
+            CACHE_SALT_MAX, LOGIT_BIAS_MAX, SPACES, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, TOLD_IDS, bounds,
+        },
     },
 };
 
@@ -71,6 +73,11 @@ pub(super) const SAMPLING: &[Field] = &[
         "Tokens that end the answer, beside the model's own.",
     ),
     optional(
+        TOLD_IDS,
+        Kind::TokenIds(0, Most::Logprobs),
+        "With `logprobs`: the tokens whose log-probabilities are told, in this order, in the place of the likeliest.",
+    ),
+    optional(
         ALLOWED_TOKEN_IDS,
         Kind::TokenIds(1, Most::ANY),
         "The only tokens of the answer; what ends a form is allowed with it.",
@@ -84,6 +91,12 @@ pub(super) const SAMPLING: &[Field] = &[
     with_default("ignore_eos", Kind::Flag, "false", "Whether the model's own end does not end the answer."),
     with_default("include_stop_str_in_output", Kind::Flag, "false", "Whether the text shows what ended it."),
     with_default("skip_special_tokens", Kind::Flag, "true", "Whether special tokens are left out of the text."),
+    with_default(
+        SPACES,
+        Kind::Flag,
+        "true",
+        "Whether special tokens that are shown stand apart by what the tokenizer puts between tokens; most put nothing.",
+    ),
     optional(
         THINKING_BUDGET,
         BUDGET,
@@ -116,6 +129,38 @@ pub(super) const SAMPLING: &[Field] = &[
         PROMPT_CACHE_RETENTION,
         Kind::Word(&["in_memory", "in-memory", "24h"]),
         "How long the prompt is to stay in the prefix cache.",
+    ),
+];
+
+/// What [`read_cut`] reads.
+pub(super) const CUT: &[Field] = &[
+    optional(
+        TRUNCATE,
+        Kind::Integer(-1, Most::Context),
+        "A longer prompt is cut to so many tokens; -1: to the context less one. Unset: a prompt that does not fit is refused.",
+    ),
+    with_default(
+        TRUNCATION_SIDE,
+        Kind::Word(&["left", "right"]),
+        "\"left\"",
+        "With `truncate_prompt_tokens`: on which side a prompt is cut.",
+    ),
+];
+
+/// What [`read_shown`] reads.
+pub(super) const SHOWN: &[Field] = &[
+    with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
+    with_default(
+        "return_prompt_text",
+        Kind::Flag,
+        "false",
+        "Whether the prompt is told as the text that was tokenised.",
+    ),
+    with_default(
+        "return_tokens_as_token_ids",
+        Kind::Flag,
+        "false",
+        "Whether log-probabilities name tokens by their ids, as `token_id:123`.",
     ),
 ];
 
@@ -179,6 +224,45 @@ pub(crate) struct StreamOptions {
     pub(crate) continuous_usage: bool,
 }
 
+/// What an answer shows beside its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ShownTokens {
+    /// The tokens of prompt and answer.
+    pub(crate) ids: bool,
+    /// The prompt's text.
+    pub(crate) prompt_text: bool,
+    /// Ids in place of texts where tokens are named.
+    pub(crate) names_by_id: bool,
+}
+
+pub(super) fn read_shown(fields: &mut Fields<'_>) -> Result<ShownTokens, ApiError> {
+    Ok(ShownTokens {
+        ids: fields.flag("return_token_ids")?.unwrap_or(false),
+        prompt_text: fields.flag("return_prompt_text")?.unwrap_or(false),
+        names_by_id: fields.flag("return_tokens_as_token_ids")?.unwrap_or(false),
+    })
+}
+
+/// How a prompt is cut that is too long.
+pub(super) fn read_cut(fields: &mut Fields<'_>) -> Result<Option<Cut>, ApiError> {
+    let allowed = "-1 (the context less one), or an integer from 1 on, at most the model's context";
+    let keeps = match fields.text(TRUNCATION_SIDE)?.as_deref() {
+        None | Some("left") => Side::End,
+        Some("right") => Side::Beginning,
+        Some(other) => {
+            return Err(ApiError::invalid(fields.at(TRUNCATION_SIDE), quoted(other), "\"left\" or \"right\""));
+        }
+    };
+    match fields.integer::<i64>(TRUNCATE, allowed)? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(Cut { tokens: None, keeps })),
+        Some(tokens) => match u32::try_from(tokens) {
+            Ok(tokens) if tokens > 0 => Ok(Some(Cut { tokens: Some(tokens), keeps })),
+            _ => Err(ApiError::invalid(fields.at(TRUNCATE), tokens, allowed)),
+        },
+    }
+}
+
 /// Everything of [`Options`] but what chats and completions spell differently: `max_tokens` and `logprobs`.
 pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError> {
     let integer = "an integer";
@@ -200,7 +284,9 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
         skip_special: fields.flag("skip_special_tokens")?.unwrap_or(true),
+        joins_special: !fields.flag(SPACES)?.unwrap_or(true),
         logprobs: None,
+        told: fields.token_ids(TOLD_IDS)?.unwrap_or_default(),
         prompt_logprobs: None,
         beams: read_beams(fields)?,
         constrained: read_constrained(fields)?,

@@ -17,7 +17,9 @@ use super::{
     logprobs::ChatLogprobs,
     models::{MODEL, read_model},
     prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
-    sampling::{N, PRIORITY, REQUEST_ID, SALT, SAMPLING, STREAM, read_options, read_request_id, read_stream},
+    sampling::{
+        CUT, N, PRIORITY, REQUEST_ID, SALT, SAMPLING, STREAM, read_cut, read_options, read_request_id, read_stream,
+    },
     shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
@@ -89,6 +91,7 @@ const SAMPLING_PARAMS: Shape = Shape {
             PROMPT_LOGPROBS,
             optional("detokenize", Kind::Flag, "No text is told in any case."),
         ],
+        CUT,
         N,
         SAMPLING,
         STRUCTURED,
@@ -124,13 +127,14 @@ impl TokensRequest {
         options.logprobs = sampling.count("logprobs")?;
         options.prompt_logprobs = sampling.count("prompt_logprobs")?;
         sampling.flag("detokenize")?; // no text is told in any case
+        let cut = read_cut(&mut sampling)?;
         sampling.finish(&SAMPLING_PARAMS)?;
         options.priority = fields.integer("priority", "an integer of 32 bits")?.or(options.priority);
         options.cache_salt = fields.text("cache_salt")?.or(options.cache_salt);
         let stream = read_stream(&mut fields)?;
         let request_id = read_request_id(&mut fields)?;
         fields.finish(&GENERATE)?;
-        let request = Request { prompts: vec![Prompt::Ids(ids)], options, echo: false, tools: None };
+        let request = Request { cut, ..Request::new(vec![Prompt::Ids(ids)], options) };
         Ok(Self { model, request_id, stream, request })
     }
 

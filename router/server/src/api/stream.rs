@@ -25,7 +25,7 @@ pub(crate) trait Events: Send + 'static {
 
     /// Shows that the answer is still under way.
     fn keep_alive(&mut self, out: &mut BytesMut) {
-        out.put_slice(b": keep-alive\n\n");
+        keep_alive(out);
     }
 
     /// Writes an error in place of whatever would follow.
@@ -33,6 +33,11 @@ pub(crate) trait Events: Send + 'static {
         event(out, &error.envelope());
         done(out);
     }
+}
+
+/// A comment, which clients pass over.
+pub(crate) fn keep_alive(out: &mut BytesMut) {
+    out.put_slice(b": keep-alive\n\n");
 }
 
 /// One event.

@@ -3,7 +3,11 @@
 //! What the model itself said stands in one turn, however many parts the protocol has for it: templates know an answer as one
 //! message with reasoning, text and calls.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
+
+use crate::generate::Shortening;
 
 /// Turns, the oldest first.
 #[derive(Debug, Default)]
@@ -97,6 +101,43 @@ impl Turns {
         }
     }
 
+    /// How the conversation may be shortened, whose answer may have so many tokens. What systems and developers say stays, and so does the
+    /// last of what anybody else says; a call goes with its results. It begins with a turn of the user's, as most templates ask for,
+    /// as long as there is one to begin with.
+    pub(super) fn shortening(&self, answer: Option<u32>) -> Shortening {
+        let always: Vec<bool> = self.turns.iter().map(|turn| matches!(turn.role, "system" | "developer")).collect();
+        let mut said = (0..self.turns.len()).filter(|at| !always[*at]);
+        let (first, last) = (said.next(), said.next_back());
+        let parted = self.parted();
+        let may_begin = |at: &usize| !always[*at] && !parted[*at];
+        // Without what came before the second thing that was said, and without as much as leaves the last one.
+        let later = first.zip(last).map_or(0..0, |(first, last)| first + 1..last + 1);
+        let users: Vec<usize> = later.clone().filter(may_begin).filter(|at| self.turns[*at].role == "user").collect();
+        let within_last = users.last().map_or(later.start, |at| at + 1)..later.end;
+        let starts = [0].into_iter().chain(users).chain(within_last.filter(may_begin)).collect();
+        Shortening { always, starts, answer }
+    }
+
+    /// Of each turn, whether a conversation that began there would have a result without its call.
+    fn parted(&self) -> Vec<bool> {
+        let mut made = HashMap::new(); // the last turn before in which a call was made
+        let mut call_of = Vec::with_capacity(self.turns.len());
+        for (at, turn) in self.turns.iter().enumerate() {
+            call_of.push(turn.answers.as_deref().and_then(|id| made.get(id)).copied());
+            made.extend(turn.calls.iter().filter_map(|call| Some((call["id"].as_str()?, at))));
+        }
+        let mut first_needed = usize::MAX; // of the calls whose results stand here or later
+        let mut parted: Vec<bool> = (0..self.turns.len())
+            .rev()
+            .map(|at| {
+                first_needed = call_of[at].map_or(first_needed, |call: usize| call.min(first_needed));
+                first_needed < at
+            })
+            .collect();
+        parted.reverse();
+        parted
+    }
+
     /// The messages of a chat.
     pub(super) fn into_messages(self) -> Vec<Value> {
         self.turns.into_iter().map(Turn::into_message).collect()
@@ -137,6 +178,51 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A conversation in letters, and where it may begin: a system, a user, the model, its call 1 or 2, the result of 1 or 2.
+    fn check_starts(conversation: &str, expected: &[usize]) {
+        let mut turns = Turns::default();
+        let mut letters = conversation.chars();
+        while let Some(letter) = letters.next() {
+            let mut id = || letters.next().expect("the number of a call").to_string();
+            match letter {
+                's' => turns.say("system", vec!["s".into()]),
+                'd' => turns.say("developer", vec!["d".into()]),
+                'u' => turns.say("user", vec!["u".into()]),
+                'a' => turns.say("assistant", vec!["a".into()]),
+                'c' => {
+                    let id = id();
+                    turns.say("assistant", vec![]);
+                    turns.called(&id, "f", "{}");
+                }
+                'r' => turns.resulted(id(), vec!["r".into()]),
+                other => panic!("{other}"),
+            }
+        }
+        let shortening = turns.shortening(Some(7));
+        assert_eq!(shortening.starts, expected, "{conversation}");
+        assert_eq!((shortening.always.len(), shortening.answer), (turns.turns.len(), Some(7)));
+    }
+
+    #[test]
+    fn a_conversation_may_begin_where_nothing_is_torn_apart() {
+        check_starts("u", &[0]);
+        check_starts("s", &[0]);
+        check_starts("uau", &[0, 2]);
+        check_starts("suauau", &[0, 3, 5]);
+        // What developers say in between is no beginning, and no end either.
+        check_starts("sudud", &[0, 3]);
+        check_starts("suad", &[0, 2]);
+        // Within the last exchange it begins with what the model did.
+        check_starts("uuc1r1c2r2", &[0, 1, 2, 4]);
+        check_starts("uaa", &[0, 1, 2]);
+        // A result that comes late keeps all that came since its call.
+        check_starts("uc1uaur1u", &[0, 6]);
+        check_starts("c1r1", &[0]);
+        check_starts("uc1c2r1r2", &[0, 1]);
+        // An id that is used again is that of the last call.
+        check_starts("uc1r1uc1r1u", &[0, 3, 6]);
+    }
 
     #[test]
     fn what_the_model_said_is_one_message() {

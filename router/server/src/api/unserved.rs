@@ -17,22 +17,12 @@ pub(crate) type Unserved = (&'static str, &'static [&'static str], &'static str)
 /// In chats and completions.
 pub(super) const BOTH: &[Unserved] = &[
     ("kv_transfer_params", &[], "moving KV between servers"),
-    ("logprob_token_ids", &[], "log-probabilities of chosen tokens"),
-    ("return_tokens_as_token_ids", &["false"], "token ids in place of token texts"),
-    ("spaces_between_special_tokens", &["true"], "joining special tokens without spaces"),
-    ("truncate_prompt_tokens", &[], "cutting long prompts"),
-    ("truncation_side", &[], "cutting long prompts"),
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
 ];
-
-/// In completions.
-pub(super) const COMPLETION: &[Unserved] = &[("prompt_embeds", &[], "a prompt of embeddings")];
 
 /// In chats.
 pub(super) const CHAT: &[Unserved] = &[
     ("audio", &[], "spoken answers"),
-    ("chat_template", &[], "a template in the request"),
-    ("echo", &["false"], "repeating the last message"),
     ("function_call", &["\"none\"", "\"auto\""], "the old form of calling functions (use `tools`)"),
     ("functions", &["[]"], "the old form of calling functions (use `tools`)"),
     ("media_io_kwargs", &["{}"], "media"),
@@ -41,7 +31,6 @@ pub(super) const CHAT: &[Unserved] = &[
     ("moderation", &[], "moderation"),
     ("prediction", &[], "a predicted answer"),
     ("store", &["false"], "storing answers"),
-    ("verbosity", &["\"medium\""], "a wish for length"),
     ("web_search_options", &[], "searching the web"),
 ];
 
@@ -60,7 +49,7 @@ const METADATA: &str = "metadata";
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    refuse(fields, &[BOTH, COMPLETION])
+    refuse(fields, &[BOTH])
 }
 
 /// Refuses what a chat cannot have.
@@ -121,7 +110,7 @@ mod tests {
         check(r#"{"audio": {"voice": "alloy"}}"#, Some("audio"));
         check(r#"{"store": true}"#, Some("store"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
-        check(r#"{"truncate_prompt_tokens": 0}"#, Some("truncate_prompt_tokens"));
+        check(r#"{"vllm_xargs": {"a": 1}}"#, Some("vllm_xargs"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use crate::config::{self, Asked, Config, ConfigError, Setting, Surroundings, Values, Wheel};
 use crate::nearest::nearest;
+use crate::renderer;
 
 const OVERVIEW: &str = "\
 Pelton serves large language models.
@@ -107,6 +108,9 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         ["bench", "serve", ..] => bench::run(rest(3), &around),
         ["bench", "quality", ..] => bench::quality::run(rest(3), &around),
         ["worker", ..] => worker::run(rest(2), &around),
+        [renderer::COMMAND] => {
+            renderer::run().map_err(|error| Trouble::Failed(format!("cannot render a template: {error}")))
+        }
         ["config", ..] => {
             Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
         }

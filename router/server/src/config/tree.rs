@@ -77,6 +77,11 @@ settings! {
         /// Connections at the same time. A new one beyond it takes the place of the oldest that has sent no request yet; if all
         /// have, it waits. Fewer if the process may open fewer files.
         max_connections: Count<1, 1_000_000> = "4096";
+        /// Whether chats may bring a template of their own (`chat_template`). Each such template is a program of the client's: it runs in a
+        /// process of its own, within 512 MiB and 10 s.
+        trust_request_chat_template: bool = "false";
+        /// Whether completions may bring prompts as embeddings (`prompt_embeds`): safetensors, which run no code.
+        enable_prompt_embeds: bool = "false";
         /// The largest request body.
         body_limit: Bytes = "32MiB";
         /// The longest that one request may take, from its arrival to its last token; then it ends with status 504. Clients may
@@ -86,7 +91,7 @@ settings! {
         /// Responses (`/v1/responses`) that are kept in memory for clients that ask for them again or go on with them; then the oldest
         /// goes. Each API key sees its own. 0: none is kept.
         response_store_count: Count<0, 1_000_000> = "10000";
-        /// What they may take in all. A conversation counts whole in each of its responses.
+        /// What they may take in all, with the events of streams in the background. A conversation counts whole in each of its responses.
         response_store_size: Bytes = "256MiB";
         /// How long each is kept at most.
         response_store_lifetime: Duration = "24h";

@@ -134,6 +134,7 @@ mod tests {
             invariant: true,
             budget,
             pooling: None,
+            embed_width: 0,
         };
         let format = Format::named("hermes", &tokenizer()).expect("it is known");
         let start = Start {

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use pelton_grammar::{
-    Body, Call, Calls, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, TokenText, Vocabulary,
+    Body, Calls, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
 };
-use pelton_text::{CallForm, Format, Tokenizer};
+use pelton_text::{Format, Tokenizer};
 use serde_json::{Value, json};
 
-use super::{PreparedPrompt, Request, ToolReading, serving::Serving};
+use super::{PreparedPrompt, Request, ToolReading, calls::calls, serving::Serving};
 use crate::error::ApiError;
 
 /// What a text has to fit, and what the request calls it.
@@ -58,7 +58,11 @@ pub(super) fn compiler(tokenizer: &Tokenizer, ends: &[u32]) -> Compiler {
             (None, Some(bytes)) => TokenText::Bytes(bytes),
             (None, None) => TokenText::Nothing,
         });
-        Vocabulary::new(tokens, &ends)
+        if !tokenizer.spells_parts() {
+            return Vocabulary::new(tokens, &ends);
+        }
+        let speller = tokenizer.clone();
+        Vocabulary::spelled(tokens, &ends, Box::new(move |text| speller.spell(text)))
     })
 }
 
@@ -71,10 +75,14 @@ impl Serving {
         prompt: &PreparedPrompt,
     ) -> Result<Option<Grammar>, ApiError> {
         let Some(body) = self.body(request, tools)? else { return Ok(None) };
-        let script = Script { reasoning: self.reasoning(request, prompt)?, body };
+        let (reasoning, mark) = self.before_the_body(prompt);
+        let script = Script { reasoning, mark, body };
         let (compiler, request, tools) = (Arc::clone(&self.grammars), request.clone(), tools.to_vec());
-        let work =
-            move || compiler.compile(&script).map_err(|error| named(&compiler, &request, &tools, &script, error));
+        // Where words are ruled out, the usual spelling of a text may need them.
+        let spelling = if request.options.words.is_empty() { Spelling::Usual } else { Spelling::Any };
+        let work = move || {
+            compiler.compile(&script, spelling).map_err(|error| named(&compiler, &request, &tools, &script, error))
+        };
         self.on_pool(work).await.map(Some)
     }
 
@@ -88,14 +96,17 @@ impl Serving {
         let is_strict = tools.iter().copied().any(is_strict);
         let calls = |tools: &[&Value]| {
             let format = self.format.as_ref().expect("tools were refused without one");
-            calls(format, &self.tokenizer, tools, *reading).ok_or_else(|| {
+            calls(format, &self.tokenizer, tools, *reading).map_err(|why| {
                 let (param, what) = match demand {
                     Demand::Nothing if text.is_some() => (param_of(request), "constraining an answer beside tools"),
                     Demand::Nothing if only.is_some() => ("tool_choice".to_owned(), "allowing some tools alone"),
                     Demand::Nothing => ("tools".to_owned(), "constraining arguments (`strict`)"),
                     Demand::Any | Demand::Named(_) => ("tool_choice".to_owned(), "demanding a call"),
                 };
-                ApiError::NotServed { param, what: format!("{what} in the model's format ({})", format.name()).into() }
+                ApiError::NotServed {
+                    param,
+                    what: format!("{what} in the model's format ({}): {why}", format.name()).into(),
+                }
             })
         };
         Ok(Some(match demand {
@@ -112,15 +123,17 @@ impl Serving {
         }))
     }
 
-    fn reasoning(&self, request: &Request, prompt: &PreparedPrompt) -> Result<Option<Reasoning>, ApiError> {
-        let (Some(chat), Some(format)) = (prompt.chat, &self.format) else { return Ok(None) };
-        if format.is_on_channels() {
-            let what = format!("constraining answers in the model's format ({})", format.name()).into();
-            return Err(ApiError::NotServed { param: param_of(request), what });
-        }
+    /// What a chat's answer may have before what is asked for: thoughts, and the mark of content.
+    fn before_the_body(&self, prompt: &PreparedPrompt) -> (Option<Reasoning>, Mark) {
+        let (Some(chat), Some(format)) = (prompt.chat, &self.format) else { return (None, Mark::new()) };
         let mark = |text| mark(&self.tokenizer, format, text);
-        let marks = format.reasoning_marks();
-        Ok(marks.map(|(open, close)| Reasoning { is_open: chat.in_reasoning, open: mark(open), close: mark(close) }))
+        let reasoning = format.reasoning_marks().map(|(open, close)| Reasoning {
+            is_open: chat.in_reasoning,
+            open: mark(open),
+            close: mark(close),
+            behind: format.mark_behind_reasoning().map(mark).unwrap_or_default(),
+        });
+        (reasoning, format.content_mark().map(mark).unwrap_or_default())
     }
 }
 
@@ -153,97 +166,24 @@ fn named(
         .map(|(at, tool)| (format!("tools[{at}].function.parameters"), Constraint::JsonSchema(parameters(tool))));
     let alone = alone.chain(wish.map(|wish| (wish.param.clone(), wish.constraint.clone())));
     for (param, constraint) in alone {
-        if let Err(error) = compiler.compile(&Script::of(constraint)) {
+        if let Err(error) = compiler.compile(&Script::of(constraint), Spelling::Usual) {
             return ApiError::WrongGrammar { param: param + &error.place, reason: error.reason };
         }
     }
     ApiError::WrongGrammar { param: param_of(request), reason: error.reason }
 }
 
-fn is_strict(tool: &Value) -> bool {
+pub(super) fn is_strict(tool: &Value) -> bool {
     tool["function"]["strict"] == true
 }
 
 /// The schema of a tool's arguments.
-fn parameters(tool: &Value) -> Value {
+pub(super) fn parameters(tool: &Value) -> Value {
     tool["function"]
         .get("parameters")
         .filter(|schema| !schema.is_null())
         .cloned()
         .unwrap_or_else(|| json!({"type": "object"}))
-}
-
-/// Calls of these tools. `None`: the format's are not JSON.
-fn calls(format: &Format, tokenizer: &Tokenizer, tools: &[&Value], reading: ToolReading) -> Option<Calls> {
-    let shape = format.call_shape()?;
-    let mark = |text: Option<&str>| text.map(|text| mark(tokenizer, format, text));
-    let text = |text: String| Part::Text(text);
-    let is_list = shape.open.is_some() && shape.each_open.is_none();
-    let is_parallel = reading == ToolReading::Parallel;
-    let tools = match shape.form {
-        CallForm::Object { name: key, arguments } => {
-            let object = |tool: &Value, place: &str| {
-                let place = format!("{place}/properties/{arguments}");
-                json!({
-                    "type": "object",
-                    "properties": {
-                        key: { "const": tool["function"]["name"] },
-                        arguments: moved(&parameters(tool), &place),
-                    },
-                    "required": [key, arguments],
-                    "additionalProperties": false,
-                })
-            };
-            let plain = |schema| Call { head: Mark::new(), schema, tail: Mark::new() };
-            if is_list {
-                let each = tools.iter().enumerate().map(|(at, tool)| object(tool, &format!("#/items/anyOf/{at}")));
-                let items: Vec<Value> = each.collect();
-                let mut schema = json!({ "type": "array", "minItems": 1, "items": { "anyOf": items } });
-                if !is_parallel {
-                    schema["maxItems"] = json!(1);
-                }
-                vec![plain(schema)]
-            } else {
-                tools.iter().map(|tool| plain(object(tool, "#"))).collect()
-            }
-        }
-        CallForm::Named { prefix, name_end, tail } => {
-            let call = |tool: &&Value| {
-                let name = tool["function"]["name"].as_str().unwrap_or_default();
-                let mut head = vec![text(format!("{prefix}{name}"))];
-                head.extend(mark(name_end).unwrap_or_default());
-                Call { head, schema: parameters(tool), tail: mark(tail).unwrap_or_default() }
-            };
-            tools.iter().map(call).collect()
-        }
-    };
-    Some(Calls {
-        open: mark(shape.open),
-        close: mark(shape.close),
-        each_open: mark(shape.each_open),
-        each_close: mark(shape.each_close),
-        tools,
-        are_many: is_parallel && shape.each_open.is_some(),
-    })
-}
-
-/// A schema that stands at `place` within another one: what it refers to of itself is there, too.
-fn moved(schema: &Value, place: &str) -> Value {
-    match schema {
-        Value::Object(members) => Value::Object(
-            members
-                .iter()
-                .map(|(name, value)| match value {
-                    Value::String(to) if name == "$ref" && to.starts_with('#') => {
-                        (name.clone(), Value::String(format!("{place}{}", &to[1..])))
-                    }
-                    value => (name.clone(), moved(value, place)),
-                })
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.iter().map(|item| moved(item, place)).collect()),
-        other => other.clone(),
-    }
 }
 
 /// A mark as it is drawn: where the tokenizer has a control token for a part of it, that is the only way.
@@ -266,44 +206,4 @@ pub(super) fn mark(tokenizer: &Tokenizer, format: &Format, text: &str) -> Mark {
         rest = &rest[at + length.0..];
     }
     parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::generate::testing::tokenizer;
-
-    fn tool(name: &str, parameters: Value) -> Value {
-        json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
-    }
-
-    #[test]
-    fn references_of_a_schema_follow_it_to_its_place() {
-        let schema =
-            json!({ "$defs": { "a": { "type": "null" } }, "items": [{ "$ref": "#/$defs/a" }, { "$ref": "other#/x" }] });
-        let expected = json!({ "$defs": { "a": { "type": "null" } }, "items": [{ "$ref": "#/p/$defs/a" }, { "$ref": "other#/x" }] });
-        assert_eq!(moved(&schema, "#/p"), expected);
-    }
-
-    #[test]
-    fn calls_take_the_form_of_the_format() {
-        let tokenizer = tokenizer();
-        let tools = [&tool("f", json!({ "type": "object" })), &tool("g", json!({ "type": "object" }))];
-        let of =
-            |name: &str, reading| calls(&Format::named(name, &tokenizer).expect("known"), &tokenizer, &tools, reading);
-        let hermes = of("hermes", ToolReading::Parallel).expect("JSON");
-        assert_eq!(hermes.each_open, Some(vec![Part::Text("<tool_call>".into())]));
-        assert_eq!((hermes.tools.len(), hermes.are_many, &hermes.open), (2, true, &None));
-        assert_eq!(hermes.tools[0].schema["properties"]["name"], json!({ "const": "f" }));
-        let mistral = of("mistral", ToolReading::Single).expect("JSON");
-        assert_eq!((mistral.tools.len(), mistral.are_many), (1, false));
-        assert_eq!(
-            (&mistral.tools[0].schema["type"], &mistral.tools[0].schema["maxItems"]),
-            (&json!("array"), &json!(1))
-        );
-        let deepseek = of("deepseek-v3.1", ToolReading::Parallel).expect("JSON");
-        assert_eq!(deepseek.tools[1].head[0], Part::Text("g".into()));
-        assert_eq!(deepseek.tools[1].schema, json!({ "type": "object" }));
-        assert!(of("qwen3-coder", ToolReading::Parallel).is_none());
-    }
 }

@@ -1,6 +1,6 @@
 //! Hands an answer to its reader at the reader's pace.
 //!
-//! A task follows the generation and offers what has come to a channel of one place. While the reader is busy, more
+//! A task follows the generation, or what is kept of one, and offers what has come to a channel of one place. While the reader is busy, more
 //! comes, and all of it goes into the next offer: the slower the reader, the larger the pieces, never more memory than the
 //! answer itself. A reader that takes nothing for too long, or is gone, loses the answer, and the engine gets its blocks
 //! back. Nobody else waits for it.
@@ -18,12 +18,14 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{ApiLimits, Delta, Generation};
 use crate::{error::ApiError, metrics::Metrics};
 
-/// Turns deltas into what a protocol sends. `None`: nothing to send.
+/// Turns what comes into what a protocol sends. `None`: nothing to send.
 pub(crate) trait Writer: Send + 'static {
+    /// What comes at once.
+    type Given;
     /// One piece of the protocol's stream.
     type Item: Send;
-    fn deltas(&mut self, deltas: Vec<Delta>) -> Option<Self::Item>;
-    /// After the last delta; `last` is what the last deltas came to, and goes in front.
+    fn write(&mut self, given: Self::Given) -> Option<Self::Item>;
+    /// After the last that came; `last` is what that was written as, and goes in front.
     fn end(&mut self, last: Option<Self::Item>) -> Self::Item;
     /// In place of whatever would follow.
     fn error(&mut self, error: ApiError) -> Self::Item;
@@ -31,13 +33,19 @@ pub(crate) trait Writer: Send + 'static {
     fn keep_alive(&mut self) -> Option<Self::Item>;
 }
 
-/// Where deltas come from: a [`Generation`], but for tests.
-pub(crate) trait DeltaSource: Send + 'static {
-    fn next(&mut self) -> impl Future<Output = Result<Vec<Delta>, ApiError>> + Send;
+/// Where an answer comes from.
+pub(crate) trait Source: Send + 'static {
+    /// What comes at once.
+    type Given: Send;
+    /// Safe to cancel.
+    fn next(&mut self) -> impl Future<Output = Result<Self::Given, ApiError>> + Send;
+    /// Whether what came last was all.
     fn is_over(&self) -> bool;
 }
 
-impl DeltaSource for Generation {
+impl Source for Generation {
+    type Given = Vec<Delta>;
+
     async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
         Self::next(self).await
     }
@@ -91,8 +99,8 @@ impl<T> Stream for Feed<T> {
 }
 
 /// Starts to feed a reader.
-pub(crate) fn feed<W: Writer>(
-    generation: Generation,
+pub(crate) fn feed<S: Source, W: Writer<Given = S::Given>>(
+    source: S,
     writer: W,
     limits: &ApiLimits,
     metrics: &Arc<Metrics>,
@@ -101,7 +109,7 @@ pub(crate) fn feed<W: Writer>(
     let (sender, pieces) = mpsc::channel(1);
     let metrics = Arc::clone(metrics);
     tokio::spawn(async move {
-        if pump(generation, writer, sender, patience).await == Pumped::Stalled {
+        if pump(source, writer, sender, patience).await == Pumped::Stalled {
             metrics.stream_stalled();
         }
     });
@@ -116,8 +124,8 @@ enum Pumped {
     Stalled,
 }
 
-async fn pump<W: Writer>(
-    mut source: impl DeltaSource,
+async fn pump<S: Source, W: Writer<Given = S::Given>>(
+    mut source: S,
     mut writer: W,
     sender: mpsc::Sender<Piece<W::Item>>,
     patience: Patience,
@@ -129,10 +137,10 @@ async fn pump<W: Writer>(
     let mut left = pin!(sender.closed());
     loop {
         let piece = tokio::select! {
-            deltas = source.next() => match deltas {
+            given = source.next() => match given {
                 Err(error) => Some(Piece::Last(writer.error(error))),
-                Ok(deltas) => {
-                    let piece = writer.deltas(deltas);
+                Ok(given) => {
+                    let piece = writer.write(given);
                     if source.is_over() { Some(Piece::Last(writer.end(piece))) } else { piece.map(Piece::More) }
                 }
             },
@@ -174,7 +182,9 @@ mod tests {
         ends: bool,
     }
 
-    impl DeltaSource for Script {
+    impl Source for Script {
+        type Given = Vec<Delta>;
+
         async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
             match self.results.next() {
                 Some(result) => result,
@@ -190,9 +200,10 @@ mod tests {
     struct Plain;
 
     impl Writer for Plain {
+        type Given = Vec<Delta>;
         type Item = String;
 
-        fn deltas(&mut self, deltas: Vec<Delta>) -> Option<String> {
+        fn write(&mut self, deltas: Vec<Delta>) -> Option<String> {
             let text: String = deltas.into_iter().map(|delta| delta.text).collect();
             (!text.is_empty()).then_some(text)
         }

@@ -75,7 +75,8 @@ impl Serving {
         let is_chat = request.prompts.iter().any(super::Prompt::is_chat);
         let offered = offered(&request.prompts);
         let tools = request.tools.as_ref().map(|_| Arc::new(Tools::new(&offered)));
-        let tokenized = self.tokenize(std::mem::take(&mut request.prompts), request.echo);
+        let purpose = request.purpose();
+        let tokenized = self.tokenize(std::mem::take(&mut request.prompts), purpose);
         let prompts = self.in_time(&terms, tokenized).await?;
         let words = self.in_time(&terms, self.words(&request.options.words)).await?;
         let n = request.options.n;
@@ -230,8 +231,8 @@ fn refuse_vectors(model: &ModelReport) -> Result<(), ApiError> {
 /// The tools of a request's chats.
 fn offered(prompts: &[Prompt]) -> Vec<Value> {
     let of_chat = |prompt: &Prompt| match prompt {
-        Prompt::Chat { input, .. } => input.tools.clone(),
-        Prompt::Text { .. } | Prompt::Between { .. } | Prompt::Ids(_) => None,
+        Prompt::Chat { input, .. } | Prompt::LongChat { input, .. } => input.tools.clone(),
+        Prompt::Text { .. } | Prompt::Between { .. } | Prompt::Ids(_) | Prompt::Embeds { .. } => None,
     };
     prompts.iter().filter_map(of_chat).flatten().collect()
 }

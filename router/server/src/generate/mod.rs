@@ -5,7 +5,10 @@
 //! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
 
 mod beams;
+mod calls;
 mod constrain;
+mod cut;
+mod embeds;
 mod feed;
 mod fill;
 mod follow;
@@ -16,6 +19,7 @@ mod prepare;
 mod repetition;
 mod rules;
 mod serving;
+mod shorten;
 mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -25,6 +29,8 @@ mod words;
 
 pub use beams::BeamSearch;
 pub use constrain::{Constrained, Demand, ToolUse};
+pub use cut::{Cut, Side};
+pub use embeds::GivenEmbeds;
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;
 pub use options::Options;
@@ -33,6 +39,7 @@ pub use pool::{PoolContent, PoolInput, PoolRequest, Pooled, Truncation};
 pub use prepare::{ChatStart, PreparedPrompt, Prompt};
 pub use repetition::Repetition;
 pub use serving::{ApiLimits, Serving, ServingParts};
+pub use shorten::Shortening;
 pub use terms::Terms;
 pub use thinking::ThoughtLimit;
 pub use whole::{Call, Whole};
@@ -41,7 +48,9 @@ pub use words::WordRules;
 #[cfg(test)]
 pub(crate) use whole::Sum;
 pub(crate) use {
-    feed::{Writer, feed},
+    cut::{TRUNCATE, TRUNCATION_SIDE},
+    embeds::PROMPT_EMBEDS,
+    feed::{Source, Writer, feed},
     prepare::{SUFFIX, now},
     repetition::{PATTERN_MAX, REPETITION},
     serving::seconds_since_1970,
@@ -59,6 +68,17 @@ pub struct Request {
     pub echo: bool,
     /// How tool calls are read out of the answer; `None`: they are text.
     pub tools: Option<ToolUse>,
+    /// What becomes of prompts that are too long; `None`: they are refused.
+    pub cut: Option<Cut>,
+    /// Whether prompts will be shown as texts, too.
+    pub shows_prompts: bool,
+}
+
+impl Request {
+    /// Answers to prompts, and nothing else.
+    pub fn new(prompts: Vec<Prompt>, options: Options) -> Self {
+        Self { prompts, options, echo: false, tools: None, cut: None, shows_prompts: false }
+    }
 }
 
 /// How tool calls are read.

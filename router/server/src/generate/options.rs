@@ -16,6 +16,10 @@ use crate::error::ApiError;
 
 /// Entries of `logit_bias` at most: what a frame has room for. (B:SA2)
 pub(crate) const LOGIT_BIAS_MAX: usize = 1024;
+/// How requests call what stands between special tokens.
+pub(crate) const SPACES: &str = "spaces_between_special_tokens";
+/// How requests call the tokens whose log-probabilities they want.
+pub(crate) const TOLD_IDS: &str = "logprob_token_ids";
 /// Entries of `stop_token_ids` at most. (B:SA2)
 pub(crate) const STOP_TOKEN_IDS_MAX: usize = 128;
 /// Characters of `cache_salt` at most.
@@ -87,8 +91,12 @@ pub struct Options {
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special: bool,
+    /// Whether nothing stands between special tokens that are shown.
+    pub joins_special: bool,
     /// How many likeliest tokens to tell beside the chosen one.
     pub logprobs: Option<u32>,
+    /// The tokens to tell in the place of the likeliest; none: the likeliest.
+    pub told: Vec<TokenId>,
     /// The same of the prompt's tokens, from the second one on.
     pub prompt_logprobs: Option<u32>,
     /// `Some`: the likeliest `n` answers are searched for; nothing is drawn.
@@ -131,7 +139,9 @@ impl Default for Options {
             ignore_eos: false,
             include_stop: false,
             skip_special: true,
+            joins_special: false,
             logprobs: None,
+            told: Vec::new(),
             prompt_logprobs: None,
             beams: None,
             constrained: None,
@@ -154,6 +164,8 @@ pub(crate) struct ModelFacts<'a> {
     pub(crate) eos_ids: &'a [TokenId],
     pub(crate) defaults: &'a GenerationDefaults,
     pub(crate) limits: &'a ApiLimits,
+    /// Whether the tokenizer puts something between tokens.
+    pub(crate) separates_tokens: bool,
 }
 
 impl Options {
@@ -173,7 +185,8 @@ impl Options {
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.filter(|&seed| seed != -1).map_or(seed, i64::cast_unsigned),
-            logprobs: self.logprobs,
+            logprobs: self.shown_logprobs(),
+            told: self.told.clone(),
             prompt_logprobs: self.prompt_logprobs,
         };
         number("temperature", sampling.temperature, bounds::TEMPERATURE, "a number from 0 to 2")?;
@@ -196,7 +209,30 @@ impl Options {
         for (param, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             within(param, count.unwrap_or(0), "", 0..=max, || format!("an integer from 0 to {max}"))?;
         }
+        self.check_told(facts)?;
         Ok(sampling)
+    }
+
+    /// How many tokens are told beside the chosen one.
+    pub(crate) fn shown_logprobs(&self) -> Option<u32> {
+        let told = u32::try_from(self.told.len()).unwrap_or(u32::MAX);
+        self.logprobs.map(|likeliest| if told > 0 { told } else { likeliest })
+    }
+
+    fn check_told(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
+        let conflict = |reason: &str| ApiError::Conflict { param: TOLD_IDS.to_owned(), reason: reason.to_owned() };
+        if self.told.is_empty() {
+            return Ok(());
+        }
+        if self.logprobs.is_none() {
+            return Err(conflict("is only allowed together with `logprobs`"));
+        }
+        if self.beams.is_some() {
+            return Err(conflict("cannot go together with `use_beam_search`, which tells the likeliest"));
+        }
+        let (count, max) = (self.told.len(), facts.limits.max_logprobs);
+        within(TOLD_IDS, count, " ids", 0..=max as usize, || format!("at most {max} ids"))?;
+        self.told.iter().try_for_each(|&token| in_vocabulary(TOLD_IDS, token, facts))
     }
 
     fn check_logit_bias(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
@@ -239,6 +275,11 @@ impl Options {
     pub(crate) fn check_rest(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
         self.words.check(facts)?;
         self.repetition.map_or(Ok(()), |repetition| repetition.check())?;
+        if self.joins_special && !self.skip_special && facts.separates_tokens {
+            let what =
+                "joining special tokens without the spaces that this model's tokenizer puts between tokens".into();
+            return Err(ApiError::NotServed { param: SPACES.to_owned(), what });
+        }
         let max = facts.limits.max_n;
         within("n", self.n, "", 1..=max, || format!("an integer from 1 to {max}"))?;
         if let Some(salt) = &self.cache_salt {
@@ -303,6 +344,7 @@ pub(crate) fn check_defaults(defaults: &GenerationDefaults) -> Result<(), ApiErr
         eos_ids: &[],
         defaults,
         limits: &ApiLimits::DEFAULT,
+        separates_tokens: false,
     };
     Options::default().sampling(&facts, 0)?;
     let most = defaults.max_new_tokens.unwrap_or(1);
@@ -348,7 +390,8 @@ mod tests {
     const LIMITS: ApiLimits = ApiLimits::DEFAULT;
 
     fn facts(defaults: &GenerationDefaults) -> ModelFacts<'_> {
-        ModelFacts { vocab_size: 100, max_model_len: 64, eos_ids: &[2, 3], defaults, limits: &LIMITS }
+        let eos_ids = &[2, 3];
+        ModelFacts { vocab_size: 100, max_model_len: 64, eos_ids, defaults, limits: &LIMITS, separates_tokens: true }
     }
 
     /// The parameter that is refused, if one is.
@@ -363,7 +406,7 @@ mod tests {
             .and_then(|()| options.max_tokens(10, false, false, &facts).map(drop));
         match all {
             Ok(()) => None,
-            Err(ApiError::Invalid { param, .. }) => Some(param),
+            Err(ApiError::Invalid { param, .. } | ApiError::Conflict { param, .. }) => Some(param),
             Err(other) => panic!("{other}"),
         }
     }
@@ -394,6 +437,14 @@ mod tests {
         check(|o| o.frequency_penalty = Some(2.5), Some("frequency_penalty"));
         check(|o| o.logprobs = Some(20), None);
         check(|o| o.logprobs = Some(21), Some("logprobs"));
+        check(|o| (o.logprobs, o.told) = (Some(0), vec![3; 20]), None);
+        check(|o| (o.logprobs, o.told) = (Some(0), vec![3; 21]), Some("logprob_token_ids"));
+        check(|o| (o.logprobs, o.told) = (Some(5), vec![u32::MAX]), Some("logprob_token_ids"));
+        check(|o| o.told = vec![3], Some("logprob_token_ids"));
+        check(
+            |o| (o.logprobs, o.told, o.beams) = (Some(1), vec![3], Some(BeamSearch::default())),
+            Some("logprob_token_ids"),
+        );
         check(|o| o.prompt_logprobs = Some(20), None);
         check(|o| o.prompt_logprobs = Some(21), Some("prompt_logprobs"));
         check(|o| o.n = 0, Some("n"));

@@ -85,6 +85,7 @@ impl Serving {
         let tokenized = self.in_time(&terms, self.tokenize_inputs(request, &model)).await?;
         let submission = |prompt: Arc<[TokenId]>| Submission {
             prompt,
+            embeds: None,
             goal: goal(&model),
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 0, min_tokens: 0, stop_ids: [].into() },

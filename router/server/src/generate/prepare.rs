@@ -10,11 +10,12 @@ use pelton_text::{ChatInput, LocalTime, TemplateError};
 use serde_json::Value;
 
 use super::{
-    Request, Terms,
+    Cut, GivenEmbeds, Request, TRUNCATE, Terms,
     options::{ModelFacts, in_vocabulary},
     serving::Serving,
+    shorten::Shortening,
 };
-use crate::error::ApiError;
+use crate::{error::ApiError, renderer};
 
 /// One prompt, in any of its forms.
 #[derive(Debug, Clone)]
@@ -37,6 +38,13 @@ pub enum Prompt {
     },
     /// Tokens to be continued.
     Ids(Vec<TokenId>),
+    /// What the model is given in the place of tokens' embeddings.
+    Embeds {
+        /// What the request calls it.
+        param: String,
+        /// A safetensors file in base64.
+        base64: String,
+    },
     /// A conversation, rendered by the model's template.
     Chat {
         /// What the template is given.
@@ -44,13 +52,22 @@ pub enum Prompt {
         /// Whether the tokenizer adds its special tokens to what the template wrote; most templates write them.
         add_special: bool,
     },
+    /// The same, and its oldest messages are left out if it does not fit the context.
+    LongChat {
+        /// What the template is given.
+        input: Box<ChatInput>,
+        /// Which messages may be left out.
+        shortening: Shortening,
+    },
 }
 
 /// A prompt as the engine sees it.
 #[derive(Debug, Clone)]
 pub struct PreparedPrompt {
-    /// Its tokens; at least one.
+    /// Its tokens, or as many zeros as it has embeddings; at least one.
     pub ids: Arc<[TokenId]>,
+    /// What it has in their place, if it does.
+    pub embeds: Option<GivenEmbeds>,
     /// What to show where the prompt is echoed.
     pub text: Option<String>,
     /// How its answers begin, if it is a chat.
@@ -67,16 +84,49 @@ pub struct ChatStart {
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
 const COUNTED_BYTES_MAX: usize = 8 << 20;
 
+/// How often a conversation that may be too long is gone through, about: what is short enough for a thread that has other work must
+/// be so with all tries.
+const TRIES: usize = 16;
+
 /// What requests call the text behind what is to be filled in.
 pub(crate) const SUFFIX: &str = "suffix";
 
 /// What a prompt is tokenised for.
 #[derive(Clone, Copy)]
-enum Purpose {
-    /// To be answered: it must fit the context.
-    Answer,
+pub(crate) enum Purpose {
+    /// To be answered: it must fit the context, or be cut so that it does.
+    Answer {
+        /// Whether its text is kept.
+        shows_text: bool,
+        /// What becomes of one that is too long.
+        cut: Option<Cut>,
+    },
     /// To be shown to its sender.
     Count,
+}
+
+/// A prompt, after what comes from elsewhere has come.
+enum Known {
+    /// As it was sent.
+    Prompt(Prompt),
+    /// A chat whose own template has written it.
+    Rendered { text: String, continued: Option<String>, add_special: bool },
+}
+
+impl Request {
+    /// What its prompts are tokenised for.
+    pub(crate) fn purpose(&self) -> Purpose {
+        Purpose::Answer { shows_text: self.echo || self.shows_prompts, cut: self.cut }
+    }
+}
+
+impl Known {
+    fn param(&self) -> &'static str {
+        match self {
+            Self::Prompt(prompt) => prompt.param(),
+            Self::Rendered { .. } => "messages",
+        }
+    }
 }
 
 impl Prompt {
@@ -85,7 +135,7 @@ impl Prompt {
     }
 
     pub(crate) fn is_chat(&self) -> bool {
-        matches!(self, Self::Chat { .. })
+        matches!(self, Self::Chat { .. } | Self::LongChat { .. })
     }
 
     /// Bytes of text that must be gone through.
@@ -94,10 +144,9 @@ impl Prompt {
             Self::Text { text, .. } => text.len(),
             Self::Between { text, suffix, .. } => text.len() + suffix.len(),
             Self::Ids(_) => 0,
-            Self::Chat { input, .. } => {
-                let tools = input.tools.iter().flatten();
-                input.messages.iter().chain(tools).map(text_bytes).sum()
-            }
+            Self::Embeds { base64, .. } => base64.len(),
+            Self::Chat { input, .. } => chat_bytes(input),
+            Self::LongChat { input, .. } => chat_bytes(input).saturating_mul(TRIES),
         }
     }
 }
@@ -107,19 +156,38 @@ impl Serving {
     pub(crate) async fn tokenize(
         self: &Arc<Self>,
         prompts: Vec<Prompt>,
-        echo: bool,
+        purpose: Purpose,
     ) -> Result<Vec<PreparedPrompt>, ApiError> {
         let bytes = prompts.iter().map(Prompt::bytes).sum();
+        let mut known = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            known.push(self.by_its_own_template(prompt).await?);
+        }
         let serving = Arc::clone(self);
-        let one = move |prompt| serving.tokenize_one(prompt, echo, Purpose::Answer);
-        self.on_text(bytes, move || prompts.into_iter().map(one).collect()).await
+        let one = move |prompt| serving.tokenize_one(prompt, purpose);
+        self.on_text(bytes, move || known.into_iter().map(one).collect()).await
     }
 
     /// The same for a prompt that is only to be counted: it may be longer than the context, so that its sender learns by
     /// how much.
     pub(crate) async fn count(self: &Arc<Self>, prompt: Prompt) -> Result<PreparedPrompt, ApiError> {
+        let bytes = prompt.bytes();
+        let known = self.by_its_own_template(prompt).await?;
         let serving = Arc::clone(self);
-        self.on_text(prompt.bytes(), move || serving.tokenize_one(prompt, false, Purpose::Count)).await
+        self.on_text(bytes, move || serving.tokenize_one(known, Purpose::Count)).await
+    }
+
+    /// A chat that brings its template is rendered by it, far from here.
+    async fn by_its_own_template(&self, prompt: Prompt) -> Result<Known, ApiError> {
+        match prompt {
+            Prompt::Chat { input, add_special } if input.own_template.is_some() => {
+                let renderer = self.renderer.as_ref().ok_or_else(renderer::not_allowed)?;
+                let continued = continued(&input);
+                let text = renderer.render(self.checkpoint.special_tokens.clone(), *input).await?;
+                Ok(Known::Rendered { text, continued, add_special })
+            }
+            prompt => Ok(Known::Prompt(prompt)),
+        }
     }
 
     /// Turns tokens into text, special ones too. `param` is what the request calls the tokens.
@@ -133,32 +201,76 @@ impl Serving {
         self.on_text(tokens.len(), move || Ok(tokenizer.decode(&tokens, false))).await
     }
 
-    fn tokenize_one(&self, prompt: Prompt, echo: bool, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
-        let param = prompt.param();
-        let (text, add_special, chat) = match prompt {
-            Prompt::Ids(ids) => {
-                let text = echo.then(|| self.tokenizer.decode(&ids, true));
-                return Ok(PreparedPrompt { ids: ids.into(), text, chat: None });
-            }
-            Prompt::Text { text, add_special } => (text, add_special, None),
-            Prompt::Between { text, suffix, add_special } => return self.between(&text, &suffix, add_special),
-            Prompt::Chat { input, add_special } => {
-                let continued = input.continue_final_message.then(|| last_text(&input)).flatten();
-                let text = self.render(*input)?;
-                let format = self.format.as_ref();
-                let in_reasoning = format.is_some_and(|format| format.starts_in_reasoning(&text, continued.as_deref()));
-                (text, add_special, Some(ChatStart { in_reasoning }))
-            }
+    fn tokenize_one(&self, known: Known, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
+        let (shows_text, cut) = match purpose {
+            Purpose::Answer { shows_text, cut } => (shows_text, cut),
+            Purpose::Count => (false, None),
         };
+        let param = known.param();
+        let (text, add_special, chat) = match known {
+            Known::Rendered { text, continued, add_special } => {
+                let start = self.start(&text, continued.as_deref());
+                (text, add_special, Some(start))
+            }
+            Known::Prompt(Prompt::Ids(ids)) => {
+                let ids = self.cut(cut, ids, false)?;
+                let text = shows_text.then(|| self.tokenizer.decode(&ids, true));
+                return Ok(PreparedPrompt { ids: ids.into(), embeds: None, text, chat: None });
+            }
+            Known::Prompt(Prompt::Embeds { param, base64 }) => {
+                let given = self.given_embeds(&param, &base64)?;
+                let ids = vec![0; given.embeds.count() as usize].into();
+                return Ok(PreparedPrompt { ids, embeds: Some(given), text: None, chat: None });
+            }
+            Known::Prompt(Prompt::Text { text, add_special }) => (text, add_special, None),
+            Known::Prompt(Prompt::Between { text, suffix, add_special }) => {
+                if cut.is_some() {
+                    let reason = format!("cannot go together with `{SUFFIX}`");
+                    return Err(ApiError::Conflict { param: TRUNCATE.to_owned(), reason });
+                }
+                return self.between(&text, &suffix, add_special);
+            }
+            Known::Prompt(Prompt::Chat { input, add_special }) => {
+                let (text, start) = self.chat_text(*input)?.map_err(unrendered)?;
+                (text, add_special, Some(start))
+            }
+            Known::Prompt(Prompt::LongChat { input, shortening }) => return self.shorten(*input, &shortening),
+        };
+        let ids = self.encode(param, &text, add_special, purpose)?;
+        let length = ids.len();
+        let ids = self.cut(cut, ids, add_special)?;
+        let shown = shows_text.then(|| if ids.len() == length { text } else { self.tokenizer.decode(&ids, true) });
+        Ok(PreparedPrompt { ids: ids.into(), embeds: None, text: shown, chat })
+    }
+
+    /// The tokens of a text.
+    pub(super) fn encode(
+        &self,
+        param: &'static str,
+        text: &str,
+        add_special: bool,
+        purpose: Purpose,
+    ) -> Result<Vec<TokenId>, ApiError> {
         match purpose {
-            Purpose::Answer => self.check_length(param, &text)?,
-            Purpose::Count => check_countable(param, &text)?,
+            Purpose::Answer { cut: None, .. } => self.check_length(param, text)?,
+            Purpose::Answer { cut: Some(_), .. } | Purpose::Count => check_countable(param, text)?,
         }
-        let ids = self
-            .tokenizer
-            .encode(&text, add_special)
-            .map_err(|error| ApiError::Conflict { param: param.to_owned(), reason: error.to_string() })?;
-        Ok(PreparedPrompt { ids: ids.into(), text: echo.then_some(text), chat })
+        let encoded = self.tokenizer.encode(text, add_special);
+        let refused = |error| ApiError::Conflict { param: param.to_owned(), reason: format!("{error}") };
+        encoded.map_err(refused)
+    }
+
+    /// The tokens of a prompt that stay. `add_special`: the tokenizer has added its own.
+    fn cut(&self, cut: Option<Cut>, ids: Vec<TokenId>, add_special: bool) -> Result<Vec<TokenId>, ApiError> {
+        let Some(cut) = cut else { return Ok(ids) };
+        let before = if add_special { self.tokenizer.encode("", true).unwrap_or_default() } else { Vec::new() };
+        cut.apply(ids, &before, self.max_model_len().unwrap_or(u32::MAX))
+    }
+
+    /// How answers to a rendered chat begin; `continued` is the text that they go on from.
+    fn start(&self, text: &str, continued: Option<&str>) -> ChatStart {
+        let in_reasoning = self.format.as_ref().is_some_and(|format| format.starts_in_reasoning(text, continued));
+        ChatStart { in_reasoning }
     }
 
     fn between(&self, text: &str, suffix: &str, add_special: bool) -> Result<PreparedPrompt, ApiError> {
@@ -171,29 +283,26 @@ impl Serving {
         let ids = marks
             .prompt(&self.tokenizer, [text, suffix], add_special)
             .map_err(|error| ApiError::Conflict { param: "prompt".to_owned(), reason: error.to_string() })?;
-        Ok(PreparedPrompt { ids: ids.into(), text: None, chat: None })
+        Ok(PreparedPrompt { ids: ids.into(), embeds: None, text: None, chat: None })
     }
 
-    /// A chat as the text that the model is given.
-    pub(crate) fn render(&self, mut input: ChatInput) -> Result<String, ApiError> {
+    /// A chat as the text that the model is given, and how its answer begins; or what the template says instead.
+    pub(super) fn chat_text(
+        &self,
+        mut input: ChatInput,
+    ) -> Result<Result<(String, ChatStart), TemplateError>, ApiError> {
         let Some(template) = &self.template else {
             return Err(ApiError::Conflict {
                 param: "messages".to_owned(),
                 reason: "cannot be used: the model has no chat template; use /v1/completions".to_owned(),
             });
         };
+        let continued = continued(&input);
         input.messages = template.adapt(input.messages);
-        template.render(&input).map_err(|error| match error {
-            TemplateError::Input { param, reason } => ApiError::Conflict { param: param.to_owned(), reason },
-            TemplateError::Raised(reason) => {
-                let reason = format!("do not suit the model's chat template, which says: {reason}");
-                ApiError::Conflict { param: "messages".to_owned(), reason }
-            }
-            TemplateError::Broken(reason) => ApiError::BrokenTemplate { reason },
-            other => {
-                ApiError::Conflict { param: "messages".to_owned(), reason: format!("cannot be rendered: {other}") }
-            }
-        })
+        Ok(template.render(&input).map(|text| {
+            let start = self.start(&text, continued.as_deref());
+            (text, start)
+        }))
     }
 
     /// Refuses a text that no tokenisation could fit into the context, before going through megabytes of it.
@@ -227,8 +336,11 @@ impl Serving {
             Some(seed) if seed != -1 => seed.cast_unsigned(),
             _ => drawn_seed()?,
         };
+        let mut scope = prompt.embeds.as_ref().map_or_else(CacheScope::default, |given| given.scope.clone());
+        scope.salt = self.cache_salt(options.cache_salt.as_deref());
         Ok(Submission {
             prompt: Arc::clone(&prompt.ids),
+            embeds: prompt.embeds.as_ref().map(|given| Arc::clone(&given.embeds)),
             goal: Goal::Tokens,
             sampling: options.sampling(facts, seed)?,
             stop: StopRule {
@@ -237,7 +349,7 @@ impl Serving {
                 stop_ids: options.stop_ids(grammar.as_ref().is_some_and(Grammar::has_form), facts)?,
             },
             grammar,
-            scope: CacheScope::salted(self.cache_salt(options.cache_salt.as_deref())),
+            scope,
             keep: options.keep,
             priority: options.priority.unwrap_or(terms.priority),
             party: Party { tenant: terms.tenant, user: self.user(options.user.as_deref()) },
@@ -246,8 +358,24 @@ impl Serving {
     }
 }
 
-/// The text of the last message, which is continued.
-fn last_text(input: &ChatInput) -> Option<String> {
+/// Whose fault it is that a chat has no text.
+pub(super) fn unrendered(error: TemplateError) -> ApiError {
+    match error {
+        TemplateError::Input { param, reason } => ApiError::Conflict { param: param.to_owned(), reason },
+        TemplateError::Raised(reason) => {
+            let reason = format!("do not suit the model's chat template, which says: {reason}");
+            ApiError::Conflict { param: "messages".to_owned(), reason }
+        }
+        TemplateError::Broken(reason) => ApiError::BrokenTemplate { reason },
+        other => ApiError::Conflict { param: "messages".to_owned(), reason: format!("cannot be rendered: {other}") },
+    }
+}
+
+/// The text of the last message, if it is continued.
+fn continued(input: &ChatInput) -> Option<String> {
+    if !input.continue_final_message {
+        return None;
+    }
     let content = input.messages.last()?.get("content")?;
     let text = content.as_array().map_or(Some(content), |parts| parts.last()?.get("text"));
     text?.as_str().map(str::to_owned)
@@ -264,6 +392,11 @@ fn check_countable(param: &'static str, text: &str) -> Result<(), ApiError> {
 /// A seed from the operating system.
 fn drawn_seed() -> Result<u64, ApiError> {
     getrandom::u64().map_err(|error| ApiError::Internal { log: format!("no random numbers: {error}") })
+}
+
+/// Bytes of text in what a template is given.
+fn chat_bytes(input: &ChatInput) -> usize {
+    input.messages.iter().chain(input.tools.iter().flatten()).map(text_bytes).sum()
 }
 
 /// Bytes of text in a value.

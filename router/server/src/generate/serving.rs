@@ -12,12 +12,14 @@ use tokio::sync::watch;
 
 use super::{
     Prompt, Request, constrain,
+    embeds::EmbedsRoom,
     fill::FillMarks,
     options::{ModelFacts, in_vocabulary},
 };
 use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
+    renderer::Renderer,
 };
 
 /// What a [`Serving`] is made of.
@@ -38,6 +40,8 @@ pub struct ServingParts {
     pub limits: ApiLimits,
     /// Threads for long texts.
     pub pool: Pool,
+    /// Runs templates that come with requests; `None`: they may bring none.
+    pub(crate) renderer: Option<Renderer>,
 }
 
 /// Bounds of what clients may ask, and of how long we wait for them.
@@ -63,6 +67,8 @@ pub struct ApiLimits {
     pub max_connections: usize,
     /// Whether prompts may be kept in the prefix cache for longer.
     pub keeps_prompts: bool,
+    /// Whether prompts may come as embeddings.
+    pub prompt_embeds: bool,
 }
 
 impl ApiLimits {
@@ -78,6 +84,7 @@ impl ApiLimits {
         keep_alive: Duration::from_secs(15),
         max_connections: 4096,
         keeps_prompts: true,
+        prompt_embeds: false,
     };
 }
 
@@ -97,6 +104,7 @@ pub struct Serving {
     pub(crate) served_names: Vec<String>,
     pub(crate) limits: ApiLimits,
     pub(crate) pool: Pool,
+    pub(crate) renderer: Option<Renderer>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started: Instant,
     /// Seconds since 1970 at the start: `created` of the model's card.
@@ -105,6 +113,8 @@ pub struct Serving {
     pub(crate) format: Option<Format>,
     /// How the model is asked for what belongs between two texts.
     pub(crate) fill: Option<FillMarks>,
+    /// For prompts that come as embeddings.
+    pub(crate) embeds_room: EmbedsRoom,
     /// What answers are constrained to.
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
@@ -114,7 +124,8 @@ pub struct Serving {
 impl Serving {
     /// Puts the parts together. `served_names` must have an entry.
     pub fn new(parts: ServingParts) -> Arc<Self> {
-        let ServingParts { engine, checkpoint, tokenizer, template, format, served_names, limits, pool } = parts;
+        let ServingParts { engine, checkpoint, tokenizer, template, format, served_names, limits, pool, renderer } =
+            parts;
         assert!(!served_names.is_empty(), "a model is served under some name");
         let context = checkpoint.max_model_len.unwrap_or(1 << 20);
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
@@ -122,6 +133,7 @@ impl Serving {
         let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
         Arc::new(Self {
             fill: FillMarks::of(&tokenizer),
+            embeds_room: EmbedsRoom::new(&limits),
             grammars,
             status: engine.status(),
             metrics: Arc::new(Metrics::new(&served_names[0], context)),
@@ -134,6 +146,7 @@ impl Serving {
             served_names,
             limits,
             pool,
+            renderer,
             format,
             longest_token_bytes,
         })
@@ -183,6 +196,7 @@ impl Serving {
             eos_ids: &self.checkpoint.eos_ids,
             defaults: &self.checkpoint.defaults,
             limits: &self.limits,
+            separates_tokens: self.tokenizer.separates_tokens(),
         }
     }
 
@@ -195,10 +209,16 @@ impl Serving {
             eos_ids: &self.checkpoint.eos_ids,
             defaults: &self.checkpoint.defaults,
             limits: &self.limits,
+            separates_tokens: self.tokenizer.separates_tokens(),
         };
         for prompt in &request.prompts {
-            if let Prompt::Ids(ids) = prompt {
-                ids.iter().try_for_each(|&id| in_vocabulary("prompt", id, &facts))?;
+            match prompt {
+                Prompt::Ids(ids) => ids.iter().try_for_each(|&id| in_vocabulary("prompt", id, &facts))?,
+                Prompt::Embeds { param, .. } => {
+                    let reason = "has no tokens that could be told; `/v1/completions` answers it".to_owned();
+                    return Err(ApiError::Conflict { param: param.clone(), reason });
+                }
+                Prompt::Text { .. } | Prompt::Between { .. } | Prompt::Chat { .. } | Prompt::LongChat { .. } => {}
             }
         }
         let options = &request.options;
@@ -225,7 +245,10 @@ impl Serving {
         bytes: usize,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.pool.run_sized(bytes, work).await.unwrap_or_else(|error| Err(pool_error(error)))
+        self.pool
+            .run_sized(bytes, self.tokenizer.inline_bytes(), work)
+            .await
+            .unwrap_or_else(|error| Err(pool_error(error)))
     }
 
     /// Runs work that takes long, whatever it is about, where it delays nobody else.

@@ -115,6 +115,7 @@ fn closing(format: &Format, tokenizer: &Tokenizer) -> Option<Vec<TokenId>> {
         match part {
             Part::Token(id) => ids.push(id),
             Part::Text(text) => ids.extend(tokenizer.encode(&text, false).ok()?),
+            Part::Number | Part::Gap => return None, // no mark has them
         }
     }
     let reading = Reading { starts_in_reasoning: true, ..Reading::default() };
@@ -134,7 +135,7 @@ mod tests {
         let tokenizer = tokenizer();
         let of = |name: &str| closing(&Format::named(name, &tokenizer).expect("known"), &tokenizer);
         assert_eq!(of("hermes"), Some(tokens("</think>")));
-        assert_eq!(of("harmony"), None, "on channels no mark ends them");
+        assert_eq!(of("harmony"), Some(tokens("<|end|>")));
         assert_eq!(of("llama4-pythonic"), None, "it does not think");
         let special = "name = \"x\"\n[reasoning]\nopen = [\"<t>\"]\nclose = [\"/<end>/\"]";
         let format = Format::declared(special, &tokenizer).expect("a format");

@@ -41,6 +41,10 @@ pub struct WordRules {
 }
 
 impl WordRules {
+    pub(super) fn is_empty(&self) -> bool {
+        self.allowed.is_none() && self.bad.is_empty()
+    }
+
     pub(super) fn check(&self, facts: &ModelFacts<'_>) -> Result<(), ApiError> {
         if let Some(allowed) = &self.allowed {
             within(ALLOWED_TOKEN_IDS, allowed.len(), " ids", 1..=facts.vocab_size as usize, || {

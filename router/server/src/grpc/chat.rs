@@ -26,6 +26,7 @@ pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiEr
         "parallel_tool_calls": chat.parallel_tool_calls,
         "add_generation_prompt": chat.add_generation_prompt,
         "continue_final_message": chat.continue_final_message,
+        "chat_template": Some(chat.chat_template).filter(|template| !template.is_empty()),
         "chat_template_kwargs": given("chat.chat_template_kwargs_json", &chat.chat_template_kwargs_json)?,
         "documents": given("chat.documents_json", &chat.documents_json)?,
     });

@@ -42,7 +42,7 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
     options.user = Some(message.user);
     options.keep = message.keep_prompt_s.map(|seconds| Duration::from_secs(seconds.into()));
     options.cache_salt = Some(message.cache_salt).filter(|salt| !salt.is_empty());
-    Ok(Request { prompts: vec![prompt], options, echo: message.echo, tools })
+    Ok(Request { echo: message.echo, tools, ..Request::new(vec![prompt], options) })
 }
 
 /// What this contract calls the prompt of a request.
@@ -71,6 +71,7 @@ pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
         "prompt" | "messages" => Some(prompt),
         "tools" => Some("chat.tools_json"),
         "chat_template_kwargs" => Some("chat.chat_template_kwargs_json"),
+        "chat_template" => Some("chat.chat_template"),
         "continue_final_message" => Some("chat.continue_final_message"),
         "use_beam_search" => Some("sampling.beam_search"),
         "length_penalty" => Some("sampling.beam_search.length_penalty"),
@@ -108,6 +109,8 @@ fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
         include_stop: sampling.include_stop_str_in_output,
         skip_special: sampling.skip_special_tokens.unwrap_or(true),
         logprobs: sampling.logprobs,
+        told: sampling.logprob_token_ids,
+        joins_special: false,
         prompt_logprobs: sampling.prompt_logprobs,
         beams: sampling.beam_search.map(|asked| BeamSearch {
             length_penalty: asked.length_penalty.unwrap_or(BeamSearch::default().length_penalty),
@@ -168,9 +171,10 @@ const SCORES_PER_MESSAGE: usize = 16_384;
 type Messages = Result<Vec<v1::GenerateResponse>, Status>;
 
 impl Writer for MessageWriter {
+    type Given = Vec<Delta>;
     type Item = Messages;
 
-    fn deltas(&mut self, deltas: Vec<Delta>) -> Option<Messages> {
+    fn write(&mut self, deltas: Vec<Delta>) -> Option<Messages> {
         Some(Ok(deltas.into_iter().flat_map(|delta| self.messages(delta)).collect()))
     }
 
@@ -348,11 +352,11 @@ mod tests {
     #[test]
     fn scores_of_a_long_prompt_come_in_several_messages() {
         let ids: Vec<TokenId> = (0..20_000).map(|at| at % 250).collect();
-        let prompt = PreparedPrompt { ids: ids.clone().into(), text: None, chat: None };
+        let prompt = PreparedPrompt { ids: ids.clone().into(), embeds: None, text: None, chat: None };
         let top = vec![(1, -0.5); 4];
         let score = TokenScore { rank: 2, logprobs: TokenLogprobs { chosen: -1.0, top } };
         let delta = Delta { scores: vec![score; ids.len() - 1], text: "a".into(), ..Delta::default() };
-        let told = MessageWriter::new(tokenizer(), &prompt, 1).deltas(vec![delta]).expect("some").expect("messages");
+        let told = MessageWriter::new(tokenizer(), &prompt, 1).write(vec![delta]).expect("some").expect("messages");
         assert_eq!(told.len(), 7, "of 3,276 tokens with five entries each");
         let scored = told.iter().flat_map(|message| &message.prompt_logprobs);
         let scored: Vec<TokenId> = scored.filter_map(|each| Some(each.logprob.as_ref()?.token_id)).collect();
@@ -364,10 +368,10 @@ mod tests {
 
     #[test]
     fn an_echo_comes_once_per_choice_and_calls_beside_the_text() {
-        let prompt = PreparedPrompt { ids: [1].into(), text: Some("one ".into()), chat: None };
+        let prompt = PreparedPrompt { ids: [1].into(), embeds: None, text: Some("one ".into()), chat: None };
         let mut writer = MessageWriter::new(tokenizer(), &prompt, 2);
         let text = |choice, text: &str| Delta { choice, text: text.into(), ..Delta::default() };
-        let written = writer.deltas(vec![text(0, "a"), text(1, "b"), text(0, "c")]).expect("some").expect("messages");
+        let written = writer.write(vec![text(0, "a"), text(1, "b"), text(0, "c")]).expect("some").expect("messages");
         assert_eq!(written.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["one a", "one b", "c"]);
         let written = writer.message(Delta { reasoning: "Hm.".into(), ..Delta::default() });
         assert_eq!((written.reasoning.as_str(), written.text.as_str()), ("Hm.", ""));

@@ -1,6 +1,8 @@
 //! `/v1/responses`, and what is kept of them: retrieving, cancelling and deleting a response, listing its input.
 
-use std::{sync::Arc, time::Instant};
+mod background;
+
+use std::time::Instant;
 
 use axum::{
     Json,
@@ -10,7 +12,6 @@ use axum::{
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     App,
@@ -21,10 +22,14 @@ use super::{
     sse,
 };
 use crate::{
-    api::responses::{Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, Store, Stored, new_id, renamed},
+    api::responses::{
+        Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, STARTING_AFTER, Store, Stored, new_id, renamed,
+    },
     error::{ApiError, shortened},
-    generate::{Generation, Terms, seconds_since_1970},
+    generate::{Terms, seconds_since_1970},
 };
+
+use background::Keeper;
 
 /// Items on a page of `input_items`.
 const PAGE: Lengths = Lengths { usual: 20, most: 100 };
@@ -55,7 +60,10 @@ pub(super) async fn create(
     let stored = stores.then(|| Stored::new(form.in_progress(), asked.items, before));
     let keeper = Keeper { store: responses, id: form.id.clone(), tenant: terms.tenant };
     if let (true, Some(stored)) = (asked.is_background, &stored) {
-        return in_background(keeper, stored.clone(), form, generation);
+        return match asked.is_stream {
+            false => background::answer(keeper, stored.clone(), form, generation),
+            true => background::stream(&serving, keeper, stored.clone(), form, generation),
+        };
     }
     if asked.is_stream {
         let keep = move |done| {
@@ -99,83 +107,62 @@ fn conversation(store: &Store, previous: Option<&str>, tenant: u64) -> Result<Ve
     Ok(stored.conversation())
 }
 
-/// Where a response will be kept.
-struct Keeper {
-    store: Arc<Store>,
-    id: String,
-    tenant: u64,
-}
-
-impl Keeper {
-    fn keep(self, stored: Stored, done: crate::api::responses::Done) {
-        self.store.keep(&self.id, self.tenant, stored, done, Instant::now());
-        self.sweep();
-    }
-
-    /// What is too old goes in time, also when nobody asks for anything any more.
-    fn sweep(&self) {
-        if !self.store.needs_sweeper() {
-            return;
-        }
-        let store = Arc::clone(&self.store);
-        tokio::spawn(async move {
-            while let Some(next) = store.sweep(Instant::now()) {
-                tokio::time::sleep_until(next.into()).await;
-            }
-        });
-    }
-}
-
-/// Answers now; the generation goes on without its client.
-fn in_background(
-    keeper: Keeper,
-    stored: Stored,
-    form: ResponseForm,
-    generation: Generation,
-) -> Result<Response, ApiError> {
-    let token = CancellationToken::new();
-    let shown = Json(stored.response.clone()).into_response();
-    if !keeper.store.begin(&keeper.id, keeper.tenant, stored, token.clone(), Instant::now()) {
-        let reason = "the responses under way in the background leave no room for another".to_owned();
-        return Err(ApiError::Unavailable { reason, retry_after_s: 1 });
-    }
-    keeper.sweep();
-    tokio::spawn(async move {
-        let Some(answers) = token.run_until_cancelled(generation.whole()).await else { return };
-        let done = match answers {
-            Ok(mut answers) => form.whole(answers.pop().expect("one answer was asked for")),
-            Err(error) => {
-                error.report();
-                form.failed(&error)
-            }
-        };
-        keeper.store.finish(&keeper.id, done);
-    });
-    Ok(shown)
-}
-
 fn unknown(id: &str) -> ApiError {
     ApiError::NotKept { what: "response", id: shortened(id) }
 }
 
 pub(super) async fn retrieve(
-    State(App { responses, .. }): State<App>,
+    State(App { serving, responses, .. }): State<App>,
     Id(id): Id,
     terms: Terms,
     query: Asked,
-) -> Result<Json<Value>, ApiError> {
-    for (name, value) in pairs(query)? {
-        match (name.as_str(), value.as_str()) {
-            ("stream", "false") => {}
-            ("stream" | "starting_after" | "include" | "include[]" | "include_obfuscation", _) => {
-                let what = "this when a response is retrieved".into();
-                return Err(ApiError::NotServed { param: name, what });
-            }
-            _ => return Err(ApiError::Unknown { param: shortened(&name), nearest: None }),
-        }
+) -> Result<Response, ApiError> {
+    if let Retrieval::Stream { after } = Retrieval::read(pairs(query)?)? {
+        return background::follow(&serving, &responses, &id, terms.tenant, after);
     }
     let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
-    Ok(Json(stored.response))
+    Ok(Json(stored.response).into_response())
+}
+
+/// How a response is retrieved.
+#[derive(Debug, PartialEq)]
+enum Retrieval {
+    Whole,
+    /// Its events, behind one of them or from the first one on.
+    Stream {
+        after: Option<u64>,
+    },
+}
+
+impl Retrieval {
+    fn read(query: Vec<(String, String)>) -> Result<Self, ApiError> {
+        let (mut is_stream, mut after) = (false, None);
+        for (name, value) in query {
+            let wrong = |allowed: &'static str| {
+                Err(ApiError::invalid(name.as_str(), format_args!("\"{}\"", shortened(&value)), allowed))
+            };
+            match (name.as_str(), value.as_str()) {
+                ("stream", "true") => is_stream = true,
+                ("stream", "false") => is_stream = false,
+                ("stream", _) => return wrong("true or false"),
+                (STARTING_AFTER, number) => match number.parse() {
+                    Ok(number) => after = Some(number),
+                    Err(_) => return wrong("the `sequence_number` of an event, an integer, 0 or above"),
+                },
+                ("include_obfuscation", "false") => {}
+                ("include" | "include[]" | "include_obfuscation", _) => {
+                    let what = "this when a response is retrieved".into();
+                    return Err(ApiError::NotServed { param: name, what });
+                }
+                _ => return Err(ApiError::Unknown { param: shortened(&name), nearest: None }),
+            }
+        }
+        if after.is_some() && !is_stream {
+            let reason = "is only allowed together with `stream`=true".to_owned();
+            return Err(ApiError::Conflict { param: STARTING_AFTER.to_owned(), reason });
+        }
+        Ok(if is_stream { Self::Stream { after } } else { Self::Whole })
+    }
 }
 
 /// A response that is kept no longer.
@@ -226,4 +213,41 @@ pub(super) async fn input_items(
         .map(|item| serde_json::from_str(item.get()).expect("what is kept was written as JSON"))
         .collect();
     page.of(items).map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read of a query, or the parameter that is refused.
+    fn check(query: &[(&str, &str)], expected: Result<Retrieval, &str>) {
+        let pairs = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let read = Retrieval::read(pairs).map_err(|error| match error {
+            ApiError::Invalid { param, .. }
+            | ApiError::NotServed { param, .. }
+            | ApiError::Conflict { param, .. }
+            | ApiError::Unknown { param, .. } => param,
+            other => panic!("{other}"),
+        });
+        assert_eq!(read, expected.map_err(str::to_owned), "{query:?}");
+    }
+
+    #[test]
+    fn a_response_is_retrieved_whole_or_as_events() {
+        let stream = |after| Ok(Retrieval::Stream { after });
+        check(&[], Ok(Retrieval::Whole));
+        check(&[("stream", "false"), ("include_obfuscation", "false")], Ok(Retrieval::Whole));
+        check(&[("stream", "true")], stream(None));
+        check(&[("starting_after", "0"), ("stream", "true")], stream(Some(0)));
+        check(&[("stream", "true"), ("starting_after", "18446744073709551615")], stream(Some(u64::MAX)));
+        check(&[("stream", "yes")], Err("stream"));
+        for wrong in ["", "-1", "1.5", "x", "18446744073709551616"] {
+            check(&[("stream", "true"), ("starting_after", wrong)], Err("starting_after"));
+        }
+        check(&[("starting_after", "1")], Err("starting_after"));
+        check(&[("stream", "false"), ("starting_after", "1")], Err("starting_after"));
+        check(&[("include_obfuscation", "true")], Err("include_obfuscation"));
+        check(&[("include[]", "reasoning.encrypted_content")], Err("include[]"));
+        check(&[("colour", "red")], Err("colour"));
+    }
 }

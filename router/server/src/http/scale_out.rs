@@ -27,7 +27,8 @@ pub(super) async fn render_completions(
     let asked = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
     serving.check_unanswered(&asked.request, false).map_err(|error| asked.renamed(error))?;
-    let prompts = serving.tokenize(asked.request.prompts, false).await?;
+    let purpose = asked.request.purpose();
+    let prompts = serving.tokenize(asked.request.prompts, purpose).await?;
     Ok(Json(prompts.iter().map(Rendered::new).collect()))
 }
 
@@ -38,7 +39,8 @@ pub(super) async fn render_chat(
     let asked = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
     serving.check_unanswered(&asked.request, true).map_err(|error| asked.renamed(error))?;
-    let prompts = serving.tokenize(asked.request.prompts, false).await?;
+    let purpose = asked.request.purpose();
+    let prompts = serving.tokenize(asked.request.prompts, purpose).await?;
     let prompt = prompts.first().expect("a chat is one prompt");
     Ok(Json(Rendered::new(prompt)))
 }

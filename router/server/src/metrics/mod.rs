@@ -279,6 +279,8 @@ impl Metrics {
         shown.counter("pelton_spec_draft_tokens_total", "Drafts of tokens computed.", stats.drafted_tokens);
         let accepted = "Of those, drawn by the model: each saved its request a step.";
         shown.counter("pelton_spec_accepted_tokens_total", accepted, stats.accepted_tokens);
+        let forced = "Tokens that a grammar left no choice about, so that nobody drew them.";
+        shown.counter("pelton_forced_tokens_total", forced, stats.forced_tokens);
         shown.counter("pelton_vectors_total", "Vectors made of texts.", stats.vectors);
         let late = "Tokens drawn a step later, because their grammar's mask did not come in time.";
         shown.counter("pelton_late_masks_total", late, stats.unsampled);

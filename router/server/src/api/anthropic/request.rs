@@ -224,7 +224,7 @@ impl MessagesRequest {
         options.constrained = asked.constrained.clone();
         options.thoughts = thinking.budget.map(|tokens| ThoughtLimit { tokens, param: BUDGET_TOKENS.to_owned() });
         let (prompt, tools) = asked.into_prompt()?;
-        let request = Request { prompts: vec![prompt], options, echo: false, tools };
+        let request = Request { tools, ..Request::new(vec![prompt], options) };
         Ok(Self { model, is_stream, shows_thinking: thinking.is_shown, request })
     }
 }
@@ -268,9 +268,11 @@ impl Asked {
             tools,
             documents: None,
             template: None,
+            own_template: None,
             add_generation_prompt: last == Last::Open,
             continue_final_message: last == Last::Answer,
             kwargs: self.kwargs,
+            verbosity: None,
             now: now(),
         };
         Ok((Prompt::Chat { input: Box::new(input), add_special: false }, reading))

@@ -1,13 +1,21 @@
 //! Chats: requests as clients send them, and streams against whole answers.
 
+use bytes::BytesMut;
 use pelton_engine::{TokenLogprobs, Usage as AnswerUsage};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 use crate::{
-    api::read_events,
-    generate::{Ending, StopCause, Sum, ThoughtLimit, testing::tokenizer},
+    api::{
+        StreamOptions,
+        logprobs::ChatLogprobs,
+        read_events,
+        stream::{Events as _, Head},
+    },
+    generate::{
+        CallPiece, Delta, Drawn, Ending, Finish, PreparedPrompt, StopCause, Sum, ThoughtLimit, testing::tokenizer,
+    },
 };
 
 fn refused(fields: &str) -> String {
@@ -33,8 +41,9 @@ fn a_wrong_field_is_named() {
         (r#", "max_completion_tokens": "x""#, "max_completion_tokens"),
         (r#", "max_tokens": 5, "max_completion_tokens": 6"#, "max_tokens"),
         (r#", "reasoning_effort": "huge""#, "reasoning_effort"),
+        (r#", "verbosity": "terse""#, "verbosity"),
         (r#", "chat_template_kwargs": []"#, "chat_template_kwargs"),
-        (r#", "chat_template": "{{ x }}""#, "chat_template"),
+        (r#", "chat_template": ["{{ x }}"]"#, "chat_template"),
         (r#", "continue_final_message": true, "add_generation_prompt": true"#, "continue_final_message"),
         (r#", "continue_final_message": true"#, "continue_final_message"),
         (r#", "documents": ["a"]"#, "documents[0]"),
@@ -90,6 +99,18 @@ fn reasoning_effort_switches_thinking_unless_the_request_does() {
     let said = json!({ "reasoning_effort": "none", "chat_template_kwargs": { "thinking": true } });
     assert_eq!(kwargs(said), json!({ "reasoning_effort": "none", "thinking": true }));
     assert_eq!(kwargs(json!({})), json!({}));
+}
+
+#[test]
+fn verbosity_is_told_to_the_template() {
+    let read = |fields: &str| {
+        let body = format!(r#"{{"messages": [{{"role": "user", "content": "hi"}}]{fields}}}"#);
+        let read = ChatRequest::read(body.as_bytes()).expect("valid");
+        let Prompt::Chat { input, .. } = &read.request.prompts[0] else { panic!("a chat") };
+        input.verbosity.clone()
+    };
+    assert_eq!(read(r#", "verbosity": "low""#).as_deref(), Some("low"));
+    assert_eq!(read(r#", "verbosity": null"#), None);
 }
 
 #[test]
@@ -197,10 +218,18 @@ fn an_error_names_the_field_as_the_client_did() {
 
 fn form(has_logprobs: bool, answers: usize) -> ChatForm {
     let head = Head { id: "chatcmpl-1".into(), object: "chat.completion", created: 1, model: "demo".into() };
-    let (prompt, tokenizer) = ([1, 2, 3].into(), tokenizer());
-    let include_reasoning = true;
-    let (prompt_logprobs, return_token_ids) = (None, true);
-    ChatForm { head, tokenizer, has_logprobs, prompt_logprobs, return_token_ids, include_reasoning, prompt, answers }
+    let prompt = PreparedPrompt { ids: [1, 2, 3].into(), embeds: None, text: Some("asked".to_owned()), chat: None };
+    ChatForm {
+        head,
+        tokenizer: tokenizer(),
+        has_logprobs,
+        prompt_logprobs: None,
+        shown: ShownTokens { ids: true, ..ShownTokens::default() },
+        echoed: String::new(),
+        include_reasoning: true,
+        prompt,
+        answers,
+    }
 }
 
 fn drawn(token: u32) -> Drawn {
@@ -331,7 +360,7 @@ fn a_whole_answer_has_the_shape_that_clients_read() {
     let mut sum = Sum::default();
     answer(0, &["Hi".to_owned()], false).into_iter().for_each(|delta| sum.add(delta));
     let mut form = form(false, 1);
-    form.return_token_ids = false;
+    form.shown.ids = false;
     let shown = serde_json::to_value(form.whole(vec![sum.whole()])).expect("plain");
     let expected = json!({
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "demo",

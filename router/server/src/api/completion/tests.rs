@@ -31,7 +31,8 @@ fn every_form_of_prompt_is_read() {
             Prompt::Text { text, .. } => text,
             Prompt::Ids(ids) => format!("{ids:?}"),
             Prompt::Between { text, suffix, .. } => format!("{text}...{suffix}"),
-            Prompt::Chat { .. } => unreachable!("completions are no chats"),
+            Prompt::Embeds { param, base64 } => format!("{param} {base64}"),
+            Prompt::Chat { .. } | Prompt::LongChat { .. } => unreachable!("completions are no chats"),
         });
         shown.collect::<Vec<_>>()
     };
@@ -43,6 +44,39 @@ fn every_form_of_prompt_is_read() {
     assert!(matches!(&between[..], [Prompt::Between { .. }, Prompt::Between { text, suffix, add_special: true }]
         if text == "b" && suffix == "c"));
     assert_eq!(refused(r#"{"prompt": [1], "suffix": "c"}"#), "suffix");
+}
+
+#[test]
+fn embeddings_come_before_the_other_prompts_and_need_none() {
+    let prompts = |fields: &str| {
+        let read = CompletionRequest::read(format!("{{{fields}}}").as_bytes()).expect("a valid request");
+        let shown = read.request.prompts.into_iter().map(|prompt| match prompt {
+            Prompt::Embeds { param, base64 } => format!("{param} {base64}"),
+            Prompt::Text { text, .. } => text,
+            _ => unreachable!("there is no other"),
+        });
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(prompts(r#""prompt_embeds": "AA==""#), ["prompt_embeds AA=="]);
+    assert_eq!(prompts(r#""prompt_embeds": "AA==", "prompt": """#), ["prompt_embeds AA=="]);
+    assert_eq!(prompts(r#""prompt_embeds": "AA==", "prompt": null"#), ["prompt_embeds AA=="]);
+    assert_eq!(
+        prompts(r#""prompt": ["a", "b"], "prompt_embeds": ["AA==", "AQ=="]"#),
+        ["prompt_embeds[0] AA==", "prompt_embeds[1] AQ==", "a", "b"]
+    );
+    for wrong in ["5", "{}", "[]", "\"\"", "[\"\"]", "[\"AA==\", \"\"]", "[\"AA==\", 5]", "true"] {
+        assert_eq!(refused(&format!("{{\"prompt\": \"a\", \"prompt_embeds\": {wrong}}}")), "prompt_embeds", "{wrong}");
+    }
+    for (beside, param) in [
+        (r#""echo": true"#, "echo"),
+        (r#""suffix": "a", "prompt": "b""#, "suffix"),
+        (r#""prompt_logprobs": 0"#, "prompt_logprobs"),
+        (r#""truncate_prompt_tokens": 5"#, "truncate_prompt_tokens"),
+        (r#""prompt": []"#, "prompt"),
+    ] {
+        assert_eq!(refused(&format!("{{\"prompt_embeds\": \"AA==\", {beside}}}")), param);
+    }
+    assert_eq!(refused(r#"{"prompt_embeds": null}"#), "prompt");
 }
 
 #[test]
@@ -134,8 +168,12 @@ fn what_clients_send_without_effect_passes() {
 
 fn form(has_logprobs: bool) -> CompletionForm {
     let head = Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "demo".into() };
-    let prompt =
-        |ids: &[u32], text: Option<&str>| PreparedPrompt { ids: ids.into(), text: text.map(str::to_owned), chat: None };
+    let prompt = |ids: &[u32], text: Option<&str>| PreparedPrompt {
+        ids: ids.into(),
+        embeds: None,
+        text: text.map(str::to_owned),
+        chat: None,
+    };
     let prompts = vec![prompt(&[1, 2], Some("one ")), prompt(&[3], None)];
     let tokenizer = tokenizer();
     CompletionForm {
@@ -143,7 +181,8 @@ fn form(has_logprobs: bool) -> CompletionForm {
         tokenizer,
         logprobs: has_logprobs.then_some(1),
         prompt_logprobs: None,
-        return_token_ids: false,
+        shown: ShownTokens::default(),
+        echo: true,
         prompts,
         drawn_per_prompt: 1,
         answers_per_prompt: 1,

@@ -120,7 +120,9 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<Vec<PoolInput>, ApiE
     let content = |prompt| match prompt {
         Prompt::Text { text, .. } => PoolContent::Text(text),
         Prompt::Ids(ids) => PoolContent::Ids(ids),
-        Prompt::Between { .. } | Prompt::Chat { .. } => unreachable!("texts and ids alone are read from an `input`"),
+        Prompt::Between { .. } | Prompt::Embeds { .. } | Prompt::Chat { .. } | Prompt::LongChat { .. } => {
+            unreachable!("texts and ids alone are read from an `input`")
+        }
     };
     let input = |(index, prompt)| {
         let param = if is_list { format!("{}[{index}]", fields.at(name)) } else { fields.at(name) };

@@ -8,20 +8,24 @@ mod events;
 mod items;
 mod object;
 mod output;
+mod replay;
 mod request;
 mod store;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tools;
+mod truncation;
 
 pub use store::StoreLimits;
 pub(crate) use {
     described::ResponseObject,
-    events::ResponseEvents,
+    events::{NumberedEvents, ResponseEvents, broken_off},
     items::Item,
     object::{Done, ResponseForm},
+    replay::{EventReader, Replayed, STARTING_AFTER},
     request::{RESPONSE, ResponsesRequest, renamed},
-    store::{Cancelled, Store, Stored},
+    store::{Cancelled, Following, Store, Stored},
 };
 
 use serde_json::{Value, json};

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use pelton_grammar::Constraint;
 use pelton_text::{ChatInput, GenerationDefaults};
 use serde_json::{Map, Value, json};
 
 use super::{
     items::{INPUTS, Input, Item, read_input, turns_of},
+    text::{TEXT, Text, one_of, read_text},
     tools::{Asked, TOOLS, read_tools},
+    truncation::{TRUNCATION, Truncation},
 };
 use crate::{
     api::{
@@ -16,14 +17,14 @@ use crate::{
         fields::{Fields, quoted},
         models::{MODEL, read_model},
         sampling::{SAMPLING, read_options},
-        shape::{Kind, Most, Shape, needed, optional, with_default},
+        shape::{Kind, Most, Shape, optional, with_default},
         thinking::{EFFORT, read_effort, set_effort},
         tools::Tools,
         turns::{Last, Turns},
         unserved::{Unserved, WITHOUT_EFFECT, refuse_all},
     },
     error::ApiError,
-    generate::{Constrained, Options, Prompt, Request, now},
+    generate::{Options, Prompt, Request, now},
 };
 
 /// What is not served, as in `unserved`.
@@ -38,7 +39,6 @@ const UNSERVED: &[Unserved] = &[
     ("n", &["1"], "more than one answer"),
     ("prompt", &[], "a prompt that is stored elsewhere"),
     ("response_format", &[], "the form of chats here (use `text.format`)"),
-    ("truncation", &["\"disabled\""], "cutting long conversations"),
 ];
 
 /// The body of a request for a response.
@@ -62,13 +62,14 @@ pub(crate) const RESPONSE: Shape = Shape {
                 Kind::Integer(0, Most::Logprobs),
                 "Needs `include`: [\"message.output_text.logprobs\"].",
             ),
-            optional("text", Kind::Object(&TEXT), "What the answer's text has to fit."),
+            TEXT,
             optional("reasoning", Kind::Object(&REASONING), "How hard to think."),
+            TRUNCATION,
             with_default(
                 "background",
                 Kind::Flag,
                 "false",
-                "Whether the answer is made without its client; not together with `stream`.",
+                "Whether the answer is made also without its client; with `stream`, its events can be had again.",
             ),
             with_default("store", Kind::Flag, "true", "Whether the response is kept, as long as there is room."),
             with_default(
@@ -101,47 +102,17 @@ const STREAM_OPTIONS: Shape = Shape {
     fields: &[],
     unserved: &[&[("include_obfuscation", &["false"], "padding of events")]],
 };
-const TEXT: Shape = Shape {
-    name: "ResponseText",
-    about: "What the answer's text has to fit.",
-    fields: &[&[optional(
-        "format",
-        Kind::Either(&[Kind::Object(&FREE), Kind::Object(&ANY_JSON), Kind::Object(&FITTING_JSON)]),
-        "Its form.",
-    )]],
-    unserved: &[UNSERVED_IN_TEXT],
-};
-const UNSERVED_IN_TEXT: &[Unserved] = &[("verbosity", &["\"medium\""], "a wish for length")];
-const FORMATS: &[&str] = &["text", "json_object", "json_schema"];
-const FREE: Shape =
-    Shape::new("ResponseTextFormat", "Free text.", &[&[needed("type", Kind::Word(&["text"]), "Which form.")]]);
-const ANY_JSON: Shape = Shape::new(
-    "ResponseJsonObjectFormat",
-    "Any JSON object.",
-    &[&[needed("type", Kind::Word(&["json_object"]), "Which form.")]],
-);
-const FITTING_JSON: Shape = Shape::new(
-    "ResponseJsonSchemaFormat",
-    "JSON that fits a schema.",
+const REASONING: Shape = Shape::new(
+    "ResponseReasoning",
+    "How hard to think.",
     &[&[
-        needed("type", Kind::Word(&["json_schema"]), "Which form."),
-        needed("name", Kind::TEXT, "Repeated by the response."),
-        optional("description", Kind::TEXT, "Repeated by the response."),
-        needed("schema", Kind::Schema, "The schema."),
-        optional("strict", Kind::Flag, "Strict or not, the answer fits."),
+        optional("effort", EFFORT, "For templates that know it."),
+        optional("summary", Kind::Word(SUMMARIES), "Thoughts are told whole, which is as detailed as can be."),
+        optional("generate_summary", Kind::Word(SUMMARIES), "The older name of `summary`."),
     ]],
 );
-const REASONING: Shape = Shape {
-    name: "ResponseReasoning",
-    about: "How hard to think.",
-    fields: &[&[optional("effort", EFFORT, "For templates that know it.")]],
-    unserved: &[UNSERVED_IN_REASONING],
-};
-/// What is thought is told as it is: `auto` asks for what there is.
-const UNSERVED_IN_REASONING: &[Unserved] = &[
-    ("summary", &["\"auto\""], "summaries of reasoning"),
-    ("generate_summary", &["\"auto\""], "summaries of reasoning"),
-];
+/// `auto` asks for what there is, `detailed` for the most there is, and both are the thoughts themselves. Nothing makes them concise.
+const SUMMARIES: &[&str] = &["auto", "detailed"];
 
 /// A request for a response.
 pub(crate) struct ResponsesRequest {
@@ -161,6 +132,8 @@ pub(crate) struct ResponsesRequest {
     turns: Turns,
     tools: Tools,
     kwargs: Map<String, Value>,
+    verbosity: Option<&'static str>,
+    truncation: Truncation,
     options: Options,
 }
 
@@ -176,13 +149,13 @@ impl ResponsesRequest {
         options.max_tokens = fields.count("max_output_tokens")?;
         options.logprobs = read_logprobs(&mut fields)?;
         let mut kwargs = Map::new();
-        let (format, text) = read_text(&mut fields)?;
-        options.constrained = one_of(options.constrained.take(), format)?;
+        let Text { form, verbosity, shown: text } = read_text(&mut fields)?;
+        options.constrained = one_of(options.constrained.take(), form)?;
         let is_background = fields.flag("background")?.unwrap_or(false);
         let instructions = fields.text("instructions")?;
         let previous = fields.text("previous_response_id")?;
         let store = fields.flag("store")?;
-        let is_stream = read_stream(&mut fields, is_background)?;
+        let is_stream = read_stream(&mut fields)?;
         if is_background && store == Some(false) {
             let reason = "needs `store`: true, so that the response can be had later".to_owned();
             return Err(ApiError::Conflict { param: "background".to_owned(), reason });
@@ -198,7 +171,8 @@ impl ResponsesRequest {
         repeat("previous_response_id", previous.clone().into());
         repeat("text", text);
         repeat("reasoning", read_reasoning(&mut fields, &mut kwargs)?);
-        repeat("truncation", "disabled".into());
+        let truncation = Truncation::read(&mut fields)?;
+        repeat("truncation", truncation.word().into());
         for name in ["prompt_cache_key", "safety_identifier"] {
             repeat(name, fields.text(name)?.into());
         }
@@ -225,6 +199,8 @@ impl ResponsesRequest {
             turns,
             tools,
             kwargs,
+            verbosity,
+            truncation,
             options,
         })
     }
@@ -255,19 +231,25 @@ impl ResponsesRequest {
             let reason = "ends with a `function_call`; its `function_call_output` must follow".to_owned();
             return Err(ApiError::Conflict { param: "input".to_owned(), reason });
         }
+        let shortening = (self.truncation == Truncation::Auto).then(|| turns.shortening(self.options.max_tokens));
         let (tools, reading) = self.tools.take().unzip();
         let input = ChatInput {
             messages: turns.into_messages(),
             tools,
             documents: None,
             template: None,
+            own_template: None,
             add_generation_prompt: true,
             continue_final_message: false,
             kwargs: std::mem::take(&mut self.kwargs),
+            verbosity: self.verbosity.map(str::to_owned),
             now: now(),
         };
-        let prompts = vec![Prompt::Chat { input: Box::new(input), add_special: false }];
-        Ok(Request { prompts, options: std::mem::take(&mut self.options), echo: false, tools: reading })
+        let prompt = match shortening {
+            None => Prompt::Chat { input: Box::new(input), add_special: false },
+            Some(shortening) => Prompt::LongChat { input: Box::new(input), shortening },
+        };
+        Ok(Request { tools: reading, ..Request::new(vec![prompt], std::mem::take(&mut self.options)) })
     }
 }
 
@@ -300,7 +282,7 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     Ok(is_wanted.then(|| top.unwrap_or(0)))
 }
 
-fn read_stream(fields: &mut Fields<'_>, is_background: bool) -> Result<bool, ApiError> {
+fn read_stream(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
         if options.flag("include_obfuscation")? == Some(true) {
@@ -309,58 +291,7 @@ fn read_stream(fields: &mut Fields<'_>, is_background: bool) -> Result<bool, Api
         }
         options.finish(&STREAM_OPTIONS)?;
     }
-    if is_stream && is_background {
-        let what = "a stream of a response in the background".into();
-        return Err(ApiError::NotServed { param: fields.at("stream"), what });
-    }
     Ok(is_stream)
-}
-
-/// The form that the text has to fit, and `text` as responses repeat it.
-fn read_text(fields: &mut Fields<'_>) -> Result<(Option<Constrained>, Value), ApiError> {
-    let free = || json!({ "type": "text" });
-    let Some(mut text) = fields.object("text")? else { return Ok((None, json!({ "format": free() }))) };
-    refuse_all(&mut text, UNSERVED_IN_TEXT)?;
-    let (constrained, shown) = match text.object("format")? {
-        None => (None, free()),
-        Some(format) => read_format(format)?,
-    };
-    text.finish(&TEXT)?;
-    Ok((constrained, json!({ "format": shown })))
-}
-
-fn read_format(mut format: Fields<'_>) -> Result<(Option<Constrained>, Value), ApiError> {
-    let allowed = "\"text\", \"json_object\" or \"json_schema\"";
-    let Some(kind) = format.one_of("type", FORMATS, allowed)? else {
-        return Err(ApiError::Missing { param: format.at("type"), allowed });
-    };
-    let mut shown = json!({ "type": kind });
-    let (constrained, shape) = match kind {
-        "text" => (None, &FREE),
-        "json_object" => {
-            (Some(Constrained { constraint: Constraint::JsonObject, param: format.at("type") }), &ANY_JSON)
-        }
-        _ => {
-            shown["name"] = format.need::<String>("name", "a text")?.into();
-            shown["description"] = format.text("description")?.into();
-            let schema: Map<String, Value> = format.need("schema", "a JSON schema, an object")?;
-            shown["schema"] = schema.clone().into();
-            format.flag("strict")?; // strict or not, the answer fits
-            shown["strict"] = true.into();
-            let constraint = Constraint::JsonSchema(schema.into());
-            (Some(Constrained { constraint, param: format.at("schema") }), &FITTING_JSON)
-        }
-    };
-    format.finish(shape)?;
-    Ok((constrained, shown))
-}
-
-fn one_of(one: Option<Constrained>, other: Option<Constrained>) -> Result<Option<Constrained>, ApiError> {
-    if let (Some(one), Some(other)) = (&one, &other) {
-        let reason = format!("cannot go together with `{}`: an answer has one form", other.param);
-        return Err(ApiError::Conflict { param: one.param.clone(), reason });
-    }
-    Ok(one.or(other))
 }
 
 /// How hard to think.
@@ -372,7 +303,13 @@ fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> R
     if let Some(effort) = effort {
         set_effort(kwargs, effort);
     }
-    refuse_all(&mut reasoning, UNSERVED_IN_REASONING)?;
+    for name in ["summary", "generate_summary"] {
+        reasoning.one_of(
+            name,
+            SUMMARIES,
+            "\"auto\" or \"detailed\": thoughts are told whole, and nothing sums them up",
+        )?;
+    }
     reasoning.finish(&REASONING)?;
     Ok(json!({ "effort": effort, "summary": null }))
 }
@@ -383,6 +320,7 @@ pub(crate) fn renamed(error: ApiError) -> ApiError {
         "messages" => Some("input"),
         "max_tokens" => Some("max_output_tokens"),
         "logprobs" => Some("top_logprobs"),
+        "verbosity" => Some("text.verbosity"),
         _ => None,
     })
 }

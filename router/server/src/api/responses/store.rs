@@ -1,8 +1,8 @@
 //! Responses that are kept for a while, within bounds of their number and their bytes.
 //!
 //! In memory: they end with the server. Who has another API key sees none of them. Where there is no room the oldest that is
-//! complete goes; one that is under way stays.
-//! Invariant: `order` has each id of `entries` once, the oldest first.
+//! complete goes, the events of its stream before itself; one that is under way stays.
+//! Invariants: `order` has each id of `entries` once, the oldest first; `bytes` is what all entries take, and never above the bound.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,14 +13,22 @@ use std::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Done, Item, items::item};
+use super::{
+    Done, Item, events,
+    items::item,
+    replay::{EventLog, EventReader},
+};
+use crate::error::ApiError;
+
+/// The events of one response take at most this part of all the room, so that a long answer does not drive out all others.
+const EVENTS_SHARE: usize = 4;
 
 /// Bounds of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Responses; 0: nothing is kept.
     pub(crate) count: usize,
-    /// Bytes of JSON. What conversations share counts in each of their responses.
+    /// Bytes of JSON, and of events. What conversations share counts in each of their responses.
     pub(crate) bytes: usize,
     /// From a response's creation on.
     pub(crate) lifetime: Duration,
@@ -45,9 +53,12 @@ struct Entry {
     tenant: u64,
     created: Instant,
     stored: Stored,
+    /// Of what is stored.
     bytes: usize,
     /// Of a response that was asked for in the background.
     background: Option<CancellationToken>,
+    /// If it is streamed as well.
+    events: Option<EventLog>,
     is_done: bool,
 }
 
@@ -70,6 +81,16 @@ pub(crate) enum Cancelled {
     Done(Value),
     /// It is not one of the background.
     NotBackground,
+    /// It is not here.
+    Unknown,
+}
+
+/// Who wants to read a response's events.
+#[derive(Debug)]
+pub(crate) enum Following {
+    Reader(EventReader),
+    /// It is not one that was asked for in the background and as a stream.
+    NotStreamed,
     /// It is not here.
     Unknown,
 }
@@ -108,40 +129,94 @@ impl Store {
     /// Keeps a complete response, if it is not larger than all the room there is.
     pub(crate) fn keep(&self, id: &str, tenant: u64, mut stored: Stored, done: Done, now: Instant) {
         stored.complete(done);
-        let entry = |bytes| Entry { tenant, created: now, stored, bytes, background: None, is_done: true };
-        self.insert(id, entry);
+        let bytes = stored.bytes();
+        self.insert(id, Entry { tenant, created: now, stored, bytes, background: None, events: None, is_done: true });
     }
 
     /// Keeps a response that is under way in the background, until the token is cancelled. False: there is no room.
     pub(crate) fn begin(&self, id: &str, tenant: u64, stored: Stored, token: CancellationToken, now: Instant) -> bool {
-        let entry = |bytes| Entry { tenant, created: now, stored, bytes, background: Some(token), is_done: false };
-        self.insert(id, entry)
+        self.insert(id, Entry::under_way(tenant, stored, token, None, now))
     }
 
-    fn insert(&self, id: &str, entry: impl FnOnce(usize) -> Entry) -> bool {
-        let mut entry = entry(0);
-        entry.bytes = entry.stored.bytes();
+    /// The same with the first events of its stream, for which there must be room, too.
+    pub(crate) fn begin_stream(
+        &self,
+        id: &str,
+        tenant: u64,
+        stored: Stored,
+        token: CancellationToken,
+        events: &[u8],
+        now: Instant,
+    ) -> bool {
+        let log = EventLog::new();
+        log.append(events, self.events_max());
+        log.read(id, None).is_ok() && self.insert(id, Entry::under_way(tenant, stored, token, Some(log), now))
+    }
+
+    fn insert(&self, id: &str, entry: Entry) -> bool {
         let mut kept = self.kept();
-        if entry.bytes > self.limits.bytes || !kept.make_room(&self.limits, 1, entry.bytes) {
+        let bytes = entry.all_bytes();
+        if bytes > self.limits.bytes || !kept.make_room(&self.limits, 1, bytes) {
             return false;
         }
-        kept.bytes += entry.bytes;
+        kept.bytes += bytes;
         kept.order.push_back(id.to_owned());
         let before = kept.entries.insert(id.to_owned(), entry);
         assert!(before.is_none(), "ids are unique in the world");
         true
     }
 
+    /// More has come of a response's stream. Nothing is done if it was cancelled or deleted meanwhile.
+    pub(crate) fn append(&self, id: &str, events: &[u8]) {
+        let mut kept = self.kept();
+        let Some(Entry { events: Some(log), is_done: false, .. }) = kept.entries.get(id) else { return };
+        let before = log.bytes();
+        log.append(events, self.events_max());
+        let after = log.bytes();
+        kept.bytes = kept.bytes - before + after;
+        if !kept.make_room(&self.limits, 0, 0) {
+            // Nothing complete is left to go: what is oldest of this stream does. That is at most what it has grown by.
+            let above = kept.bytes - self.limits.bytes;
+            kept.shorten(id, above);
+        }
+    }
+
     /// A response of the background has come to its end. Nothing is done if it was cancelled or deleted meanwhile.
     pub(crate) fn finish(&self, id: &str, done: Done) {
+        self.finish_stream(id, done, &[]);
+    }
+
+    /// The same with the last events of its stream.
+    pub(crate) fn finish_stream(&self, id: &str, done: Done, events: &[u8]) {
         let mut kept = self.kept();
         let Some(entry) = kept.entries.get_mut(id).filter(|entry| !entry.is_done) else { return };
+        let before = entry.all_bytes();
         entry.stored.complete(done);
         entry.is_done = true;
-        let (before, after) = (entry.bytes, entry.stored.bytes());
-        entry.bytes = after;
+        entry.bytes = entry.stored.bytes();
+        if let Some(log) = &entry.events {
+            log.complete(events, self.events_max());
+        }
+        let after = entry.all_bytes();
         kept.bytes = kept.bytes - before + after;
         kept.make_room(&self.limits, 0, 0);
+    }
+
+    /// The events of a tenant's response, behind one of them or from the first one on. Refused if they are kept no longer.
+    pub(crate) fn follow(
+        &self,
+        id: &str,
+        tenant: u64,
+        after: Option<u64>,
+        now: Instant,
+    ) -> Result<Following, ApiError> {
+        let mut kept = self.kept();
+        kept.expire(self.limits.lifetime, now);
+        Ok(match kept.of(id, tenant) {
+            None => Following::Unknown,
+            Some(Entry { events: None, .. }) => Following::NotStreamed,
+            Some(Entry { events: Some(log), .. }) => Following::Reader(log.read(id, after)?),
+        })
     }
 
     /// A tenant's response.
@@ -157,12 +232,21 @@ impl Store {
         kept.expire(self.limits.lifetime, now);
         let Some(entry) = kept.of(id, tenant) else { return Cancelled::Unknown };
         let Some(token) = &entry.background else { return Cancelled::NotBackground };
-        if !entry.is_done {
-            token.cancel();
-            entry.is_done = true;
-            entry.stored.response["status"] = "cancelled".into();
+        if entry.is_done {
+            return Cancelled::Done(entry.stored.response.clone());
         }
-        Cancelled::Done(entry.stored.response.clone())
+        token.cancel();
+        let before = entry.all_bytes();
+        entry.is_done = true;
+        entry.stored.response["status"] = "cancelled".into();
+        entry.bytes = entry.stored.bytes();
+        if let Some(log) = &entry.events {
+            log.complete(&events::cancelled(log.next(), &entry.stored.response), self.events_max());
+        }
+        let (response, after) = (entry.stored.response.clone(), entry.all_bytes());
+        kept.bytes = kept.bytes - before + after;
+        kept.make_room(&self.limits, 0, 0);
+        Cancelled::Done(response)
     }
 
     /// Forgets a response, and ends it if it is under way. False: there is none.
@@ -193,9 +277,34 @@ impl Store {
         oldest
     }
 
+    fn events_max(&self) -> usize {
+        self.limits.bytes / EVENTS_SHARE
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         // No operation panics halfway but by an assertion, before anything is changed.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn under_way(
+        tenant: u64,
+        stored: Stored,
+        token: CancellationToken,
+        events: Option<EventLog>,
+        created: Instant,
+    ) -> Self {
+        let bytes = stored.bytes();
+        Self { tenant, created, stored, bytes, background: Some(token), events, is_done: false }
+    }
+
+    fn event_bytes(&self) -> usize {
+        self.events.as_ref().map_or(0, EventLog::bytes)
+    }
+
+    fn all_bytes(&self) -> usize {
+        self.bytes + self.event_bytes()
     }
 }
 
@@ -215,16 +324,30 @@ impl Kept {
 
     /// Makes room for so many more. False: what is under way leaves none.
     fn make_room(&mut self, limits: &StoreLimits, count: usize, bytes: usize) -> bool {
-        while self.order.len() + count > limits.count || self.bytes + bytes > limits.bytes {
+        loop {
+            let is_over_count = self.order.len() + count > limits.count;
+            if !is_over_count && self.bytes + bytes <= limits.bytes {
+                return true;
+            }
             let Some(id) = self.order.iter().find(|id| self.entries[*id].is_done).cloned() else { return false };
-            self.remove(&id);
+            match self.entries[&id].event_bytes() {
+                events if events > 0 && !is_over_count => self.shorten(&id, events),
+                _ => self.remove(&id),
+            }
         }
-        true
+    }
+
+    /// Forgets the oldest events of a response, at least so many bytes of them.
+    fn shorten(&mut self, id: &str, bytes: usize) {
+        let Some(Entry { events: Some(log), .. }) = self.entries.get(id) else { return };
+        let before = log.bytes();
+        log.trim(before.saturating_sub(bytes));
+        self.bytes -= before - log.bytes();
     }
 
     fn remove(&mut self, id: &str) {
         let Some(entry) = self.entries.remove(id) else { return };
-        self.bytes -= entry.bytes;
+        self.bytes -= entry.all_bytes();
         match self.order.front() {
             Some(first) if first == id => drop(self.order.pop_front()),
             _ => self.order.retain(|other| other != id),
@@ -234,3 +357,6 @@ impl Kept {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Requests as clients send them, streams against whole responses, and what is kept.
+//! Requests as clients send them, and streams against whole responses.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,6 @@ use pelton_engine::Usage as AnswerUsage;
 use pelton_text::GenerationDefaults;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
@@ -27,7 +26,7 @@ fn read(fields: Value) -> ResponsesRequest {
 }
 
 fn messages(request: &Request) -> Value {
-    let Prompt::Chat { input, .. } = &request.prompts[0] else { panic!("a chat") };
+    let (Prompt::Chat { input, .. } | Prompt::LongChat { input, .. }) = &request.prompts[0] else { panic!("a chat") };
     input.messages.clone().into()
 }
 
@@ -153,22 +152,22 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "messages": [] }), "messages"),
         (json!({ "n": 2 }), "n"),
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
-        (json!({ "truncation": "auto" }), "truncation"),
+        (json!({ "truncation": "middle" }), "truncation"),
         (json!({ "conversation": "conv_1" }), "conversation"),
         (json!({ "prompt": { "id": "x" } }), "prompt"),
         (json!({ "include": ["file_search_call.results"] }), "include"),
         (json!({ "top_logprobs": 2 }), "top_logprobs"),
         (json!({ "background": true, "store": false }), "background"),
-        (json!({ "background": true, "stream": true }), "stream"),
         (json!({ "text": { "format": { "type": "yaml" } } }), "text.format.type"),
         (json!({ "text": { "format": { "type": "json_schema", "name": "x" } } }), "text.format.schema"),
-        (json!({ "text": { "verbosity": "low" } }), "text.verbosity"),
+        (json!({ "text": { "verbosity": "terse" } }), "text.verbosity"),
         (
             json!({ "text": { "format": { "type": "json_object" } }, "structured_outputs": { "regex": "a" } }),
             "structured_outputs.regex",
         ),
         (json!({ "reasoning": { "effort": "huge" } }), "reasoning.effort"),
-        (json!({ "reasoning": { "summary": "detailed" } }), "reasoning.summary"),
+        (json!({ "reasoning": { "summary": "concise" } }), "reasoning.summary"),
+        (json!({ "reasoning": { "generate_summary": "concise" } }), "reasoning.generate_summary"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
         (json!({ "tools": [tool, tool] }), "tools[1].name"),
         (json!({ "tools": [tool], "tool_choice": { "type": "function", "name": "g" } }), "tool_choice.name"),
@@ -209,7 +208,62 @@ fn what_the_official_client_sends_passes_and_is_repeated() {
     assert_eq!(request.options.constrained.map(|it| it.param).as_deref(), Some("text.format.schema"));
 }
 
-fn form() -> ResponseForm {
+#[test]
+fn a_conversation_that_is_too_long_may_lose_its_beginning_if_it_is_said_so() {
+    let before =
+        read(json!({ "input": [{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }] }));
+    for (word, expected) in [(None, None), (Some("disabled"), None), (Some("auto"), Some(vec![0, 3]))] {
+        let mut asked = read(json!({ "truncation": word, "instructions": "Be brief.", "max_output_tokens": 9 }));
+        assert_eq!(asked.asked["truncation"], word.unwrap_or("disabled"));
+        let request = asked.request(&before.items).expect("right");
+        assert_eq!(messages(&request).as_array().map(Vec::len), Some(4));
+        let shortening = match &request.prompts[0] {
+            Prompt::LongChat { shortening, .. } => Some(shortening.clone()),
+            _ => None,
+        };
+        assert_eq!(shortening.as_ref().map(|it| it.starts.clone()), expected, "{word:?}");
+        if let Some(shortening) = shortening {
+            assert_eq!((shortening.always, shortening.answer), (vec![true, false, false, false], Some(9)));
+        }
+    }
+}
+
+#[test]
+fn verbosity_is_told_to_the_template_and_repeated() {
+    for (word, shown) in [(None, "medium"), (Some("medium"), "medium"), (Some("low"), "low"), (Some("high"), "high")] {
+        let mut asked = read(json!({ "text": { "verbosity": word } }));
+        assert_eq!(asked.asked["text"], json!({ "format": { "type": "text" }, "verbosity": shown }));
+        let request = asked.request(&[]).expect("right");
+        let Prompt::Chat { input, .. } = &request.prompts[0] else { panic!("a chat") };
+        assert_eq!(input.verbosity.as_deref(), word);
+    }
+    assert_eq!(read(json!({})).asked["text"]["verbosity"], "medium");
+    let refused = ApiError::Conflict { param: "verbosity".to_owned(), reason: String::new() };
+    assert!(matches!(renamed(refused), ApiError::Conflict { param, .. } if param == "text.verbosity"));
+}
+
+#[test]
+fn thoughts_are_as_detailed_as_can_be_and_nothing_sums_them_up() {
+    for summary in [Value::Null, "auto".into(), "detailed".into()] {
+        let asked = read(json!({ "reasoning": { "effort": "low", "summary": summary } }));
+        assert_eq!(asked.asked["reasoning"], json!({ "effort": "low", "summary": null }));
+    }
+    let body = with(json!({ "reasoning": { "summary": "concise" } }));
+    let refused = ResponsesRequest::read(body.as_bytes()).err().expect("refused").to_string();
+    assert!(
+        refused.starts_with("`reasoning.summary` is the text \"concise\"; allowed: \"auto\" or \"detailed\""),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_stream_in_the_background_is_asked_for_by_both() {
+    let asked = read(json!({ "background": true, "stream": true }));
+    assert!(asked.is_background && asked.is_stream);
+    assert_eq!(refused(json!({ "background": true, "stream": true, "store": false })), "background");
+}
+
+pub(super) fn form() -> ResponseForm {
     let (id, model) = ("resp_1".to_owned(), "demo".to_owned());
     ResponseForm { id, created: 1, model, asked: Map::new(), shows_logprobs: None }
 }
@@ -219,7 +273,7 @@ fn finish(ending: Ending, has_calls: bool) -> Finish {
     Finish { ending, has_calls, usage, reasoning_tokens: Some(1), explanation: None }
 }
 
-fn whole_text(text: &str) -> Whole {
+pub(super) fn whole_text(text: &str) -> Whole {
     let finish = finish(Ending::Stop(StopCause::EndOfText), false);
     Whole { reasoning: String::new(), text: text.into(), calls: vec![], scores: vec![], tokens: vec![], finish }
 }
@@ -360,94 +414,39 @@ fn a_failure_is_the_last_event_and_is_kept() {
     assert_eq!(kept.try_recv().expect("it was kept"), last["response"]);
 }
 
+#[test]
+fn a_stream_in_the_background_has_the_events_of_any_other() {
+    let deltas = || vec![Delta { text: "Hi".into(), ..Delta::default() }];
+    let last = || {
+        let finish = Some(finish(Ending::Stop(StopCause::EndOfText), false));
+        vec![Delta { finish, ..Delta::default() }]
+    };
+    let (mut events, mut out) = (NumberedEvents::new(form()), BytesMut::new());
+    events.begin(&mut out);
+    assert_eq!(parsed(&out).len(), 2, "a client knows the id before the first token");
+    events.deltas(deltas(), &mut out);
+    events.deltas(last(), &mut out);
+    let done = events.end(&mut out);
+    let types = |events: &[Value]| events.iter().map(|event| event["type"].clone()).collect::<Vec<_>>();
+    assert_eq!(types(&parsed(&out)), types(&self::events(vec![deltas(), last()])));
+    assert_eq!(parsed(&out).last().expect("one")["response"], done.response);
+}
+
+#[test]
+fn a_stream_that_cannot_go_on_says_why() {
+    let out = broken_off(7, &ApiError::NotKept { what: "response", id: "resp_1".to_owned() });
+    let text = std::str::from_utf8(&out).expect("UTF-8");
+    let data = text.strip_prefix("event: error\ndata: ").expect("an event");
+    let event: Value = serde_json::from_str(data).expect("JSON");
+    let message = event["message"].as_str().expect("a text");
+    assert!(message.contains("resp_1"), "{message}");
+    let expected = json!({ "type": "error", "sequence_number": 7, "code": "response_not_found", "message": message, "param": null });
+    assert_eq!(event, expected);
+}
+
 fn stored(input: &[Item], done: Done) -> Stored {
     let store = Store::new(StoreLimits { count: 1, bytes: 1 << 20, lifetime: Duration::from_secs(1) });
     let now = Instant::now();
     store.keep("x", 1, Stored::new(Value::Null, input.to_vec(), Vec::new()), done, now);
     store.get("x", 1, now).expect("it was kept")
-}
-
-fn store(count: usize, bytes: usize) -> Store {
-    Store::new(StoreLimits { count, bytes, lifetime: Duration::from_secs(60) })
-}
-
-fn empty() -> Stored {
-    Stored::new(form().in_progress(), Vec::new(), Vec::new())
-}
-
-#[test]
-fn a_response_is_had_by_its_own_tenant_until_it_is_too_old() {
-    let (store, now) = (store(10, 1 << 20), Instant::now());
-    store.keep("a", 1, empty(), form().whole(whole_text("Hi")), now);
-    assert_eq!(store.get("a", 1, now).map(|it| it.response["status"].clone()), Some("completed".into()));
-    assert!(store.get("a", 2, now).is_none() && store.get("b", 1, now).is_none());
-    assert!(!store.delete("a", 2, now));
-    assert_eq!(store.cancel("a", 2, now), Cancelled::Unknown);
-    assert_eq!(store.cancel("a", 1, now), Cancelled::NotBackground);
-    assert!(store.get("a", 1, now + Duration::from_secs(59)).is_some());
-    assert!(store.get("a", 1, now + Duration::from_secs(60)).is_none());
-    assert_eq!(store.sweep(now + Duration::from_secs(60)), None);
-}
-
-#[test]
-fn the_oldest_that_is_complete_makes_room() {
-    let (store, now) = (store(2, 1 << 20), Instant::now());
-    let keep = |id| store.keep(id, 1, empty(), form().whole(whole_text("Hi")), now);
-    let is_there = |id| store.get(id, 1, now).is_some();
-    assert!(store.begin("running", 1, empty(), CancellationToken::new(), now));
-    keep("a");
-    keep("b");
-    assert_eq!(["running", "a", "b"].map(is_there), [true, false, true]);
-    assert!(store.begin("second", 1, empty(), CancellationToken::new(), now));
-    assert!(!store.begin("third", 1, empty(), CancellationToken::new(), now), "nothing complete is left to go");
-    assert_eq!(["running", "b", "second", "third"].map(is_there), [true, false, true, false]);
-}
-
-#[test]
-fn bytes_are_bounded_and_all_come_back() {
-    let (store, now) = (store(100, 2000), Instant::now());
-    let keep = |id, text: &str| store.keep(id, 1, empty(), form().whole(whole_text(text)), now);
-    keep("large", &"x".repeat(2000));
-    assert!(store.get("large", 1, now).is_none());
-    for id in ["a", "b", "c", "d", "e"] {
-        keep(id, "Hi");
-    }
-    assert!(store.get("a", 1, now).is_none() && store.get("e", 1, now).is_some());
-    assert!(store.begin("f", 1, empty(), CancellationToken::new(), now));
-    store.finish("f", form().whole(whole_text(&"x".repeat(2000))));
-    assert!(store.get("f", 1, now).is_none(), "it has grown beyond all room");
-    keep("g", "Hi");
-    assert!(store.delete("g", 1, now));
-    assert_eq!(store.sweep(now), None);
-}
-
-#[test]
-fn a_response_of_the_background_ends_once() {
-    let (store, now) = (store(10, 1 << 20), Instant::now());
-    let [first, second, third] = [0; 3].map(|_| CancellationToken::new());
-    for (id, token) in [("a", &first), ("b", &second), ("c", &third)] {
-        assert!(store.begin(id, 1, empty(), token.clone(), now));
-    }
-    store.finish("a", form().whole(whole_text("Hi")));
-    let Cancelled::Done(response) = store.cancel("a", 1, now) else { panic!("it is one of the background") };
-    assert_eq!((&response["status"], first.is_cancelled()), (&json!("completed"), false));
-    let Cancelled::Done(response) = store.cancel("b", 1, now) else { panic!("it is one of the background") };
-    assert_eq!((&response["status"], second.is_cancelled()), (&json!("cancelled"), true));
-    store.finish("b", form().whole(whole_text("Hi")));
-    assert_eq!(store.get("b", 1, now).map(|it| it.response["status"].clone()), Some("cancelled".into()));
-    assert!(store.delete("c", 1, now) && third.is_cancelled());
-    store.finish("c", form().whole(whole_text("Hi")));
-    assert!(store.get("c", 1, now).is_none());
-}
-
-#[test]
-fn somebody_sweeps_while_there_is_something() {
-    let (store, now) = (store(10, 1 << 20), Instant::now());
-    assert!(!store.needs_sweeper());
-    store.keep("a", 1, empty(), form().whole(whole_text("Hi")), now);
-    assert!(store.needs_sweeper() && !store.needs_sweeper());
-    assert_eq!(store.sweep(now), Some(now + Duration::from_secs(60)));
-    assert_eq!(store.sweep(now + Duration::from_secs(60)), None);
-    store.keep("b", 1, empty(), form().whole(whole_text("Hi")), now);
-    assert!(store.needs_sweeper());
 }

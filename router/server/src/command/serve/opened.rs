@@ -45,6 +45,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
         served_names: names,
         limits: parts::limits(config),
         pool,
+        renderer: parts::renderer(config, around)?,
     });
     Ok(Opened { engine, serving, name, chats })
 }

@@ -12,12 +12,13 @@ use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, Tokenizer};
 use crate::auth::ApiKey;
 use crate::batches::Batches;
 use crate::command::Trouble;
-use crate::config::{Config, Device, Secret, Worker, WorkerAddress};
+use crate::config::{Config, Device, Secret, Surroundings, Worker, WorkerAddress};
 use crate::display;
 use crate::files::{FileLimits, Place};
 use crate::generate::{ApiLimits, check_defaults};
 use crate::http::{Desk, StoreLimits};
 use crate::machine;
+use crate::renderer::Renderer;
 
 /// Long texts that may wait for the pool; at 4 KiB or more each that is at least 4 MiB of work.
 const TEXT_QUEUE: usize = 1024;
@@ -97,6 +98,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         max_running: config.max_running(),
         drafts_max: config.drafts_max(),
         token_budget: config.engine.token_budget.0,
+        prompt_embeds: config.server.enable_prompt_embeds,
         itl_target: config.engine.itl_target,
         queue: QueueLimits {
             requests: config.engine.max_waiting.0 as usize,
@@ -206,8 +208,19 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
         request_timeout: config.server.request_timeout,
         max_connections: connections(config.server.max_connections.0, machine::raise_open_files()),
         keeps_prompts: config.engine.prefix_caching && config.engine.kv_keep_share.0 > 0,
+        prompt_embeds: config.server.enable_prompt_embeds,
         ..ApiLimits::DEFAULT
     }
+}
+
+/// Runs templates of requests, if they are let in.
+pub(super) fn renderer(config: &Config, around: &Surroundings) -> Result<Option<Renderer>, Trouble> {
+    if !config.server.trust_request_chat_template {
+        return Ok(None);
+    }
+    let python = around.wheel.as_ref().map(|wheel| wheel.python.as_path());
+    let failed = |error| Trouble::Failed(format!("--trust-request-chat-template: this program is not found: {error}"));
+    Renderer::new(python).map(Some).map_err(failed)
 }
 
 /// What is kept of responses.

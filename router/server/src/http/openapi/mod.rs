@@ -4,6 +4,7 @@
 //! without any other: its script and its style are in it, and its policy lets nothing else run or load.
 
 mod document;
+mod examples;
 mod operations;
 mod page;
 

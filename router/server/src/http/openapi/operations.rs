@@ -2,6 +2,10 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
+use super::examples::{
+    CHAT_EXAMPLES, COMPLETION_EXAMPLES, INPUT_EXAMPLES, MESSAGES_EXAMPLES, RERANK_EXAMPLES, RESPONSE_EXAMPLES,
+    SCORE_EXAMPLES,
+};
 use crate::{
     api::{
         anthropic, batches,
@@ -123,35 +127,6 @@ const ORDER: (&str, &str, &str) =
 const LIMIT: (&str, &str, &str) =
     ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most.");
 
-const CHAT_EXAMPLES: &[(&str, &str)] = &[
-    ("a question", r#"{"messages": [{"role": "user", "content": "What is Pelton?"}], "max_tokens": 32}"#),
-    (
-        "a call of a function",
-        r#"{"messages": [{"role": "user", "content": "How warm is it in Rome?"}], "max_tokens": 48, "tool_choice": "auto",
-            "tools": [{"type": "function", "function": {"name": "weather", "description": "The weather of a city",
-              "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]}"#,
-    ),
-    (
-        "JSON of a schema",
-        r#"{"messages": [{"role": "user", "content": "A river and its length."}], "max_tokens": 64,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "river", "schema": {"type": "object",
-              "properties": {"name": {"type": "string", "maxLength": 10}, "km": {"type": "integer"}}, "required": ["name", "km"]}}}}"#,
-    ),
-];
-const COMPLETION_EXAMPLES: &[(&str, &str)] = &[
-    ("a text", r#"{"prompt": "A river is", "max_tokens": 16}"#),
-    ("several, as tokens", r#"{"prompt": [[1, 2, 3], [4]], "max_tokens": 4, "temperature": 0, "logprobs": 1}"#),
-];
-const MESSAGES_EXAMPLES: &[(&str, &str)] = &[(
-    "a question",
-    r#"{"max_tokens": 32, "system": "Be brief.", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}"#,
-)];
-const SCORE_EXAMPLES: &[(&str, &str)] =
-    &[("one with two", r#"{"queries": "a warm day", "documents": ["The sun shines.", "It snows."]}"#)];
-const RERANK_EXAMPLES: &[(&str, &str)] =
-    &[("two documents", r#"{"query": "a warm day", "documents": ["It snows.", "The sun shines."], "top_n": 1}"#)];
-const INPUT_EXAMPLES: &[(&str, &str)] = &[("two texts", r#"{"input": ["The sun shines.", "It snows."]}"#)];
-
 /// A POST of a JSON body that the engine answers.
 const fn generates(
     path: &'static str,
@@ -237,16 +212,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createResponse",
         RESPONSES,
         "Answers a conversation, and keeps the answer so that another request can go on with it.",
-        Asks::Body(
-            &[&responses::RESPONSE],
-            &[
-                ("a question", r#"{"input": "What is Pelton?", "max_output_tokens": 32}"#),
-                (
-                    "nothing kept",
-                    r#"{"input": [{"role": "user", "content": "Hello"}], "store": false, "max_output_tokens": 16}"#,
-                ),
-            ],
-        ),
+        Asks::Body(&[&responses::RESPONSE], RESPONSE_EXAMPLES),
         Answer::JsonOrEvents(
             of::<ResponseObject>,
             None,
@@ -260,9 +226,24 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "A kept response.",
         Asks::IdAndQuery(
             RESPONSE_ID,
-            &[("stream", r#"{"type": "string", "enum": ["false"]}"#, "Streams of kept responses are not served yet.")],
+            &[
+                (
+                    "stream",
+                    r#"{"type": "string", "enum": ["true", "false"], "default": "false"}"#,
+                    "Whether its events are told, those that were and those that come; of a response that was asked for with `background` and `stream`.",
+                ),
+                (
+                    "starting_after",
+                    r#"{"type": "integer", "minimum": 0, "maximum": 18446744073709551615}"#,
+                    "The `sequence_number` of the last event that is not told; needs `stream`.",
+                ),
+            ],
         ),
-        Answer::Json(of::<ResponseObject>),
+        Answer::JsonOrEvents(
+            of::<ResponseObject>,
+            None,
+            "The events of `createResponse`, `response.cancelled`, and `error` if the stream cannot go on.",
+        ),
     ),
     of_response(
         "delete",

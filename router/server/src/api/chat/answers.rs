@@ -1,0 +1,355 @@
+//! What is answered to a chat, whole and as a stream.
+
+use bytes::BytesMut;
+use pelton_engine::{TokenId, TokenScore};
+use pelton_text::Tokenizer;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{ChatRequest, ShownTokens};
+use crate::{
+    api::{
+        StopReason, StreamOptions, finish_reason,
+        logprobs::ChatLogprobs,
+        prompt_logprobs::PromptLogprobs,
+        stop_reason,
+        stream::{Events, Head, Shown, done, event},
+        usage::{Usage, UsageSum},
+    },
+    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, PreparedPrompt, Whole},
+};
+
+/// A whole response.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatResponse<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<Choice<'a>>,
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChoice")]
+struct Choice<'a> {
+    index: usize,
+    message: Message,
+    logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition"]))]
+    finish_reason: &'static str,
+    stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatAnswer")]
+struct Message {
+    role: &'static str,
+    /// `null` if the answer is calls or reasoning alone.
+    content: Option<String>,
+    #[serde(flatten)]
+    reasoning: Reasoning,
+    refusal: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WholeCall>,
+}
+
+/// Under both names that clients read: vLLM's, and DeepSeek's, which was vLLM's before. Absent if there is none.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ChatReasoning")]
+struct Reasoning {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+impl Reasoning {
+    fn of(text: String) -> Self {
+        let text = (!text.is_empty()).then_some(text);
+        Self { reasoning: text.clone(), reasoning_content: text }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCall")]
+struct WholeCall {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WholeFunction,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallFunction")]
+struct WholeFunction {
+    name: String,
+    arguments: String,
+}
+
+impl From<Call> for WholeCall {
+    fn from(Call { id, name, arguments }: Call) -> Self {
+        Self { id, kind: "function", function: WholeFunction { name, arguments } }
+    }
+}
+
+/// A piece of a stream.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatChunk<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<ChunkChoice<'a>>,
+    /// `null` on every chunk but the last, if usage is wanted at the end; OpenAI's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Shown<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatChunkChoice")]
+struct ChunkChoice<'a> {
+    index: usize,
+    delta: MessageDelta,
+    logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "repetition", null]))]
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Shown<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ChatDelta")]
+struct MessageDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(flatten)]
+    reasoning: Reasoning,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallDelta>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallDelta")]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatCallFunctionDelta")]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<CallPiece> for CallDelta {
+    fn from(piece: CallPiece) -> Self {
+        match piece {
+            CallPiece::Start { index, id, name } => {
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                Self { index, id: Some(id), kind: Some("function"), function }
+            }
+            CallPiece::Arguments { index, delta } => {
+                Self { index, id: None, kind: None, function: FunctionDelta { name: None, arguments: delta } }
+            }
+        }
+    }
+}
+
+/// How choices are shown, in streams and whole.
+pub(crate) struct ChatForm {
+    pub(crate) head: Head,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) has_logprobs: bool,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) shown: ShownTokens,
+    pub(crate) echoed: String,
+    /// If not, the tokens of it are left out, too.
+    pub(crate) include_reasoning: bool,
+    pub(crate) prompt: PreparedPrompt,
+    pub(crate) answers: usize,
+}
+
+impl ChatForm {
+    pub(crate) fn new(head: Head, tokenizer: Tokenizer, request: &ChatRequest, generation: &Generation) -> Self {
+        Self {
+            head,
+            tokenizer,
+            has_logprobs: request.request.options.logprobs.is_some(),
+            prompt_logprobs: request.request.options.prompt_logprobs,
+            shown: request.shown,
+            echoed: request.echoed.clone(),
+            include_reasoning: request.include_reasoning,
+            prompt: generation.prompts()[0].clone(),
+            answers: generation.choices(),
+        }
+    }
+
+    /// Of what the model thought, that which is told.
+    fn told(&self, reasoning: String, tokens: &mut Vec<Drawn>) -> Reasoning {
+        if self.include_reasoning {
+            return Reasoning::of(reasoning);
+        }
+        tokens.retain(|drawn| !drawn.is_reasoning);
+        Reasoning::default()
+    }
+
+    fn logprobs(&self, tokens: &[Drawn]) -> Option<ChatLogprobs<'_>> {
+        let told = if self.shown.names_by_id { ChatLogprobs::by_id } else { ChatLogprobs::new };
+        (self.has_logprobs && !tokens.is_empty()).then(|| told(&self.tokenizer, tokens))
+    }
+
+    fn token_ids(&self, tokens: &[Drawn]) -> Option<Vec<TokenId>> {
+        self.shown.ids.then(|| tokens.iter().map(|drawn| drawn.token).collect())
+    }
+
+    fn prompt_token_ids(&self) -> Option<&[TokenId]> {
+        self.shown.ids.then_some(&*self.prompt.ids)
+    }
+
+    fn prompt_text(&self) -> Option<&str> {
+        self.prompt.text.as_deref().filter(|_| self.shown.prompt_text)
+    }
+
+    fn prompt_logprobs(&self, scores: &[TokenScore]) -> Option<PromptLogprobs> {
+        self.prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &self.prompt.ids, scores, top))
+    }
+
+    fn usage(&self) -> UsageSum {
+        UsageSum::new([self.prompt.ids.len()], self.answers)
+    }
+
+    pub(crate) fn whole(&self, answers: Vec<Whole>) -> ChatResponse<'_> {
+        let mut usage = self.usage();
+        let mut choices = Vec::with_capacity(answers.len());
+        let prompt_logprobs = self.prompt_logprobs(answers.first().map_or(&[], |answer| &answer.scores));
+        for (index, mut answer) in answers.into_iter().enumerate() {
+            usage.finished(index, &answer.finish);
+            let has_more = !answer.calls.is_empty() || !answer.reasoning.is_empty();
+            let text = if self.echoed.is_empty() { answer.text } else { self.echoed.clone() + &answer.text };
+            let has_content = !text.is_empty() || !has_more;
+            let reasoning = self.told(answer.reasoning, &mut answer.tokens);
+            choices.push(Choice {
+                index,
+                logprobs: self.logprobs(&answer.tokens),
+                finish_reason: finish_reason(&answer.finish),
+                stop_reason: stop_reason(&answer.finish),
+                token_ids: self.token_ids(&answer.tokens),
+                message: Message {
+                    role: "assistant",
+                    content: has_content.then_some(text),
+                    reasoning,
+                    refusal: None,
+                    tool_calls: answer.calls.into_iter().map(WholeCall::from).collect(),
+                },
+            });
+        }
+        let (usage, prompt_token_ids, prompt_text) = (usage.total(), self.prompt_token_ids(), self.prompt_text());
+        ChatResponse { head: &self.head, choices, usage, prompt_token_ids, prompt_text, prompt_logprobs }
+    }
+}
+
+/// A chat's stream.
+pub(crate) struct ChatEvents {
+    form: ChatForm,
+    options: StreamOptions,
+    usage: UsageSum,
+    has_begun: Vec<bool>,
+    /// Whether the prompt's tokens were shown, on the first chunk of all.
+    has_shown_prompt: bool,
+}
+
+impl ChatEvents {
+    pub(crate) fn new(form: ChatForm, options: StreamOptions) -> Self {
+        Self { usage: form.usage(), has_begun: vec![false; form.answers], form, options, has_shown_prompt: false }
+    }
+
+    fn chunk(
+        &mut self,
+        index: usize,
+        delta: MessageDelta,
+        scores: &[TokenScore],
+        tokens: &[Drawn],
+        finish: Option<&Finish>,
+        out: &mut BytesMut,
+    ) {
+        let usage = match self.options {
+            StreamOptions { continuous_usage: true, .. } => Some(Some(self.usage.of_choice(index))),
+            StreamOptions { include_usage: true, .. } => Some(None),
+            _ => None,
+        };
+        let is_first = !std::mem::replace(&mut self.has_shown_prompt, true);
+        let choice = ChunkChoice {
+            index,
+            delta,
+            logprobs: self.form.logprobs(tokens),
+            finish_reason: finish.map(finish_reason),
+            stop_reason: finish.map(stop_reason),
+            token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
+        };
+        let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
+        let prompt_text = self.form.prompt_text().filter(|_| is_first);
+        let prompt_logprobs = self.form.prompt_logprobs(scores).filter(|_| is_first);
+        let head = &self.form.head;
+        event(out, &ChatChunk { head, choices: vec![choice], usage, prompt_token_ids, prompt_text, prompt_logprobs });
+    }
+}
+
+impl Events for ChatEvents {
+    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
+        for delta in deltas {
+            let Delta { choice: index, reasoning, text, calls, scores, mut tokens, finish } = delta;
+            self.usage.drawn(index, tokens.len());
+            if let Some(finish) = &finish {
+                self.usage.finished(index, finish);
+            }
+            if !std::mem::replace(&mut self.has_begun[index], true) {
+                let content = Some(self.form.echoed.clone());
+                let role = MessageDelta { role: Some("assistant"), content, ..MessageDelta::default() };
+                self.chunk(index, role, &scores, &[], None, out);
+            }
+            let reasoning = self.form.told(reasoning, &mut tokens);
+            let shows_tokens = (self.form.has_logprobs || self.form.shown.ids) && !tokens.is_empty();
+            // Text that is held back makes no chunk, unless its tokens are wanted.
+            let has_text = !text.is_empty() || reasoning.reasoning.is_some();
+            if !has_text && calls.is_empty() && finish.is_none() && !shows_tokens {
+                continue;
+            }
+            let content = (!text.is_empty()).then_some(text);
+            let tool_calls = calls.into_iter().map(CallDelta::from).collect();
+            let delta = MessageDelta { role: None, content, reasoning, tool_calls };
+            self.chunk(index, delta, &[], &tokens, finish.as_ref(), out);
+        }
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        if self.options.include_usage {
+            let usage = Some(Some(self.usage.total()));
+            let (head, choices) = (&self.form.head, Vec::new());
+            let chunk =
+                ChatChunk { head, choices, usage, prompt_token_ids: None, prompt_text: None, prompt_logprobs: None };
+            event(out, &chunk);
+        }
+        done(out);
+    }
+}

@@ -1,0 +1,267 @@
+//! Calls of tools, as a grammar has to know them: in the form of the model's format, with the arguments that the tools' schemas allow.
+//!
+//! Where arguments stand one by one, as in XML, a parameter that is a text is free up to the mark behind it; others are JSON.
+
+use pelton_grammar::{Arguments, Call, Calls, Field, FieldValue, Fields, Mark, Part};
+use pelton_text::{CallForm, Format, ParameterMarks, Tokenizer, Written};
+use serde_json::{Map, Value, json};
+
+use super::{
+    ToolReading,
+    constrain::{is_strict, mark, parameters},
+};
+
+/// What a schema may say of a text that a mark ends, and a grammar that reads up to this mark cannot keep.
+const OF_TEXTS: [&str; 4] = ["pattern", "minLength", "maxLength", "format"];
+
+/// Writes calls of one format.
+struct Writer<'a> {
+    format: &'a Format,
+    tokenizer: &'a Tokenizer,
+}
+
+/// Calls of these tools. The error says what of them cannot be written.
+pub(super) fn calls(
+    format: &Format,
+    tokenizer: &Tokenizer,
+    tools: &[&Value],
+    reading: ToolReading,
+) -> Result<Calls, String> {
+    let shape = format.call_shape().ok_or("it has no calls")?;
+    let writer = Writer { format, tokenizer };
+    let is_bare = shape.open.is_none() && shape.each_open.is_none();
+    let is_list = shape.open.is_some() && shape.each_open.is_none();
+    let is_parallel = reading == ToolReading::Parallel;
+    let each = |call: &dyn Fn(&Value) -> Result<Call, String>| tools.iter().map(|tool| call(tool)).collect();
+    let written: Result<Vec<Call>, String> = match shape.form {
+        CallForm::Object { name, arguments } => {
+            Ok(objects(tools, [name, arguments], is_list, is_parallel).into_iter().map(plain).collect())
+        }
+        CallForm::Named { prefix, name_end, tail, is_numbered } => each(&|tool| {
+            let mut head = writer.mark(prefix);
+            head.push(Part::Text(name_of(tool).to_owned()));
+            if is_numbered {
+                head.extend([Part::Text(":".to_owned()), Part::Number]);
+            }
+            head.extend(name_end.map(|end| writer.mark(end)).unwrap_or_default());
+            let tail = tail.map(|tail| writer.mark(tail)).unwrap_or_default();
+            Ok(Call { head, arguments: Arguments::Json(parameters(tool)), tail })
+        }),
+        CallForm::Parameters(marks) => each(&|tool| writer.between_marks(tool, marks)),
+        CallForm::Pythonic => each(&|tool| writer.pythonic(tool, is_bare)),
+        CallForm::Quoted { prefix, quote } => each(&|tool| writer.quoted(tool, prefix, quote)),
+    };
+    // An answer that is nothing but calls is one, and so is the last message on a channel.
+    let repeats = shape.each_open.is_some() || (is_list && shape.form == CallForm::Pythonic);
+    let each_end_themselves = matches!(shape.form, CallForm::Parameters(_)) && is_list;
+    Ok(Calls {
+        open: shape.open.map(|text| writer.mark(text)),
+        close: shape.close.map(|text| writer.mark(text)),
+        each_open: shape.each_open.map(|text| writer.mark(text)),
+        each_close: shape.each_close.map(|text| writer.mark(text)),
+        tools: written?,
+        are_many: is_parallel && (repeats || each_end_themselves),
+    })
+}
+
+fn plain(schema: Value) -> Call {
+    Call { head: Mark::new(), arguments: Arguments::Json(schema), tail: Mark::new() }
+}
+
+/// Schemas of calls as objects with a name and arguments; of several tools in one, if calls are a list.
+fn objects(tools: &[&Value], [name, arguments]: [&str; 2], is_list: bool, is_parallel: bool) -> Vec<Value> {
+    let object = |tool: &Value, place: &str| {
+        let place = format!("{place}/properties/{arguments}");
+        json!({
+            "type": "object",
+            "properties": {
+                name: { "const": tool["function"]["name"] },
+                arguments: moved(&parameters(tool), &place),
+            },
+            "required": [name, arguments],
+            "additionalProperties": false,
+        })
+    };
+    if !is_list {
+        return tools.iter().map(|tool| object(tool, "#")).collect();
+    }
+    let each = tools.iter().enumerate().map(|(at, tool)| object(tool, &format!("#/items/anyOf/{at}")));
+    let items: Vec<Value> = each.collect();
+    let mut schema = json!({ "type": "array", "minItems": 1, "items": { "anyOf": items } });
+    if !is_parallel {
+        schema["maxItems"] = json!(1);
+    }
+    vec![schema]
+}
+
+impl Writer<'_> {
+    fn mark(&self, text: &str) -> Mark {
+        mark(self.tokenizer, self.format, text)
+    }
+
+    fn between_marks(&self, tool: &Value, marks: ParameterMarks<'_>) -> Result<Call, String> {
+        let mut head = self.mark(marks.name_open);
+        head.push(Part::Text(name_of(tool).to_owned()));
+        match marks.name_end {
+            "\n" => head.push(Part::Gap), // the next mark ends it, too
+            end => head.extend(self.mark(end)),
+        }
+        let field = |(key, value, is_required): (&str, FieldValue, bool)| {
+            let is_json = matches!(value, FieldValue::Json(_));
+            let key_end = if is_json { marks.key_end_json } else { marks.key_end_text };
+            let mut open = self.mark(marks.key_open);
+            open.push(Part::Text(key.to_owned()));
+            open.extend(self.mark(key_end));
+            if !marks.value_open.is_empty() {
+                open.push(Part::Gap);
+                open.extend(self.mark(marks.value_open));
+            }
+            let mut close = self.mark(marks.value_end);
+            if marks.lines && !is_json {
+                open.push(Part::Text("\n".to_owned()));
+                if let Some(Part::Text(text)) = close.first_mut() {
+                    text.insert(0, '\n'); // where the mark is a token, the line's end may be left out
+                }
+            }
+            Field { open, value, close, is_required }
+        };
+        let fields = self.fields(tool, Some(marks.value_end), |_| true)?;
+        let fields = Fields { fields: fields.into_iter().map(field).collect(), separator: None };
+        Ok(Call { head, arguments: Arguments::Fields(fields), tail: self.mark(marks.end) })
+    }
+
+    /// `is_alone`: nothing but a list of calls is the answer.
+    fn pythonic(&self, tool: &Value, is_alone: bool) -> Result<Call, String> {
+        let (begin, end) = if is_alone { ("[", ")]") } else { ("", ")") };
+        let schema = parameters(tool);
+        let field = |(key, value, is_required): (&String, &Value, bool)| Field {
+            open: vec![Part::Text(format!("{key}="))],
+            value: FieldValue::Json(within(&schema, value)),
+            close: Mark::new(),
+            is_required,
+        };
+        let fields = properties(tool, &schema)?.into_iter().map(field).collect();
+        let is_word = |key: &str| key.chars().all(|c| c == '_' || c.is_alphanumeric()) && !key.is_empty();
+        if let Some((key, ..)) = properties(tool, &schema)?.iter().find(|(key, ..)| !is_word(key)) {
+            return Err(format!("the name of the parameter `{key}` of `{}` is none in Python", name_of(tool)));
+        }
+        Ok(Call {
+            head: vec![Part::Text(format!("{begin}{}(", name_of(tool)))],
+            arguments: Arguments::Fields(Fields { fields, separator: Some(", ".to_owned()) }),
+            tail: vec![Part::Text(end.to_owned())],
+        })
+    }
+
+    fn quoted(&self, tool: &Value, prefix: &str, quote: &str) -> Result<Call, String> {
+        let field = |(key, value, is_required): (&str, FieldValue, bool)| {
+            let is_json = matches!(value, FieldValue::Json(_));
+            let quote = if is_json { Mark::new() } else { self.mark(quote) };
+            let mut open = vec![Part::Text(format!("{key}:"))];
+            open.extend(quote.iter().cloned());
+            Field { open, value, close: quote, is_required }
+        };
+        let fields = self.fields(tool, Some(quote), |written| written == Written::Scalar)?;
+        let fields = Fields { fields: fields.into_iter().map(field).collect(), separator: Some(",".to_owned()) };
+        let mut head = self.mark(prefix);
+        head.push(Part::Text(format!("{}{{", name_of(tool))));
+        Ok(Call { head, arguments: Arguments::Fields(fields), tail: vec![Part::Text("}".to_owned())] })
+    }
+
+    /// A tool's parameters where texts are plain up to a mark. `takes_json`: which others can be written as JSON.
+    fn fields<'a>(
+        &self,
+        tool: &'a Value,
+        end: Option<&str>,
+        takes_json: impl Fn(Written) -> bool,
+    ) -> Result<Vec<(&'a str, FieldValue, bool)>, String> {
+        let schema = tool["function"].get("parameters").unwrap_or(&Value::Null);
+        let mut fields = Vec::new();
+        for (key, value, is_required) in properties(tool, schema)? {
+            let fault = |why: &str| format!("the parameter `{key}` of `{}` {why}", name_of(tool));
+            let written = Written::of(value);
+            let value = match (written, texts(value)) {
+                (Written::Text, Some(texts)) if texts.iter().any(|text| end.is_some_and(|end| text.contains(end))) => {
+                    return Err(fault("takes a text with the mark that ends texts in it"));
+                }
+                (Written::Text, Some(texts)) => FieldValue::Texts(texts),
+                (Written::Text, None) => {
+                    let kept = OF_TEXTS.iter().find(|keyword| is_strict(tool) && value.get(**keyword).is_some());
+                    if let Some(keyword) = kept {
+                        return Err(fault(&format!("is a plain text, of which `{keyword}` cannot be kept")));
+                    }
+                    FieldValue::Text
+                }
+                (written, _) if takes_json(written) => FieldValue::Json(within(schema, value)),
+                _ => return Err(fault("may hold texts within other values")),
+            };
+            fields.push((key.as_str(), value, is_required));
+        }
+        Ok(fields)
+    }
+}
+
+fn name_of(tool: &Value) -> &str {
+    tool["function"]["name"].as_str().unwrap_or_default()
+}
+
+/// Each parameter with its schema, and whether it must be given.
+fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'a Value, bool)>, String> {
+    let is_required = |key: &str| {
+        let required = schema.get("required").and_then(Value::as_array);
+        required.is_some_and(|names| names.iter().any(|name| name == key))
+    };
+    let listed = schema.get("properties").and_then(Value::as_object);
+    let elsewhere = ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"];
+    if let Some(keyword) = elsewhere.iter().find(|keyword| schema.get(**keyword).is_some()) {
+        return Err(format!(
+            "the parameters of `{}` are not all listed as `properties`, but by `{keyword}`",
+            name_of(tool)
+        ));
+    }
+    let all = listed.into_iter().flatten().map(|(key, value)| (key, value, is_required(key)));
+    Ok(all.collect())
+}
+
+/// The texts that a parameter takes, if it says which.
+fn texts(schema: &Value) -> Option<Vec<String>> {
+    let values = match (schema.get("const"), schema.get("enum")) {
+        (Some(only), _) => vec![only],
+        (None, Some(values)) => values.as_array()?.iter().collect(),
+        (None, None) => return None,
+    };
+    Some(values.into_iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+/// A part of a schema that stands alone: what it refers to comes with it.
+fn within(whole: &Value, part: &Value) -> Value {
+    let Value::Object(members) = part else { return part.clone() };
+    let mut members: Map<String, Value> = members.clone();
+    for name in ["$defs", "definitions"] {
+        if let Some(definitions) = whole.get(name) {
+            members.entry(name).or_insert_with(|| definitions.clone());
+        }
+    }
+    Value::Object(members)
+}
+
+/// A schema that stands at `place` within another one: what it refers to of itself is there, too.
+fn moved(schema: &Value, place: &str) -> Value {
+    match schema {
+        Value::Object(members) => Value::Object(
+            members
+                .iter()
+                .map(|(name, value)| match value {
+                    Value::String(to) if name == "$ref" && to.starts_with('#') => {
+                        (name.clone(), Value::String(format!("{place}{}", &to[1..])))
+                    }
+                    value => (name.clone(), moved(value, place)),
+                })
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(|item| moved(item, place)).collect()),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
