@@ -79,9 +79,9 @@ test-rust:
 .PHONY: test-python
 test-python: build $(SCHEMA_SUITE)
 	@echo "==> pytest: kernels, worker, demo model"
-	OMP_NUM_THREADS=2 $(PY) -m pytest kernels/tests pyworker/tests bench/demo
+	OMP_NUM_THREADS=1 $(PY) -m pytest kernels/tests pyworker/tests bench/demo -n 2 --dist loadfile
 	@echo "==> pytest: whole servers, two files at a time: they start servers, and one process of a start uses one core"
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: prerequisites-lint build lint test-rust test-python ## Builds, lints and runs every test

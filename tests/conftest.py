@@ -23,6 +23,11 @@ os.environ["PELTON_MODEL_CACHE"] = tempfile.mkdtemp(prefix="pelton-models-")
 atexit.register(shutil.rmtree, os.environ["PELTON_MODEL_CACHE"], ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that of several test processes none is left alone with one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one float32 checkpoint per variant, named as the variant."""

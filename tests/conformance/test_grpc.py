@@ -85,6 +85,28 @@ def test_words_and_circles_are_kept_as_over_http(stubs: Any, channel: grpc.Chann
     assert told[-1].finish.reason == "repetition"
 
 
+def test_tokens_that_are_told_are_those_that_were_asked_for(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    sampling = messages.Sampling(max_tokens=3, temperature=0, ignore_eos=True, logprobs=0, logprob_token_ids=[400, 5])
+    ids = messages.TokenIds(ids=[7, 21, 300])
+    answer = services.PeltonStub(channel).Generate(messages.GenerateRequest(token_ids=ids, sampling=sampling))
+    told = [entry for message in answer for entry in message.logprobs]
+    body = {"prompt": [7, 21, 300], "max_tokens": 3, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+    over_http = server.post("/v1/completions", {**body, "logprob_token_ids": [400, 5]}).json()["choices"][0]["logprobs"]
+    assert [[one.token_id for one in entry.top] for entry in told] == [[400, 5]] * 3
+    assert [entry.logprob for entry in told] == pytest.approx(over_http["token_logprobs"], abs=1e-5)
+
+
+def test_a_template_of_the_requests_own_needs_leave(stubs: Any, channel: grpc.Channel) -> None:
+    messages, services = stubs
+    chat = messages.Chat(messages=[messages.Message(role="user", content="hi")], chat_template="{{ 1 }}")
+    with pytest.raises(grpc.RpcError) as refused:
+        list(services.PeltonStub(channel).Generate(messages.GenerateRequest(chat=chat)))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "`chat.chat_template`" in refused.value.details()
+    assert "--trust-request-chat-template" in refused.value.details()
+
+
 def test_tokenize_and_detokenize_are_inverse(stubs: Any, channel: grpc.Channel) -> None:
     messages, services = stubs
     stub = services.PeltonStub(channel)

@@ -225,6 +225,31 @@ def test_an_answer_in_the_background_is_had_later(demo: Server, client: openai.O
         client.responses.cancel(plain.id)
 
 
+def test_a_stream_in_the_background_is_gone_on_with(demo: Server, client: openai.OpenAI) -> None:
+    ask: dict[str, Any] = {"model": "demo", "input": "hi", "max_output_tokens": 300, "temperature": 0}
+    stream = client.responses.create(**ask, text=LONG, background=True, stream=True)
+    before = [next(stream) for _ in range(6)]
+    stream.close()
+    assert before[0].type == "response.created"
+    response, seen = before[0].response.id, before[-1].sequence_number
+    rest = list(client.responses.retrieve(response, stream=True, starting_after=seen))
+    events = before + rest
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    last = rest[-1]
+    assert last.type == "response.incomplete"
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == last.response.output_text
+    assert client.responses.retrieve(response).output_text == last.response.output_text
+    # The client's own helper goes through all of them again.
+    with client.responses.stream(response_id=response) as again:
+        deltas = [event.delta for event in again if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == last.response.output_text
+    plain = client.responses.create(**ask, background=True)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.retrieve(plain.id, stream=True)
+    assert caught.value.param == "stream"
+    assert client.responses.cancel(plain.id).id == plain.id
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "names"),
     [
@@ -236,7 +261,10 @@ def test_an_answer_in_the_background_is_had_later(demo: Server, client: openai.O
         ({"extra_body": {"temprature": 1}}, openai.BadRequestError, "temperature"),
         ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools[0].type"),
         ({"previous_response_id": "resp_never"}, openai.BadRequestError, "previous_response_id"),
-        ({"truncation": "auto"}, openai.BadRequestError, "truncation"),
+        ({"input": "x " * 9000, "truncation": "auto"}, openai.BadRequestError, "input"),
+        ({"truncation": "middle"}, openai.BadRequestError, "truncation"),
+        ({"reasoning": {"summary": "concise"}}, openai.BadRequestError, "reasoning.summary"),
+        ({"text": {"verbosity": "low"}}, openai.BadRequestError, "text.verbosity"),
     ],
 )
 def test_a_bad_request_names_its_parameter(

@@ -19,6 +19,8 @@ import jsonschema
 import pytest
 from support.server import Server, serving
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 VERSION = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]["version"]
 MINUTES = float(os.environ.get("FUZZ_MINUTES", "0"))

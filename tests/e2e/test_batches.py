@@ -15,6 +15,8 @@ import pytest
 from support.batches import client_of, done, input_file, lines_of, request, until, uploaded
 from support.server import Server, rss_bytes, serving
 
+pytestmark = pytest.mark.long
+
 COMPLETIONS: Any = "/v1/completions"
 MODEL = "llama-gqa"
 LONG = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True}

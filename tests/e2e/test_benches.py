@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.server import PELTON
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ CPU = ("--device", "cpu", "--block-size", "8")
 CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM
 
+pytestmark = pytest.mark.long
+
 class OwnConfig(LlamaConfig):
     model_type = "own-model"
 

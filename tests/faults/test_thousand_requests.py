@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.load import complete, prompts
 from support.server import Server, is_alive, serving
+
+pytestmark = pytest.mark.long
 
 REQUESTS = 1_000
 CLIENTS = 48

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from soak.soak import MIB, Sample, soak, trend
+
+pytestmark = pytest.mark.long
 
 
 def test_a_short_soak_leaves_nothing_behind() -> None:

@@ -1,0 +1,90 @@
+"""A model whose answers are messages on channels, as gpt-oss's: forms of the text, calls, and a budget of thoughts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from support.server import Server, serving, sse
+
+CHAT = "/v1/chat/completions"
+ASKED = [{"role": "user", "content": "How warm is it in Oslo?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"warm": {"type": "boolean"}, "degrees": {"type": "integer", "minimum": -50, "maximum": 50}},
+    "required": ["warm", "degrees"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "forecast",
+        "parameters": {**SCHEMA, "properties": {**SCHEMA["properties"], "city": {"enum": ["Oslo"]}}},
+    },
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+DRAWN = {"max_tokens": 200, "temperature": 1, "thinking_token_budget": 6}
+
+
+@pytest.fixture(scope="module")
+def on_channels(checkpoints: Path) -> Iterator[Server]:
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--format", "harmony") as running:
+        yield running
+
+
+def ask(server: Server, seed: int, **fields: Any) -> dict[str, Any]:
+    answer = server.post(CHAT, {"messages": ASKED, **DRAWN, "seed": seed, **fields})
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
+
+
+def test_a_form_is_that_of_the_final_message(on_channels: Server) -> None:
+    thoughts = 0
+    for seed in range(12):
+        choice = ask(on_channels, seed, response_format=FORM)
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), SCHEMA)
+        reasoning = choice["message"].get("reasoning") or ""
+        assert len(on_channels.post("/tokenize", {"prompt": reasoning}).json()["tokens"]) <= 8, "with their budget"
+        thoughts += bool(reasoning)
+    assert 0 < thoughts < 12, "some think before, some do not"
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "forecast"}}])
+def test_a_demanded_call_is_a_message_to_the_tool(on_channels: Server, choice: Any) -> None:
+    for seed in range(6):
+        answer = ask(on_channels, seed, tools=[TOOL], tool_choice=choice)
+        (call,) = answer["message"]["tool_calls"]
+        assert call["function"]["name"] == "forecast"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), TOOL["function"]["parameters"])
+        assert answer["message"]["content"] is None
+        assert answer["finish_reason"] == "tool_calls"
+
+
+def test_with_a_form_and_tools_it_is_one_or_the_other(on_channels: Server) -> None:
+    kinds = set()
+    for seed in range(16):
+        message = ask(on_channels, seed, tools=[TOOL], response_format=FORM)["message"]
+        if message.get("tool_calls"):
+            jsonschema.validate(
+                json.loads(message["tool_calls"][0]["function"]["arguments"]), TOOL["function"]["parameters"]
+            )
+        else:
+            jsonschema.validate(json.loads(message["content"]), SCHEMA)
+        kinds.add(bool(message.get("tool_calls")))
+    assert kinds == {True, False}
+
+
+def test_a_stream_is_the_whole_answer(on_channels: Server) -> None:
+    for seed in range(4):
+        whole = ask(on_channels, seed, response_format=FORM)["message"]
+        body = {"messages": ASKED, **DRAWN, "seed": seed, "response_format": FORM, "stream": True}
+        with on_channels.stream(CHAT, body) as response:
+            deltas = [part["delta"] for chunk in sse(response) for part in chunk["choices"]]
+        for name in ("content", "reasoning"):
+            assert "".join(delta.get(name) or "" for delta in deltas) == (whole.get(name) or "")
