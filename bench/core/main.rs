@@ -224,6 +224,7 @@ fn filled(size: Size) -> Core {
         suppressed: 1_024,
         history: 32_768,
         scores: 8,
+        embeds: 0,
     };
     let mut core = Core::new(CoreConfig {
         block_size: 32,

@@ -127,6 +127,7 @@ def serve(steps: Steps, rows: int) -> tuple[list[float], float, list[int]]:
     capacities = {
         "frames": FRAMES, "slots": rows, "tokens": rows * CONTEXT, "appends": rows * 8, "copies": 0, "biases": 0,
         "suppressed": 0, "history": 0, "top_logprobs": 0, "saves": 0, "loads": 0, "pooled_width": 0, "scores": 0,
+        "embeds": 0, "embed_width": 0,
     }  # fmt: skip
     end = WorkerEnd.inline(capacities, 1)
     for plan in plans(rows):
