@@ -128,6 +128,7 @@ class Patched(torch.nn.Module):
     def __init__(self, inner: Any, patch: Any) -> None:
         super().__init__()
         self.config, self.head, self._inner, self._patch = inner.config, inner.head, inner, patch
+        self.embed_width, self.embed_scale = 0, 1.0  # it takes none
 
     def forward(self, step: Step) -> torch.Tensor:
         x = self._patch(self._inner.embedding(step.ids), step)
