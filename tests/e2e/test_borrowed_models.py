@@ -11,13 +11,13 @@ from support.checkpoints import BORROWED, VARIANTS, Variant, greedy, make_checkp
 from support.load import complete, prompts, together
 from support.server import PELTON, serving
 
+pytestmark = pytest.mark.long
+
 TOKENS = 40
 CPU = ("--device", "cpu", "--block-size", "8")
 
 CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM
-
-pytestmark = pytest.mark.long
 
 class OwnConfig(LlamaConfig):
     model_type = "own-model"

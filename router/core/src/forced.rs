@@ -50,6 +50,10 @@ impl LiveRequest {
             return Vec::new(); // a worker that draws against its masks is found out by whoever makes these
         }
         run.tokens.drain(..drawn.len().min(run.tokens.len()));
+        // Whoever draws leaves no stop token before `min_tokens`, as long as there is a choice: that is the worker's to say.
+        let left = self.suppress_until().saturating_sub(self.known()) as usize;
+        let stops = run.tokens.iter().take(left).position(|token| self.stop.stop_ids.contains(token));
+        run.tokens.truncate(stops.unwrap_or(run.tokens.len()));
         run.tokens
     }
 }

@@ -48,10 +48,13 @@ pub enum FieldValue {
 impl Fields {
     /// Bytes of all that is given.
     pub(crate) fn bytes(&self) -> usize {
-        let of = |field: &Field| match &field.value {
-            FieldValue::Text => 0,
-            FieldValue::Texts(texts) => texts.iter().map(String::len).sum(),
-            FieldValue::Json(schema) => schema.to_string().len(),
+        let of = |field: &Field| {
+            let value = match &field.value {
+                FieldValue::Text => 0,
+                FieldValue::Texts(texts) => texts.iter().map(String::len).sum(),
+                FieldValue::Json(schema) => schema.to_string().len(),
+            };
+            value + piece(&field.open).len() + piece(&field.close).len()
         };
         self.fields.iter().map(of).sum()
     }
@@ -72,7 +75,7 @@ impl Fields {
             Some(separator) => {
                 let (required, others): (Vec<_>, Vec<_>) = all.partition(|(_, is_required)| *is_required);
                 let (required, others) = (names(required), names(others));
-                format!("{name}: {}\n{rules}", or_nothing(separated(&required, &others, &quoted(separator))))
+                rules + &separated(name, &required, &others, &quoted(separator))
             }
         })
     }
@@ -109,14 +112,19 @@ fn or_nothing(rule: String) -> String {
     if rule.is_empty() { "\"\"".to_owned() } else { rule }
 }
 
-/// All of `required`, then any of `others`, with something between each two.
-fn separated(required: &[String], others: &[String], separator: &str) -> String {
-    let behind = |others: &[String]| others.iter().map(|other| format!(" ({separator} {other})?")).collect::<String>();
+/// The rule `name`: all of `required`, then any of `others`, with something between each two. As long as they are, and no longer.
+fn separated(name: &str, required: &[String], others: &[String], separator: &str) -> String {
+    let mut rules = String::new();
+    for (at, other) in others.iter().enumerate() {
+        rules += &format!("{name}_rest{at}: ({separator} {other})? {name}_rest{}\n", at + 1);
+    }
+    rules += &format!("{name}_rest{}: \"\"\n", others.len());
     if !required.is_empty() {
-        return required.join(&format!(" {separator} ")) + &behind(others);
+        let required = required.join(&format!(" {separator} "));
+        return format!("{name}: {required} {name}_rest0\n{rules}");
     }
     // Whichever comes first has nothing before it.
-    let firsts = (0..others.len()).map(|first| format!("{}{}", others[first], behind(&others[first + 1..])));
-    let firsts: Vec<String> = firsts.collect();
-    if firsts.is_empty() { String::new() } else { format!("({})?", firsts.join(" | ")) }
+    let firsts = others.iter().enumerate().map(|(at, other)| format!("{other} {name}_rest{}", at + 1));
+    let firsts: Vec<String> = firsts.chain(["\"\"".to_owned()]).collect();
+    format!("{name}: {}\n{rules}", firsts.join(" | "))
 }

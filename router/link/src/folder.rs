@@ -35,10 +35,13 @@ impl Folder {
         let name = format!("{PREFIX}{:016x}", u64::from_le_bytes(random));
         let parent = parent();
         sweep(&parent);
-        let path = parent.join(name);
-        fs::DirBuilder::new().mode(0o700).create(&path)?; // fails if it exists: then it is not ours
-        let lock = File::create(path.join(LOCK))?;
+        // Under another name until its lock is held, so that nobody who sweeps takes it for one that was left.
+        let begun = parent.join(format!(".{name}"));
+        fs::DirBuilder::new().mode(0o700).create(&begun)?; // fails if it exists: then it is not ours
+        let lock = File::create(begun.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let path = parent.join(name);
+        fs::rename(&begun, &path)?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -66,7 +69,7 @@ fn sweep(parent: &Path) {
     };
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
-        // One without a lock was made just now, by somebody who is about to take it.
+        // One without a lock is of an earlier version.
         let Some(lock) = is_ours(&path).then(|| File::open(path.join(LOCK)).ok()).flatten() else { continue };
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = fs::remove_dir_all(&path); // another router may be faster

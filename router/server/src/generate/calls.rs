@@ -2,6 +2,8 @@
 //!
 //! Where arguments stand one by one, as in XML, a parameter that is a text is free up to the mark behind it; others are JSON.
 
+use std::collections::HashSet;
+
 use pelton_grammar::{Arguments, Call, Calls, Field, FieldValue, Fields, Mark, Part};
 use pelton_text::{CallForm, Format, ParameterMarks, Tokenizer, Written};
 use serde_json::{Map, Value, json};
@@ -13,6 +15,11 @@ use super::{
 
 /// What a schema may say of a text that a mark ends, and a grammar that reads up to this mark cannot keep.
 const OF_TEXTS: [&str; 4] = ["pattern", "minLength", "maxLength", "format"];
+
+/// Parameters of a tool whose arguments stand one by one, at most.
+const PARAMETERS_MAX: usize = 256;
+/// Bytes of definitions that come with a tool's parameters, at most.
+const BYTES_MAX: usize = 1 << 20;
 
 /// Writes calls of one format.
 struct Writer<'a> {
@@ -206,20 +213,45 @@ fn name_of(tool: &Value) -> &str {
 
 /// Each parameter with its schema, and whether it must be given.
 fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'a Value, bool)>, String> {
-    let is_required = |key: &str| {
-        let required = schema.get("required").and_then(Value::as_array);
-        required.is_some_and(|names| names.iter().any(|name| name == key))
-    };
-    let listed = schema.get("properties").and_then(Value::as_object);
     let elsewhere = ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"];
     if let Some(keyword) = elsewhere.iter().find(|keyword| schema.get(**keyword).is_some()) {
+        let name = name_of(tool);
+        return Err(format!("the parameters of `{name}` are not all listed as `properties`, but by `{keyword}`"));
+    }
+    let listed = schema.get("properties").and_then(Value::as_object);
+    let count = listed.map_or(0, Map::len);
+    if count > PARAMETERS_MAX {
+        return Err(format!("`{}` has {count} parameters; allowed: {PARAMETERS_MAX}", name_of(tool)));
+    }
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required: HashSet<&str> = required.filter_map(Value::as_str).collect();
+    let is_listed = |key: &&str| listed.is_some_and(|listed| listed.contains_key(*key));
+    if let Some(key) = required.iter().find(|key| !is_listed(key)) {
+        return Err(format!("`{}` requires the parameter `{key}`, which is not among its `properties`", name_of(tool)));
+    }
+    // Definitions come with each part that refers to some.
+    let parts = listed.into_iter().flatten().filter(|(_, value)| refers(value)).count();
+    if parts > 0 && parts * definitions(schema).map(|(_, value)| value.to_string().len()).sum::<usize>() > BYTES_MAX {
         return Err(format!(
-            "the parameters of `{}` are not all listed as `properties`, but by `{keyword}`",
+            "the parameters of `{}` refer to more than {BYTES_MAX} bytes of definitions",
             name_of(tool)
         ));
     }
-    let all = listed.into_iter().flatten().map(|(key, value)| (key, value, is_required(key)));
+    let all = listed.into_iter().flatten().map(|(key, value)| (key, value, required.contains(key.as_str())));
     Ok(all.collect())
+}
+
+/// Whether a schema refers to another one.
+fn refers(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members.contains_key("$ref") || members.values().any(refers),
+        Value::Array(items) => items.iter().any(refers),
+        _ => false,
+    }
+}
+
+fn definitions(schema: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
+    ["$defs", "definitions"].into_iter().filter_map(|name| Some((name, schema.get(name)?)))
 }
 
 /// The texts that a parameter takes, if it says which.
@@ -236,9 +268,9 @@ fn texts(schema: &Value) -> Option<Vec<String>> {
 fn within(whole: &Value, part: &Value) -> Value {
     let Value::Object(members) = part else { return part.clone() };
     let mut members: Map<String, Value> = members.clone();
-    for name in ["$defs", "definitions"] {
-        if let Some(definitions) = whole.get(name) {
-            members.entry(name).or_insert_with(|| definitions.clone());
+    if refers(part) {
+        for (name, value) in definitions(whole) {
+            members.entry(name).or_insert_with(|| value.clone());
         }
     }
     Value::Object(members)

@@ -121,6 +121,14 @@ impl Request {
 }
 
 impl Known {
+    /// Bytes of text that must be gone through.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Prompt(prompt) => prompt.bytes(),
+            Self::Rendered { text, .. } => text.len(),
+        }
+    }
+
     fn param(&self) -> &'static str {
         match self {
             Self::Prompt(prompt) => prompt.param(),
@@ -158,11 +166,11 @@ impl Serving {
         prompts: Vec<Prompt>,
         purpose: Purpose,
     ) -> Result<Vec<PreparedPrompt>, ApiError> {
-        let bytes = prompts.iter().map(Prompt::bytes).sum();
         let mut known = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             known.push(self.by_its_own_template(prompt).await?);
         }
+        let bytes = known.iter().map(Known::bytes).sum();
         let serving = Arc::clone(self);
         let one = move |prompt| serving.tokenize_one(prompt, purpose);
         self.on_text(bytes, move || known.into_iter().map(one).collect()).await
@@ -171,8 +179,8 @@ impl Serving {
     /// The same for a prompt that is only to be counted: it may be longer than the context, so that its sender learns by
     /// how much.
     pub(crate) async fn count(self: &Arc<Self>, prompt: Prompt) -> Result<PreparedPrompt, ApiError> {
-        let bytes = prompt.bytes();
         let known = self.by_its_own_template(prompt).await?;
+        let bytes = known.bytes();
         let serving = Arc::clone(self);
         self.on_text(bytes, move || serving.tokenize_one(known, Purpose::Count)).await
     }

@@ -141,6 +141,7 @@ async fn talk(child: &mut Child, job: &[u8]) -> io::Result<(Vec<u8>, ExitStatus)
     let mut answer = Vec::new();
     let ((), read) = tokio::join!(tell, stdout.read_to_end(&mut answer));
     read?;
+    drop(stdout); // a child that writes more than that ends
     Ok((answer, child.wait().await?))
 }
 

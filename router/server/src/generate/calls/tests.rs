@@ -204,6 +204,14 @@ fn what_a_format_cannot_write_is_named() {
     assert!(refused("olmo-3", json!({ "a b": {} }), false).is_some_and(|why| why.contains("`a b`")));
     let marked = json!({ "x": { "type": "string", "enum": ["a", "b</parameter>c"] } });
     assert!(refused("qwen3-coder", marked, false).is_some());
+    let many: Map<String, Value> = (0..257).map(|at| (format!("x{at}"), json!({ "type": "integer" }))).collect();
+    assert!(refused("qwen3-coder", Value::Object(many), false).is_some_and(|why| why.contains("257")));
+    let unlisted = tool("f", &json!({ "type": "object", "properties": {}, "required": ["x"] }));
+    let format = Format::named("gemma-4", &tokenizer).expect("known");
+    assert!(calls(&format, &tokenizer, &[&unlisted], ToolReading::Parallel).is_err_and(|why| why.contains("`x`")));
+    let large = json!({ "type": "object", "$defs": { "a": { "const": "x".repeat(1 << 19) } },
+        "properties": { "a": { "$ref": "#/$defs/a" }, "b": { "$ref": "#/$defs/a" }, "c": { "type": "integer" } } });
+    assert!(calls(&format, &tokenizer, &[&tool("f", &large)], ToolReading::Parallel).is_err());
     let elsewhere = tool("f", &json!({ "anyOf": [{ "type": "object" }] }));
     let format = Format::named("qwen3-coder", &tokenizer).expect("known");
     assert!(calls(&format, &tokenizer, &[&elsewhere], ToolReading::Parallel).is_err());
