@@ -47,6 +47,9 @@ ifeq ($(TORCH),cpu)
 else
 	$(UV) sync --locked
 endif
+	@# The first start is as quick as the others. Where nothing can be kept, each start loads the model anew, and all works.
+	@echo "==> the demo model is loaded once"
+	@.venv/bin/pelton prepare demo || echo "==> it is not kept: see above; each start loads it"
 	@test -x .venv/bin/pelton && echo "==> .venv/bin/pelton is ready"
 
 .PHONY: serve
@@ -104,7 +107,7 @@ COVERAGE := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllv
 	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
 
 .PHONY: fuzz
-fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: result, answer, template, grammar, detok)
+fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: result, answer, template, grammar, detok, tokenise)
 	cd tests/fuzz && RUSTFLAGS="--cfg fuzzing $(COVERAGE)" $(CARGO) build --locked --release --target $$(rustc -vV | sed -n 's/^host: //p')
 	python3 tests/fuzz/seeds.py
 	@mkdir -p target/corpus/$(or $(TARGET),plan)
@@ -124,5 +127,5 @@ proto: $(UV) ## Generates the Python side of proto/ again
 	$(UV) run --script proto/generate.py
 
 .PHONY: gpu-check
-gpu-check: ## On a machine with a card: every Triton kernel, a served model, the benchmarks. DRY=1 proves here that it would run
+gpu-check: $(if $(DRY),build) ## On a machine with a card: every Triton kernel, a served model, the benchmarks. DRY=1 proves here that it would run
 	$(if $(DRY),$(PY),python3) bench/gpu/check.py $(if $(DRY),--dry,)

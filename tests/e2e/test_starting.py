@@ -135,3 +135,28 @@ def test_without_room_nothing_is_kept_and_the_model_runs(checkpoints: Path, tmp_
     with serving(checkpoints / "llama-gqa", *flags) as server:
         assert len(complete(server, [5], max_tokens=3).tokens) == 3
     assert not (tmp_path / "models").exists()
+
+
+def test_a_prepared_model_starts_as_one_that_was_kept(checkpoints: Path, tmp_path: Path) -> None:
+    flags = ("--model-cache", str(tmp_path), "--max-model-len", "256")
+
+    def prepare(*more: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        line = [PELTON, "prepare", str(checkpoints / "llama-gqa"), *flags, *more]
+        around = {**os.environ, **(env or {})}
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, env=around)
+
+    first, second = prepare(), prepare()
+    assert (first.returncode, first.stdout[:6]) == (0, "kept: "), first.stderr
+    assert (second.returncode, second.stdout[:6]) == (0, "kept a"), second.stderr
+    assert first.stdout.split()[1] == second.stdout.split()[2]
+    with serving(checkpoints / "llama-gqa", *flags) as server:
+        assert not maps_torch(server.worker_pid())
+        assert len(complete(server, [5], max_tokens=3).tokens) == 3
+    assert len(list(tmp_path.iterdir())) == 1, "the server used it"
+    damaged = next(tmp_path.iterdir())
+    damaged.write_bytes(b"x" * 64)
+    again = prepare()
+    assert (again.returncode, again.stdout[:6]) == (0, "kept: "), again.stderr
+    elsewhere = prepare(env={"PELTON_WORKER": "unix:///no/such.sock"})
+    assert elsewhere.returncode == 2
+    assert "run `pelton prepare` there" in elsewhere.stderr

@@ -93,6 +93,18 @@ def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
         log.warning("the loaded model is not kept: %s", error)
 
 
+def is_kept(folder: KeptFolder, wish: Wish) -> bool:
+    """Whether an entry of this wish is there and says that it is whole. Its weights are looked at when they are read."""
+    key = key_of(wish)
+    path = folder.entry(key)
+    if not path.exists():
+        return False
+    try:
+        return bool(json.loads(KeptFile.open(path).header)["key"] == key)
+    except (OSError, KeyError, TypeError, ValueError):
+        return False
+
+
 def read(folder: KeptFolder, wish: Wish) -> Generator[Progress, None, Kept | None]:
     """The model that was kept for this wish; None: there is none, or it is damaged and now deleted."""
     key = key_of(wish)

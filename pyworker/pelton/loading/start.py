@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def start(wish: Wish) -> Generator[Progress, None, Ready]:
     """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
     yield Progress("looking for the model", 0, 0)
-    folder = None
-    if wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu"):
-        folder = KeptFolder.open(wish.kept_folder, wish.kept_bytes)
+    folder = kept_folder(wish)
     if folder is not None:
         kept = yield from read(folder, wish)
         if kept is not None:
@@ -33,6 +31,13 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
     if folder is not None:
         _keep_meanwhile(folder, wish, loaded)
     return loaded
+
+
+def kept_folder(wish: Wish) -> KeptFolder | None:
+    """Where the model of this wish is kept; None: nowhere. What runs on a card is not."""
+    if wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu"):
+        return KeptFolder.open(wish.kept_folder, wish.kept_bytes)
+    return None
 
 
 def _keep_meanwhile(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:

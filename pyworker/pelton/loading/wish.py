@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pelton.rpc.worker_pb2 import LoadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +33,10 @@ class Wish:
     trust_remote_code: bool = False  # Python code of the folder
     task: str = "auto"  # or "generate", "embed", "classify"
     pooling: str = ""  # "mean", "cls" or "last"; empty: as the checkpoint says
+
+    @classmethod
+    def of_request(cls, request: LoadRequest) -> Self:
+        """As a router says it."""
+        fields = {field.name: getattr(request, field.name) for field in request.DESCRIPTOR.fields}
+        kept = fields.pop("kept_folder")
+        return cls(folder=Path(fields.pop("model_path")), kept_folder=Path(kept) if kept else None, **fields)

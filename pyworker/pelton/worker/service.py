@@ -65,11 +65,8 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
         from pelton.loading.ready import Progress
         from pelton.loading.wish import Wish
 
-        fields = {field.name: getattr(request, field.name) for field in request.DESCRIPTOR.fields}
-        kept = fields.pop("kept_folder")
-        wish = Wish(folder=Path(fields.pop("model_path")), kept_folder=Path(kept) if kept else None, **fields)
         try:
-            for said in self._session.load(wish, context.is_active):
+            for said in self._session.load(Wish.of_request(request), context.is_active):
                 yield _progress(said) if isinstance(said, Progress) else _report(said)
         except LoadError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

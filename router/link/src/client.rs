@@ -6,7 +6,7 @@ use hyper_util::rt::TokioIo;
 use pelton_frame::{Layout, RECORDS_CHECKSUM};
 use pelton_rpc::{
     WORKER_PROTOCOL,
-    v1::{HandshakeRequest, HandshakeResponse, LoadRequest, worker_client::WorkerClient},
+    v1::{HandshakeRequest, HandshakeResponse, worker_client::WorkerClient},
 };
 use tokio::{net::UnixStream, time::sleep};
 use tonic::{
@@ -208,29 +208,7 @@ pub(crate) async fn load(
     deadlines: &Deadlines,
     mut tell: impl FnMut(Said),
 ) -> Result<ModelReport, Trouble> {
-    let utf8 = |path: &Path| path.to_str().map(str::to_owned);
-    let request = LoadRequest {
-        model_path: utf8(&options.model_path)
-            .ok_or_else(|| Trouble::Contract("the model's path is not UTF-8".to_owned()))?,
-        dtype: options.dtype.clone(),
-        max_model_len: options.max_model_len,
-        kv_bytes: options.kv_bytes,
-        memory_limit_bytes: options.memory_limit_bytes,
-        block_size: options.block_size,
-        threads: options.threads,
-        slots: options.slots,
-        token_budget: options.token_budget,
-        scores: options.scores,
-        device: options.device.clone(),
-        quantize: options.quantize.clone(),
-        quantize_skip: options.quantize_skip.clone(),
-        kept_folder: utf8(&options.kept_folder).unwrap_or_default(), // nothing is kept there, as if it were not set
-        kept_bytes: options.kept_bytes,
-        model_backend: options.model_backend.clone(),
-        trust_remote_code: options.trust_remote_code,
-        task: options.task.clone(),
-        pooling: options.pooling.clone(),
-    };
+    let request = options.request().map_err(Trouble::Contract)?;
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {
         Ok(client.load(request).await.map_err(Trouble::call("Load"))?.into_inner())

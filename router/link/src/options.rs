@@ -1,8 +1,16 @@
 //! What a link is made of. Plain values; nothing is read from the environment here.
 
-use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use pelton_frame::{Bell, Capacities};
+use pelton_rpc::v1::LoadRequest;
+use prost::Message as _;
 
 use crate::HostShare;
 
@@ -102,6 +110,39 @@ pub struct LoadOptions {
     pub task: String,
     /// "mean", "cls" or "last"; empty: as the checkpoint says.
     pub pooling: String,
+}
+
+impl LoadOptions {
+    /// In the contract's words, as bytes: for who loads beside a server. Refused in words if a path is not UTF-8.
+    pub fn encoded(&self) -> Result<Vec<u8>, String> {
+        self.request().map(|request| request.encode_to_vec())
+    }
+
+    /// In the contract's words.
+    pub(crate) fn request(&self) -> Result<LoadRequest, String> {
+        let utf8 = |path: &Path| path.to_str().map(str::to_owned);
+        Ok(LoadRequest {
+            model_path: utf8(&self.model_path).ok_or("the model's path is not UTF-8")?,
+            dtype: self.dtype.clone(),
+            max_model_len: self.max_model_len,
+            kv_bytes: self.kv_bytes,
+            memory_limit_bytes: self.memory_limit_bytes,
+            block_size: self.block_size,
+            threads: self.threads,
+            slots: self.slots,
+            token_budget: self.token_budget,
+            scores: self.scores,
+            device: self.device.clone(),
+            quantize: self.quantize.clone(),
+            quantize_skip: self.quantize_skip.clone(),
+            kept_folder: utf8(&self.kept_folder).unwrap_or_default(), // nothing is kept there, as if it were not set
+            kept_bytes: self.kept_bytes,
+            model_backend: self.model_backend.clone(),
+            trust_remote_code: self.trust_remote_code,
+            task: self.task.clone(),
+            pooling: self.pooling.clone(),
+        })
+    }
 }
 
 /// Every wait of a link has one of these bounds, and its name stands in the error.

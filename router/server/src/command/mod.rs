@@ -8,6 +8,7 @@ mod chat;
 mod config_explain;
 mod doctor;
 mod inspect;
+mod prepare;
 mod python;
 mod replay;
 mod run_batch;
@@ -28,6 +29,7 @@ Pelton serves large language models.
 
   pelton serve [MODEL]            serve a model over HTTP and gRPC; without MODEL: the demo model
   pelton chat [MODEL]             chat in the terminal, with a running server (--url) or one of its own
+  pelton prepare [MODEL]          loads a model once, so that each start of it is quick
   pelton run-batch -i IN -o OUT   answers a file of requests into a file of answers
   pelton doctor                   what this machine is, and what Pelton will use of it
   pelton config explain           every setting, its value, and where it came from
@@ -97,6 +99,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
     match words.as_slice() {
         ["serve", ..] => serve::run(rest(2), &around),
         ["chat", ..] => chat::run(rest(2), &around),
+        ["prepare", ..] => prepare::run(rest(2), &around),
         ["run-batch", ..] => run_batch::run(rest(2), &around),
         ["doctor", ..] => doctor::run(rest(2), &around),
         ["config", "explain", ..] => config_explain::explain(rest(3), &around),
@@ -134,6 +137,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
             let known = [
                 "serve",
                 "chat",
+                "prepare",
                 "run-batch",
                 "doctor",
                 "config",

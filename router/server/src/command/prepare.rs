@@ -1,0 +1,91 @@
+//! `pelton prepare MODEL`: becomes `python -m pelton.prepare`, which loads the model as a worker of `pelton serve` would, and keeps it.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use super::python::{Module, refuse_what_would_be_ignored};
+use super::serve::{engine_config, find_model};
+use super::{Line, Trouble, resolve, tree};
+use crate::config::{Config, Surroundings, server_settings};
+
+const USAGE: &str = "\
+pelton prepare [MODEL] [FLAGS]: loads the model once and keeps it, so that `pelton serve` with the same flags starts without the checkpoint and
+without PyTorch. Takes those flags of `pelton serve` that decide what is loaded. A model on a card is not kept.
+";
+
+/// What this command uses of the server's settings, beside those of the hub.
+const USED: [&str; 19] = [
+    "config",
+    "model",
+    "dtype",
+    "max_model_len",
+    "quantize",
+    "quantize_skip",
+    "model_backend",
+    "trust_remote_code",
+    "task",
+    "pooling",
+    "kv_memory",
+    "memory_limit",
+    "block_size",
+    "token_budget",
+    "device",
+    "threads",
+    "python",
+    "model_cache",
+    "model_cache_size",
+];
+
+/// The exit code is the module's.
+pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, Trouble> {
+    let Line::Run(values) = resolve(USAGE, args, Some("model"), &server_settings(), around)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    refuse_what_would_be_ignored(&values, &USED, "pelton prepare")?;
+    let config = tree(&values)?;
+    refuse_what_keeps_nothing(&config)?;
+    let folder = find_model(&config, around, &|_, _, _| ())?;
+    let request = engine_config(&config, &folder)?.load.encoded().map_err(Trouble::Failed)?;
+
+    let mut child = Module::new(&config, "pelton.prepare").spawn()?;
+    let mut input = child.stdin.take().expect("`spawn` makes a pipe");
+    // A child that has ended already says why itself, by its exit code.
+    _ = input.write_all(&request);
+    drop(input);
+    let status = child.wait().map_err(|error| Trouble::Failed(format!("pelton.prepare: {error}")))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn refuse_what_keeps_nothing(config: &Config) -> Result<(), Trouble> {
+    if !config.worker.worker.is_empty() {
+        let why = "`worker` names a worker that runs already, and a model is kept where its worker runs: run `pelton prepare` there";
+        return Err(Trouble::Usage(why.into()));
+    }
+    if config.worker.model_cache_size.0 == 0 {
+        return Err(Trouble::Usage("`model-cache-size` is 0, so nothing is kept; give it room".into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(line: &[&str]) -> String {
+        let args: Vec<OsString> = line.iter().map(OsString::from).collect();
+        match run(&args, &Surroundings::default()) {
+            Err(Trouble::Usage(message) | Trouble::Failed(message)) => message,
+            Ok(_) => panic!("{line:?} was taken"),
+        }
+    }
+
+    #[test]
+    fn what_would_be_ignored_or_keep_nothing_is_refused() {
+        assert!(refusal(&["--port", "1"]).starts_with("`--port` has no meaning for `pelton prepare`"));
+        assert!(refusal(&["--model-cache-size", "0"]).contains("nothing is kept"));
+        let empty = tempfile::tempdir().expect("a folder");
+        let folder = empty.path().to_str().expect("a path of letters");
+        assert!(refusal(&[folder]).contains("has no config.json"));
+    }
+}
