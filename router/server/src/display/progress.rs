@@ -63,12 +63,11 @@ impl Progress {
     }
 }
 
-/// A bar for what takes long enough to wonder about, and a guess of the rest only once a good part of it is measured. What is
-/// short, or has no bytes to count, gets its name alone: a bar that fills in three jumps tells nobody anything.
+/// A bar for what has bytes to count, and a guess of the rest only of what is long, once a good part of it is measured.
 fn template(done: u64, total: u64) -> &'static str {
-    if total < LONG_BYTES || done >= total {
+    if done >= total {
         "{spinner} {msg}"
-    } else if done < total / 10 {
+    } else if total < LONG_BYTES || done < total / 10 {
         "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes}"
     } else {
         "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta} left"
@@ -93,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_shows_a_bar_for_what_is_long_and_no_guess_before_a_tenth() {
+    fn a_terminal_shows_a_bar_for_what_has_bytes_and_a_guess_of_what_is_long_from_a_tenth_on() {
         const GIB: u64 = 1 << 30;
         for (done, total, has_bar, has_guess) in [
             (0, 0, false, false),
-            (0, 8 << 20, false, false),
-            (6 << 20, 8 << 20, false, false),
+            (0, 8 << 20, true, false),
+            (6 << 20, 8 << 20, true, false),
             (0, 4 * GIB, true, false),
             (GIB / 3, 4 * GIB, true, false),
             (GIB, 4 * GIB, true, true),
