@@ -1,4 +1,4 @@
-"""Greedy tokens are those of `transformers`: alone, in mixed batches, chunked, from the cache."""
+"""Greedy tokens are those of `transformers`: alone, in mixed batches, chunked, from the cache, after a replay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import VARIANTS, greedy
-from support.load import complete, prompts, together
+from support.load import complete, disturbed, prompts, together
 from support.server import serving
 
 TOKENS = 64
@@ -25,3 +25,14 @@ def test_greedy_tokens_are_identical_in_float32(checkpoints: Path, variant: str)
         assert [done.tokens for done in again] == expected, "with the prefix cached"
         assert sum(done.cached for done in again) > 0, "the second round found nothing in the cache"
         assert all(done.cached < len(prompt) for done, prompt in zip(again, asked, strict=True))
+
+
+@pytest.mark.parametrize("variant", ["llama-gqa", "qwen3"])
+def test_greedy_tokens_are_identical_after_a_replay(checkpoints: Path, variant: str) -> None:
+    folder = checkpoints / variant
+    asked, tokens = prompts(6, seed=11), 320
+    expected = [greedy(folder, prompt, tokens) for prompt in asked]
+    with serving(folder, "--token-budget", "40", "--max-running", "6", "--max-model-len", "512") as server:
+        jobs = [{"prompt": prompt, "max_tokens": tokens} for prompt in asked]
+        assert disturbed(server, jobs, kills=1) == expected
+        assert server.metric("pelton_requests_replayed_total") >= 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from support.load import prompts, together
-from support.server import Server, serving
+from support.load import disturbed, prompts, together
+from support.server import serving
 
 STREAMS = 32
 WORDS = "start: WORD{200,}\nWORD: /[a-z]{1,6}[ ,.]/"
@@ -25,26 +22,3 @@ def test_32_streams_survive_the_worker(checkpoints: Path) -> None:
             assert disturbed(server, jobs, kills) == undisturbed, f"{kills} kills"
         assert server.metric("pelton_worker_restarts_total") == 4
         assert server.get("/readyz").status_code == 200
-
-
-def disturbed(server: Server, jobs: list[dict[str, object]], kills: int) -> list[list[int]]:
-    """Runs the jobs; kills the worker each time that some tokens have come."""
-    with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(together, server, jobs)
-        for _ in range(kills):
-            before = server.metric("pelton_generated_tokens_total")
-            server.wait_until(
-                "tokens flow", lambda seen=before: server.metric("pelton_generated_tokens_total") > seen + 200
-            )
-            victim = server.worker_pid()
-            os.kill(victim, signal.SIGKILL)
-            server.wait_until("the loss is seen", lambda dead=victim: dead not in workers(server))
-        return [done.tokens for done in answers.result()]
-
-
-def workers(server: Server) -> list[int]:
-    """The worker's pid, if there is one now."""
-    try:
-        return [server.worker_pid()]
-    except (AssertionError, OSError):
-        return []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,3 +68,27 @@ def together(server: Server, jobs: Sequence[dict[str, Any]]) -> list[Done]:
     """All jobs (fields of `complete`, `prompt` among them) at once, answers in order."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         return [f.result() for f in [pool.submit(complete, server, **job) for job in jobs]]
+
+
+def disturbed(server: Server, jobs: Sequence[dict[str, Any]], kills: int) -> list[list[int]]:
+    """As `together`, tokens alone; kills the worker each time that some tokens have come."""
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(together, server, jobs)
+        for _ in range(kills):
+            before = server.metric("pelton_generated_tokens_total")
+            server.wait_until(
+                "tokens flow", lambda seen=before: server.metric("pelton_generated_tokens_total") > seen + 200
+            )
+            victim = server.worker_pid()
+            os.kill(victim, signal.SIGKILL)
+            server.wait_until("the loss is seen", lambda dead=victim: dead not in workers(server))
+        assert not answers.done(), "the worker died behind the last token"
+        return [done.tokens for done in answers.result()]
+
+
+def workers(server: Server) -> list[int]:
+    """The worker's pid, if there is one now."""
+    try:
+        return [server.worker_pid()]
+    except (AssertionError, OSError):
+        return []
