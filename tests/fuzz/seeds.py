@@ -152,6 +152,13 @@ def tokens() -> Iterator[bytes]:
             yield head + b"".join(id.to_bytes(2, "little") for id in range(style, 330, 7))
 
 
+def texts() -> Iterator[bytes]:
+    """Documents in many languages and a source, in pieces, for each tokenizer."""
+    whole = (ROOT / "bench/frontend/languages.txt").read_text() + Path(__file__).read_text()
+    for number, start in enumerate(range(0, len(whole), 400)):
+        yield bytes([number % 22]) + whole[start : start + 400].encode()
+
+
 def write(name: str, seeds: Iterable[bytes], words: Iterable[str]) -> None:
     folder = CORPUS / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,3 +175,4 @@ if __name__ == "__main__":
     write("template", templates(), template_words())
     write("grammar", grammars(), grammar_words())
     write("detok", tokens(), [])
+    write("tokenise", texts(), ["<|end|>", "<s>", "caf\u00e9!", "e\u0301", "\u3000", "'re", "\r\n"])

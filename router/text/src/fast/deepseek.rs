@@ -4,13 +4,6 @@
 use super::classes::{END, LETTER, MARK, NUMBER, REST, SIGN, SPACE};
 use super::split::Scan;
 
-/// The patterns, in order.
-pub(super) const PATTERNS: [&str; 3] = [
-    r"\p{N}{1,3}",
-    "[一-龥\u{3040}-ゟ゠-ヿ]+",
-    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-];
-
 /// Gives all words of a text, in order.
 pub(super) fn words<'a>(scan: Scan<'a>, mut word: impl FnMut(&'a [u8])) {
     let mut at = 0;
@@ -99,7 +92,7 @@ fn end_of_word(scan: &Scan<'_>, at: usize) -> Result<usize, usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::classes::Classes;
+    use super::super::{classes::Classes, published::DEEPSEEK3};
     use super::*;
     use tokenizers::utils::SysRegex;
 
@@ -107,7 +100,7 @@ mod tests {
     fn the_second_pattern_has_the_characters_that_the_engine_gives_it() {
         let everything: String = (0..=0x10_FFFF).filter_map(char::from_u32).collect();
         let scan = Scan::new(&everything, Classes::get());
-        let engine = SysRegex::new(PATTERNS[1].trim_end_matches('+')).expect("a class");
+        let engine = SysRegex::new(DEEPSEEK3[1].trim_end_matches('+')).expect("a class");
         let expected: Vec<usize> = engine.find_iter(&everything).map(|(start, _)| start).collect();
         let ours: Vec<usize> = everything.char_indices().map(|(at, _)| at).filter(|at| script(&scan, *at).0).collect();
         assert!(ours == expected);

@@ -18,6 +18,7 @@ mod compose;
 mod deepseek;
 mod known;
 mod pattern;
+mod published;
 mod split;
 mod table;
 

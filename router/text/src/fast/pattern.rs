@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::classes::Classes;
 use super::split::{self, Scan};
-use super::{deepseek, split::cased};
+use super::{deepseek, published, split::cased};
 
 /// The ways to split that are known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,17 +36,17 @@ impl Pattern {
                 Some(Self::Gpt2Digits)
             }
             [pattern, bytes] if is_bytes(bytes, false) => match split_by(pattern)? {
-                split::GPT2 => Some(Self::Gpt2),
-                split::LLAMA3 => Some(Self::Llama3),
-                split::QWEN2 => Some(Self::Qwen2),
-                split::QWEN35 => Some(Self::Qwen35),
-                split::O200K => Some(Self::O200k),
-                split::TEKKEN => Some(Self::Tekken),
+                published::GPT2 => Some(Self::Gpt2),
+                published::LLAMA3 => Some(Self::Llama3),
+                published::QWEN2 => Some(Self::Qwen2),
+                published::QWEN35 => Some(Self::Qwen35),
+                published::O200K => Some(Self::O200k),
+                published::TEKKEN => Some(Self::Tekken),
                 _ => None,
             },
             [first, second, third, bytes] if is_bytes(bytes, false) => {
                 let is_known = |(part, pattern): (&Value, &str)| *part == isolated(pattern);
-                [first, second, third].into_iter().zip(deepseek::PATTERNS).all(is_known).then_some(Self::DeepSeek3)
+                [first, second, third].into_iter().zip(published::DEEPSEEK3).all(is_known).then_some(Self::DeepSeek3)
             }
             _ => None,
         }

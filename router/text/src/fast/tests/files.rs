@@ -5,7 +5,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{PreTokenizerWrapper, TokenizerBuilder};
 
-use super::super::{deepseek, split};
+use super::published;
 
 /// Where merges come from.
 #[derive(Debug, Clone, Copy)]
@@ -26,16 +26,16 @@ pub(super) fn patterns() -> Vec<(&'static str, Value)> {
     let alone = |pattern: &str| sequence(vec![split(pattern), bytes(false)]);
     vec![
         ("GPT-2", bytes(true)),
-        ("Llama 3", alone(split::LLAMA3)),
-        ("Qwen 2", alone(split::QWEN2)),
-        ("Qwen 3.5", alone(split::QWEN35)),
-        ("o200k", alone(split::O200K)),
-        ("Tekken", alone(split::TEKKEN)),
-        ("DeepSeek 3", sequence(deepseek::PATTERNS.map(split).into_iter().chain([bytes(false)]).collect())),
+        ("Llama 3", alone(published::LLAMA3)),
+        ("Qwen 2", alone(published::QWEN2)),
+        ("Qwen 3.5", alone(published::QWEN35)),
+        ("o200k", alone(published::O200K)),
+        ("Tekken", alone(published::TEKKEN)),
+        ("DeepSeek 3", sequence(published::DEEPSEEK3.map(split).into_iter().chain([bytes(false)]).collect())),
         ("SmolLM", sequence(vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)])),
-        ("GPT-2 as a pattern", alone(split::GPT2)),
-        ("Llama 3, inverted", sequence(vec![removed(split::LLAMA3), bytes(false)])),
-        ("o200k, inverted", sequence(vec![removed(split::O200K), bytes(false)])),
+        ("GPT-2 as a pattern", alone(published::GPT2)),
+        ("Llama 3, inverted", sequence(vec![removed(published::LLAMA3), bytes(false)])),
+        ("o200k, inverted", sequence(vec![removed(published::O200K), bytes(false)])),
     ]
 }
 

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokenizers::{TruncationParams, TruncationStrategy};
 
-use super::Fast;
+use super::{Fast, published};
 use crate::{Texts, TokenBounds, Tokenizer};
 use files::{MergesBy, byte_level, patterns};
 use texts::any_text;
@@ -197,7 +197,7 @@ fn what_is_not_known_is_left_to_the_reference() {
             json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}),
         ),
         ("/pre_tokenizer/pretokenizers/0/pattern/Regex", json!(r"\p{L}+|\s+")),
-        ("/pre_tokenizer/pretokenizers/0/pattern", json!({"String": super::split::LLAMA3})),
+        ("/pre_tokenizer/pretokenizers/0/pattern", json!({"String": published::LLAMA3})),
         ("/pre_tokenizer/pretokenizers/0/behavior", json!("MergedWithPrevious")),
         ("/pre_tokenizer/pretokenizers/0/invert", json!(true)),
         ("/pre_tokenizer/pretokenizers/1/add_prefix_space", json!(true)),

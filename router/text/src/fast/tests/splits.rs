@@ -7,8 +7,7 @@ use serde_json::Value;
 use tokenizers::utils::SysRegex;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper};
 
-use super::super::pattern::Pattern;
-use super::super::split;
+use super::super::{pattern::Pattern, published};
 use super::files::patterns;
 use super::texts::any_text;
 
@@ -65,12 +64,12 @@ fn all_texts_of_four_kinds_of_characters_are_split_as_the_reference_does() {
 
 /// The patterns that stand alone, straight against the engine, for which many texts are nothing.
 const ALONE: [(Pattern, &str); 6] = [
-    (Pattern::Gpt2, split::GPT2),
-    (Pattern::Llama3, split::LLAMA3),
-    (Pattern::Qwen2, split::QWEN2),
-    (Pattern::Qwen35, split::QWEN35),
-    (Pattern::O200k, split::O200K),
-    (Pattern::Tekken, split::TEKKEN),
+    (Pattern::Gpt2, published::GPT2),
+    (Pattern::Llama3, published::LLAMA3),
+    (Pattern::Qwen2, published::QWEN2),
+    (Pattern::Qwen35, published::QWEN35),
+    (Pattern::O200k, published::O200K),
+    (Pattern::Tekken, published::TEKKEN),
 ];
 
 /// Each character within its contexts, by which characters are told from others.
