@@ -178,7 +178,7 @@ def machine() -> dict[str, Any]:
     """What this ran on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
-    return {"processor": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}  # fmt: skip
+    return {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from typing import NoReturn
 
 
@@ -15,6 +16,9 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, args: list[str] | None = None) -> argparse.Namespace:
         """What is unknown is said before what is missing."""
+        if {"-h", "--help"} & set(sys.argv[1:] if args is None else args):  # while it knows what is needed
+            self.print_help()
+            self.exit()
         required = [action for action in self._actions if action.required]
         for action in required:
             action.required = False

@@ -218,7 +218,7 @@ def soak(minutes: float, every_s: float, flags: list[str], kill_every_s: float =
         all(t.is_flat for t in trends) and not counts.failed and not any(left.values()) and restarts == killer.killed
     )
     return {
-        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "machine": f"{platform.machine()}, {platform.system()}",
         "date": time.strftime("%Y-%m-%d"),
         "minutes": minutes,
         "flags": flags,
