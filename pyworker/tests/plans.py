@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -181,12 +182,22 @@ def table(slot: int, blocks: Iterable[int]) -> list[tuple[int, int, int, int]]:
 
 def checksum_of(*regions: bytes) -> int:
     """proto/frame/src/checksum.rs, word by word. An odd word at a region's end counts as followed by zero."""
-    mask, multiplier, state = (1 << 64) - 1, 0x9E37_79B9_7F4A_7C15, 0x5065_6C74_6F6E_0001
+    mask, multiplier = (1 << 64) - 1, 0x9E37_79B9_7F4A_7C15
+
+    def pair(state: int, word: int) -> int:
+        state = (state ^ word) * multiplier & mask
+        return (state << 29 | state >> 35) & mask
+
+    state = 0x5065_6C74_6F6E_0001
     for region in regions:
-        padded = region + bytes(-len(region) % 8)
-        for word in np.frombuffer(padded, dtype="<u8").tolist():
-            state = (state ^ word) * multiplier & mask
-            state = (state << 29 | state >> 35) & mask
+        pairs = np.frombuffer(region + bytes(-len(region) % 8), dtype="<u8").tolist()
+        in_lanes = len(region) // 32 * 4
+        if in_lanes:
+            lanes = [state, 1, 2, 3]
+            for at, word in enumerate(pairs[:in_lanes]):
+                lanes[at % 4] = pair(lanes[at % 4], word)
+            state = reduce(pair, lanes)
+        state = reduce(pair, pairs[in_lanes:], state)
     mixed = (state ^ (state >> 32)) * multiplier & mask
     return mixed ^ (mixed >> 29)
 

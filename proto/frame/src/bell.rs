@@ -15,6 +15,7 @@ use crate::{
 const BELL_BYTES: usize = 4096;
 const COUNT: usize = 0;
 const SLEEPERS: usize = 16; // on a line of its own
+const RAISED_ON: usize = SLEEPERS + 1; // beside what its writer looks at anyway
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Bell {
 
     fn signal(&self) -> Signal<'_> {
         let words: &[AtomicU32] = self.mapping.words();
-        Signal { word: &words[COUNT], sleepers: &words[SLEEPERS] }
+        Signal { word: &words[COUNT], sleepers: &words[SLEEPERS], raised_on: &words[RAISED_ON] }
     }
 }
 

@@ -50,6 +50,7 @@ const VERSION: u32 = 1;
 const HEAD_WORDS: usize = 5;
 const WRITTEN: usize = 32;
 const SLEEPERS: usize = 48;
+const RAISED_ON: usize = SLEEPERS + 1; // beside what its writer looks at anyway
 /// Words of a cache line: places and masks begin on one.
 const LINE: usize = 16;
 const SEQUENCE: usize = 0;
@@ -237,7 +238,7 @@ impl MaskMemory {
 
     fn signal(&self) -> Signal<'_> {
         let words = self.mapping.words();
-        Signal { word: &words[WRITTEN], sleepers: &words[SLEEPERS] }
+        Signal { word: &words[WRITTEN], sleepers: &words[SLEEPERS], raised_on: &words[RAISED_ON] }
     }
 
     fn begun(self) -> Self {

@@ -35,6 +35,7 @@ const DETACHED: usize = 48;
 const COMPLETED: usize = 64;
 const HEARTBEAT: usize = 80;
 const SLEEPERS: usize = 96;
+const RAISED_ON: usize = SLEEPERS + 1; // beside what its writer looks at anyway
 const _: () = assert!(Preamble::WORDS <= SUBMITTED);
 
 /// A mapping and what lies where in it. Cheap to clone; unmapped with the last clone.
@@ -148,7 +149,7 @@ impl Memory {
 
     /// What the worker sleeps on.
     pub(crate) fn submissions(&self) -> Signal<'_> {
-        Signal { word: self.word(SUBMITTED), sleepers: self.word(SLEEPERS) }
+        Signal { word: self.word(SUBMITTED), sleepers: self.word(SLEEPERS), raised_on: self.word(RAISED_ON) }
     }
 
     pub(crate) fn completed(&self) -> u32 {
