@@ -175,6 +175,8 @@ def test_a_batch_goes_on_after_a_restart(checkpoints: Path, tmp_path: Path, how:
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 40, 0)
         answers = lines_of(client, batch.output_file_id)
         assert sorted(answers) == sorted(f"line {index}" for index in range(40))
+        assert batch.usage is not None
+        assert batch.usage.output_tokens == 40 * 50, "those of both servers"
         text = client.files.content(batch.output_file_id or "").text
         assert text.startswith("".join(kept)), "what was answered is not answered again"
 

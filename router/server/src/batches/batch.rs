@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::usage::Usage;
 use crate::api::batches::{BatchRequest, LineError};
 
 /// How far a batch is.
@@ -85,6 +86,8 @@ pub(crate) struct Batch {
     /// With its last status.
     ended_at: Option<u64>,
     pub(crate) counts: Counts,
+    #[serde(default)] // batches of earlier versions have none
+    pub(crate) usage: Option<Usage>,
 }
 
 impl Batch {
@@ -109,6 +112,7 @@ impl Batch {
             cancelling_at: None,
             ended_at: None,
             counts: Counts::default(),
+            usage: None,
         }
     }
 
@@ -151,6 +155,7 @@ impl Batch {
             cancelling_at: self.cancelling_at,
             cancelled_at: ended(Status::Cancelled),
             request_counts: self.counts,
+            usage: self.usage,
             metadata: self.metadata.clone(),
         }
     }
@@ -178,6 +183,8 @@ pub(crate) struct BatchObject {
     cancelling_at: Option<u64>,
     cancelled_at: Option<u64>,
     request_counts: Counts,
+    /// Once some request is answered.
+    usage: Option<Usage>,
     metadata: Option<HashMap<String, String>>,
 }
 

@@ -10,6 +10,7 @@ mod batch;
 mod lines;
 mod outputs;
 mod run;
+mod usage;
 mod work;
 
 use std::{

@@ -65,7 +65,10 @@ impl Sink for Outputs {
         let line = answered(item, answer);
         if answer.status.is_success() {
             self.answers.write(&line).await?;
-            self.batches.change(&self.id, |batch| batch.counts.completed += 1);
+            self.batches.change(&self.id, |batch| {
+                batch.counts.completed += 1;
+                batch.usage.get_or_insert_default().add(&answer.body);
+            });
         } else {
             self.errors.write(&line).await?;
             self.batches.change(&self.id, |batch| batch.counts.failed += 1);

@@ -1,6 +1,6 @@
 //! The life of batches: each is checked, run and ended by a task of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -11,6 +11,7 @@ use super::{
     batch::{Batch, Status},
     lines::Form,
     outputs::Outputs,
+    usage::Usage,
     work::{Ended, Work},
 };
 use crate::{
@@ -108,7 +109,11 @@ impl Batches {
         let mut outputs = Outputs::open(self, &batch).await?;
         let paths = outputs.drafts().map(crate::files::Draft::path);
         let [completed, failed] = work.resume(paths.each_ref().map(std::path::PathBuf::as_path)).await?;
-        self.change(id, |batch| (batch.counts.completed, batch.counts.failed) = (completed, failed));
+        let usage = if completed == 0 { None } else { Some(usage_of(paths[0].clone()).await?) };
+        self.change(id, |batch| {
+            (batch.counts.completed, batch.counts.failed) = (completed, failed);
+            batch.usage = usage;
+        });
 
         let status = match self.work(&batch, &mut work, &mut outputs, (door, cancel, stop)).await {
             Ok(Some(status)) => status,
@@ -195,6 +200,11 @@ impl Batches {
     fn batch(&self, id: &str) -> Batch {
         self.change(id, |batch| batch.clone())
     }
+}
+
+/// What the answers took that an earlier server has written.
+async fn usage_of(answers: PathBuf) -> io::Result<Usage> {
+    tokio::task::spawn_blocking(move || Usage::of_output(&answers)).await.expect("reading does not panic")
 }
 
 /// Resolves when the batch is to end, whatever is left of it: it was cancelled, or its window is over.
