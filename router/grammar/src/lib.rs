@@ -5,6 +5,7 @@
 //! Never here: requests, threads, sampling, HTTP. Whatever comes from a client is bounded, and wrong is a value.
 #![forbid(unsafe_code)]
 
+mod beside;
 mod compiler;
 mod fields;
 mod gbnf;
@@ -16,6 +17,7 @@ mod thinking;
 mod vocabulary;
 mod words;
 
+pub use beside::{BesideText, Never};
 pub use compiler::{Compiler, Grammar};
 pub use fields::{Field, FieldValue, Fields};
 pub use script::{Arguments, Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};

@@ -6,11 +6,13 @@
 //!   calls = open? (each_open call each_close)+ close?
 //!   call = head arguments tail                   arguments: JSON, or fields (`fields.rs`)
 //! ```
+//!
+//! What is free beside calls: `beside.rs`.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{Fields, Form, GrammarError, gbnf, schema};
+use crate::{BesideText, Fields, Form, GrammarError, beside, gbnf, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -37,8 +39,8 @@ pub enum Body {
     Calls(Calls),
     /// Calls, or a text that fits.
     Either(Calls, Constraint),
-    /// Any text, and calls in it: what is no call is free.
-    Free(Calls),
+    /// Any text, and calls beside it.
+    Free(Calls, BesideText),
 }
 
 /// What a text has to fit.
@@ -85,6 +87,8 @@ pub struct Reasoning {
     pub close: Mark,
     /// What stands behind that, before the answer; of no parts: line ends and spaces, as the model likes.
     pub behind: Mark,
+    /// Texts that thoughts do not have: those with which somebody who reads them sees other things begin.
+    pub never: Vec<String>,
 }
 
 /// How calls are written.
@@ -98,6 +102,8 @@ pub struct Calls {
     pub each_open: Option<Mark>,
     /// After each.
     pub each_close: Option<Mark>,
+    /// Between two of them; of no parts: line ends and spaces.
+    pub between: Mark,
     /// What may be called.
     pub tools: Vec<Call>,
     /// Whether there may be several.
@@ -155,8 +161,8 @@ impl Script {
                 rules = format!("start: {reasoning}(calls | {mark} @body)\n{rules}{}", calls.rules()?);
                 grammars.push(body);
             }
-            Body::Free(calls) => {
-                rules = format!("start: {reasoning}free\n{rules}{}{}", calls.free_rules()?, calls.rules()?);
+            Body::Free(calls, beside) => {
+                rules = format!("start: {reasoning}free\n{rules}{}{}", beside.rules(calls)?, calls.rules()?);
             }
         }
         grammars.insert(0, GrammarWithLexer::from_lark(rules));
@@ -225,10 +231,11 @@ pub(crate) fn piece(mark: &[Part]) -> String {
 
 impl Reasoning {
     fn rules(&self) -> String {
+        let thought = beside::free_text(&self.never, &[]);
         let thoughts = match &self.close[..] {
             // Up to the first one: thoughts that mention the mark have ended.
-            [Part::Text(close)] => format!("thoughts[suffix={}]: /(?s:.*)/\n", quoted(close)),
-            _ => format!("thoughts: /(?s:.*)/ {}\n", piece(&self.close)),
+            [Part::Text(close)] => format!("thoughts[suffix={}]: THOUGHT\n", quoted(close)),
+            _ => format!("thoughts: THOUGHT {}\n", piece(&self.close)),
         };
         let behind = piece(&self.behind);
         let begin = match self.is_open {
@@ -236,26 +243,11 @@ impl Reasoning {
             false => format!("({} thoughts {behind})?", piece(&self.open)),
         };
         let gap = if self.behind.is_empty() { "/[ \\r\\n]{0,4}/" } else { "" };
-        format!("reasoning: {begin} {gap}\n{thoughts}")
+        format!("reasoning: {begin} {gap}\n{thoughts}THOUGHT: {thought}\n")
     }
 }
 
 impl Calls {
-    /// Text up to a call's mark, then the rest of the call.
-    fn free_rules(&self) -> Result<String, GrammarError> {
-        let (mark, rest) = match (&self.open, &self.each_open) {
-            (Some(open), _) => (open, "rest_of_calls"),
-            (None, Some(each)) => (each, "rest_of_each"),
-            (None, None) => return Err(GrammarError::new("calls that no mark begins cannot be told from text")),
-        };
-        let text = match &mark[..] {
-            [Part::Text(mark)] => format!("text[suffix={}]: /(?s:.*)/\n", quoted(mark)),
-            _ => format!("text: /(?s:.*)/ {}\n", piece(mark)),
-        };
-        let times = if self.are_many || self.open.is_some() { "*" } else { "?" };
-        Ok(format!("free: (text {rest}){times} /(?s:.*)/\n{text}"))
-    }
-
     fn rules(&self) -> Result<String, GrammarError> {
         let optional = |mark: &Option<Mark>| mark.as_deref().map(piece).unwrap_or_default();
         let bytes = |tool: &Call| match &tool.arguments {
@@ -279,12 +271,16 @@ impl Calls {
             };
             names.push(name);
         }
-        let times = if self.are_many { "+" } else { "" };
+        let all = match (self.are_many, &self.between[..]) {
+            (false, _) => "each".to_owned(),
+            (true, []) => "each+".to_owned(),
+            (true, between) => format!("each ({} each)*", piece(between)),
+        };
         // Line ends stand around calls where models write them.
         let (names, each_close) = (names.join(" | "), optional(&self.each_close));
         let (open, close, each_open) = (optional(&self.open), optional(&self.close), optional(&self.each_open));
         Ok(format!(
-            "calls: {open} rest_of_calls\nrest_of_calls: GAP each{times} {close}\neach: {each_open} rest_of_each\n\
+            "calls: {open} rest_of_calls\nrest_of_calls: GAP {all} {close}\neach: {each_open} rest_of_each\n\
              rest_of_each: GAP ({names}) GAP {each_close} GAP\nGAP: /[ \\r\\n]{{0,2}}/\n{rules}"
         ))
     }

@@ -134,9 +134,11 @@ fn regexes_choices_and_grammars_constrain_text() {
 fn thoughts_are_free_and_the_grammar_begins_behind_them() {
     let body = || Body::Text(Constraint::Regex("[0-9]+".to_owned()));
     let text = |text: &str| vec![Part::Text(text.to_owned())];
-    let reasoning = |is_open, open, close| Some(Reasoning { is_open, open, close, behind: Vec::new() });
+    let reasoning = |is_open, open, close| {
+        Some(Reasoning { is_open, open, close, behind: Vec::new(), never: vec!["</other>".to_owned()] })
+    };
     let open = Script { reasoning: reasoning(true, text("<think>"), text("</think>")), mark: Vec::new(), body: body() };
-    check(&open, &["Hm, 1 < 2.</think>\n\n42", "</think>1"], &["42", "Hm.</think>x", "Hm."]);
+    check(&open, &["Hm, 1 < 2.</think>\n\n42", "</think>1"], &["42", "Hm.</think>x", "Hm.", "Hm.</other></think>42"]);
     let closed =
         Script { reasoning: reasoning(false, text("<think>"), text("</think>")), mark: Vec::new(), body: body() };
     check(&closed, &["<think>\nHm.</think>42", "42"], &["Hm.</think>42", "<think>42"]);
@@ -148,8 +150,9 @@ fn thoughts_are_free_and_the_grammar_begins_behind_them() {
     check(&special, &["\u{1}Hm.</think>42", "42"], &["<think>Hm.</think>42"]);
     let both =
         Script { reasoning: reasoning(true, text("x"), vec![Part::Token(THINK)]), mark: Vec::new(), body: body() };
-    check(&both, &["Hm.\u{1}42"], &["Hm.42"]);
-    let behind = Some(Reasoning { is_open: false, open: text("<a>"), close: text("</a>"), behind: text("<s>") });
+    check(&both, &["Hm.\u{1}42"], &["Hm.42", "</other>\u{1}42"]);
+    let never = Vec::new();
+    let behind = Some(Reasoning { is_open: false, open: text("<a>"), close: text("</a>"), behind: text("<s>"), never });
     let behind = Script { reasoning: behind, mark: text("<f>"), body: body() };
     check(
         &behind,
@@ -182,6 +185,7 @@ fn calls_are_written_as_their_format_says() {
             close: None,
             each_open: mark("<tool_call>"),
             each_close: mark("</tool_call>"),
+            between: Vec::new(),
             tools: vec![call("f"), call("g")],
             are_many,
         }),

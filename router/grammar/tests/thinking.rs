@@ -44,7 +44,8 @@ fn digit(is_open: bool) -> Grammar {
     let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
     let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[END]).unwrap();
     let mark = |text: &str| vec![Part::Text(text.to_owned())];
-    let reasoning = Some(Reasoning { is_open, open: mark("<t>"), close: mark("</t>"), behind: Vec::new() });
+    let reasoning =
+        Some(Reasoning { is_open, open: mark("<t>"), close: mark("</t>"), behind: Vec::new(), never: Vec::new() });
     vocabulary
         .compile(
             &Script { reasoning, mark: Vec::new(), body: Body::Text(Constraint::Regex("[0-9]".to_owned())) },

@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use pelton_grammar::{Arguments, Body, Call, Calls, Constraint, Field, FieldValue, Fields, Form, Part, Reasoning, Script, Spelling, Tag, Times, TokenText, Vocabulary};
+use pelton_grammar::{Arguments, BesideText, Body, Call, Calls, Constraint, Field, FieldValue, Fields, Form, Never, Part, Reasoning, Script, Spelling, Tag, Times, TokenText, Vocabulary};
 use serde_json::Value;
 
 const END: u32 = 256;
@@ -98,7 +98,20 @@ impl Texts<'_> {
             let arguments = if at == 0 { Arguments::Json(self.json()) } else { Arguments::Fields(self.fields(how)) };
             Call { head, arguments, tail: Vec::new() }
         });
-        Calls { open, close, each_open, each_close, tools: tools.collect(), are_many: how & 8 == 8 }
+        let between = if how & 3 == 3 { vec![Part::Text(", ".to_owned())] } else { Vec::new() };
+        Calls { open, close, each_open, each_close, between, tools: tools.collect(), are_many: how & 8 == 8 }
+    }
+
+    fn beside(&mut self, how: u8) -> BesideText {
+        let never = Never { marks: vec![self.text(), self.text()], before: vec![self.text()] };
+        match how % 3 {
+            0 => BesideText::Marked { never },
+            1 => BesideText::Begun { with: vec![self.text()], never },
+            _ => {
+                let headers = vec![vec![Part::Text(self.text())], vec![Part::Token(THINK)]];
+                BesideText::Messages { headers, between: vec![Part::Text(self.text())], never }
+            }
+        }
     }
 }
 
@@ -114,14 +127,14 @@ fn script(kind: u8, how: u8, texts: &mut Texts) -> Script {
     let text = |text: &str| vec![Part::Text(text.to_owned())];
     let reasoning = match how & 3 {
         0 | 1 => None,
-        2 => Some(Reasoning { is_open: how & 4 == 4, open: text("<think>"), close: text("</think>"), behind: Vec::new() }),
-        _ => Some(Reasoning { is_open: how & 4 == 4, open: vec![Part::Token(THINK)], close: text(&texts.text()), behind: Vec::new() }),
+        2 => Some(Reasoning { is_open: how & 4 == 4, open: text("<think>"), close: text("</think>"), behind: Vec::new(), never: Vec::new() }),
+        _ => Some(Reasoning { is_open: how & 4 == 4, open: vec![Part::Token(THINK)], close: text(&texts.text()), behind: Vec::new(), never: vec![texts.text()] }),
     };
     let body = match kind / 6 % 6 {
         0..=2 => Body::Text(texts.constraint(kind)),
         3 => Body::Calls(texts.calls(how)),
         4 => Body::Either(texts.calls(how), texts.constraint(kind)),
-        _ => Body::Free(texts.calls(how)),
+        _ => Body::Free(texts.calls(how), texts.beside(how)),
     };
     Script { reasoning, mark: Vec::new(), body }
 }

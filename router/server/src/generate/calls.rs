@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use pelton_grammar::{Arguments, Call, Calls, Field, FieldValue, Fields, Mark, Part};
-use pelton_text::{CallForm, Format, ParameterMarks, Tokenizer, Written};
+use pelton_grammar::{Arguments, BesideText, Call, Calls, Field, FieldValue, Fields, Mark, Never, Part};
+use pelton_text::{Begin, CallForm, Format, ParameterMarks, Tokenizer, Written};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -42,7 +42,12 @@ pub(super) fn calls(
     let each = |call: &dyn Fn(&Value) -> Result<Call, String>| tools.iter().map(|tool| call(tool)).collect();
     let written: Result<Vec<Call>, String> = match shape.form {
         CallForm::Object { name, arguments } => {
-            Ok(objects(tools, [name, arguments], is_list, is_parallel).into_iter().map(plain).collect())
+            let keys = [name, arguments];
+            let mut schemas = objects(tools, keys, is_list, is_parallel);
+            if is_bare {
+                schemas.extend(objects(tools, keys, true, is_parallel)); // such models write either
+            }
+            Ok(schemas.into_iter().map(plain).collect())
         }
         CallForm::Named { prefix, name_end, tail, is_numbered } => each(&|tool| {
             let mut head = writer.mark(prefix);
@@ -55,19 +60,39 @@ pub(super) fn calls(
             Ok(Call { head, arguments: Arguments::Json(parameters(tool)), tail })
         }),
         CallForm::Parameters(marks) => each(&|tool| writer.between_marks(tool, marks)),
-        CallForm::Pythonic => each(&|tool| writer.pythonic(tool, is_bare)),
+        CallForm::Pythonic => each(&|tool| writer.pythonic(tool)),
         CallForm::Quoted { prefix, quote } => each(&|tool| writer.quoted(tool, prefix, quote)),
     };
-    // An answer that is nothing but calls is one, and so is the last message on a channel.
-    let repeats = shape.each_open.is_some() || (is_list && shape.form == CallForm::Pythonic);
-    let each_end_themselves = matches!(shape.form, CallForm::Parameters(_)) && is_list;
+    let is_python = shape.form == CallForm::Pythonic;
+    // Of objects a schema says how many there are, and a call on a channel is the last message.
+    let repeats = shape.each_open.is_some() || is_python || (is_list && matches!(shape.form, CallForm::Parameters(_)));
+    let brackets = ["[", "]"].map(|bracket| (is_bare && is_python).then_some(bracket));
+    let [open, close] = [shape.open.or(brackets[0]), shape.close.or(brackets[1])];
     Ok(Calls {
-        open: shape.open.map(|text| writer.mark(text)),
-        close: shape.close.map(|text| writer.mark(text)),
+        open: open.map(|text| writer.mark(text)),
+        close: close.map(|text| writer.mark(text)),
         each_open: shape.each_open.map(|text| writer.mark(text)),
         each_close: shape.each_close.map(|text| writer.mark(text)),
+        between: brackets[0].map(|_| vec![Part::Text(", ".to_owned())]).unwrap_or_default(),
         tools: written?,
-        are_many: is_parallel && (repeats || each_end_themselves),
+        are_many: is_parallel && repeats,
+    })
+}
+
+/// What is free beside calls. `None`: the format has none.
+pub(super) fn beside(format: &Format, tokenizer: &Tokenizer) -> Option<BesideText> {
+    let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+    let beside = format.beside_calls()?;
+    let never = Never { marks: texts(&beside.marks), before: texts(beside.behind) };
+    let mark = |text: &str| mark(tokenizer, format, text);
+    Some(match beside.begin {
+        Begin::Marked => BesideText::Marked { never },
+        Begin::Bare(with) => BesideText::Begun { with: texts(&with), never },
+        Begin::Messages { headers, between } => BesideText::Messages {
+            headers: headers.iter().map(|header| mark(header)).collect(),
+            between: mark(between),
+            never,
+        },
     })
 }
 
@@ -137,9 +162,7 @@ impl Writer<'_> {
         Ok(Call { head, arguments: Arguments::Fields(fields), tail: self.mark(marks.end) })
     }
 
-    /// `is_alone`: nothing but a list of calls is the answer.
-    fn pythonic(&self, tool: &Value, is_alone: bool) -> Result<Call, String> {
-        let (begin, end) = if is_alone { ("[", ")]") } else { ("", ")") };
+    fn pythonic(&self, tool: &Value) -> Result<Call, String> {
         let schema = parameters(tool);
         let field = |(key, value, is_required): (&String, &Value, bool)| Field {
             open: vec![Part::Text(format!("{key}="))],
@@ -153,9 +176,9 @@ impl Writer<'_> {
             return Err(format!("the name of the parameter `{key}` of `{}` is none in Python", name_of(tool)));
         }
         Ok(Call {
-            head: vec![Part::Text(format!("{begin}{}(", name_of(tool)))],
+            head: vec![Part::Text(format!("{}(", name_of(tool)))],
             arguments: Arguments::Fields(Fields { fields, separator: Some(", ".to_owned()) }),
-            tail: vec![Part::Text(end.to_owned())],
+            tail: vec![Part::Text(")".to_owned())],
         })
     }
 

@@ -7,12 +7,16 @@
 use std::sync::Arc;
 
 use pelton_grammar::{
-    Body, Calls, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
+    BesideText, Body, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
 };
 use pelton_text::{Format, Tokenizer};
 use serde_json::{Value, json};
 
-use super::{PreparedPrompt, Request, ToolReading, calls::calls, serving::Serving};
+use super::{
+    PreparedPrompt, Request, ToolReading,
+    calls::{beside, calls},
+    serving::Serving,
+};
 use crate::error::ApiError;
 
 /// What a text has to fit, and what the request calls it.
@@ -75,7 +79,10 @@ impl Serving {
         prompt: &PreparedPrompt,
     ) -> Result<Option<Grammar>, ApiError> {
         let Some(body) = self.body(request, tools)? else { return Ok(None) };
-        let (reasoning, mark) = self.before_the_body(prompt);
+        let (mut reasoning, mark) = self.before_the_body(prompt, request.tools.is_some());
+        if let Body::Free(_, BesideText::Messages { .. }) = body {
+            reasoning = None; // it is among the messages
+        }
         let script = Script { reasoning, mark, body };
         let (compiler, request, tools) = (Arc::clone(&self.grammars), request.clone(), tools.to_vec());
         // Where words are ruled out, the usual spelling of a text may need them.
@@ -94,9 +101,10 @@ impl Serving {
         };
         let tools: Vec<&Value> = tools.iter().filter(may_be_called).collect();
         let is_strict = tools.iter().copied().any(is_strict);
+        let format = self.format.as_ref().expect("tools were refused without one");
+        let reading = if let Demand::Named(_) = demand { ToolReading::Single } else { *reading };
         let calls = |tools: &[&Value]| {
-            let format = self.format.as_ref().expect("tools were refused without one");
-            calls(format, &self.tokenizer, tools, *reading).map_err(|why| {
+            calls(format, &self.tokenizer, tools, reading).map_err(|why| {
                 let (param, what) = match demand {
                     Demand::Nothing if text.is_some() => (param_of(request), "constraining an answer beside tools"),
                     Demand::Nothing if only.is_some() => ("tool_choice".to_owned(), "allowing some tools alone"),
@@ -113,18 +121,21 @@ impl Serving {
             Demand::Any => Body::Calls(calls(&tools)?),
             Demand::Named(name) => {
                 let tool = tools.into_iter().find(|tool| tool["function"]["name"] == name.as_str());
-                Body::Calls(Calls { are_many: false, ..calls(tool.as_slice())? })
+                Body::Calls(calls(tool.as_slice())?)
             }
             Demand::Nothing => match text {
                 Some(text) => Body::Either(calls(&tools)?, text.clone()),
-                None if is_strict || only.is_some() => Body::Free(calls(&tools)?),
+                None if is_strict || only.is_some() => {
+                    let calls = calls(&tools)?;
+                    Body::Free(calls, beside(format, &self.tokenizer).expect("it has calls"))
+                }
                 None => return Ok(None),
             },
         }))
     }
 
     /// What a chat's answer may have before what is asked for: thoughts, and the mark of content.
-    fn before_the_body(&self, prompt: &PreparedPrompt) -> (Option<Reasoning>, Mark) {
+    fn before_the_body(&self, prompt: &PreparedPrompt, has_tools: bool) -> (Option<Reasoning>, Mark) {
         let (Some(chat), Some(format)) = (prompt.chat, &self.format) else { return (None, Mark::new()) };
         let mark = |text| mark(&self.tokenizer, format, text);
         let reasoning = format.reasoning_marks().map(|(open, close)| Reasoning {
@@ -132,6 +143,11 @@ impl Serving {
             open: mark(open),
             close: mark(close),
             behind: format.mark_behind_reasoning().map(mark).unwrap_or_default(),
+            // Where calls are read, none of them may begin unseen by the grammar.
+            never: if has_tools { format.marks_behind_thoughts() } else { Vec::new() }
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
         });
         (reasoning, format.content_mark().map(mark).unwrap_or_default())
     }

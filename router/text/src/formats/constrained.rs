@@ -101,6 +101,37 @@ impl Written {
     }
 }
 
+/// What is free beside calls, as the parser tells the two apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside<'a> {
+    /// How calls begin.
+    pub begin: Begin<'a>,
+    /// Marks with which the parser begins a call, or a message that may be one, wherever they stand.
+    pub marks: Vec<&'a str>,
+    /// With what calls go on behind such a mark; none: not known.
+    pub behind: &'static [&'static str],
+}
+
+/// See [`Beside::begin`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begin<'a> {
+    /// With a mark.
+    Marked,
+    /// With what an answer begins with: calls themselves, or marks behind which the answer still has to begin.
+    Bare(Vec<&'a str>),
+    /// As messages of their own, beside others.
+    Messages {
+        /// Before the texts of others.
+        headers: &'static [&'static str],
+        /// Between such a text and the next message.
+        between: &'static str,
+    },
+}
+
+/// Headers of messages that are no calls.
+const HEADERS: &[&str] =
+    &["<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>", "<|channel|>final<|message|>"];
+
 /// A call is the last message of an answer.
 const ON_A_CHANNEL: CallForm<'_> = CallForm::Named {
     prefix: "<|channel|>commentary to=functions.",
@@ -140,6 +171,7 @@ impl Format {
             return Some(CallShape { open: None, close: None, each_open: None, each_close: None, form: ON_A_CHANNEL });
         }
         let calls = self.table.calls.as_ref()?;
+        let is_bare = calls.begin_answers();
         let form = match &calls.form {
             Form::Object(object) => {
                 CallForm::Object { name: object.name.first()?, arguments: object.arguments.first()? }
@@ -155,7 +187,7 @@ impl Format {
             Form::Quoted(form) => CallForm::Quoted { prefix: &form.prefix, quote: self.table.marks.text(form.quote) },
         };
         // An answer that is a call without any mark begins with it.
-        let marked = |marks: &[Mark]| if calls.bare { None } else { self.first(marks) };
+        let marked = |marks: &[Mark]| if is_bare { None } else { self.first(marks) };
         Some(CallShape {
             open: marked(&calls.open),
             close: marked(&calls.close),
@@ -163,6 +195,46 @@ impl Format {
             each_close: marked(&calls.each_close),
             form,
         })
+    }
+
+    /// What is free beside calls. `None`: there are no calls.
+    pub fn beside_calls(&self) -> Option<Beside<'_>> {
+        if let Some(channels) = &self.table.channels {
+            let marks = [channels.start, channels.channel].into_iter().chain(channels.ends.iter().copied());
+            let between = "<|end|><|start|>assistant";
+            return Some(Beside {
+                begin: Begin::Messages { headers: HEADERS, between },
+                marks: self.texts(marks),
+                behind: &[],
+            });
+        }
+        let calls = self.table.calls.as_ref()?;
+        let marks = self.texts(calls.open.iter().chain(&calls.each_open).copied());
+        let behind = if let Form::Object(_) = &calls.form { calls.form.beginnings() } else { &[] };
+        if !calls.begin_answers() {
+            return Some(Beside { begin: Begin::Marked, marks, behind });
+        }
+        // Behind these an answer still begins.
+        let reasoning = self.table.reasoning.iter().flat_map(|reasoning| reasoning.open.iter().chain(&reasoning.close));
+        let wraps = self.table.answer_open.iter().chain(&self.table.answer_close);
+        let mut with = self.texts(reasoning.chain(wraps).copied());
+        with.extend(calls.form.beginnings());
+        Some(Beside { begin: Begin::Bare(with), marks, behind })
+    }
+
+    /// Marks that end thoughts for the parser, or begin what is none: beside the one that is written.
+    pub fn marks_behind_thoughts(&self) -> Vec<&str> {
+        if let Some(channels) = &self.table.channels {
+            return self.texts([channels.start, channels.channel].into_iter().chain(channels.ends.iter().copied()));
+        }
+        let Some(reasoning) = &self.table.reasoning else { return Vec::new() };
+        let calls = self.table.calls.iter().filter(|_| reasoning.ended_by_calls);
+        let calls = calls.flat_map(|calls| calls.open.iter().chain(&calls.each_open));
+        self.texts(reasoning.close.iter().chain(calls).copied())
+    }
+
+    fn texts(&self, marks: impl Iterator<Item = Mark>) -> Vec<&str> {
+        marks.map(|mark| self.table.marks.text(mark)).collect()
     }
 
     fn parameter_marks(&self, form: &Parameters) -> ParameterMarks<'_> {

@@ -22,7 +22,7 @@ mod tools;
 use std::sync::Arc;
 
 use crate::tokenizer::Tokenizer;
-pub use constrained::{CallForm, CallShape, ParameterMarks, Written};
+pub use constrained::{Begin, Beside, CallForm, CallShape, ParameterMarks, Written};
 use declaration::Declaration;
 pub use declaration::Ids;
 use table::Table;

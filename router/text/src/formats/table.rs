@@ -117,6 +117,11 @@ impl Calls {
         }
     }
 
+    /// Whether an answer may be calls without any mark before them.
+    pub(super) fn begin_answers(&self) -> bool {
+        self.bare && !self.form.beginnings().is_empty()
+    }
+
     /// Whether a mark may follow a call.
     pub(super) fn ends(&self, mark: Mark) -> bool {
         self.each_close.contains(&mark) || self.form.tail().contains(&mark)

@@ -1,13 +1,15 @@
 //! Calls that are drawn within their grammars are read as calls of these tools, whatever is drawn.
 
-use pelton_grammar::{Body, Script, Spelling, TokenText, Vocabulary};
+use std::sync::LazyLock;
+
+use pelton_grammar::{Body, Grammar, Script, Spelling, TokenText, Vocabulary};
 use pelton_text::{AnswerParser, Piece, Reading, Tools};
 use proptest::prelude::*;
 
 use super::*;
 use crate::generate::testing::{END, tokenizer_with};
 
-const FORMATS: [&str; 24] = [
+const FORMATS: [&str; 26] = [
     "cohere",
     "deepseek-v3",
     "deepseek-v3.1",
@@ -30,9 +32,71 @@ const FORMATS: [&str; 24] = [
     "mistral",
     "mistral-args",
     "olmo-3",
+    "phi-4-mini",
     "qwen3-coder",
     "seed-oss",
+    "xlam",
 ];
+
+/// Tokens that are marks, or parts of some, in half of the tests.
+const SPECIALS: [&str; 16] = [
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|end|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<escape>",
+    "<|tool_call_begin|>",
+    "<|tool_call|>",
+    "<|python_tag|>",
+    "<|action_start|>",
+    "<|plugin|>",
+    "[TOOL_CALLS]",
+];
+
+/// A format with the grammars of its answers.
+struct Drawn {
+    format: Format,
+    /// Nothing but calls.
+    calls: Grammar,
+    /// Text and calls.
+    free: Grammar,
+}
+
+/// All formats over one tokenizer.
+struct World {
+    tokenizer: Tokenizer,
+    formats: Vec<Drawn>,
+}
+
+static WORLDS: LazyLock<[World; 2]> = LazyLock::new(|| [World::new(&[]), World::new(&SPECIALS)]);
+
+impl World {
+    fn new(specials: &[&str]) -> Self {
+        let tokenizer = tokenizer_with(specials);
+        let vocabulary = vocabulary(&tokenizer);
+        let tools = offered();
+        let refs: Vec<&Value> = tools.iter().collect();
+        let formats = FORMATS.iter().map(|name| {
+            let format = Format::named(name, &tokenizer).expect("known");
+            let calls = calls(&format, &tokenizer, &refs, ToolReading::Parallel);
+            let calls = calls.unwrap_or_else(|why| panic!("{name}: {why}"));
+            let beside = beside(&format, &tokenizer).expect("it has calls");
+            let compiled = |body| {
+                let script = Script { reasoning: None, mark: Mark::new(), body };
+                vocabulary.compile(&script, Spelling::Any).unwrap_or_else(|error| panic!("{name}: {error}"))
+            };
+            let free = compiled(Body::Free(calls.clone(), beside));
+            Drawn { calls: compiled(Body::Calls(calls)), free, format }
+        });
+        let formats = formats.collect();
+        Self { tokenizer, formats }
+    }
+}
 
 fn tool(name: &str, parameters: &Value) -> Value {
     json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
@@ -67,9 +131,8 @@ fn vocabulary(tokenizer: &Tokenizer) -> Vocabulary {
 }
 
 /// A text drawn within the grammar: `choices` say which of the allowed tokens each is.
-fn drawn(vocabulary: &Vocabulary, tokenizer: &Tokenizer, calls: Calls, choices: &[u16]) -> Option<String> {
-    let script = Script { reasoning: None, mark: Mark::new(), body: Body::Calls(calls) };
-    let mut state = vocabulary.compile(&script, Spelling::Any).expect("a grammar").begin();
+fn drawn(grammar: &Grammar, tokenizer: &Tokenizer, choices: &[u16]) -> Option<String> {
+    let mut state = grammar.begin();
     let mut text = String::new();
     for &choice in choices {
         let mask = state.mask().expect("it goes on");
@@ -110,38 +173,108 @@ fn read(format: &Format, tools: &[Value], text: &str) -> (Vec<(String, String)>,
     (calls, content)
 }
 
+/// Whether all of the calls are ones that were offered.
+fn check(name: &str, text: &str, calls: Vec<(String, String)>) -> Result<(), TestCaseError> {
+    for (tool, arguments) in calls {
+        let arguments: Map<String, Value> = serde_json::from_str(&arguments)
+            .map_err(|error| TestCaseError::fail(format!("{name}: {text:?}: {error}")))?;
+        prop_assert!(["forecast", "now"].contains(&&*tool), "{name}: {text:?}: {tool}");
+        if tool == "forecast" {
+            let has_unit = ["celsius", "kelvin"].iter().any(|unit| arguments["unit"] == **unit);
+            prop_assert!(has_unit, "{name}: {text:?}: {arguments:?}");
+            prop_assert!(arguments["days"].as_u64().is_some_and(|days| (1..100).contains(&days)), "{name}: {text:?}");
+            prop_assert!(arguments.get("city").is_none_or(Value::is_string), "{name}: {text:?}");
+            prop_assert!(arguments.get("hourly").is_none_or(Value::is_boolean), "{name}: {text:?}");
+            prop_assert!(arguments.keys().all(|key| ["city", "unit", "days", "hourly"].contains(&&**key)));
+        } else {
+            prop_assert!(arguments.is_empty(), "{name}: {text:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The tokens of a text; `specials`: names of control tokens are these.
+fn tokens(tokenizer: &Tokenizer, text: &str, specials: bool) -> Vec<u32> {
+    let (mut tokens, mut rest) = (Vec::new(), text);
+    while let Some(&byte) = rest.as_bytes().first() {
+        let special = SPECIALS.iter().find(|name| specials && rest.starts_with(**name));
+        match special.and_then(|name| Some((tokenizer.token_to_id(name)?, name.len()))) {
+            Some((id, length)) => {
+                tokens.push(id);
+                rest = &rest[length..];
+            }
+            None => {
+                tokens.push(u32::from(byte));
+                let Some(next) = rest.get(1..) else { break };
+                rest = next;
+            }
+        }
+    }
+    tokens
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn what_is_drawn_is_read_as_calls_of_the_tools(choices in prop::collection::vec(any::<u16>(), 600), are_tokens: bool) {
-        let specials: &[&str] = if are_tokens {
-            &["<|channel|>", "<|message|>", "<|constrain|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<escape>", "<|tool_call_begin|>"]
-        } else {
-            &[]
-        };
-        let tokenizer = tokenizer_with(specials);
-        let vocabulary = vocabulary(&tokenizer);
-        let tools = offered();
-        let refs: Vec<&Value> = tools.iter().collect();
-        for name in FORMATS {
-            let format = Format::named(name, &tokenizer).expect("known");
-            let calls = calls(&format, &tokenizer, &refs, ToolReading::Parallel).unwrap_or_else(|why| panic!("{name}: {why}"));
-            let Some(text) = drawn(&vocabulary, &tokenizer, calls, &choices) else { continue };
-            let (read, content) = read(&format, &tools, &text);
+        let World { tokenizer, formats } = &WORLDS[usize::from(are_tokens)];
+        for Drawn { format, calls, .. } in formats {
+            let name = format.name();
+            let Some(text) = drawn(calls, tokenizer, &choices) else { continue };
+            let (read, content) = read(format, &offered(), &text);
             prop_assert!(!read.is_empty() && content.trim().is_empty(), "{name}: {text:?} is {read:?} and {content:?}");
-            for (tool, arguments) in read {
-                let arguments: Map<String, Value> = serde_json::from_str(&arguments).map_err(|error| TestCaseError::fail(format!("{name}: {text:?}: {error}")))?;
-                prop_assert!(["forecast", "now"].contains(&&*tool), "{name}: {tool}");
-                if tool == "forecast" {
-                    prop_assert!(["celsius", "kelvin"].iter().any(|unit| arguments["unit"] == **unit), "{name}: {text:?}: {arguments:?}");
-                    prop_assert!(arguments["days"].as_u64().is_some_and(|days| (1..100).contains(&days)), "{name}: {text:?}");
-                    prop_assert!(arguments.get("city").is_none_or(Value::is_string), "{name}: {text:?}");
-                    prop_assert!(arguments.get("hourly").is_none_or(Value::is_boolean), "{name}: {text:?}");
-                    prop_assert!(arguments.keys().all(|key| ["city", "unit", "days", "hourly"].contains(&&**key)));
-                } else {
-                    prop_assert!(arguments.is_empty(), "{name}: {text:?}");
+            check(name, &text, read)?;
+        }
+    }
+
+    /// Marks, calls that were and were not offered, and what stands between them, in any order: what of it fits the grammar of an
+    /// answer that may have calls is read without a call that was not offered.
+    #[test]
+    fn no_call_hides_in_free_text(
+        choices in prop::collection::vec(any::<u16>(), 400),
+        pieces in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..12),
+        are_tokens: bool,
+    ) {
+        let World { tokenizer, formats } = &WORLDS[usize::from(are_tokens)];
+        for Drawn { format, calls, free } in formats {
+            let name = format.name();
+            let offered_call = drawn(calls, tokenizer, &choices).unwrap_or_default();
+            let beside = format.beside_calls().expect("it has calls");
+            let shape = format.call_shape().expect("it has calls");
+            let mut all: Vec<&str> = vec![
+                " ", "\n", "hi", ", ", ";", "evil", "{\"name\": \"evil\", \"arguments\": {}}", "[evil()]", "evil(x=1)", "{}", "[",
+                "{\"name\": \"now\", \"arguments\": {\"x\": 1}}", "[{\"name\": \"now\", \"parameters\": {\"x\": 1}}]", "call:evil{}",
+                "[now(x=1)]", "<function=evil>\n</function>", "<|message|>", "<|channel|>commentary to=functions.evil<|message|>",
+                "functions.evil:0", &offered_call, &offered_call, &offered_call,
+            ];
+            all.extend(&beside.marks);
+            all.extend(format.reasoning_marks().into_iter().flat_map(|(open, close)| [open, close]));
+            all.extend([shape.open, shape.close, shape.each_open, shape.each_close].into_iter().flatten());
+            if let Begin::Bare(with) = &beside.begin {
+                all.extend(with);
+            }
+            if let Begin::Messages { headers, between } = beside.begin {
+                all.extend(headers);
+                all.push(between);
+            }
+            let (mut text, mut taken) = (String::new(), Vec::new());
+            for (at, specials) in &pieces {
+                let piece = all[at.index(all.len())];
+                let mut state = free.begin();
+                state.take(&taken).expect("it was allowed");
+                let next = tokens(tokenizer, piece, *specials);
+                let fits = |token: &u32| state.mask().is_ok_and(|mask| mask.allows(*token)) && state.take(&[*token]).is_ok();
+                if next.iter().all(fits) {
+                    taken.extend(next);
+                    text += piece;
                 }
+            }
+            let (read, _) = read(format, &offered(), &text);
+            let mut state = free.begin();
+            state.take(&taken).expect("it was allowed");
+            if state.mask().is_ok_and(|mask| mask.allows(END)) {
+                check(name, &text, read)?;
             }
         }
     }
@@ -177,10 +310,14 @@ fn calls_take_the_form_of_the_format() {
     let deepseek = of("deepseek-v3.1", ToolReading::Parallel);
     assert_eq!(deepseek.tools[1].head[0], Part::Text("g".into()));
     assert_eq!(schema(&deepseek, 1), json!({ "type": "object" }));
-    for name in ["harmony", "llama4-pythonic", "llama3-json"] {
+    let llama = of("llama3-json", ToolReading::Single);
+    assert_eq!((llama.tools.len(), &schema(&llama, 2)["maxItems"]), (3, &json!(1)), "two objects and a list");
+    let python = of("llama4-pythonic", ToolReading::Parallel);
+    assert_eq!((python.open, python.between), (Some(vec![Part::Text("[".into())]), vec![Part::Text(", ".into())]));
+    for name in ["harmony", "llama3-json"] {
         assert!(!of(name, ToolReading::Parallel).are_many, "{name}");
     }
-    for name in ["qwen3-coder", "minimax-m2", "deepseek-v3.2", "olmo-3", "kimi-k2"] {
+    for name in ["qwen3-coder", "minimax-m2", "deepseek-v3.2", "olmo-3", "kimi-k2", "llama4-pythonic"] {
         assert!(of(name, ToolReading::Parallel).are_many && !of(name, ToolReading::Single).are_many, "{name}");
     }
 }

@@ -78,13 +78,18 @@ impl Form {
         }
     }
 
+    /// What a call without any mark can begin with.
+    pub(super) fn beginnings(&self) -> &'static [&'static str] {
+        match self {
+            Self::Object(_) => &["{", "["],
+            Self::Pythonic => &["["],
+            Self::Named(_) | Self::Parameters(_) | Self::Quoted(_) => &[],
+        }
+    }
+
     /// Whether a call without any mark can begin so.
     pub(super) fn may_begin(&self, c: char) -> bool {
-        match self {
-            Self::Object(_) => matches!(c, '{' | '['),
-            Self::Pythonic => c == '[',
-            Self::Named(_) | Self::Parameters(_) | Self::Quoted(_) => false,
-        }
+        self.beginnings().iter().any(|text| text.starts_with(c))
     }
 
     /// Marks that may stand after a call, as its own end mark may.
