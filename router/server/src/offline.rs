@@ -26,6 +26,7 @@ use crate::{
         chat::{ChatForm, ChatRequest},
         completion::{CompletionForm, CompletionRequest},
         stream::Head,
+        unknown::Body,
     },
     command::{Trouble, serve},
     config::{Config, Surroundings},
@@ -172,6 +173,7 @@ impl Drop for Offline {
 
 async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) -> Result<Value, ApiError> {
     let terms = Terms::now();
+    let body = Body::new(body.into(), serving.limits.passes_unknown.then(Arc::default));
     let head = |prefix: &str, object| Head {
         id: format!("{prefix}-{ticket}"),
         object,

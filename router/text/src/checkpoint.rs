@@ -169,6 +169,20 @@ fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
 }
 
 impl GenerationDefaults {
+    /// Those that are given, by the names of the file.
+    pub fn given(&self) -> Vec<(&'static str, String)> {
+        let text = |number: Option<f32>| number.map(|number| number.to_string());
+        let all = [
+            ("temperature", text(self.temperature)),
+            ("top_k", self.top_k.map(|count| count.to_string())),
+            ("top_p", text(self.top_p)),
+            ("min_p", text(self.min_p)),
+            ("repetition_penalty", text(self.repetition_penalty)),
+            ("max_new_tokens", self.max_new_tokens.map(|count| count.to_string())),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
     fn read(path: &Path, values: &Map<String, Value>) -> Result<Self, CheckpointError> {
         Ok(Self {
             temperature: field(path, values, "temperature", "a number")?,

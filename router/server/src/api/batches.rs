@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     fields::{Fields, shown},
     shape::{Field, Kind, Most, Shape, needed, optional},
+    unknown::Given,
 };
 use crate::{error::ApiError, files::LIFETIME_S};
 
@@ -83,7 +84,7 @@ pub(crate) struct BatchRequest {
 }
 
 impl BatchRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let input_file_id = fields.need("input_file_id", "the `id` of a file")?;
         let endpoint = fields

@@ -122,7 +122,7 @@ pub(crate) struct ChatRequest {
 }
 
 impl ChatRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_chat(&mut fields)?;
         let model = read_model(&mut fields)?;

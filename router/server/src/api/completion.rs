@@ -121,7 +121,7 @@ pub(crate) struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_completion(&mut fields)?;
         let model = read_model(&mut fields)?;

@@ -12,9 +12,12 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::shape::Shape;
 #[cfg(test)]
 use super::shape::Way;
+use super::{
+    shape::Shape,
+    unknown::{Given, Passed},
+};
 use crate::{
     error::{ApiError, shortened},
     nearest::nearest,
@@ -31,6 +34,8 @@ pub(crate) struct Fields<'a> {
     /// Path of the object within the body, with a dot at its end; empty for the body itself.
     path: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// Where unknown fields are noted; `None`: they are refused.
+    passed: Option<&'a Passed>,
     /// What has been asked for, and how.
     #[cfg(test)]
     asked: Vec<(&'static str, Way)>,
@@ -38,7 +43,8 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// A whole body.
-    pub(crate) fn of_body(body: &'a [u8]) -> Result<Self, ApiError> {
+    pub(crate) fn of_body(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
+        let Given { bytes: body, passed } = body.into();
         check_nesting(body)?;
         let bad = |error: serde_json::Error| ApiError::BadBody { reason: error.to_string() };
         let raw: &RawValue = serde_json::from_slice(body).map_err(bad)?;
@@ -46,18 +52,27 @@ impl<'a> Fields<'a> {
             let reason = if raw.get().starts_with('{') { error.to_string() } else { format!("it is {}", shown(raw)) };
             ApiError::BadBody { reason }
         })?;
-        Self::new(String::new(), members)
+        Self::new(String::new(), members, passed)
     }
 
-    /// An object within a body; `path` as errors show it.
+    /// An object of our own; `path` as errors show it. An unknown field in it is refused.
     pub(crate) fn of_value(path: String, raw: &'a RawValue) -> Result<Self, ApiError> {
+        Self::of_object(path, raw, None)
+    }
+
+    /// An object within this one, at a path of the whole body.
+    pub(crate) fn within(&self, path: String, raw: &'a RawValue) -> Result<Self, ApiError> {
+        Self::of_object(path, raw, self.passed)
+    }
+
+    fn of_object(path: String, raw: &'a RawValue, passed: Option<&'a Passed>) -> Result<Self, ApiError> {
         match serde_json::from_str::<Members<'a>>(raw.get()) {
-            Ok(members) => Self::new(format!("{path}."), members),
+            Ok(members) => Self::new(format!("{path}."), members, passed),
             Err(_) => Err(ApiError::invalid(path, shown(raw), "an object")),
         }
     }
 
-    fn new(path: String, Members(members): Members<'a>) -> Result<Self, ApiError> {
+    fn new(path: String, Members(members): Members<'a>, passed: Option<&'a Passed>) -> Result<Self, ApiError> {
         let mut seen = HashSet::with_capacity(members.len());
         if let Some((name, _)) = members.iter().find(|(name, _)| !seen.insert(name.as_ref())) {
             let param = format!("{path}{}", shortened(name));
@@ -66,6 +81,7 @@ impl<'a> Fields<'a> {
         Ok(Self {
             path,
             members,
+            passed,
             #[cfg(test)]
             asked: Vec::new(),
         })
@@ -181,7 +197,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn object(&mut self, name: &'static str) -> Result<Option<Fields<'a>>, ApiError> {
         #[cfg(test)]
         self.note(name, Way::Object);
-        self.raw(name).map(|raw| Fields::of_value(self.at(name), raw)).transpose()
+        self.raw(name).map(|raw| self.within(self.at(name), raw)).transpose()
     }
 
     /// A field that is a list of objects, to be read field by field.
@@ -190,8 +206,7 @@ impl<'a> Fields<'a> {
         self.note(name, Way::Objects);
         let Some(items) = self.read::<Vec<&'a RawValue>>(name, "a list of objects")? else { return Ok(None) };
         let path = self.at(name);
-        let fields =
-            items.into_iter().enumerate().map(|(index, raw)| Fields::of_value(format!("{path}[{index}]"), raw));
+        let fields = items.into_iter().enumerate().map(|(index, raw)| self.within(format!("{path}[{index}]"), raw));
         fields.collect::<Result<_, _>>().map(Some)
     }
 
@@ -200,12 +215,21 @@ impl<'a> Fields<'a> {
         ApiError::invalid(self.at(name), shown(raw), allowed)
     }
 
-    /// Every field must be one of the shape's, which have all been asked for by now.
+    /// Whether unknown fields are not refused.
+    pub(crate) fn passes_unknown(&self) -> bool {
+        self.passed.is_some()
+    }
+
+    /// Every field must be one of the shape's, which have all been asked for by now; or is noted, where unknown ones pass.
     pub(crate) fn finish(self, shape: &'static Shape) -> Result<(), ApiError> {
         #[cfg(test)]
         shape.check(&self.asked);
-        let unknown = self.members.iter().find(|(name, _)| !shape.names().any(|known| known == name));
-        let Some((name, _)) = unknown else { return Ok(()) };
+        let mut unknown = self.members.iter().filter(|(name, _)| !shape.names().any(|known| known == name));
+        if let Some(passed) = self.passed {
+            unknown.for_each(|(name, _)| passed.note(&self.at(&shortened(name))));
+            return Ok(());
+        }
+        let Some((name, _)) = unknown.next() else { return Ok(()) };
         // Shortened before it is compared: a name may be as long as a body.
         let name = shortened(name);
         let nearest = nearest(&name, shape.names()).map(str::to_owned);

@@ -87,18 +87,21 @@ const CALLED: Shape = Shape::new(
 pub(super) const ARGUMENTS: &str = "A text, a JSON object. One that is none, as that of a call that was cut, is shown as `{\"INVALID_JSON\": TEXT}` to the model.";
 
 /// The messages as the template sees them.
-pub(crate) fn read_messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
+pub(crate) fn read_messages<'a>(fields: &mut Fields<'a>) -> Result<Vec<Value>, ApiError> {
     let allowed = "a list of at least one message";
     let raws: Vec<&RawValue> = fields.need("messages", allowed)?;
     if raws.is_empty() {
         return Err(ApiError::invalid(fields.at("messages"), "an empty list", allowed));
     }
     let path = fields.at("messages");
-    raws.iter().enumerate().map(|(index, raw)| read_message(format!("{path}[{index}]"), raw)).collect()
+    let one = |(index, raw): (usize, &&'a RawValue)| {
+        let path = format!("{path}[{index}]");
+        read_message(fields.within(path.clone(), raw)?, path, raw)
+    };
+    raws.iter().enumerate().map(one).collect()
 }
 
-fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
-    let mut fields = Fields::of_value(path.clone(), raw)?;
+fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let Some(role) = fields.one_of("role", ROLE_WORDS, ROLES)? else {
         return Err(ApiError::Missing { param: fields.at("role"), allowed: ROLES });
     };
@@ -125,9 +128,13 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     for name in NOT_LOOKED_AT {
         fields.raw(name);
     }
+    let may_have_more = fields.passes_unknown();
     fields.finish(&MESSAGE)?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
     let mut message: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
+    if may_have_more {
+        MESSAGE.keep_known(&mut message);
+    }
     if let Some(members) = message.as_object_mut() {
         members.retain(|name, value| !NOT_LOOKED_AT.contains(&name.as_str()) && !value.is_null());
         // instructor makes such a list of every empty text; templates may look for a first part.
@@ -145,7 +152,7 @@ fn read_message(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError> {
+fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue) -> Result<(), ApiError> {
     if content.get().starts_with('"') {
         return serde_json::from_str::<String>(content.get())
             .map(drop)
@@ -154,7 +161,7 @@ fn check_content(fields: &Fields<'_>, content: &RawValue) -> Result<(), ApiError
     let parts: Vec<&RawValue> =
         serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
     for (index, part) in parts.into_iter().enumerate() {
-        let mut part = Fields::of_value(format!("{}[{index}]", fields.at("content")), part)?;
+        let mut part = fields.within(format!("{}[{index}]", fields.at("content")), part)?;
         let kind: String = part.need("type", "\"text\"")?;
         if kind != "text" {
             return Err(ApiError::NotServed {

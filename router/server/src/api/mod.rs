@@ -28,6 +28,7 @@ pub(crate) mod tokens;
 mod tools;
 mod turns;
 mod unserved;
+pub(crate) mod unknown;
 mod usage;
 mod verbosity;
 

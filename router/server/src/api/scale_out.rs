@@ -23,6 +23,7 @@ use super::{
     shape::{Kind, Most, Shape, needed, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
+    unknown::Given,
     unserved::{self, Unserved, refuse_all, refuse_sampling},
     usage::{Usage, UsageSum},
 };
@@ -110,7 +111,7 @@ pub(crate) struct TokensRequest {
 }
 
 impl TokensRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_all(&mut fields, UNSERVED)?;
         let model = read_model(&mut fields)?;

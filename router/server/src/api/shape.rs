@@ -10,6 +10,8 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
+use serde_json::Value;
+
 use super::unserved::Unserved;
 pub(crate) use schema::{Bounds, Schemas};
 
@@ -99,6 +101,16 @@ impl Kind {
     pub(crate) fn has_word(&self, word: &str) -> bool {
         matches!(self, Self::Word(words) if words.contains(&word))
     }
+
+    /// Of several kinds, at most one may be of objects.
+    fn keep_known(&self, value: &mut Value) {
+        match self {
+            Self::Object(shape) => shape.keep_known(value),
+            Self::List(kind, ..) => value.as_array_mut().into_iter().flatten().for_each(|item| kind.keep_known(item)),
+            Self::Either(kinds) => kinds.iter().for_each(|kind| kind.keep_known(value)),
+            _ => {}
+        }
+    }
 }
 
 impl Most {
@@ -139,6 +151,17 @@ impl Shape {
     /// All names that are known.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.fields().map(|field| field.name).chain(self.unserved().map(|(name, ..)| *name))
+    }
+
+    /// Drops from an object, and from those within it, what is not described: for values that are handed on to a template.
+    pub(crate) fn keep_known(&self, value: &mut Value) {
+        let Some(members) = value.as_object_mut() else { return };
+        members.retain(|name, _| self.names().any(|known| known == name));
+        for field in self.fields() {
+            if let Some(value) = members.get_mut(field.name) {
+                field.kind.keep_known(value);
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     models::{MODEL, read_model},
     shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     tools::TOOLS,
+    unknown::Given,
 };
 use crate::{error::ApiError, generate::Prompt};
 
@@ -67,7 +68,7 @@ pub(crate) struct TokenizeRequest {
 }
 
 impl TokenizeRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let model = read_model(&mut fields)?;
         let return_token_strs = fields.flag("return_token_strs")?.unwrap_or(false);
@@ -112,7 +113,7 @@ pub(crate) struct DetokenizeRequest {
 }
 
 impl DetokenizeRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let model = read_model(&mut fields)?;
         let missing = || ApiError::Missing { param: "tokens".to_owned(), allowed: TOKEN_IDS };

@@ -99,15 +99,16 @@ pub(crate) fn read_tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
 /// Clients that collect tools send empty lists, too.
 fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let raws = fields.read::<Vec<&RawValue>>("tools", "a list of tools")?.unwrap_or_default();
-    read_each(&fields.at("tools"), &raws)
+    read_each(fields, &fields.at("tools"), &raws)
 }
 
 /// No two may have the same name: a call could be of either.
-fn read_each(path: &str, raws: &[&RawValue]) -> Result<Vec<Value>, ApiError> {
+fn read_each<'a>(fields: &Fields<'a>, path: &str, raws: &[&'a RawValue]) -> Result<Vec<Value>, ApiError> {
     let mut tools: Vec<Value> = Vec::with_capacity(raws.len());
     let mut names = HashSet::with_capacity(raws.len());
     for (index, raw) in raws.iter().enumerate() {
-        let tool = read_tool(format!("{path}[{index}]"), raw)?;
+        let at = format!("{path}[{index}]");
+        let tool = read_tool(fields.within(at.clone(), raw)?, at, raw)?;
         let name = tool["function"]["name"].as_str().unwrap_or_default();
         if !names.insert(name.to_owned()) {
             let (param, reason) =
@@ -119,8 +120,7 @@ fn read_each(path: &str, raws: &[&RawValue]) -> Result<Vec<Value>, ApiError> {
     Ok(tools)
 }
 
-fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
-    let mut tool = Fields::of_value(path.clone(), raw)?;
+fn read_tool(mut tool: Fields<'_>, path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let kind: String = tool.need("type", "\"function\"")?;
     if kind != "function" {
         return Err(ApiError::NotServed {
@@ -140,9 +140,14 @@ fn read_tool(path: String, raw: &RawValue) -> Result<Value, ApiError> {
     function.object("parameters")?;
     function.flag("strict")?;
     function.finish(&FUNCTION)?;
+    let may_have_more = tool.passes_unknown();
     tool.finish(&TOOL)?;
     let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
-    serde_json::from_str(raw.get()).map_err(unreadable)
+    let mut shown = serde_json::from_str(raw.get()).map_err(unreadable)?;
+    if may_have_more {
+        TOOL.keep_known(&mut shown);
+    }
+    Ok(shown)
 }
 
 /// Whether a function can be called by this name of at most `most` characters.

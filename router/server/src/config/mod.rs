@@ -22,8 +22,8 @@ pub use tree::{Engine, General, Hub, Log, Model, Server, Worker};
 pub use units::{Bytes, Count, Seed, Tokens};
 pub use value::{Arity, Auto, Row, Value, Word};
 pub use words::{
-    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret, Speculate, Task, Url,
-    WorkerAddress,
+    BlockSize, Device, Dtype, GenerationConfig, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret,
+    Speculate, Task, UnknownFields, Url, WorkerAddress,
 };
 
 pub(crate) use page::{explain, flags_page, help};

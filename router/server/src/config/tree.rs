@@ -9,8 +9,8 @@ use super::setting::settings;
 use super::units::{Bytes, Count, Room, Tokens};
 use super::value::Auto;
 use super::words::{
-    BlockSize, Device, Dtype, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret, Speculate, Task, Url,
-    WorkerAddress,
+    BlockSize, Device, Dtype, GenerationConfig, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret,
+    Speculate, Task, UnknownFields, Url, WorkerAddress,
 };
 
 settings! {
@@ -54,6 +54,10 @@ settings! {
         pooling: Auto<Pooling> = "auto";
         /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
+        /// Whether the sampling that the checkpoint's generation_config.json recommends (`temperature`, `top_k`, `top_p`, `min_p`,
+        /// `repetition_penalty`, `max_new_tokens`) holds where a request says nothing: `auto` uses it, `none` leaves OpenAI's defaults. The
+        /// tokens that end an answer are taken from there in any case.
+        generation_config: GenerationConfig = "auto";
         /// How the model writes reasoning and tool calls: `auto` is what its chat template and its vocabulary say; `none` leaves
         /// all of it in the text; else a name, such as hermes or llama3-json, or the path of a TOML file that declares a form.
         format: String = "auto";
@@ -80,6 +84,9 @@ settings! {
         /// Whether chats may bring a template of their own (`chat_template`). Each such template is a program of the client's: it runs in a
         /// process of its own, within 512 MiB and 10 s.
         trust_request_chat_template: bool = "false";
+        /// What becomes of fields of a request that nobody knows: `refuse` answers 400 with the nearest name, `warn` takes the request without
+        /// them and names them in the answer's header `x-pelton-unknown-fields`. A known field that is not served is refused in any case.
+        unknown_fields: UnknownFields = "refuse";
         /// Whether completions may bring prompts as embeddings (`prompt_embeds`): safetensors, which run no code.
         enable_prompt_embeds: bool = "false";
         /// The largest request body.

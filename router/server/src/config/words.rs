@@ -154,6 +154,26 @@ words! {
 }
 
 words! {
+    /// What becomes of fields that nobody knows.
+    UnknownFields {
+        /// The request is refused.
+        Refuse = "refuse",
+        /// The request is taken, and its answer names them.
+        Warn = "warn",
+    }
+}
+
+words! {
+    /// Whose sampling holds where a request says nothing.
+    GenerationConfig {
+        /// The checkpoint's.
+        Auto = "auto",
+        /// OpenAI's.
+        None = "none",
+    }
+}
+
+words! {
     /// The least important message that is still logged.
     LogLevel {
         /// What failed.

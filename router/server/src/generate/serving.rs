@@ -72,6 +72,8 @@ pub struct ApiLimits {
 }
 
 impl ApiLimits {
+    /// Whether fields that nobody knows are not refused.
+    pub passes_unknown: bool,
     /// What is in force unless configured otherwise.
     pub const DEFAULT: Self = Self {
         body_bytes: 32 << 20,
@@ -88,6 +90,7 @@ impl ApiLimits {
     };
 }
 
+        passes_unknown: false,
 impl Default for ApiLimits {
     fn default() -> Self {
         Self::DEFAULT

@@ -15,11 +15,14 @@ use http_body_util::BodyExt as _;
 
 use tokio::time::Instant;
 
-use super::App;
-use crate::error::{ApiError, shortened};
+use super::{App, unknown};
+use crate::{
+    api::unknown::Body as Whole,
+    error::{ApiError, shortened},
+};
 
-/// The bytes of a body that is declared as JSON, or not declared at all.
-pub(super) struct JsonBody(pub(super) Bytes);
+/// A body that is declared as JSON, or not declared at all.
+pub(super) struct JsonBody(pub(super) Whole);
 
 impl FromRequest<App> for JsonBody {
     type Rejection = ApiError;
@@ -32,7 +35,9 @@ impl FromRequest<App> for JsonBody {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
         let pace = Pace { stall: limits.stall_timeout, whole: WHOLE };
-        read(request.into_body(), limits.body_bytes, pace).await.map(Self)
+        let passed = limits.passes_unknown.then(|| unknown::noted(&request));
+        let bytes = read(request.into_body(), limits.body_bytes, pace).await?;
+        Ok(Self(Whole::new(bytes, passed)))
     }
 }
 

@@ -28,6 +28,7 @@ mod slots;
 mod sse;
 pub(crate) mod terms;
 mod tokens;
+mod unknown;
 mod unparsed;
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
     App, anthropic, around, batches, files, generation, health, host, models, openapi, pooling, responses, scale_out,
-    tokens,
+    tokens, unknown,
 };
 use crate::{
     api::batches::ENDPOINTS,
@@ -100,6 +100,7 @@ fn surrounded(router: Router, app: &App) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around::authorize))
         .layer(from_fn(host::check))
+        .layer(from_fn_with_state(app.clone(), unknown::tell))
         .layer(from_fn(anthropic::speak)) // what the layers within refuse is an answer of these routes, too
         .layer(from_fn_with_state(app.clone(), around::measure))
         .layer(from_fn(around::identify))

@@ -16,6 +16,7 @@ use crate::{
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         thinking::{EFFORT, read_effort, set_effort, switch},
         turns::Last,
+        unknown::Given,
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
@@ -192,7 +193,7 @@ struct Thinking {
 }
 
 impl MessagesRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
@@ -230,7 +231,7 @@ impl MessagesRequest {
 }
 
 impl CountRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;

@@ -11,7 +11,7 @@ use super::{
     vectors::activated,
 };
 use crate::{
-    api::{fields::Fields, shape::Shape, stream::Head},
+    api::{fields::Fields, shape::Shape, stream::Head, unknown::Given},
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
 };
@@ -28,7 +28,7 @@ pub(crate) struct ClassifyRequest {
 }
 
 impl ClassifyRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let common = Common::read(&mut fields)?;
         let inputs = read_input(&mut fields)?;

@@ -16,6 +16,7 @@ use crate::{
         fields::Fields,
         shape::{Kind, Shape, optional, with_default},
         stream::Head,
+        unknown::Given,
     },
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
@@ -64,7 +65,7 @@ pub(crate) struct EmbeddingRequest {
 }
 
 impl EmbeddingRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let encoding = match fields.one_of("encoding_format", ENCODINGS, "`float` or `base64`")? {
             Some("base64") => Encoding::Base64,

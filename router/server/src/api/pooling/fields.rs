@@ -152,7 +152,7 @@ pub(super) fn check_count(param: &str, count: usize, raw: &RawValue) -> Result<(
 }
 
 /// A list of texts, or of objects that have one.
-pub(super) fn read_texts(param: &str, raw: &RawValue) -> Result<Vec<String>, ApiError> {
+pub(super) fn read_texts<'a>(fields: &Fields<'a>, param: &str, raw: &'a RawValue) -> Result<Vec<String>, ApiError> {
     const TEXTS: &str = "a text, or a list of texts or of objects with a `text`";
     let wrong = || ApiError::invalid(param, shown(raw), TEXTS);
     let items: Vec<&RawValue> = match raw.get().as_bytes().first() {
@@ -161,10 +161,10 @@ pub(super) fn read_texts(param: &str, raw: &RawValue) -> Result<Vec<String>, Api
         _ => return Err(wrong()),
     };
     check_count(param, items.len(), raw)?;
-    let text = |(index, item): (usize, &RawValue)| -> Result<String, ApiError> {
+    let text = |(index, item): (usize, &'a RawValue)| -> Result<String, ApiError> {
         let path = format!("{param}[{index}]");
         if item.get().starts_with('{') {
-            let mut object = Fields::of_value(path, item)?;
+            let mut object = fields.within(path, item)?;
             let text = object.need("text", "a text")?;
             object.finish(&TEXT_OBJECT)?;
             return Ok(text);

@@ -15,6 +15,7 @@ use crate::{
         fields::Fields,
         shape::{Kind, Most, Shape, needed, optional, with_default},
         stream::Head,
+        unknown::Given,
     },
     error::ApiError,
     generate::{PoolRequest, Pooled},
@@ -51,7 +52,7 @@ pub(crate) struct RerankRequest {
 }
 
 impl RerankRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let common = Common::read(&mut fields)?;
         let query: String = fields.need("query", "a text")?;
@@ -61,7 +62,7 @@ impl RerankRequest {
                 allowed: "a list of texts or of objects with a `text`",
             });
         };
-        let texts = read_texts("documents", raw)?;
+        let texts = read_texts(&fields, "documents", raw)?;
         let top_n = fields.count("top_n")?.unwrap_or(0) as usize;
         let return_documents = fields.flag("return_documents")?.unwrap_or(true);
         let last_text_max = fields.count("max_tokens_per_doc")?;

@@ -19,6 +19,7 @@ use crate::{
         fields::Fields,
         shape::{Kind, Shape, needed, optional},
         stream::Head,
+        unknown::Given,
     },
     error::ApiError,
     generate::{PoolContent, PoolInput, PoolRequest, Pooled},
@@ -62,7 +63,7 @@ pub(crate) struct ScoreRequest {
 }
 
 impl ScoreRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         let common = Common::read(&mut fields)?;
         let (first, second, shape) = read_sides(&mut fields)?;
@@ -117,9 +118,10 @@ fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side, &'static Shape), A
         let reason = format!("cannot go together with `{first}` and `{second}`");
         return Err(ApiError::Conflict { param: fields.at(stray.name), reason });
     }
+    let fields = &*fields;
     let side = |name: &str, raw| {
         let param = fields.at(name);
-        Ok::<_, ApiError>(Side { texts: read_texts(&param, raw)?, param })
+        Ok::<_, ApiError>(Side { texts: read_texts(fields, &param, raw)?, param })
     };
     Ok((side(first, one)?, side(second, other)?, shape))
 }

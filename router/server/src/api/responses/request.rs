@@ -138,7 +138,7 @@ pub(crate) struct ResponsesRequest {
 }
 
 impl ResponsesRequest {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_all(&mut fields, UNSERVED)?;
         let mut asked = Map::new();

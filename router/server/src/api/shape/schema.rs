@@ -15,6 +15,8 @@ pub(crate) struct Bounds {
     pub(crate) context: Option<u32>,
     /// Tokens of the vocabulary; `None` as long as nobody knows.
     pub(crate) vocabulary: Option<u32>,
+    /// Whether fields that nobody knows are not refused.
+    pub(crate) passes_unknown: bool,
 }
 
 /// Schemas, and the components that they refer to.
@@ -46,7 +48,7 @@ impl Schemas {
             if !needed.is_empty() {
                 schema["required"] = needed.into();
             }
-            schema["additionalProperties"] = false.into();
+            schema["additionalProperties"] = self.bounds.passes_unknown.into();
             self.components.insert(shape.name.to_owned(), schema);
         }
         json!({ "$ref": format!("#/components/schemas/{}", shape.name) })
@@ -123,7 +125,7 @@ impl Schemas {
     }
 
     fn most(&self, most: Most) -> Option<i64> {
-        let Bounds { answers, logprobs, stop_texts, context, vocabulary } = self.bounds;
+        let Bounds { answers, logprobs, stop_texts, context, vocabulary, .. } = self.bounds;
         match most {
             Most::Is(number) => Some(number),
             Most::Answers => Some(answers.into()),
@@ -193,8 +195,14 @@ mod tests {
 
     #[test]
     fn a_shape_becomes_a_schema_with_the_servers_bounds() {
-        let mut schemas =
-            Schemas::new(Bounds { answers: 7, logprobs: 5, stop_texts: 4, context: None, vocabulary: Some(100) });
+        let mut schemas = Schemas::new(Bounds {
+            answers: 7,
+            logprobs: 5,
+            stop_texts: 4,
+            context: None,
+            vocabulary: Some(100),
+            passes_unknown: false,
+        });
         assert_eq!(schemas.of_any(&[&OUTER]), json!({ "$ref": "#/components/schemas/Outer" }));
         let expected = json!({
             "Outer": {

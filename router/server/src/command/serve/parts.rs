@@ -7,12 +7,12 @@ use pelton_engine::{
     CacheEventOptions, Deadlines, DiskOptions, EngineConfig, LoadOptions, QueueLimits, RecordOptions, TierOptions, Tls,
     Token, WorkerSpec,
 };
-use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, Tokenizer};
+use pelton_text::{ChatTemplate, Checkpoint, Format, GenerationDefaults, Pool, Tokenizer};
 
 use crate::auth::ApiKey;
 use crate::batches::Batches;
 use crate::command::Trouble;
-use crate::config::{Config, Device, Secret, Surroundings, Worker, WorkerAddress};
+use crate::config::{Config, Device, GenerationConfig, Secret, Surroundings, UnknownFields, Worker, WorkerAddress};
 use crate::display;
 use crate::files::{FileLimits, Place};
 use crate::generate::{ApiLimits, check_defaults};
@@ -32,11 +32,14 @@ pub(super) struct TextSide {
 
 impl TextSide {
     /// Reads the files. Takes up to a second for a large vocabulary.
-    pub(super) fn open(folder: &Path) -> Result<Self, Trouble> {
+    pub(super) fn open(folder: &Path, generation: GenerationConfig) -> Result<Self, Trouble> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Trouble::Failed(format!("{}: {what}: {error}", folder.display()))
         };
-        let checkpoint = Checkpoint::open(folder).map_err(|error| failed("the checkpoint", &error))?;
+        let mut checkpoint = Checkpoint::open(folder).map_err(|error| failed("the checkpoint", &error))?;
+        if let Some(said) = settle_defaults(&mut checkpoint.defaults, generation) {
+            tracing::info!("{said}");
+        }
         check_defaults(&checkpoint.defaults).map_err(|reason| failed("generation_config.json", &reason))?;
         let tokenizer = Tokenizer::open(folder).map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
@@ -60,6 +63,26 @@ impl TextSide {
             name => Format::named(name, &self.tokenizer).map(Some).map_err(|error| refused(&error)),
         }
     }
+}
+
+/// Keeps the checkpoint's defaults of sampling or drops them, and says so: whoever compares two servers has to know of them.
+fn settle_defaults(defaults: &mut GenerationDefaults, setting: GenerationConfig) -> Option<String> {
+    let given: Vec<String> = defaults.given().into_iter().map(|(name, value)| format!("{name} {value}")).collect();
+    if given.is_empty() {
+        return None;
+    }
+    let given = given.join(", ");
+    Some(match setting {
+        GenerationConfig::Auto => {
+            format!(
+                "where requests say nothing, sampling is as in generation_config.json: {given} (--generation-config none: OpenAI's defaults)"
+            )
+        }
+        GenerationConfig::None => {
+            *defaults = GenerationDefaults::default();
+            format!("not used of generation_config.json: {given} (--generation-config none)")
+        }
+    })
 }
 
 /// What the engine needs to start a worker for the model in `folder`.
@@ -209,6 +232,7 @@ pub(super) fn limits(config: &Config) -> ApiLimits {
         max_connections: connections(config.server.max_connections.0, machine::raise_open_files()),
         keeps_prompts: config.engine.prefix_caching && config.engine.kv_keep_share.0 > 0,
         prompt_embeds: config.server.enable_prompt_embeds,
+        passes_unknown: config.server.unknown_fields == UnknownFields::Warn,
         ..ApiLimits::DEFAULT
     }
 }
@@ -304,6 +328,24 @@ mod tests {
     fn config(arguments: &[(&str, &str)]) -> Config {
         let arguments: Vec<_> = arguments.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         Config::from_arguments(&arguments, &Surroundings::default()).expect("valid")
+    }
+
+    #[test]
+    fn a_checkpoints_sampling_is_said_at_start_and_can_be_left_out() {
+        let settled = |mut defaults: GenerationDefaults, setting| {
+            let said = settle_defaults(&mut defaults, setting);
+            (defaults, said)
+        };
+        let none = GenerationDefaults::default();
+        assert_eq!(settled(none.clone(), GenerationConfig::Auto), (none.clone(), None), "nothing to say");
+        let given =
+            GenerationDefaults { temperature: Some(0.6), top_k: Some(20), max_new_tokens: Some(2048), ..none.clone() };
+        let (kept, said) = settled(given.clone(), GenerationConfig::Auto);
+        assert_eq!(kept, given);
+        assert!(said.is_some_and(|said| said.contains(": temperature 0.6, top_k 20, max_new_tokens 2048 (")));
+        let (dropped, said) = settled(given, GenerationConfig::None);
+        assert_eq!(dropped, none);
+        assert!(said.is_some_and(|said| said.starts_with("not used of generation_config.json: temperature 0.6, ")));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
 
 const ABOUT: &str = "\
 Pelton answers OpenAI's and Anthropic's protocols, and vLLM's fields beside them. What is described here is what is parsed: a field that \
-is not described is refused with the nearest name that is, and a field that is described and not served yet is refused by its name, \
+is not described is refused with the nearest name that is (unless the server runs with `--unknown-fields warn`), and a field that is described and not served yet is refused by its name, \
 unless its value asks for nothing. `null` says that a field is left out.\n\n\
 Every error has one form, `Error`; under `/v1/messages` Anthropic's. Every answer carries `x-request-id`. Bounds are those of this server \
 and its model.";
@@ -222,7 +222,14 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) const FACTS: Facts = Facts {
-        bounds: Bounds { answers: 128, logprobs: 20, stop_texts: 4, context: Some(2048), vocabulary: Some(1000) },
+        bounds: Bounds {
+            answers: 128,
+            logprobs: 20,
+            stop_texts: 4,
+            context: Some(2048),
+            vocabulary: Some(1000),
+            passes_unknown: false,
+        },
         has_keys: false,
     };
 

@@ -29,6 +29,7 @@ pub(super) async fn describe(State(App { serving, keys, .. }): State<App>) -> Js
         stop_texts: limits.max_stop_strings,
         context: serving.max_model_len(),
         vocabulary: loaded.or(serving.checkpoint.vocab_size),
+        passes_unknown: limits.passes_unknown,
     };
     Json(document::document(&Facts { bounds, has_keys: keys.are_there() }))
 }
