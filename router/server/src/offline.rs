@@ -179,6 +179,7 @@ async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) 
         object,
         created: seconds_since_1970(),
         model: serving.model_name().to_owned(),
+        system_fingerprint: serving.fingerprint(),
     };
     let json = match kind {
         Kind::Completion => {

@@ -20,7 +20,8 @@ use super::{
     shape::{Field, Kind, Most, Shape, optional, with_default},
     thinking::{EFFORT, read_effort, set_effort},
     tools::{TOOLS, read_tools},
-    unserved::{self, BOOKS, refuse_in_chat},
+    unknown::Given,
+    unserved::{self, BOOKS, read_tier, refuse_in_chat},
     verbosity::{ABOUT, LENGTHS, VERBOSITY, read_verbosity},
 };
 use crate::{
@@ -114,6 +115,8 @@ pub(crate) struct ChatRequest {
     pub(crate) shown: ShownTokens,
     /// Whether what the model thought is told.
     pub(crate) include_reasoning: bool,
+    /// Whether the way of processing is told.
+    pub(crate) tells_tier: bool,
     /// What each answer's text begins with.
     pub(crate) echoed: String,
     pub(crate) request: Request,
@@ -125,6 +128,7 @@ impl ChatRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_chat(&mut fields)?;
+        let tells_tier = read_tier(&mut fields)?;
         let model = read_model(&mut fields)?;
         let mut options = read_options(&mut fields)?;
         let older = fields.count("max_tokens")?;
@@ -151,7 +155,7 @@ impl ChatRequest {
         let request =
             Request { tools: reading, cut, shows_prompts: shown.prompt_text, ..Request::new(prompts, options) };
         let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
-        Ok(Self { model, request_id, stream, shown, include_reasoning, echoed, request, max_tokens_name })
+        Ok(Self { model, request_id, stream, shown, include_reasoning, tells_tier, echoed, request, max_tokens_name })
     }
 
     /// An error of the shared checks, by the names that chats use.

@@ -25,7 +25,8 @@ use super::{
     shape::{Kind, Most, Shape, optional, with_default},
     stop_reason,
     stream::{Events, Head, Shown, done, event},
-    unserved::{self, BOOKS, refuse_in_completion},
+    unknown::Given,
+    unserved::{self, BOOKS, read_tier, refuse_in_completion},
     usage::{Usage, UsageSum},
 };
 use crate::{
@@ -124,6 +125,7 @@ impl CompletionRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?;
         refuse_in_completion(&mut fields)?;
+        read_tier(&mut fields)?; // OpenAI tells it of chats and responses alone
         let model = read_model(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(true);
         let suffix = fields.text(SUFFIX)?.filter(|suffix| !suffix.is_empty());

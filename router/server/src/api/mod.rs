@@ -14,6 +14,7 @@ mod fields;
 mod logprobs;
 mod messages;
 pub(crate) mod models;
+pub(crate) mod pace;
 mod parts;
 pub(crate) mod pooling;
 mod prompt_logprobs;
@@ -27,8 +28,8 @@ mod thinking;
 pub(crate) mod tokens;
 mod tools;
 mod turns;
-mod unserved;
 pub(crate) mod unknown;
+mod unserved;
 mod usage;
 mod verbosity;
 
@@ -37,6 +38,15 @@ pub(crate) use sampling::{StreamOptions, is_plain_id};
 pub(crate) use tags::read_text as structural_tag_of_json;
 
 use crate::generate::{Ending, Finish, StopCause};
+
+/// What a response says about how an answer ended, if its request named the function to call: OpenAI and the peer say `stop` there, since
+/// nobody has to be told that it was called.
+fn finish_reason_of_named(finish: &Finish) -> &'static str {
+    match finish_reason(finish) {
+        "tool_calls" => "stop",
+        other => other,
+    }
+}
 
 /// What a response says about how an answer ended.
 fn finish_reason(finish: &Finish) -> &'static str {

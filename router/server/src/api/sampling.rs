@@ -171,6 +171,12 @@ pub(super) const N: &[Field] = &[with_default("n", Kind::Integer(1, Most::Answer
 pub(super) const STREAM: &[Field] = &[
     with_default("stream", Kind::Flag, "false", "Whether the answer comes as server-sent events while it is made."),
     optional("stream_options", Kind::Object(&STREAM_OPTIONS), "Only together with `stream`: true."),
+    with_default(
+        STREAM_INTERVAL,
+        Kind::Integer(1, Most::U32),
+        "1",
+        "Tokens of an answer in a chunk at least, but for the first and the last; only together with `stream`: true.",
+    ),
 ];
 
 /// What [`read_request_id`] reads.
@@ -180,6 +186,8 @@ pub(super) const REQUEST_ID: Field =
 pub(super) const PRIORITY: Kind = Kind::Integer(i32::MIN as i64, Most::Is(i32::MAX as i64));
 pub(super) const SALT: Kind = Kind::Text(1..=CACHE_SALT_MAX as u64);
 pub(super) const STOP_TEXT: Kind = Kind::Text(1..=STOP_STRING_BYTES_MAX as u64);
+
+const STREAM_INTERVAL: &str = "stream_interval";
 
 const STREAM_OPTIONS: Shape = Shape {
     name: "StreamOptions",
@@ -215,13 +223,21 @@ const CIRCLES: Shape = Shape::new(
     ]],
 );
 
-/// What a stream shows beside its chunks of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// How a stream comes, and what it shows beside its chunks of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamOptions {
     /// Usage on a last chunk of its own.
     pub(crate) include_usage: bool,
     /// Usage so far on every chunk.
     pub(crate) continuous_usage: bool,
+    /// Tokens of an answer in a chunk at least.
+    pub(crate) interval: u32,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { include_usage: false, continuous_usage: false, interval: 1 }
+    }
 }
 
 /// What an answer shows beside its text.
@@ -349,12 +365,25 @@ fn read_retention(fields: &mut Fields<'_>) -> Result<Option<Duration>, ApiError>
 /// `stream` and `stream_options`; `None`: the answer is wanted whole.
 pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
     let is_stream = fields.flag("stream")?.unwrap_or(false);
+    let alone = |param: String| {
+        let reason = "is only allowed together with `stream`: true".to_owned();
+        Err(ApiError::Conflict { param, reason })
+    };
+    let allowed = "an integer, 1 or above";
+    let interval = fields.integer(STREAM_INTERVAL, allowed)?.unwrap_or(1);
+    match interval {
+        0 => return Err(ApiError::invalid(fields.at(STREAM_INTERVAL), interval, allowed)),
+        1 => {}
+        _ if !is_stream => return alone(fields.at(STREAM_INTERVAL)),
+        _ => {}
+    }
     let Some(mut options) = fields.object("stream_options")? else {
-        return Ok(is_stream.then(StreamOptions::default));
+        return Ok(is_stream.then(|| StreamOptions { interval, ..StreamOptions::default() }));
     };
     let read = StreamOptions {
         include_usage: options.flag("include_usage")?.unwrap_or(false),
         continuous_usage: options.flag("continuous_usage_stats")?.unwrap_or(false),
+        interval,
     };
     // OpenAI's padding against eavesdroppers who measure chunks: `false` asks for none, and none is added.
     if options.flag("include_obfuscation")? == Some(true) {
@@ -363,8 +392,7 @@ pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOption
     }
     options.finish(&STREAM_OPTIONS)?;
     if !is_stream {
-        let reason = "is only allowed together with `stream`: true".to_owned();
-        return Err(ApiError::Conflict { param: fields.at("stream_options"), reason });
+        return alone(fields.at("stream_options"));
     }
     Ok(Some(read))
 }

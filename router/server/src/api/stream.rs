@@ -13,6 +13,9 @@ pub(crate) struct Head {
     pub(crate) object: &'static str,
     pub(crate) created: u64,
     pub(crate) model: String,
+    /// What answers depend on beside their requests; where OpenAI tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) system_fingerprint: Option<String>,
 }
 
 /// Turns deltas into the events of one protocol. Pure: bytes go to whoever asks.

@@ -16,7 +16,9 @@ pub(crate) type Unserved = (&'static str, &'static [&'static str], &'static str)
 
 /// In chats and completions.
 pub(super) const BOTH: &[Unserved] = &[
+    ("ec_transfer_params", &[], "moving encodings between servers"),
     ("kv_transfer_params", &[], "moving KV between servers"),
+    ("return_weight_versions", &["false"], "versions of weights (a server has one, named by `system_fingerprint`)"),
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
 ];
 
@@ -38,7 +40,7 @@ pub(super) const CHAT: &[Unserved] = &[
 pub(super) const BOOKS: &[Field] = &[
     optional("prompt_cache_key", Kind::TEXT, WITHOUT_EFFECT),
     optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
-    optional("service_tier", Kind::TEXT, WITHOUT_EFFECT),
+    optional(SERVICE_TIER, TIER, WITHOUT_EFFECT),
     optional("session_id", Kind::TEXT, WITHOUT_EFFECT),
     optional("metadata", Kind::Map(&Kind::TEXT), WITHOUT_EFFECT),
 ];
@@ -46,6 +48,20 @@ pub(super) const BOOKS: &[Field] = &[
 pub(super) const WITHOUT_EFFECT: &str = "For the client's own books; changes no answer.";
 
 const METADATA: &str = "metadata";
+
+/// What OpenAI calls the way in which a request is processed.
+pub(super) const SERVICE_TIER: &str = "service_tier";
+/// What [`read_tier`] reads.
+pub(super) const TIER: Kind = Kind::Word(TIERS);
+const TIERS: &[&str] = &["auto", "default", "flex", "scale", "priority"];
+/// The only one there is: what answers tell, as OpenAI's tell the one that was used.
+pub(super) const TIER_USED: &str = "default";
+
+/// Whether an answer has to tell its tier.
+pub(crate) fn read_tier(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    let allowed = "\"auto\", \"default\", \"flex\", \"scale\" or \"priority\"";
+    Ok(fields.one_of(SERVICE_TIER, TIERS, allowed)?.is_some())
+}
 
 /// Refuses what a completion cannot have.
 pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -66,7 +82,7 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
     for table in tables {
         refuse_all(fields, table)?;
     }
-    for field in BOOKS.iter().filter(|field| field.name != METADATA) {
+    for field in BOOKS.iter().filter(|field| ![METADATA, SERVICE_TIER].contains(&field.name)) {
         fields.text(field.name)?;
     }
     fields.read::<HashMap<String, String>>(METADATA, "an object from texts to texts")?;
@@ -92,8 +108,8 @@ mod tests {
 
     fn check(body: &str, expected: Option<&str>) {
         let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
-        let param = match refuse_in_chat(&mut fields) {
-            Ok(()) => None,
+        let param = match refuse_in_chat(&mut fields).and_then(|()| read_tier(&mut fields)) {
+            Ok(_) => None,
             Err(
                 ApiError::NotServed { param, .. } | ApiError::Invalid { param, .. } | ApiError::Missing { param, .. },
             ) => Some(param),
@@ -111,6 +127,10 @@ mod tests {
         check(r#"{"store": true}"#, Some("store"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"vllm_xargs": {"a": 1}}"#, Some("vllm_xargs"));
+        check(r#"{"kv_transfer_params": {}}"#, Some("kv_transfer_params"));
+        check(r#"{"ec_transfer_params": {}}"#, Some("ec_transfer_params"));
+        check(r#"{"return_weight_versions": true}"#, Some("return_weight_versions"));
+        check(r#"{"service_tier": "turbo"}"#, Some("service_tier"));
     }
 
     #[test]
@@ -118,6 +138,7 @@ mod tests {
         check(r#"{"audio": null, "store": false, "modalities": [ "text" ]}"#, None);
         check(r#"{"metadata": null, "service_tier": null, "prompt_cache_key": null}"#, None);
         check(r#"{"metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "x"}"#, None);
+        check(r#"{"return_weight_versions": false, "service_tier": "flex", "kv_transfer_params": null}"#, None);
     }
 
     #[test]

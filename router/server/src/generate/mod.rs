@@ -11,6 +11,7 @@ mod cut;
 mod embeds;
 mod feed;
 mod fill;
+pub(crate) mod fingerprint;
 mod follow;
 mod generation;
 pub(crate) mod options;

@@ -1,7 +1,7 @@
 //! What all requests share: the engine, the model's text side, names and limits. Made once, at the start.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -14,6 +14,7 @@ use super::{
     Prompt, Request, constrain,
     embeds::EmbedsRoom,
     fill::FillMarks,
+    fingerprint::fingerprint,
     options::{ModelFacts, in_vocabulary},
 };
 use crate::{
@@ -42,6 +43,8 @@ pub struct ServingParts {
     pub pool: Pool,
     /// Runs templates that come with requests; `None`: they may bring none.
     pub(crate) renderer: Option<Renderer>,
+    /// See `fingerprint::sample`.
+    pub(crate) sampled: [u8; 32],
 }
 
 /// Bounds of what clients may ask, and of how long we wait for them.
@@ -69,11 +72,11 @@ pub struct ApiLimits {
     pub keeps_prompts: bool,
     /// Whether prompts may come as embeddings.
     pub prompt_embeds: bool,
+    /// Whether fields that nobody knows are not refused.
+    pub passes_unknown: bool,
 }
 
 impl ApiLimits {
-    /// Whether fields that nobody knows are not refused.
-    pub passes_unknown: bool,
     /// What is in force unless configured otherwise.
     pub const DEFAULT: Self = Self {
         body_bytes: 32 << 20,
@@ -87,10 +90,10 @@ impl ApiLimits {
         max_connections: 4096,
         keeps_prompts: true,
         prompt_embeds: false,
+        passes_unknown: false,
     };
 }
 
-        passes_unknown: false,
 impl Default for ApiLimits {
     fn default() -> Self {
         Self::DEFAULT
@@ -122,13 +125,26 @@ pub struct Serving {
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
+    sampled: [u8; 32],
+    /// From the first request on that finds the model loaded: a worker that takes another's place computes the same.
+    fingerprint: OnceLock<String>,
 }
 
 impl Serving {
     /// Puts the parts together. `served_names` must have an entry.
     pub fn new(parts: ServingParts) -> Arc<Self> {
-        let ServingParts { engine, checkpoint, tokenizer, template, format, served_names, limits, pool, renderer } =
-            parts;
+        let ServingParts {
+            engine,
+            checkpoint,
+            tokenizer,
+            template,
+            format,
+            served_names,
+            limits,
+            pool,
+            renderer,
+            sampled,
+        } = parts;
         assert!(!served_names.is_empty(), "a model is served under some name");
         let context = checkpoint.max_model_len.unwrap_or(1 << 20);
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
@@ -152,7 +168,19 @@ impl Serving {
             renderer,
             format,
             longest_token_bytes,
+            sampled,
+            fingerprint: OnceLock::new(),
         })
+    }
+
+    /// What answers depend on beside their requests; `None`: no model is loaded.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        if let Some(known) = self.fingerprint.get() {
+            return Some(known.clone());
+        }
+        let status = self.status.borrow();
+        let model = status.model.as_ref()?;
+        Some(self.fingerprint.get_or_init(|| fingerprint(&self.sampled, model)).clone())
     }
 
     /// The name that answers carry.

@@ -12,6 +12,7 @@ use crate::{
         chat::{ChatEvents, ChatForm, ChatRequest},
         completion::{CompletionEvents, CompletionForm, CompletionRequest},
         explained::{Explained, ExplainedEvents},
+        pace::Paced,
         stream::Head,
     },
     error::ApiError,
@@ -38,9 +39,12 @@ pub(super) async fn completions(
     Ok(match stream {
         Some(options) if explains.0 => {
             let events = ExplainedEvents::new(form.head.clone(), CompletionEvents::new(form, options));
+            sse::respond(&serving, generation, Paced::new(events, options.interval))
+        }
+        Some(options) => {
+            let events = Paced::new(CompletionEvents::new(form, options), options.interval);
             sse::respond(&serving, generation, events)
         }
-        Some(options) => sse::respond(&serving, generation, CompletionEvents::new(form, options)),
         None => {
             let answers = generation.whole().await?;
             Json(Explained::of(answers, explains.0, |answers| form.whole(answers))).into_response()
@@ -68,9 +72,12 @@ pub(super) async fn chat_completions(
     Ok(match request.stream {
         Some(options) if explains.0 => {
             let events = ExplainedEvents::new(form.head.clone(), ChatEvents::new(form, options));
+            sse::respond(&serving, generation, Paced::new(events, options.interval))
+        }
+        Some(options) => {
+            let events = Paced::new(ChatEvents::new(form, options), options.interval);
             sse::respond(&serving, generation, events)
         }
-        Some(options) => sse::respond(&serving, generation, ChatEvents::new(form, options)),
         None => {
             let answers = generation.whole().await?;
             Json(Explained::of(answers, explains.0, |answers| form.whole(answers))).into_response()
@@ -81,5 +88,6 @@ pub(super) async fn chat_completions(
 /// The response's id names the request: by the body's `request_id`, else by the header's, else by ours.
 fn head(serving: &Serving, prefix: &str, object: &'static str, given: Option<String>, id: RequestId) -> Head {
     let id = given.unwrap_or(id.0);
-    Head { id: format!("{prefix}-{id}"), object, created: seconds_since_1970(), model: serving.model_name().to_owned() }
+    let (created, model) = (seconds_since_1970(), serving.model_name().to_owned());
+    Head { id: format!("{prefix}-{id}"), object, created, model, system_fingerprint: serving.fingerprint() }
 }

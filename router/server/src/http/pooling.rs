@@ -115,5 +115,11 @@ async fn written(serving: &Serving, write: impl FnOnce() -> Vec<u8> + Send + 'st
 
 fn head(serving: &Serving, prefix: &str, given: Option<String>, id: RequestId) -> Head {
     let (id, model) = (given.unwrap_or(id.0), serving.model_name().to_owned());
-    Head { id: format!("{prefix}-{id}"), object: "list", created: seconds_since_1970(), model }
+    Head {
+        id: format!("{prefix}-{id}"),
+        object: "list",
+        created: seconds_since_1970(),
+        model,
+        system_fingerprint: None,
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
     api::{
         chat::ChatRequest,
         completion::CompletionRequest,
+        pace::Paced,
         scale_out::{Rendered, TokensEvents, TokensForm, TokensRequest},
         stream::Head,
     },
@@ -64,12 +65,16 @@ pub(super) async fn generate(
         object: "",
         created: seconds_since_1970(),
         model: serving.model_name().to_owned(),
+        system_fingerprint: None,
     };
     let prompt = Arc::clone(&generation.prompts()[0].ids);
     let tokenizer = serving.tokenizer.clone();
     let form = TokensForm { head, tokenizer, has_logprobs, prompt_logprobs, prompt, answers };
     Ok(match asked.stream {
-        Some(options) => sse::respond(&serving, generation, TokensEvents::new(form, options)),
+        Some(options) => {
+            let events = Paced::new(TokensEvents::new(form, options), options.interval);
+            sse::respond(&serving, generation, events)
+        }
         None => Json(form.whole(&generation.whole().await?)).into_response(),
     })
 }

@@ -3,6 +3,7 @@
 //! | header | |
 //! |---|---|
 //! | `x-request-priority` | an integer of 32 bits, smaller first; the field `priority` goes before it |
+//! | `x-vllm-priority` | the peer's name of the same; ours goes before it |
 //! | `x-request-timeout-ms` | from the request's arrival to its last token |
 //! | `x-envoy-expected-rq-timeout-ms` | the same, said by a proxy; ours goes before it |
 //! | `grpc-timeout` | the same, said by gRPC clients; only there |
@@ -20,6 +21,7 @@ use crate::{
 };
 
 pub(super) const PRIORITY: &str = "x-request-priority";
+const PEERS_PRIORITY: &str = "x-vllm-priority";
 const TIMEOUT: &str = "x-request-timeout-ms";
 const ENVOY_TIMEOUT: &str = "x-envoy-expected-rq-timeout-ms";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
@@ -40,7 +42,7 @@ pub(crate) fn read(headers: &HeaderMap, extensions: &Extensions) -> Result<Terms
     Ok(Terms {
         arrival: Instant::now(),
         tenant: extensions.get::<Tenant>().copied().unwrap_or_default().0,
-        priority: header(headers, PRIORITY, "an integer of 32 bits", |text| text.parse().ok())?.unwrap_or(0),
+        priority: priority(headers, PRIORITY)?.or(priority(headers, PEERS_PRIORITY)?).unwrap_or(0),
         timeout: milliseconds(headers, TIMEOUT, 1)?.or(envoys),
     })
 }
@@ -60,6 +62,10 @@ pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiE
             _ => return None,
         })
     })
+}
+
+fn priority(headers: &HeaderMap, name: &'static str) -> Result<Option<i32>, ApiError> {
+    header(headers, name, "an integer of 32 bits", |text| text.parse().ok())
 }
 
 fn milliseconds(headers: &HeaderMap, name: &'static str, least: u64) -> Result<Option<Duration>, ApiError> {
@@ -107,6 +113,8 @@ mod tests {
     fn terms_are_read_from_headers() {
         check(&[], Ok((0, None)));
         check(&[(PRIORITY, "-7"), (TIMEOUT, "250")], Ok((-7, Some(250))));
+        check(&[(PEERS_PRIORITY, "3")], Ok((3, None)));
+        check(&[(PEERS_PRIORITY, "3"), (PRIORITY, "4")], Ok((4, None)));
         check(&[(ENVOY_TIMEOUT, "100")], Ok((0, Some(100))));
         check(&[(ENVOY_TIMEOUT, "0")], Ok((0, None)));
         check(&[(ENVOY_TIMEOUT, "100"), (TIMEOUT, "250")], Ok((0, Some(250))));
@@ -117,6 +125,7 @@ mod tests {
     fn what_is_no_number_is_refused_by_the_headers_name() {
         for priority in ["", "high", "1.5", "2147483648"] {
             check(&[(PRIORITY, priority)], Err(PRIORITY));
+            check(&[(PEERS_PRIORITY, priority)], Err(PEERS_PRIORITY));
         }
         for timeout in ["", "0", "-1", "1.5", "5s", "99999999999999999999"] {
             check(&[(TIMEOUT, timeout)], Err(TIMEOUT));

@@ -9,14 +9,15 @@ use serde::Serialize;
 use super::{ChatRequest, ShownTokens};
 use crate::{
     api::{
-        StopReason, StreamOptions, finish_reason,
+        StopReason, StreamOptions, finish_reason, finish_reason_of_named,
         logprobs::ChatLogprobs,
         prompt_logprobs::PromptLogprobs,
         stop_reason,
         stream::{Events, Head, Shown, done, event},
+        unserved::TIER_USED,
         usage::{Usage, UsageSum},
     },
-    generate::{Call, CallPiece, Delta, Drawn, Finish, Generation, PreparedPrompt, Whole},
+    generate::{Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, PreparedPrompt, Whole},
 };
 
 /// A whole response.
@@ -24,6 +25,8 @@ use crate::{
 pub(crate) struct ChatResponse<'a> {
     #[serde(flatten)]
     head: &'a Head,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_tier: Option<&'static str>,
     choices: Vec<Choice<'a>>,
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +107,8 @@ impl From<Call> for WholeCall {
 pub(crate) struct ChatChunk<'a> {
     #[serde(flatten)]
     head: &'a Head,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_tier: Option<&'static str>,
     choices: Vec<ChunkChoice<'a>>,
     /// `null` on every chunk but the last, if usage is wanted at the end; OpenAI's form.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,6 +191,10 @@ pub(crate) struct ChatForm {
     pub(crate) echoed: String,
     /// If not, the tokens of it are left out, too.
     pub(crate) include_reasoning: bool,
+    /// Told if it was asked for.
+    pub(crate) service_tier: Option<&'static str>,
+    /// Whether the request named the function to call.
+    pub(crate) is_named: bool,
     pub(crate) prompt: PreparedPrompt,
     pub(crate) answers: usize,
 }
@@ -200,6 +209,8 @@ impl ChatForm {
             shown: request.shown,
             echoed: request.echoed.clone(),
             include_reasoning: request.include_reasoning,
+            service_tier: request.tells_tier.then_some(TIER_USED),
+            is_named: request.request.tools.as_ref().is_some_and(|tools| matches!(tools.demand, Demand::Named(_))),
             prompt: generation.prompts()[0].clone(),
             answers: generation.choices(),
         }
@@ -235,6 +246,10 @@ impl ChatForm {
         self.prompt_logprobs.map(|top| PromptLogprobs::new(&self.tokenizer, &self.prompt.ids, scores, top))
     }
 
+    fn finish_reason(&self, finish: &Finish) -> &'static str {
+        if self.is_named { finish_reason_of_named(finish) } else { finish_reason(finish) }
+    }
+
     fn usage(&self) -> UsageSum {
         UsageSum::new([self.prompt.ids.len()], self.answers)
     }
@@ -252,7 +267,7 @@ impl ChatForm {
             choices.push(Choice {
                 index,
                 logprobs: self.logprobs(&answer.tokens),
-                finish_reason: finish_reason(&answer.finish),
+                finish_reason: self.finish_reason(&answer.finish),
                 stop_reason: stop_reason(&answer.finish),
                 token_ids: self.token_ids(&answer.tokens),
                 message: Message {
@@ -265,7 +280,8 @@ impl ChatForm {
             });
         }
         let (usage, prompt_token_ids, prompt_text) = (usage.total(), self.prompt_token_ids(), self.prompt_text());
-        ChatResponse { head: &self.head, choices, usage, prompt_token_ids, prompt_text, prompt_logprobs }
+        let (head, service_tier) = (&self.head, self.service_tier);
+        ChatResponse { head, service_tier, choices, usage, prompt_token_ids, prompt_text, prompt_logprobs }
     }
 }
 
@@ -303,15 +319,16 @@ impl ChatEvents {
             index,
             delta,
             logprobs: self.form.logprobs(tokens),
-            finish_reason: finish.map(finish_reason),
+            finish_reason: finish.map(|finish| self.form.finish_reason(finish)),
             stop_reason: finish.map(stop_reason),
             token_ids: self.form.token_ids(tokens).filter(|ids| !ids.is_empty()),
         };
         let prompt_token_ids = self.form.prompt_token_ids().filter(|_| is_first);
         let prompt_text = self.form.prompt_text().filter(|_| is_first);
         let prompt_logprobs = self.form.prompt_logprobs(scores).filter(|_| is_first);
-        let head = &self.form.head;
-        event(out, &ChatChunk { head, choices: vec![choice], usage, prompt_token_ids, prompt_text, prompt_logprobs });
+        let (head, service_tier, choices) = (&self.form.head, self.form.service_tier, vec![choice]);
+        let chunk = ChatChunk { head, service_tier, choices, usage, prompt_token_ids, prompt_text, prompt_logprobs };
+        event(out, &chunk);
     }
 }
 
@@ -345,9 +362,15 @@ impl Events for ChatEvents {
     fn end(&mut self, out: &mut BytesMut) {
         if self.options.include_usage {
             let usage = Some(Some(self.usage.total()));
-            let (head, choices) = (&self.form.head, Vec::new());
-            let chunk =
-                ChatChunk { head, choices, usage, prompt_token_ids: None, prompt_text: None, prompt_logprobs: None };
+            let chunk = ChatChunk {
+                head: &self.form.head,
+                service_tier: self.form.service_tier,
+                choices: Vec::new(),
+                usage,
+                prompt_token_ids: None,
+                prompt_text: None,
+                prompt_logprobs: None,
+            };
             event(out, &chunk);
         }
         done(out);

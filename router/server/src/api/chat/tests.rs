@@ -50,6 +50,12 @@ fn a_wrong_field_is_named() {
         (r#", "tool_choice": "always", "tools": [{"type": "function", "function": {"name": "f"}}]"#, "tool_choice"),
         (r#", "response_format": {"type": "json_schema"}"#, "response_format.json_schema"),
         (r#", "audio": {"voice": "x"}"#, "audio"),
+        (r#", "service_tier": "turbo""#, "service_tier"),
+        (r#", "stream": true, "stream_interval": 0"#, "stream_interval"),
+        (r#", "stream": true, "stream_interval": 1.5"#, "stream_interval"),
+        (r#", "stream_interval": 2"#, "stream_interval"),
+        (r#", "return_weight_versions": true"#, "return_weight_versions"),
+        (r#", "ec_transfer_params": {}"#, "ec_transfer_params"),
         (r#", "prompt": "hi""#, "prompt"),
         (r#", "temprature": 0"#, "temprature"),
     ] {
@@ -156,6 +162,10 @@ fn thoughtful() -> Vec<Delta> {
     deltas
 }
 
+fn told_usage() -> StreamOptions {
+    StreamOptions { include_usage: true, ..StreamOptions::default() }
+}
+
 fn whole_of(form: &ChatForm, deltas: Vec<Delta>) -> Value {
     let mut sum = Sum::default();
     deltas.into_iter().for_each(|delta| sum.add(delta));
@@ -169,7 +179,7 @@ fn reasoning_has_both_names_that_clients_read() {
     assert_eq!(shown["choices"][0]["message"], message);
     assert_eq!(shown["choices"][0]["token_ids"], json!([66, 65]));
     assert_eq!(shown["usage"]["completion_tokens_details"], json!({ "reasoning_tokens": 1 }));
-    let mut events = ChatEvents::new(form(false, 1), StreamOptions { include_usage: true, continuous_usage: false });
+    let mut events = ChatEvents::new(form(false, 1), told_usage());
     let mut out = BytesMut::new();
     events.deltas(thoughtful(), &mut out);
     events.end(&mut out);
@@ -187,7 +197,7 @@ fn reasoning_that_is_not_asked_for_is_left_out_with_its_tokens() {
     assert_eq!(shown["choices"][0]["token_ids"], json!([65]));
     assert_eq!(shown["choices"][0]["logprobs"]["content"].as_array().map(Vec::len), Some(1));
     assert_eq!(shown["usage"]["completion_tokens_details"], json!({ "reasoning_tokens": 1 }));
-    let mut events = ChatEvents::new(silent(), StreamOptions { include_usage: false, continuous_usage: false });
+    let mut events = ChatEvents::new(silent(), StreamOptions::default());
     let mut out = BytesMut::new();
     events.deltas(thoughtful(), &mut out);
     events.end(&mut out);
@@ -204,6 +214,37 @@ fn an_answer_that_never_stopped_thinking_has_no_content() {
 }
 
 #[test]
+fn a_call_of_the_function_that_was_named_ends_with_stop() {
+    for (is_named, expected) in [(true, "stop"), (false, "tool_calls")] {
+        let named = || ChatForm { is_named, ..form(false, 1) };
+        let deltas = answer(0, &[], true);
+        assert_eq!(whole_of(&named(), deltas.clone())["choices"][0]["finish_reason"], expected);
+        let (mut events, mut out) = (ChatEvents::new(named(), StreamOptions::default()), BytesMut::new());
+        events.deltas(deltas, &mut out);
+        events.end(&mut out);
+        assert_eq!(read_events(&out).last().expect("one")["choices"][0]["finish_reason"], expected);
+    }
+}
+
+#[test]
+fn a_tier_that_was_asked_for_is_told_as_it_was_served() {
+    let read = |fields: &str| {
+        let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"hi\"}}]{fields}}}");
+        ChatRequest::read(body.as_bytes()).expect("valid").tells_tier
+    };
+    assert!(!read("") && !read(r#", "service_tier": null"#));
+    for word in ["auto", "default", "flex", "scale", "priority"] {
+        assert!(read(&format!(r#", "service_tier": "{word}""#)), "{word}");
+    }
+    let tiered = ChatForm { service_tier: Some("default"), ..form(false, 1) };
+    assert_eq!(whole_of(&tiered, thoughtful())["service_tier"], "default");
+    let (mut events, mut out) = (ChatEvents::new(tiered, told_usage()), BytesMut::new());
+    events.deltas(thoughtful(), &mut out);
+    events.end(&mut out);
+    assert!(read_events(&out).iter().all(|chunk| chunk["service_tier"] == "default"));
+}
+
+#[test]
 fn an_error_names_the_field_as_the_client_did() {
     let body = json!({ "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 0, "logprobs": true });
     let read = ChatRequest::read(body.to_string().as_bytes()).expect("the types are right");
@@ -217,7 +258,13 @@ fn an_error_names_the_field_as_the_client_did() {
 }
 
 fn form(has_logprobs: bool, answers: usize) -> ChatForm {
-    let head = Head { id: "chatcmpl-1".into(), object: "chat.completion", created: 1, model: "demo".into() };
+    let head = Head {
+        id: "chatcmpl-1".into(),
+        object: "chat.completion",
+        created: 1,
+        model: "demo".into(),
+        system_fingerprint: None,
+    };
     let prompt = PreparedPrompt { ids: [1, 2, 3].into(), embeds: None, text: Some("asked".to_owned()), chat: None };
     ChatForm {
         head,
@@ -227,6 +274,8 @@ fn form(has_logprobs: bool, answers: usize) -> ChatForm {
         shown: ShownTokens { ids: true, ..ShownTokens::default() },
         echoed: String::new(),
         include_reasoning: true,
+        service_tier: None,
+        is_named: false,
         prompt,
         answers,
     }
@@ -318,8 +367,7 @@ proptest! {
         let form_of_whole = form(true, answers.len());
         let whole = serde_json::to_value(form_of_whole.whole(sums.collect())).expect("plain");
 
-        let options = StreamOptions { include_usage: true, continuous_usage: false };
-        let mut events = ChatEvents::new(form(true, answers.len()), options);
+        let mut events = ChatEvents::new(form(true, answers.len()), told_usage());
         let mut out = BytesMut::new();
         let mut all: std::collections::VecDeque<Delta> = answers.into_iter().flatten().collect();
         for cut in cuts {

@@ -167,7 +167,13 @@ fn what_clients_send_without_effect_passes() {
 }
 
 fn form(has_logprobs: bool) -> CompletionForm {
-    let head = Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "demo".into() };
+    let head = Head {
+        id: "cmpl-1".into(),
+        object: "text_completion",
+        created: 1,
+        model: "demo".into(),
+        system_fingerprint: None,
+    };
     let prompt = |ids: &[u32], text: Option<&str>| PreparedPrompt {
         ids: ids.into(),
         embeds: None,
@@ -252,7 +258,8 @@ fn a_whole_answer_has_the_shape_that_clients_read() {
 #[test]
 fn usage_comes_where_it_is_asked_for() {
     let run = |include_usage, continuous_usage| {
-        let mut events = CompletionEvents::new(form(false), StreamOptions { include_usage, continuous_usage });
+        let options = StreamOptions { include_usage, continuous_usage, ..StreamOptions::default() };
+        let mut events = CompletionEvents::new(form(false), options);
         let mut out = BytesMut::new();
         events.deltas(deltas(), &mut out);
         events.end(&mut out);

@@ -10,7 +10,7 @@ use crate::{
 };
 
 fn head() -> Head {
-    Head { id: "embd-1".to_owned(), object: "list", created: 5, model: "tiny".to_owned() }
+    Head { id: "embd-1".to_owned(), object: "list", created: 5, model: "tiny".to_owned(), system_fingerprint: None }
 }
 
 fn embedding_model(normalize: bool) -> Pooling {

@@ -21,7 +21,8 @@ use crate::{
         thinking::{EFFORT, read_effort, set_effort},
         tools::Tools,
         turns::{Last, Turns},
-        unserved::{Unserved, WITHOUT_EFFECT, refuse_all},
+        unknown::Given,
+        unserved::{SERVICE_TIER, TIER, TIER_USED, Unserved, WITHOUT_EFFECT, read_tier, refuse_all},
     },
     error::ApiError,
     generate::{Options, Prompt, Request, now},
@@ -82,7 +83,7 @@ pub(crate) const RESPONSE: Shape = Shape {
             optional("max_tool_calls", Kind::COUNT, "Of tools that the server runs: there are none."),
             optional("prompt_cache_key", Kind::TEXT, WITHOUT_EFFECT),
             optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
-            optional("service_tier", Kind::TEXT, WITHOUT_EFFECT),
+            optional(SERVICE_TIER, TIER, WITHOUT_EFFECT),
             optional("metadata", Kind::Map(&Kind::TEXT), "Repeated by the response."),
         ],
         TOOLS,
@@ -176,8 +177,8 @@ impl ResponsesRequest {
         for name in ["prompt_cache_key", "safety_identifier"] {
             repeat(name, fields.text(name)?.into());
         }
-        fields.text("service_tier")?;
-        repeat("service_tier", "default".into());
+        read_tier(&mut fields)?;
+        repeat(SERVICE_TIER, TIER_USED.into());
         let metadata: Option<HashMap<String, String>> = fields.read("metadata", "an object from texts to texts")?;
         repeat("metadata", json!(metadata.unwrap_or_default()));
         let Asked { tools, shown_tools, shown_choice, is_parallel } = read_tools(&mut fields)?;

@@ -148,6 +148,7 @@ fn what_is_wrong_is_named_by_its_path() {
         ),
         (json!({ "input": [call()] }), "input"),
         (json!({ "input": [{ "type": "function_call_output", "call_id": "2", "output": "x" }] }), "input"),
+        (json!({ "service_tier": "turbo" }), "service_tier"),
         (json!({ "max_tokens": 5 }), "max_tokens"),
         (json!({ "messages": [] }), "messages"),
         (json!({ "n": 2 }), "n"),

@@ -7,7 +7,7 @@ use pelton_engine::Engine;
 use super::{model, parts, weights};
 use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
-use crate::generate::{Serving, ServingParts};
+use crate::generate::{Serving, ServingParts, fingerprint};
 use crate::hub::Progress;
 
 /// A model that is being loaded.
@@ -46,6 +46,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
         limits: parts::limits(config),
         pool,
         renderer: parts::renderer(config, around)?,
+        sampled: fingerprint::sample(&folder),
     });
     Ok(Opened { engine, serving, name, chats })
 }
