@@ -88,11 +88,11 @@ pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constra
     all.extend(read_response_format(fields)?);
     if let Some(mut outputs) = fields.object("structured_outputs")? {
         read_structured(&mut outputs, &mut all)?;
+        outputs.finish(&STRUCTURED_OUTPUTS)?;
         if all.is_empty() {
             let allowed = "one of `json`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag`";
             return Err(ApiError::Missing { param: fields.at("structured_outputs"), allowed });
         }
-        outputs.finish(&STRUCTURED_OUTPUTS)?;
     }
     read_guided(fields, &mut all)?;
     if let [one, other, ..] = &all[..] {
@@ -285,6 +285,8 @@ mod tests {
             ),
             (json!({ "response_format": { "type": "text", "x": 1 } }), "response_format.x"),
             (json!({ "structured_outputs": {} }), "structured_outputs"),
+            (json!({ "structured_outputs": { "foo": 1 } }), "structured_outputs.foo"),
+            (json!({ "structured_outputs": { "json": null, "choices": ["a"] } }), "structured_outputs.choices"),
             (json!({ "structured_outputs": { "json": 5 } }), "structured_outputs.json"),
             (json!({ "structured_outputs": { "json": "{" } }), "structured_outputs.json"),
             (json!({ "structured_outputs": { "choice": "a" } }), "structured_outputs.choice"),
