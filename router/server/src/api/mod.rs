@@ -15,6 +15,7 @@ mod logprobs;
 mod messages;
 pub(crate) mod models;
 pub(crate) mod pace;
+mod parameters;
 mod parts;
 pub(crate) mod pooling;
 mod prompt_logprobs;

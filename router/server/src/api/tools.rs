@@ -6,6 +6,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     fields::{Fields, quoted},
+    parameters::check_parameters,
     shape::{Field, Kind, Most, Shape, needed, optional, with_default},
 };
 use crate::{
@@ -142,12 +143,13 @@ fn read_tool(mut tool: Fields<'_>, path: String, raw: &RawValue) -> Result<Value
     function.finish(&FUNCTION)?;
     let may_have_more = tool.passes_unknown();
     tool.finish(&TOOL)?;
-    let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
-    let mut shown = serde_json::from_str(raw.get()).map_err(unreadable)?;
+    let unreadable = |_| ApiError::invalid(path.as_str(), "no valid Unicode", "JSON whose texts are valid Unicode");
+    let mut read: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
+    check_parameters(|| format!("{path}.function.parameters"), &read["function"]["parameters"])?;
     if may_have_more {
-        TOOL.keep_known(&mut shown);
+        TOOL.keep_known(&mut read);
     }
-    Ok(shown)
+    Ok(read)
 }
 
 /// Whether a function can be called by this name of at most `most` characters.
@@ -311,6 +313,8 @@ mod tests {
         check(&some("auto", f), Ok(Some(ToolReading::Parallel)));
         check(&format!(r#"{{"tools": [{TOOL}], "tool_choice": "always"}}"#), Err("tool_choice"));
         check(r#"{"tools": [{"type": "web_search"}]}"#, Err("tools[0].type"));
+        let string = TOOL.replace("object", "string");
+        check(&format!(r#"{{"tools": [{string}]}}"#), Err("tools[0].function.parameters"));
         check(r#"{"tools": [{"type": "function"}]}"#, Err("tools[0].function"));
         check(r#"{"tools": [{"type": "function", "function": {"name": "f g"}}]}"#, Err("tools[0].function.name"));
     }

@@ -165,6 +165,7 @@ fn what_is_wrong_is_named_by_its_path() {
         (answered(json!({ "type": "redacted_thinking", "data": "x" })), "messages[0].content[0].type"),
         (json!({ "system": [{ "type": "image" }] }), "system[0].type"),
         (json!({ "tools": [{ "name": "f" }] }), "tools[0].input_schema"),
+        (json!({ "tools": [{ "name": "f", "input_schema": { "enum": [1] } }] }), "tools[0].input_schema"),
         (json!({ "tools": [{ "name": "f g", "input_schema": {} }] }), "tools[0].name"),
         (json!({ "tools": [{ "type": "bash_20250124", "name": "bash" }] }), "tools[0].type"),
         (json!({ "tools": [tool, tool] }), "tools[1].name"),

@@ -8,6 +8,7 @@ use super::blocks::{CACHE_CONTROL, Reader};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Tools, is_function_name},
     },
@@ -104,8 +105,9 @@ fn read_tool(tool: &mut Fields<'_>, reader: &mut Reader) -> Result<(String, Valu
     if let Some(description) = tool.text("description")? {
         function.insert("description".to_owned(), description.into());
     }
-    let schema: Map<String, Value> = tool.need("input_schema", "a JSON schema, an object")?;
-    function.insert("parameters".to_owned(), schema.into());
+    let schema = Value::Object(tool.need("input_schema", "a JSON schema, an object")?);
+    check_parameters(|| tool.at("input_schema"), &schema)?;
+    function.insert("parameters".to_owned(), schema);
     if let Some(strict) = tool.flag("strict")? {
         function.insert("strict".to_owned(), strict.into());
     }

@@ -170,6 +170,10 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "reasoning": { "summary": "concise" } }), "reasoning.summary"),
         (json!({ "reasoning": { "generate_summary": "concise" } }), "reasoning.generate_summary"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
+        (
+            json!({ "tools": [{ "type": "function", "name": "f", "parameters": { "type": ["array", "null"] } }] }),
+            "tools[0].parameters",
+        ),
         (json!({ "tools": [tool, tool] }), "tools[1].name"),
         (json!({ "tools": [tool], "tool_choice": { "type": "function", "name": "g" } }), "tool_choice.name"),
         (json!({ "tools": [tool], "tool_choice": { "type": "custom" } }), "tool_choice.type"),

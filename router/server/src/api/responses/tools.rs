@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Choice, MODES, Tools, check_kind, is_function_name, read_mode, read_some},
     },
@@ -107,8 +108,10 @@ fn read_tool(tool: &mut Fields<'_>) -> Result<(String, Map<String, Value>), ApiE
     if let Some(description) = tool.text("description")? {
         function.insert("description".to_owned(), description.into());
     }
-    if let Some(parameters) = tool.read::<Map<String, Value>>("parameters", "a JSON schema, an object")? {
-        function.insert("parameters".to_owned(), parameters.into());
+    if let Some(parameters) = tool.read("parameters", "a JSON schema, an object")? {
+        let parameters = Value::Object(parameters);
+        check_parameters(|| tool.at("parameters"), &parameters)?;
+        function.insert("parameters".to_owned(), parameters);
     }
     if let Some(strict) = tool.flag("strict")? {
         function.insert("strict".to_owned(), strict.into());
