@@ -92,7 +92,7 @@ impl BatchRequest {
             .ok_or_else(|| ApiError::Missing { param: "endpoint".to_owned(), allowed: ENDPOINT })?;
         const WINDOW: &str = "a time from 1m to 30d, such as \"24h\"";
         let completion_window: String = fields.need("completion_window", WINDOW)?;
-        let metadata: Option<HashMap<String, String>> = fields.read("metadata", "an object from texts to texts")?;
+        let metadata = fields.named_texts("metadata")?;
         if let Some(metadata) = &metadata {
             let (pairs, name, value) = METADATA;
             if metadata.len() > pairs || metadata.iter().any(|(key, text)| key.len() > name || text.len() > value) {

@@ -3,7 +3,12 @@
 //! Values stay raw text until somebody asks for them by a type. What the object's [`Shape`] does not describe is unknown, and what it
 //! describes has been asked for: tests compare the two for every object that they parse. `null` means absent, as for OpenAI.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt,
+    ops::RangeInclusive,
+};
 
 use pelton_engine::TokenId;
 use serde::{
@@ -28,6 +33,9 @@ const NESTING_MAX: usize = 64;
 
 /// What a list of tokens is to hold.
 pub(crate) const TOKEN_IDS: &str = "a list of token ids, integers from 0 to 4294967295";
+
+/// Values by their names, in their order.
+type Named<'a, T> = Vec<(Cow<'a, str>, T)>;
 
 /// An object's fields.
 pub(crate) struct Fields<'a> {
@@ -187,10 +195,63 @@ impl<'a> Fields<'a> {
         })
     }
 
-    pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f32>, ApiError> {
+    /// A number of 32 bits. `range` is asked of it later: it is told here of what has no 32 bits, and so would be shown as something else.
+    pub(crate) fn number(&mut self, name: &'static str, range: &RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
         #[cfg(test)]
         self.note(name, Way::Number);
-        self.read(name, "a number")
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        if let Some(number) = number_of(raw) {
+            return Ok(Some(number));
+        }
+        let allowed = if is_number(raw) { told_range(range).into() } else { Cow::from("a number") };
+        Err(self.wrong(name, raw, allowed))
+    }
+
+    /// An object of numbers, each in words that an error has for its name.
+    pub(crate) fn numbers(
+        &mut self,
+        name: &'static str,
+        allowed: &'static str,
+    ) -> Result<Option<Named<'a, f32>>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let Ok(Members(members)) = serde_json::from_str::<Members<'a>>(raw.get()) else {
+            return Err(self.wrong(name, raw, allowed));
+        };
+        let number = |(key, value): (Cow<'a, str>, &RawValue)| match number_of(value) {
+            Some(number) => Ok((key, number)),
+            None => Err(ApiError::invalid(self.at(name), member_shown(&key, value), allowed)),
+        };
+        members.into_iter().map(number).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// An object of texts.
+    pub(crate) fn named_texts(&mut self, name: &'static str) -> Result<Option<HashMap<String, String>>, ApiError> {
+        let allowed = "an object from texts to texts";
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        if let Ok(texts) = serde_json::from_str(raw.get()) {
+            return Ok(Some(texts));
+        }
+        let members = serde_json::from_str::<Members<'a>>(raw.get()).ok().map(|Members(members)| members);
+        let is_wrong = |(_, value): &&(_, &RawValue)| serde_json::from_str::<String>(value.get()).is_err();
+        let wrong = members.as_ref().and_then(|members| members.iter().find(is_wrong));
+        let got = wrong.map_or_else(|| shown(raw), |(key, value)| member_shown(key, value));
+        Err(ApiError::invalid(self.at(name), got, allowed))
+    }
+
+    /// A list of texts.
+    pub(crate) fn texts(&mut self, name: &'static str, allowed: &'static str) -> Result<Option<Vec<String>>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        serde_json::from_str(raw.get()).map(Some).map_err(|_| self.wrong_item::<String>(name, raw, allowed))
+    }
+
+    /// The error for a list that should have had items of a type: it names the first that has not.
+    pub(crate) fn wrong_item<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        raw: &RawValue,
+        allowed: &'static str,
+    ) -> ApiError {
+        ApiError::invalid(self.at(name), shown_item::<T>(raw).unwrap_or_else(|| shown(raw)), allowed)
     }
 
     /// A field that is an object, to be read field by field.
@@ -290,6 +351,27 @@ fn whole(number: &str) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= (1_u64 << 53) as f64).then_some(number as i64)
 }
 
+/// A number that 32 bits hold.
+fn number_of(raw: &RawValue) -> Option<f32> {
+    serde_json::from_str(raw.get()).ok().filter(|number: &f32| number.is_finite())
+}
+
+fn is_number(raw: &RawValue) -> bool {
+    raw.get().starts_with(|c: char| c == '-' || c.is_ascii_digit())
+}
+
+/// As errors of the shared checks tell it.
+fn told_range(range: &RangeInclusive<f32>) -> String {
+    match (*range.start(), *range.end()) {
+        (f32::MIN_POSITIVE, end) => format!("a number above 0, at most {end}"),
+        (start, end) => format!("a number from {start} to {end}"),
+    }
+}
+
+fn member_shown(name: &str, value: &RawValue) -> String {
+    format!("an object whose {} is {}", quoted(name), shown(value))
+}
+
 /// A value as an error repeats it: lists and objects in a word, the rest shortened.
 pub(crate) fn shown(raw: &RawValue) -> String {
     let text = raw.get();
@@ -351,135 +433,4 @@ fn nesting(body: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::shape::{Kind, Most, needed, optional};
-
-    const INNER: Shape = Shape::new("Inner", "An object.", &[&[optional("include_usage", Kind::Flag, "A flag.")]]);
-    const ITEM: Shape = Shape::new("Item", "An item.", &[&[needed("role", Kind::TEXT, "A text.")]]);
-    const BODY: Shape = Shape::new(
-        "Body",
-        "A body.",
-        &[&[
-            optional("max_tokens", Kind::COUNT, "A count."),
-            optional("stream", Kind::Flag, "A flag."),
-            optional("tokens", Kind::TokenIds(0, Most::ANY), "Tokens."),
-            optional("stream_options", Kind::Object(&INNER), "An object."),
-            optional("messages", Kind::List(&Kind::Object(&ITEM), 0, Most::ANY), "Objects."),
-        ]],
-    );
-
-    fn error(body: &str) -> String {
-        let read = |body: &str| -> Result<(), ApiError> {
-            let mut fields = Fields::of_body(body.as_bytes())?;
-            fields.count("max_tokens")?;
-            fields.flag("stream")?;
-            fields.token_ids("tokens")?;
-            if let Some(mut inner) = fields.object("stream_options")? {
-                inner.flag("include_usage")?;
-                inner.finish(&INNER)?;
-            }
-            for mut item in fields.objects("messages")?.unwrap_or_default() {
-                item.need::<String>("role", "a text")?;
-                item.finish(&ITEM)?;
-            }
-            fields.finish(&BODY)
-        };
-        read(body).map_or_else(|error| error.to_string(), |()| String::new())
-    }
-
-    #[test]
-    fn what_is_known_and_right_is_read() {
-        assert_eq!(error(r#"{}"#), "");
-        assert_eq!(error(r#" {"max_tokens": 5, "stream": null, "messages": [{"role": "user"}]} "#), "");
-    }
-
-    #[test]
-    fn a_whole_number_is_one_however_it_is_written() {
-        for number in ["5", "5.0", "50e-1"] {
-            let body = format!(r#"{{"max_tokens": {number}, "tokens": [1, {number}]}}"#);
-            let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
-            assert_eq!(fields.count("max_tokens"), Ok(Some(5)), "{number}");
-            assert_eq!(fields.token_ids("tokens"), Ok(Some(vec![1, 5])), "{number}");
-        }
-        for number in ["5.5", "-1.0", "4294967296.0", "1e300", "18014398509481985.0"] {
-            assert!(error(&format!(r#"{{"max_tokens": {number}}}"#)).contains("allowed: an integer"), "{number}");
-            assert!(
-                error(&format!(r#"{{"tokens": [{number}]}}"#)).contains("allowed: a list of token ids"),
-                "{number}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_wrong_value_is_named_shown_and_corrected() {
-        for (body, expected) in [
-            (r#"{"max_tokens": "5"}"#, "`max_tokens` is the text \"5\"; allowed: an integer, 0 or above"),
-            (r#"{"max_tokens": 1.5}"#, "`max_tokens` is 1.5; allowed: an integer, 0 or above"),
-            (r#"{"max_tokens": -1}"#, "`max_tokens` is -1; allowed: an integer, 0 or above"),
-            (r#"{"stream": 1}"#, "`stream` is 1; allowed: true or false"),
-            (r#"{"stream_options": [1]}"#, "`stream_options` is a list; allowed: an object"),
-            (
-                r#"{"stream_options": {"include_usage": "yes"}}"#,
-                "`stream_options.include_usage` is the text \"yes\"; allowed: true or false",
-            ),
-            (r#"{"messages": {"role": "user"}}"#, "`messages` is an object; allowed: a list of objects"),
-            (r#"{"messages": [{"role": "user"}, {}]}"#, "`messages[1].role` is missing; it must be a text"),
-            (
-                r#"{"tokens": [5, -1]}"#,
-                "`tokens` is a list whose item 1 is -1; allowed: a list of token ids, integers from 0 to 4294967295",
-            ),
-            (r#"{"tokens": 5}"#, "`tokens` is 5; allowed: a list of token ids, integers from 0 to 4294967295"),
-            (r#"{"messages": [3]}"#, "`messages[0]` is 3; allowed: an object"),
-        ] {
-            assert_eq!(error(body), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_field_is_refused_with_the_nearest_name() {
-        for (body, expected) in [
-            (r#"{"max_token": 5}"#, "`max_token` is not a parameter of this request; did you mean `max_tokens`?"),
-            (
-                r#"{"stream_options": {"include_usages": true}}"#,
-                "`stream_options.include_usages` is not a parameter of this request; did you mean `include_usage`?",
-            ),
-            (r#"{"zzz": 5}"#, "`zzz` is not a parameter of this request"),
-            (r#"{"zzz": null}"#, "`zzz` is not a parameter of this request"),
-            (r#"{"stream": true, "stream": false}"#, "`stream` is given twice"),
-        ] {
-            assert_eq!(error(body), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_object_is_no_request() {
-        for body in ["", "{", "[1]", "5", "{\"a\":}", "\u{feff}{}", "{} {}", "{\"a\":1,}", "nul"] {
-            assert!(error(body).starts_with("the body is not a JSON object"), "{body}: {}", error(body));
-        }
-        assert!(Fields::of_body(b"{\"a\": \"\xff\"}").is_err(), "not UTF-8");
-    }
-
-    #[test]
-    fn nesting_is_bounded_before_it_is_followed() {
-        let nested = |depth: usize| format!("{{\"a\": {}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
-        assert!(error(&nested(64)).contains("`a` is not"));
-        assert!(error(&nested(65)).contains("nest deeper than 64"));
-        assert!(error(&"[".repeat(1_000_000)).contains("nest deeper than 64"));
-        assert!(error(r#"{"a": "[[[[\"[[[[[["}"#).contains("`a` is not"), "brackets in texts are text");
-    }
-
-    #[test]
-    fn a_long_value_is_shortened_in_the_error() {
-        let message = error(&format!(r#"{{"max_tokens": "{}"}}"#, "é".repeat(10_000)));
-        assert!(message.len() < 250, "{message}");
-    }
-
-    #[test]
-    fn names_are_bounded_in_time_and_in_the_error() {
-        let many: Vec<String> = (0..200_000).map(|number| format!("\"n{number}\": 1")).collect();
-        assert!(error(&format!("{{{}}}", many.join(","))).starts_with("`n0` is not a parameter"));
-        let message = error(&format!("{{\"{}\": 1}}", "x".repeat(10_000_000)));
-        assert!(message.len() < 200, "{message}");
-    }
-}
+mod tests;

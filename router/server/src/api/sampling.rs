@@ -286,13 +286,13 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         n: fields.count("n")?.unwrap_or(1),
         max_tokens: None,
         min_tokens: fields.count("min_tokens")?.unwrap_or(0),
-        temperature: fields.number("temperature")?,
+        temperature: fields.number("temperature", &bounds::TEMPERATURE)?,
         top_k: fields.integer("top_k", integer)?,
-        top_p: fields.number("top_p")?,
-        min_p: fields.number("min_p")?,
-        repetition_penalty: fields.number("repetition_penalty")?,
-        presence_penalty: fields.number("presence_penalty")?,
-        frequency_penalty: fields.number("frequency_penalty")?,
+        top_p: fields.number("top_p", &bounds::TOP_P)?,
+        min_p: fields.number("min_p", &bounds::MIN_P)?,
+        repetition_penalty: fields.number("repetition_penalty", &bounds::REPETITION_PENALTY)?,
+        presence_penalty: fields.number("presence_penalty", &bounds::PENALTY)?,
+        frequency_penalty: fields.number("frequency_penalty", &bounds::PENALTY)?,
         logit_bias: read_logit_bias(fields)?,
         seed: fields.integer("seed", "an integer of 64 bits")?,
         stop: read_stop(fields)?,
@@ -308,7 +308,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         constrained: read_constrained(fields)?,
         words: WordRules {
             allowed: fields.token_ids(ALLOWED_TOKEN_IDS)?,
-            bad: fields.read(BAD_WORDS, "a list of texts")?.unwrap_or_default(),
+            bad: fields.texts(BAD_WORDS, "a list of texts")?.unwrap_or_default(),
         },
         repetition: read_repetition(fields)?,
         thoughts: read_budget(fields)?,
@@ -324,7 +324,7 @@ fn read_beams(fields: &mut Fields<'_>) -> Result<Option<BeamSearch>, ApiError> {
     let is_asked = fields.flag("use_beam_search")?.unwrap_or(false);
     let neutral = BeamSearch::default();
     let asked = BeamSearch {
-        length_penalty: fields.number("length_penalty")?.unwrap_or(neutral.length_penalty),
+        length_penalty: fields.number("length_penalty", &bounds::LENGTH_PENALTY)?.unwrap_or(neutral.length_penalty),
         early_stopping: fields.flag("early_stopping")?.unwrap_or(neutral.early_stopping),
     };
     if is_asked {
@@ -413,7 +413,7 @@ pub(crate) fn is_plain_id(id: &str) -> bool {
 
 fn read_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     let Some(raw) = fields.raw("stop") else { return Ok(Vec::new()) };
-    one_or_many(raw).ok_or_else(|| fields.wrong("stop", raw, "a text or a list of texts"))
+    one_or_many(raw).ok_or_else(|| fields.wrong_item::<String>("stop", raw, "a text or a list of texts"))
 }
 
 /// A text, or a list of texts.
@@ -425,14 +425,12 @@ pub(crate) fn one_or_many(raw: &RawValue) -> Option<Vec<String>> {
 }
 
 fn read_logit_bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
-    let allowed = "an object from token ids to numbers";
-    let Some(entries) = fields.read::<std::collections::BTreeMap<String, f32>>("logit_bias", allowed)? else {
-        return Ok(Vec::new());
-    };
+    let allowed = "an object from token ids to numbers from -100 to 100";
+    let Some(entries) = fields.numbers("logit_bias", allowed)? else { return Ok(Vec::new()) };
     let mut biases = Vec::with_capacity(entries.len());
     for (key, bias) in entries {
         // Not a sign, which Rust would read.
-        let digits = Some(key.as_str()).filter(|key| key.bytes().all(|byte| byte.is_ascii_digit()));
+        let digits = Some(key.as_ref()).filter(|key| key.bytes().all(|byte| byte.is_ascii_digit()));
         let Some(token) = digits.and_then(|digits| digits.parse::<u32>().ok()) else {
             let got = format!("an object with the key {}", quoted(&key));
             return Err(ApiError::invalid(fields.at("logit_bias"), got, allowed));

@@ -53,6 +53,13 @@ impl Turns {
         }
     }
 
+    /// An empty message of a user's: a turn, unless the user's last one is still under way.
+    pub(super) fn say_nothing(&mut self) {
+        if self.turns.last().is_none_or(|turn| turn.role != "user") {
+            self.say("user", Vec::new());
+        }
+    }
+
     /// Text that the model has said.
     pub(super) fn answered(&mut self, text: String) {
         self.answer().texts.push(text);

@@ -3,8 +3,6 @@
 //! A parameter that would change the answer is refused by name unless its value changes nothing. To ignore it would be
 //! a lie that somebody finds out in production.
 
-use std::collections::HashMap;
-
 use super::{
     fields::Fields,
     shape::{Field, Kind, optional},
@@ -85,7 +83,7 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
     for field in BOOKS.iter().filter(|field| ![METADATA, SERVICE_TIER].contains(&field.name)) {
         fields.text(field.name)?;
     }
-    fields.read::<HashMap<String, String>>(METADATA, "an object from texts to texts")?;
+    fields.named_texts(METADATA)?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `usage`: what a request took.
 
+use std::ops::Range;
+
 use pelton_engine::Usage as AnswerUsage;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,7 +14,9 @@ pub(crate) struct Usage {
     prompt_tokens: u64,
     total_tokens: u64,
     completion_tokens: u64,
-    prompt_tokens_details: PromptDetails,
+    /// From an answer's end on: nobody is told before how much of its prompt was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens_details: Option<PromptDetails>,
     /// Where reasoning is told apart, from an answer's end on.
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_tokens_details: Option<CompletionDetails>,
@@ -35,6 +39,8 @@ pub(crate) struct UsageSum {
     answers: Vec<AnswerUsage>,
     /// By answer: tokens of reasoning, once it is complete and if they are told apart.
     reasoning: Vec<Option<u32>>,
+    /// By answer: whether it is complete.
+    are_over: Vec<bool>,
     answers_per_prompt: usize,
 }
 
@@ -47,7 +53,8 @@ impl UsageSum {
         };
         let answers: Vec<AnswerUsage> =
             prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(usage(prompt), answers_per_prompt)).collect();
-        Self { reasoning: vec![None; answers.len()], answers, answers_per_prompt }
+        let (reasoning, are_over) = (vec![None; answers.len()], vec![false; answers.len()]);
+        Self { answers, reasoning, are_over, answers_per_prompt }
     }
 
     /// So many more tokens of an answer have come.
@@ -59,20 +66,23 @@ impl UsageSum {
     pub(crate) fn finished(&mut self, choice: usize, finish: &Finish) {
         self.answers[choice] = finish.usage;
         self.reasoning[choice] = finish.reasoning_tokens;
+        self.are_over[choice] = true;
     }
 
     /// Of all answers.
     pub(crate) fn total(&self) -> Usage {
-        self.of(&self.answers, &self.reasoning)
+        self.of(0..self.answers.len())
     }
 
     /// Of one answer and its prompt.
     pub(crate) fn of_choice(&self, choice: usize) -> Usage {
-        self.of(&self.answers[choice..=choice], &self.reasoning[choice..=choice])
+        self.of(choice..choice + 1)
     }
 
-    fn of(&self, answers: &[AnswerUsage], reasoning: &[Option<u32>]) -> Usage {
-        let told = reasoning.iter().copied().flatten();
+    fn of(&self, choices: Range<usize>) -> Usage {
+        let answers = &self.answers[choices.clone()];
+        let is_over = self.are_over[choices.clone()].iter().all(|is_over| *is_over);
+        let told = self.reasoning[choices].iter().copied().flatten();
         let sum = |sum: Option<u64>, count| Some(sum.unwrap_or(0) + u64::from(count));
         let first_of_prompt = || answers.iter().step_by(self.answers_per_prompt.max(1));
         let prompt_tokens = first_of_prompt().map(|usage| u64::from(usage.prompt)).sum();
@@ -82,7 +92,7 @@ impl UsageSum {
             prompt_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             completion_tokens,
-            prompt_tokens_details: PromptDetails { cached_tokens },
+            prompt_tokens_details: is_over.then_some(PromptDetails { cached_tokens }),
             completion_tokens_details: told
                 .fold(None, sum)
                 .map(|reasoning_tokens| CompletionDetails { reasoning_tokens }),
@@ -111,9 +121,13 @@ mod tests {
         sum.drawn(3, 2);
         let total = sum.total();
         assert_eq!((total.prompt_tokens, total.completion_tokens, total.total_tokens), (30, 15, 45));
-        assert_eq!(total.prompt_tokens_details.cached_tokens, 8);
+        assert_eq!(total.prompt_tokens_details, None, "one answer is under way");
         assert_eq!(sum.of_choice(1).total_tokens, 14);
+        assert_eq!(sum.of_choice(1).prompt_tokens_details.map(|details| details.cached_tokens), Some(9));
+        assert_eq!(sum.of_choice(3).prompt_tokens_details, None);
         assert_eq!(total.completion_tokens_details, Some(CompletionDetails { reasoning_tokens: 3 }));
         assert_eq!(sum.of_choice(3).completion_tokens_details, None);
+        sum.finished(3, &finish(20, 4, 3, None));
+        assert_eq!(sum.total().prompt_tokens_details.map(|details| details.cached_tokens), Some(8));
     }
 }

@@ -240,7 +240,11 @@ impl Options {
         within("logit_bias", count, " entries", 0..=LOGIT_BIAS_MAX, || format!("at most {LOGIT_BIAS_MAX} entries"))?;
         for &(token, bias) in &self.logit_bias {
             in_vocabulary("logit_bias", token, facts)?;
-            number("logit_bias", bias, bounds::LOGIT_BIAS, "numbers from -100 to 100")?;
+            // NaN is in no range.
+            if !bounds::LOGIT_BIAS.contains(&bias) {
+                let got = format_args!("{bias} for token {token}");
+                return Err(ApiError::invalid("logit_bias", got, "numbers from -100 to 100"));
+            }
         }
         Ok(())
     }

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{
     api::responses::{
-        Cancelled, Item, ResponseEvents, ResponseForm, ResponsesRequest, STARTING_AFTER, Store, Stored, new_id, renamed,
+        Cancelled, Item, LOGPROBS, ResponseEvents, ResponseForm, ResponsesRequest, STARTING_AFTER, Store, Stored,
+        check_included, new_id, renamed,
     },
     error::{ApiError, shortened},
     generate::{Terms, seconds_since_1970},
@@ -150,10 +151,11 @@ impl Retrieval {
                     Err(_) => return wrong("the `sequence_number` of an event, an integer, 0 or above"),
                 },
                 ("include_obfuscation", "false") => {}
-                ("include" | "include[]" | "include_obfuscation", _) => {
-                    let what = "this when a response is retrieved".into();
-                    return Err(ApiError::NotServed { param: name, what });
+                ("include_obfuscation", "true") => {
+                    return Err(ApiError::NotServed { param: name, what: "padding of events".into() });
                 }
+                ("include_obfuscation", _) => return wrong("true or false"),
+                (include, value) if is_include(include) => included(include, value)?,
                 _ => return Err(ApiError::Unknown { param: shortened(&name), nearest: None }),
             }
         }
@@ -163,6 +165,20 @@ impl Retrieval {
         }
         Ok(if is_stream { Self::Stream { after } } else { Self::Whole })
     }
+}
+
+/// As clients write lists in queries.
+fn is_include(name: &str) -> bool {
+    matches!(name, "include" | "include[]")
+}
+
+/// Refuses to include what nobody kept.
+fn included(name: &str, value: &str) -> Result<(), ApiError> {
+    if is_include(name) && check_included(name, value)? == LOGPROBS {
+        let what = "to include log-probabilities later (ask for them with the response)".into();
+        return Err(ApiError::NotServed { param: name.to_owned(), what });
+    }
+    Ok(())
 }
 
 /// A response that is kept no longer.
@@ -205,7 +221,7 @@ pub(super) async fn input_items(
     terms: Terms,
     query: Asked,
 ) -> Result<Json<Listed>, ApiError> {
-    let page = Page::read(query, PAGE, |_, _| Ok(false))?;
+    let page = Page::read(query, PAGE, |name, value| included(name, value).map(|()| is_include(name)))?;
     let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
     let items = stored
         .input
@@ -247,7 +263,12 @@ mod tests {
         check(&[("starting_after", "1")], Err("starting_after"));
         check(&[("stream", "false"), ("starting_after", "1")], Err("starting_after"));
         check(&[("include_obfuscation", "true")], Err("include_obfuscation"));
-        check(&[("include[]", "reasoning.encrypted_content")], Err("include[]"));
+        check(&[("include_obfuscation", "yes")], Err("include_obfuscation"));
+        check(&[("include[]", "reasoning.encrypted_content")], Ok(Retrieval::Whole));
+        for wrong in ["message.output_text.logprobs", "file_search_call.results", "all", ""] {
+            check(&[("include[]", wrong)], Err("include[]"));
+            check(&[("include", wrong)], Err("include"));
+        }
         check(&[("colour", "red")], Err("colour"));
     }
 }

@@ -169,6 +169,9 @@ impl Reader {
 
     /// Texts and results of calls, which are turns of their own.
     fn of_user(&mut self, blocks: Vec<Fields<'_>>) -> Result<(), ApiError> {
+        if blocks.is_empty() {
+            self.turns.say_nothing();
+        }
         let mut texts = Vec::new();
         for mut block in blocks {
             match kind(&mut block)?.as_str() {
@@ -179,7 +182,7 @@ impl Reader {
                     }
                     self.result(block)?;
                 }
-                other => return Err(not_served(&block, other)),
+                other => return Err(unfit(&block, other, "\"text\" or \"tool_result\"")),
             }
         }
         if !texts.is_empty() {
@@ -203,7 +206,7 @@ impl Reader {
                 Ok(())
             }
             "tool_use" => self.call(block),
-            other => Err(not_served(&block, other)),
+            other => Err(unfit(&block, other, "\"text\", \"thinking\" or \"tool_use\"")),
         }
     }
 
@@ -252,7 +255,7 @@ impl Reader {
         };
         let texts = blocks.into_iter().map(|mut block| match kind(&mut block)?.as_str() {
             "text" => self.text(block),
-            other => Err(not_served(&block, other)),
+            other => Err(unfit(&block, other, "\"text\"")),
         });
         texts.collect()
     }
@@ -298,7 +301,31 @@ fn kind(block: &mut Fields<'_>) -> Result<String, ApiError> {
     block.need("type", "a text, such as \"text\"")
 }
 
-fn not_served(block: &Fields<'_>, kind: &str) -> ApiError {
-    let what = format!("a block of type {} here", quoted(kind)).into();
-    ApiError::NotServed { param: block.at("type"), what }
+/// Other blocks of Anthropic's protocol.
+const UNSERVED_BLOCKS: &[&str] = &[
+    "bash_code_execution_tool_result",
+    "code_execution_tool_result",
+    "compaction",
+    "container_upload",
+    "document",
+    "image",
+    "mcp_tool_result",
+    "mcp_tool_use",
+    "redacted_thinking",
+    "search_result",
+    "server_tool_use",
+    "text_editor_code_execution_tool_result",
+    "tool_reference",
+    "tool_search_tool_result",
+    "web_fetch_tool_result",
+    "web_search_tool_result",
+];
+
+/// Why a block is not taken: nobody has it yet, or it has no place here.
+fn unfit(block: &Fields<'_>, kind: &str, allowed: &'static str) -> ApiError {
+    let param = block.at("type");
+    if UNSERVED_BLOCKS.contains(&kind) {
+        return ApiError::NotServed { param, what: format!("a block of type {} here", quoted(kind)).into() };
+    }
+    ApiError::invalid(param, quoted(kind), allowed)
 }

@@ -204,11 +204,11 @@ impl MessagesRequest {
         }
         let mut options = Options {
             max_tokens: Some(max_tokens),
-            temperature: fields.number("temperature")?,
+            temperature: fields.number("temperature", &bounds::TEMPERATURE)?,
             top_k: fields.integer("top_k", "an integer")?,
-            top_p: fields.number("top_p")?,
+            top_p: fields.number("top_p", &bounds::TOP_P)?,
             seed: fields.integer("seed", "an integer of 64 bits")?,
-            stop: fields.read("stop_sequences", "a list of texts")?.unwrap_or_default(),
+            stop: fields.texts("stop_sequences", "a list of texts")?.unwrap_or_default(),
             priority: fields.integer("priority", "an integer of 32 bits")?,
             cache_salt: fields.text("cache_salt")?,
             ..Options::default()

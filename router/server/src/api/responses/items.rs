@@ -28,6 +28,32 @@ const STATE_WORDS: &[&str] = &["in_progress", "completed", "incomplete"];
 const ROLE_WORDS: &[&str] = &["user", "assistant", "system", "developer"];
 const STATES: &str = "\"in_progress\", \"completed\" or \"incomplete\"";
 
+const ITEM_KINDS: &str = "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"";
+/// Other items of OpenAI's protocol: of tools that the server runs, and what is kept elsewhere.
+const UNSERVED_ITEMS: &[&str] = &[
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "code_interpreter_call",
+    "compaction",
+    "computer_call",
+    "computer_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "item_reference",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "shell_call",
+    "shell_call_output",
+    "web_search_call",
+];
+const UNSERVED_PARTS: &[&str] = &["input_audio", "input_file", "input_image", "output_audio"];
+
 /// What [`read_input`] reads.
 pub(super) const INPUTS: Field = needed(
     "input",
@@ -207,10 +233,11 @@ impl Input {
             "function_call" => self.call(&mut fields, id).map(|()| &CALL)?,
             "function_call_output" => self.result(&mut fields, id).map(|()| &RESULT)?,
             "reasoning" => self.reasoning(&mut fields, id).map(|()| &REASONING)?,
-            other => {
+            other if UNSERVED_ITEMS.contains(&other) => {
                 let what = format!("an item of type {}", quoted(other)).into();
                 return Err(ApiError::NotServed { param: fields.at("type"), what });
             }
+            other => return Err(ApiError::invalid(fields.at("type"), quoted(other), ITEM_KINDS)),
         };
         fields.finish(shape)
     }
@@ -305,8 +332,17 @@ fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape])
     for mut part in fields.objects(name)?.unwrap_or_default() {
         let kind: String = part.need("type", "a text, such as \"input_text\"")?;
         let Some(shape) = shapes.iter().find(|shape| shape.fields[0][0].kind.has_word(&kind)) else {
-            let what = format!("a part of type {} here", quoted(&kind)).into();
-            return Err(ApiError::NotServed { param: part.at("type"), what });
+            let param = part.at("type");
+            if UNSERVED_PARTS.contains(&kind.as_str()) {
+                let what = format!("a part of type {} here", quoted(&kind)).into();
+                return Err(ApiError::NotServed { param, what });
+            }
+            let words = shapes.iter().filter_map(|shape| match shape.fields[0][0].kind {
+                Kind::Word(words) => Some(words),
+                _ => None,
+            });
+            let allowed: Vec<String> = words.flatten().map(|word| quoted(word)).collect();
+            return Err(ApiError::invalid(param, quoted(&kind), allowed.join(", ")));
         };
         texts.push(part.need(if kind == "refusal" { "refusal" } else { "text" }, "a text")?);
         // Clients send back the answers they got, with what else was told of them.

@@ -24,7 +24,7 @@ pub(crate) use {
     items::Item,
     object::{Done, ResponseForm},
     replay::{EventReader, Replayed, STARTING_AFTER},
-    request::{RESPONSE, ResponsesRequest, renamed},
+    request::{LOGPROBS, RESPONSE, ResponsesRequest, check_included, renamed},
     store::{Cancelled, Following, Store, Stored},
 };
 

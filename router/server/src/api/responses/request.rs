@@ -93,7 +93,7 @@ pub(crate) const RESPONSE: Shape = Shape {
     unserved: &[UNSERVED],
 };
 
-const LOGPROBS: &str = "message.output_text.logprobs";
+pub(crate) const LOGPROBS: &str = "message.output_text.logprobs";
 const SEALED: &str = "reasoning.encrypted_content";
 const INCLUDES: &[&str] = &[LOGPROBS, SEALED];
 
@@ -179,7 +179,7 @@ impl ResponsesRequest {
         }
         read_tier(&mut fields)?;
         repeat(SERVICE_TIER, TIER_USED.into());
-        let metadata: Option<HashMap<String, String>> = fields.read("metadata", "an object from texts to texts")?;
+        let metadata = fields.named_texts("metadata")?;
         repeat("metadata", json!(metadata.unwrap_or_default()));
         let Asked { tools, shown_tools, shown_choice, is_parallel } = read_tools(&mut fields)?;
         repeat("tools", shown_tools.into());
@@ -261,19 +261,32 @@ fn number(number: Option<f32>) -> Value {
 
 /// `include` and `top_logprobs`.
 fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
+/// What OpenAI's protocol has beside: of tools that the server runs, and of images.
+const UNSERVED_INCLUDES: &[&str] = &[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
+
+/// Refuses to include what is not served. Sealed reasoning is: clients that keep a conversation themselves get it in the clear.
+pub(crate) fn check_included(param: &str, include: &str) -> Result<&'static str, ApiError> {
+    if let Some(served) = INCLUDES.iter().find(|known| **known == include) {
+        return Ok(served);
+    }
+    if UNSERVED_INCLUDES.contains(&include) {
+        let what = format!("to include {}", quoted(include)).into();
+        return Err(ApiError::NotServed { param: param.to_owned(), what });
+    }
+    let allowed = format!("\"{LOGPROBS}\" and \"{SEALED}\"");
+    Err(ApiError::invalid(param, quoted(include), allowed))
+}
+
     let mut is_wanted = false;
-    for include in fields.read::<Vec<String>>("include", "a list of texts")?.unwrap_or_default() {
-        match include.as_str() {
-            LOGPROBS => is_wanted = true,
-            // For clients that keep a conversation themselves: they get its reasoning in the clear.
-            SEALED => {}
-            other => {
-                return Err(ApiError::NotServed {
-                    param: fields.at("include"),
-                    what: format!("to include {}", quoted(other)).into(),
-                });
-            }
-        }
+    for include in fields.texts("include", "a list of texts")?.unwrap_or_default() {
+        is_wanted |= check_included(&fields.at("include"), &include)? == LOGPROBS;
     }
     let top = fields.count("top_logprobs")?;
     if top.is_some_and(|top| top > 0) && !is_wanted {
