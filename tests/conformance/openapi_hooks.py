@@ -160,7 +160,7 @@ def anthropics(case: Any) -> list[str]:
         r"`[^`]*` has \d+ (tokens|bytes)",
         r"`[^`]*` is (only allowed|.*, like another tool's)",
         r"`[^`]*` cannot go together with",
-        r"`messages` there must be at least one",  # users' turns without any block
+        r"`(thinking|output_config\.effort)` is .*, and the model",
         r"`messages` end with a `tool_use` block",
         r"the model gives",
     ]

@@ -137,6 +137,7 @@ proptest! {
                 continue_final_message: flags[1],
                 kwargs,
                 verbosity: None,
+                wishes: Default::default(),
                 now: LocalTime::default(),
             };
             // Whatever happens is a value: a text, or what is wrong with the chat.
@@ -202,6 +203,7 @@ fn render(golden: &Golden, source: &str, chat: &Chat) -> Result<String, Template
         continue_final_message: chat.continue_final_message,
         kwargs: chat.kwargs.clone(),
         verbosity: None,
+        wishes: Default::default(),
         now: LocalTime { unix_seconds: golden.unix_seconds, utc_offset_seconds: golden.utc_offset_seconds },
     })
 }

@@ -3,7 +3,7 @@
 mod answers;
 
 pub(crate) use answers::{ChatChunk, ChatEvents, ChatForm, ChatResponse};
-use pelton_text::ChatInput;
+use pelton_text::{ChatInput, Wishes};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
@@ -213,6 +213,8 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
         let reason = "needs a last message of the role \"assistant\"".to_owned();
         return Err(ApiError::Conflict { param: fields.at("continue_final_message"), reason });
     }
+    let (kwargs, effort) = read_kwargs(fields)?;
+    let has_documents = documents.as_ref().and_then(Value::as_array).is_some_and(|documents| !documents.is_empty());
     let input = ChatInput {
         messages,
         tools,
@@ -221,20 +223,22 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
         own_template: fields.text("chat_template")?,
         add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
         continue_final_message,
-        kwargs: read_kwargs(fields)?,
+        kwargs,
         verbosity: read_verbosity(fields)?.map(str::to_owned),
+        wishes: Wishes { effort: effort.map(str::to_owned), documents: has_documents, ..Wishes::default() },
         now: now(),
     };
     Ok((input, reading))
 }
 
-/// The template's own variables, and what `reasoning_effort` says to it.
-fn read_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+/// The template's own variables, with what `reasoning_effort` says to it.
+fn read_kwargs(fields: &mut Fields<'_>) -> Result<(Map<String, Value>, Option<&'static str>), ApiError> {
     let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
-    if let Some(effort) = read_effort(fields, "reasoning_effort")? {
+    let effort = read_effort(fields, "reasoning_effort")?;
+    if let Some(effort) = effort {
         set_effort(&mut kwargs, effort);
     }
-    Ok(kwargs)
+    Ok((kwargs, effort))
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ use crate::error::ApiError;
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
 const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\": ...}";
 
+const PART_KINDS: &str = "\"text\" (and \"refusal\", in a message of the assistant's)";
+const REFUSAL: &str = "refusal";
+
 const ROLE_WORDS: &[&str] = &["system", "developer", "user", "assistant", "tool"];
 
 /// What a message may have beside what it says; templates do not see it.
@@ -36,13 +39,16 @@ const MESSAGE: Shape = Shape {
         needed("role", Kind::Word(ROLE_WORDS), "Who speaks."),
         optional(
             "content",
-            Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Object(&PART), 0, Most::ANY)]),
+            Kind::Either(&[
+                Kind::TEXT,
+                Kind::List(&Kind::Either(&[Kind::Object(&PART), Kind::Object(&REFUSAL_PART)]), 0, Most::ANY),
+            ]),
             "What is said. Only an assistant's message may be without.",
         ),
         optional("tool_calls", Kind::List(&Kind::Object(&CALL), 0, Most::ANY), "Calls that the assistant made."),
         optional("tool_call_id", Kind::TEXT, "The call that a message of the role `tool` answers; needed there."),
         optional("name", Kind::TEXT, "Whose message it is, for templates that tell."),
-        optional("refusal", Kind::TEXT, "As answers have it."),
+        optional(REFUSAL, Kind::TEXT, "As answers have it: what an assistant said instead of `content`."),
         optional("reasoning", Kind::TEXT, "What the assistant thought."),
         optional("reasoning_content", Kind::TEXT, "The same, by its older name."),
         optional("annotations", Kind::Anything, "As answers have it; not looked at."),
@@ -60,6 +66,15 @@ const PART: Shape = Shape::new(
     &[&[
         needed("type", Kind::Word(&["text"]), "Text alone is served."),
         needed("text", Kind::TEXT, "The text."),
+        optional(CACHE_CONTROL, Kind::Anything, "Anthropic's mark of what to keep; not looked at."),
+    ]],
+);
+const REFUSAL_PART: Shape = Shape::new(
+    "RefusalPart",
+    "What an assistant said instead of an answer; templates are shown it as a text.",
+    &[&[
+        needed("type", Kind::Word(&[REFUSAL]), "What it is."),
+        needed(REFUSAL, Kind::TEXT, "The text."),
         optional(CACHE_CONTROL, Kind::Anything, "Anthropic's mark of what to keep; not looked at."),
     ]],
 );
@@ -107,7 +122,7 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
     };
     check_tool_calls(&mut fields)?;
     match fields.raw("content") {
-        Some(content) => check_content(&fields, content)?,
+        Some(content) => check_content(&fields, content, role == "assistant")?,
         // An answer that only called tools has none, nor one that ended while it thought.
         None if role == "assistant" => {}
         None => return Err(ApiError::Missing { param: fields.at("content"), allowed: CONTENT }),
@@ -118,9 +133,10 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
             allowed: "the `id` of the call that this answers",
         });
     }
-    for name in ["name", "tool_call_id", "refusal", "reasoning", "reasoning_content"] {
+    for name in ["name", "tool_call_id", "reasoning", "reasoning_content"] {
         fields.text(name)?;
     }
+    let refusal = read_refusal(&mut fields, role)?;
     // Clients send back the answers they got, with all their empty fields.
     for table in MESSAGE.unserved {
         refuse_all(&mut fields, table)?;
@@ -137,6 +153,15 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
     }
     if let Some(members) = message.as_object_mut() {
         members.retain(|name, value| !NOT_LOOKED_AT.contains(&name.as_str()) && !value.is_null());
+        members.remove(REFUSAL);
+        if let Some(refusal) = refusal {
+            members.insert("content".to_owned(), refusal.into());
+        }
+        for part in members.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten() {
+            if part["type"] == REFUSAL {
+                *part = serde_json::json!({ "type": "text", "text": part[REFUSAL].take() });
+            }
+        }
         // instructor makes such a list of every empty text; templates may look for a first part.
         let has_calls = members.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
         let says_nothing = !members.contains_key("content") && !has_calls;
@@ -152,7 +177,19 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
     Ok(message)
 }
 
-fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue) -> Result<(), ApiError> {
+/// What an assistant said instead of an answer. No template has a place of its own for it.
+fn read_refusal(fields: &mut Fields<'_>, role: &str) -> Result<Option<String>, ApiError> {
+    let Some(refusal) = fields.text(REFUSAL)?.filter(|refusal| !refusal.is_empty()) else { return Ok(None) };
+    let says_more = fields.raw("content").is_some_and(|content| !matches!(content.get(), "\"\"" | "[]"));
+    let reason = match role {
+        "assistant" if !says_more => return Ok(Some(refusal)),
+        "assistant" => "cannot go together with `content`: an answer is one or the other",
+        _ => "is only allowed in a message of the role \"assistant\"",
+    };
+    Err(ApiError::Conflict { param: fields.at(REFUSAL), reason: reason.to_owned() })
+}
+
+fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue, is_assistants: bool) -> Result<(), ApiError> {
     if content.get().starts_with('"') {
         return serde_json::from_str::<String>(content.get())
             .map(drop)
@@ -162,18 +199,40 @@ fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue) -> Result<(), A
         serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
     for (index, part) in parts.into_iter().enumerate() {
         let mut part = fields.within(format!("{}[{index}]", fields.at("content")), part)?;
-        let kind: String = part.need("type", "\"text\"")?;
-        if kind != "text" {
-            return Err(ApiError::NotServed {
-                param: part.at("type"),
-                what: format!("content of type {}", quoted(&kind)).into(),
-            });
-        }
-        part.need::<String>("text", "a text")?;
+        let kind: String = part.need("type", PART_KINDS)?;
+        let (text, shape) = match kind.as_str() {
+            "text" => ("text", &PART),
+            REFUSAL if is_assistants => (REFUSAL, &REFUSAL_PART),
+            other => return Err(unfit(&part, other)),
+        };
+        part.need::<String>(text, "a text")?;
         part.raw(CACHE_CONTROL);
-        part.finish(&PART)?;
+        part.finish(shape)?;
     }
     Ok(())
+}
+
+/// Other parts of OpenAI's protocol and the peer's.
+const UNSERVED_PARTS: &[&str] = &[
+    "audio_embeds",
+    "audio_url",
+    "file",
+    "image_embeds",
+    "image_pil",
+    "image_url",
+    "input_audio",
+    "input_image",
+    "video_url",
+];
+
+/// Why a part is not taken: nobody has it yet, or nobody knows it.
+fn unfit(part: &Fields<'_>, kind: &str) -> ApiError {
+    let not_served = |what: String| ApiError::NotServed { param: part.at("type"), what: what.into() };
+    match kind {
+        "thinking" => not_served("content of type \"thinking\" (send what was thought as `reasoning`)".to_owned()),
+        kind if UNSERVED_PARTS.contains(&kind) => not_served(format!("content of type {}", quoted(kind))),
+        kind => ApiError::invalid(part.at("type"), quoted(kind), PART_KINDS),
+    }
 }
 
 fn check_tool_calls(fields: &mut Fields<'_>) -> Result<(), ApiError> {
@@ -209,6 +268,7 @@ mod tests {
                 ApiError::Invalid { param, .. }
                 | ApiError::Missing { param, .. }
                 | ApiError::NotServed { param, .. }
+                | ApiError::Conflict { param, .. }
                 | ApiError::Unknown { param, .. },
             ) => param,
             Err(other) => panic!("{other}"),
@@ -233,6 +293,27 @@ mod tests {
         let body = r#"{"messages": [{"role": "user", "content": []}]}"#;
         let messages = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect("right");
         assert_eq!(messages, [serde_json::json!({ "role": "user", "content": "" })]);
+    }
+
+    #[test]
+    fn a_refusal_is_what_the_assistant_said() {
+        let read = |message: &str| {
+            let body = format!(r#"{{"messages": [{message}]}}"#);
+            let read = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object"));
+            read.map(|messages| messages[0]["content"].clone()).map_err(|error| error.to_string())
+        };
+        let said = Ok(serde_json::json!("No."));
+        assert_eq!(read(r#"{"role": "assistant", "content": null, "refusal": "No."}"#), said);
+        assert_eq!(read(r#"{"role": "assistant", "content": "", "refusal": "No."}"#), said);
+        assert_eq!(read(r#"{"role": "assistant", "content": "No.", "refusal": null}"#), said);
+        let parts = read(r#"{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}"#);
+        assert_eq!(parts, Ok(serde_json::json!([{ "type": "text", "text": "No." }])));
+        check(r#"[{"role": "assistant", "content": "Yes.", "refusal": "No."}]"#, "messages[0].refusal");
+        check(r#"[{"role": "user", "content": "", "refusal": "No."}]"#, "messages[0].refusal");
+        check(
+            r#"[{"role": "user", "content": [{"type": "refusal", "refusal": "No."}]}]"#,
+            "messages[0].content[0].type",
+        );
     }
 
     #[test]
@@ -279,6 +360,13 @@ mod tests {
             "messages[0].content[0].type",
         );
         check(r#"[{"role": "user", "content": [{"type": "text"}]}]"#, "messages[0].content[0].text");
+        let part = |kind: &str| {
+            let body = format!(r#"{{"messages": [{{"role": "assistant", "content": [{{"type": "{kind}"}}]}}]}}"#);
+            read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect_err("wrong")
+        };
+        assert!(matches!(part("image_url"), ApiError::NotServed { .. }));
+        assert!(part("thinking").to_string().contains("send what was thought as `reasoning`"));
+        assert!(matches!(part("imgae_url"), ApiError::Invalid { .. }), "nobody will ever serve it");
         let called = |arguments: &str| {
             format!(
                 r#"[{{"role": "assistant", "tool_calls": [{{"function": {{"name": "f", "arguments": {arguments}}}}}]}}]"#

@@ -102,12 +102,24 @@ impl Kind {
         matches!(self, Self::Word(words) if words.contains(&word))
     }
 
-    /// Of several kinds, at most one may be of objects.
     fn keep_known(&self, value: &mut Value) {
         match self {
             Self::Object(shape) => shape.keep_known(value),
             Self::List(kind, ..) => value.as_array_mut().into_iter().flatten().for_each(|item| kind.keep_known(item)),
-            Self::Either(kinds) => kinds.iter().for_each(|kind| kind.keep_known(value)),
+            Self::Either(kinds) => {
+                let shapes = kinds.iter().filter_map(|kind| match kind {
+                    Self::Object(shape) => Some(*shape),
+                    _ => None,
+                });
+                let shapes: Vec<&Shape> = shapes.collect();
+                // Known to one of them is enough.
+                let is_known = |name: &str| shapes.iter().any(|shape| shape.names().any(|known| known == name));
+                if let (Some(members), false) = (value.as_object_mut(), shapes.is_empty()) {
+                    members.retain(|name, _| is_known(name));
+                }
+                shapes.iter().for_each(|shape| shape.keep_known_within(value));
+                kinds.iter().filter(|kind| !matches!(kind, Self::Object(_))).for_each(|kind| kind.keep_known(value));
+            }
             _ => {}
         }
     }
@@ -155,8 +167,14 @@ impl Shape {
 
     /// Drops from an object, and from those within it, what is not described: for values that are handed on to a template.
     pub(crate) fn keep_known(&self, value: &mut Value) {
+        if let Some(members) = value.as_object_mut() {
+            members.retain(|name, _| self.names().any(|known| known == name));
+        }
+        self.keep_known_within(value);
+    }
+
+    fn keep_known_within(&self, value: &mut Value) {
         let Some(members) = value.as_object_mut() else { return };
-        members.retain(|name, _| self.names().any(|known| known == name));
         for field in self.fields() {
             if let Some(value) = members.get_mut(field.name) {
                 field.kind.keep_known(value);

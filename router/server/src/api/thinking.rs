@@ -41,7 +41,7 @@ pub(super) fn read_budget(fields: &mut Fields<'_>) -> Result<Option<ThoughtLimit
     Ok(limit.and_then(|(tokens, param)| Some(ThoughtLimit { tokens: u32::try_from(tokens).ok()?, param })))
 }
 
-/// How hard, in a field of this name.
+/// How hard, in a field of this name. OpenAI's words, and `max`, which Anthropic has and the peer takes.
 pub(super) fn read_effort(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<&'static str>, ApiError> {
     let allowed = "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"";
     fields.one_of(name, EFFORTS, allowed)

@@ -188,7 +188,8 @@ impl Serving {
     /// A chat that brings its template is rendered by it, far from here.
     async fn by_its_own_template(&self, prompt: Prompt) -> Result<Known, ApiError> {
         match prompt {
-            Prompt::Chat { input, add_special } if input.own_template.is_some() => {
+            Prompt::Chat { mut input, add_special } if input.own_template.is_some() => {
+                self.settle(&mut input);
                 let renderer = self.renderer.as_ref().ok_or_else(renderer::not_allowed)?;
                 let continued = continued(&input);
                 let text = renderer.render(self.checkpoint.special_tokens.clone(), *input).await?;
@@ -305,12 +306,23 @@ impl Serving {
                 reason: "cannot be used: the model has no chat template; use /v1/completions".to_owned(),
             });
         };
+        self.settle(&mut input);
         let continued = continued(&input);
         input.messages = template.adapt(input.messages);
         Ok(template.render(&input).map(|text| {
             let start = self.start(&text, continued.as_deref());
             (text, start)
         }))
+    }
+
+    /// Of the wishes of a chat, those are left that are not so anyway: a model that thinks by itself is not asked to, and one that does not
+    /// needs no `none`.
+    fn settle(&self, input: &mut ChatInput) {
+        let wishes = &mut input.wishes;
+        wishes.thoughts &= !self.thinks;
+        if !self.thinks && wishes.effort.as_deref() == Some("none") {
+            wishes.effort = None;
+        }
     }
 
     /// Refuses a text that no tokenisation could fit into the context, before going through megabytes of it.

@@ -16,6 +16,7 @@ use super::{
     fill::FillMarks,
     fingerprint::fingerprint,
     options::{ModelFacts, in_vocabulary},
+    thinking::thinks,
 };
 use crate::{
     error::{ApiError, shortened},
@@ -125,6 +126,8 @@ pub struct Serving {
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
     pub(crate) longest_token_bytes: usize,
+    /// Whether the model thinks by itself: its template or its vocabulary has the mark that ends thoughts.
+    pub(super) thinks: bool,
     sampled: [u8; 32],
     /// From the first request on that finds the model loaded: a worker that takes another's place computes the same.
     fingerprint: OnceLock<String>,
@@ -149,6 +152,7 @@ impl Serving {
         let context = checkpoint.max_model_len.unwrap_or(1 << 20);
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
         let longest_token_bytes = (0..tokenizer.vocab_size()).map(token_bytes).max().unwrap_or(0).max(1);
+        let thinks = format.as_ref().is_some_and(|format| thinks(format, template.as_ref(), &tokenizer));
         let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
         Arc::new(Self {
             fill: FillMarks::of(&tokenizer),
@@ -168,6 +172,7 @@ impl Serving {
             renderer,
             format,
             longest_token_bytes,
+            thinks,
             sampled,
             fingerprint: OnceLock::new(),
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pelton_engine::TokenId;
 use pelton_grammar::{Budget, Grammar, Part, Watch};
-use pelton_text::{AnswerParser, Detokenizer, Format, Reading, Tokenizer};
+use pelton_text::{AnswerParser, ChatTemplate, Detokenizer, Format, Reading, Tokenizer};
 
 use super::{PreparedPrompt, Request, constrain::mark, options::ModelFacts, serving::Serving};
 use crate::error::ApiError;
@@ -107,6 +107,14 @@ impl Serving {
     }
 }
 
+/// Whether a model thinks: its format may be one of models of which some do.
+pub(super) fn thinks(format: &Format, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> bool {
+    let is_known = |mark: &str| {
+        tokenizer.token_to_id(mark).is_some() || template.is_some_and(|template| template.sources().contains(mark))
+    };
+    format.has_reasoning() && format.reasoning_marks().is_none_or(|(_, close)| is_known(close.trim()))
+}
+
 /// The mark that ends thoughts, as tokens. `None`: the format has none, or its parser does not see it before the answer's end.
 fn closing(format: &Format, tokenizer: &Tokenizer) -> Option<Vec<TokenId>> {
     let (_, close) = format.reasoning_marks()?;
@@ -140,6 +148,19 @@ mod tests {
         let special = "name = \"x\"\n[reasoning]\nopen = [\"<t>\"]\nclose = [\"/<end>/\"]";
         let format = Format::declared(special, &tokenizer).expect("a format");
         assert_eq!(closing(&format, &tokenizer), Some([tokens("/"), vec![256], tokens("/")].concat()));
+    }
+
+    #[test]
+    fn a_model_thinks_if_it_knows_how_thoughts_end() {
+        let tokenizer = tokenizer();
+        let of = |name: &str, source: &str| {
+            let sources = [("default".to_owned(), source.to_owned())].into();
+            let template = ChatTemplate::from_sources(sources, serde_json::Map::new()).expect("a template");
+            thinks(&Format::named(name, &tokenizer).expect("known"), Some(&template), &tokenizer)
+        };
+        assert!(of("hermes", "{# <think></think> #}"));
+        assert!(!of("hermes", "<tool_call>"), "as with Qwen 2.5");
+        assert!(!of("llama4-pythonic", "</think>"), "it is not told apart");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) async fn messages(
     serving.check_model(asked.model.as_deref())?;
     let mut request = asked.request;
     if !serving.ends_thoughts() {
-        // Anthropic's clients send a budget with every model: without thoughts it is kept, on channels it stays a wish.
+        // Without thoughts a budget is kept, on channels it stays a wish.
         request.options.thoughts = None;
     }
     let generation = serving.generate(request, terms).await.map_err(renamed)?;

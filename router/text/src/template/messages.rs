@@ -11,7 +11,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// there under both names that templates read.
 pub(super) fn normalise(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
     if messages.is_empty() {
-        return Err(TemplateError::Input { param: "messages", reason: "there must be at least one".into() });
+        return Err(TemplateError::Input { param: "messages", reason: "must have at least one message".into() });
     }
     messages.iter().enumerate().map(|(at, message)| normalise_one(at, message)).collect()
 }

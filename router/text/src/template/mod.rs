@@ -14,7 +14,7 @@ mod python;
 mod rewrite;
 mod source;
 mod strftime;
-mod verbosity;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,8 @@ use messages::Continuation;
 pub use messages::arguments_of;
 pub use own::{OwnTemplate, Refused};
 pub use strftime::LocalTime;
-use verbosity::{VERBOSITY, Watched};
+pub use wishes::Wishes;
+use wishes::{Known, VERBOSITY, Watched};
 
 /// A million tokens are some 4 MB of text; the largest context there is fits twice over.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
@@ -110,6 +111,8 @@ pub struct ChatInput {
     /// How long answers shall be: the variable `verbosity`, unless `kwargs` has it. A template that does not look at it refuses the chat, but
     /// for "medium".
     pub verbosity: Option<String>,
+    /// What else a template has to know.
+    pub wishes: Wishes,
     /// What `strftime_now` prints.
     pub now: LocalTime,
 }
@@ -126,6 +129,8 @@ struct Inner {
     sources: BTreeMap<String, String>,
     special_tokens: Map<String, Value>,
     takes_content_parts: bool,
+    /// By name: what each template looks at for the plainest chat.
+    known: BTreeMap<String, Known>,
 }
 
 impl ChatTemplate {
@@ -150,8 +155,10 @@ impl ChatTemplate {
             let source = rewrite::for_minijinja(source).map_err(invalid)?;
             environment.add_template_owned(name.clone(), source).map_err(|error| invalid(describe(&error)))?;
         }
-        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts: false };
+        let (takes_content_parts, known) = (false, BTreeMap::new());
+        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts, known };
         inner.takes_content_parts = inner.shows_content_parts();
+        inner.known = inner.sources.keys().map(|name| (name.clone(), inner.plainest(name).0)).collect();
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -195,7 +202,8 @@ impl Inner {
             Err(TemplateError::Failed(reason)) if self.is_broken(name) => Err(TemplateError::Broken(reason)),
             other => other,
         }?;
-        variables.check(input.verbosity.as_deref())?;
+        let known = self.known.get(name).copied().unwrap_or_default();
+        known.or(variables.known()).check(input)?;
         match continuation {
             None => Ok(rendered),
             Some(continuation) => continuation.cut(rendered),
@@ -204,10 +212,20 @@ impl Inner {
 
     /// Whether a template fails on a chat that any template should know.
     fn is_broken(&self, name: &str) -> bool {
+        matches!(self.plainest(name).1, Err(TemplateError::Failed(_)))
+    }
+
+    /// What a template looks at and makes of the plainest chat.
+    fn plainest(&self, name: &str) -> (Known, Result<String, TemplateError>) {
         let messages = vec![serde_json::json!({"role": "user", "content": "hello"})];
         let plainest = ChatInput { add_generation_prompt: true, ..ChatInput::default() };
-        let run = || self.run(name, &Watched::new(self.variables(&plainest, messages)?));
-        matches!(run(), Err(TemplateError::Failed(_)))
+        match self.variables(&plainest, messages).map(Watched::new) {
+            Ok(variables) => {
+                let made = self.run(name, &variables);
+                (variables.known(), made)
+            }
+            Err(error) => (Known::default(), Err(error)),
+        }
     }
 
     fn choose(&self, input: &ChatInput) -> Result<&str, TemplateError> {

@@ -127,7 +127,7 @@ fn a_template_too_deep_for_the_stack_is_refused_when_opened() {
 fn malformed_chats_are_the_clients_fault() {
     let shows = template("{% for m in messages %}{{ m.role.upper() ~ m.content.strip() }}{% endfor %}");
     let input = |param, reason: &str| Err(TemplateError::Input { param, reason: reason.into() });
-    assert_eq!(shows.render(&chat(json!([]))), input("messages", "there must be at least one"));
+    assert_eq!(shows.render(&chat(json!([]))), input("messages", "must have at least one message"));
     assert_eq!(
         shows.render(&chat(json!([{"role": "user", "content": "x"}, "x"]))),
         input("messages", "number 1 is no object")
@@ -184,6 +184,53 @@ fn a_wish_for_length_reaches_a_template_that_looks_at_it_and_no_other() {
         let refused = asks(&ignorant, Some("low"), none()).expect_err(source);
         assert!(refused.contains("`verbosity`: is \"low\"") && refused.contains("allowed: \"medium\""), "{refused}");
     }
+}
+
+/// Of a chat with these wishes: the parameter that is refused, if one is.
+fn refused_wish(template: &ChatTemplate, wishes: Wishes, change: fn(&mut ChatInput)) -> Option<&'static str> {
+    let mut input = ChatInput { wishes, ..hello() };
+    change(&mut input);
+    match template.render(&input) {
+        Ok(_) => None,
+        Err(TemplateError::Input { param, .. }) => Some(param),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_wish_that_a_template_knows_nothing_of_is_refused() {
+    let effort = || Wishes { effort: Some("high".into()), ..Wishes::default() };
+    let thoughts = || Wishes { thoughts: true, ..Wishes::default() };
+    let documents = || Wishes { documents: true, ..Wishes::default() };
+    let as_it_is = |_: &mut ChatInput| ();
+    let ignorant = template("{{ messages[0].content }}{{ messages[0].thinking }}{# reasoning_effort documents #}");
+    for (wishes, param) in [(effort(), "reasoning_effort"), (thoughts(), "thinking"), (documents(), "documents")] {
+        assert_eq!(refused_wish(&ignorant, wishes, as_it_is), Some(param));
+    }
+    assert_eq!(refused_wish(&ignorant, Wishes::default(), as_it_is), None);
+    for source in [
+        "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}{{ reasoning_effort }}",
+        "{{ messages[0].content }}{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}",
+        "{% if not thinking is defined %}{% set thinking = false %}{% endif %}",
+    ] {
+        assert_eq!(refused_wish(&template(source), effort(), as_it_is), None, "{source}");
+        assert_eq!(refused_wish(&template(source), thoughts(), as_it_is), None, "{source}");
+        assert_eq!(refused_wish(&template(source), documents(), as_it_is), Some("documents"), "{source}");
+    }
+    let shows = template("{% for document in documents %}{{ document.text }}{% endfor %}");
+    let with_one = |input: &mut ChatInput| input.documents = Some(json!([{"text": "paper"}]));
+    assert_eq!(refused_wish(&shows, documents(), with_one), None);
+}
+
+#[test]
+fn a_template_knows_what_it_looks_at_for_other_chats() {
+    let effort = Wishes { effort: Some("low".into()), ..Wishes::default() };
+    let where_answers_begin = template("{% if add_generation_prompt %}{{ enable_thinking }}{% endif %}");
+    let continued = |input: &mut ChatInput| input.add_generation_prompt = false;
+    assert_eq!(refused_wish(&where_answers_begin, effort.clone(), continued), None);
+    let with_tools = template("{% if tools %}{{ reasoning_effort }}{% endif %}");
+    assert_eq!(refused_wish(&with_tools, effort.clone(), |_| ()), Some("reasoning_effort"));
+    assert_eq!(refused_wish(&with_tools, effort, |input| input.tools = Some(vec![json!({})])), None);
 }
 
 #[test]

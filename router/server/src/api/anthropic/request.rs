@@ -1,7 +1,7 @@
 //! Requests: what a message shall be an answer to, and how.
 
 use pelton_grammar::Constraint;
-use pelton_text::ChatInput;
+use pelton_text::{ChatInput, Wishes};
 use serde_json::{Map, Value};
 
 use super::{
@@ -184,12 +184,15 @@ struct Asked {
     thinking: Thinking,
     constrained: Option<Constrained>,
     kwargs: Map<String, Value>,
+    effort: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thinking {
     is_shown: bool,
     budget: Option<u32>,
+    /// Not left to the model.
+    is_demanded: bool,
 }
 
 impl MessagesRequest {
@@ -252,8 +255,8 @@ impl Asked {
         let tools = read_tools(fields, &mut reader)?;
         let mut kwargs = Map::new();
         let thinking = read_thinking(fields, &mut kwargs)?;
-        let constrained = read_output(fields, &mut kwargs)?;
-        Ok(Self { model, reader, tools, thinking, constrained, kwargs })
+        let (constrained, effort) = read_output(fields, &mut kwargs)?;
+        Ok(Self { model, reader, tools, thinking, constrained, kwargs, effort })
     }
 
     /// A last message of the model's own is continued.
@@ -274,6 +277,11 @@ impl Asked {
             continue_final_message: last == Last::Answer,
             kwargs: self.kwargs,
             verbosity: None,
+            wishes: Wishes {
+                effort: self.effort.map(str::to_owned),
+                thoughts: self.thinking.is_demanded,
+                ..Wishes::default()
+            },
             now: now(),
         };
         Ok((Prompt::Chat { input: Box::new(input), add_special: false }, reading))
@@ -284,7 +292,7 @@ impl Asked {
 fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Thinking, ApiError> {
     let Some(mut thinking) = fields.object("thinking")? else {
         switch(kwargs, false);
-        return Ok(Thinking { is_shown: false, budget: None });
+        return Ok(Thinking { is_shown: false, budget: None, is_demanded: false });
     };
     let allowed = "\"enabled\", \"adaptive\" or \"disabled\"";
     let Some(kind) = thinking.one_of("type", THINKING_KINDS, allowed)? else {
@@ -311,14 +319,18 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
         "adaptive" => &ADAPTIVE,
         _ => &DISABLED,
     })?;
-    Ok(Thinking { is_shown: thinks && display != Some("omitted"), budget })
+    Ok(Thinking { is_shown: thinks && display != Some("omitted"), budget, is_demanded: kind == "enabled" })
 }
 
 /// `output_config`, and `output_format`, which was its `format` before.
-fn read_output(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Option<Constrained>, ApiError> {
+fn read_output(
+    fields: &mut Fields<'_>,
+    kwargs: &mut Map<String, Value>,
+) -> Result<(Option<Constrained>, Option<&'static str>), ApiError> {
     let mut constrained = read_format(fields, "output_format")?;
-    let Some(mut config) = fields.object("output_config")? else { return Ok(constrained) };
-    if let Some(effort) = read_effort(&mut config, "effort")? {
+    let Some(mut config) = fields.object("output_config")? else { return Ok((constrained, None)) };
+    let effort = read_effort(&mut config, "effort")?;
+    if let Some(effort) = effort {
         set_effort(kwargs, effort);
     }
     if let Some(format) = read_format(&mut config, "format")? {
@@ -329,7 +341,7 @@ fn read_output(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Resu
         constrained = Some(format);
     }
     config.finish(&OUTPUT_CONFIG)?;
-    Ok(constrained)
+    Ok((constrained, effort))
 }
 
 fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Constrained>, ApiError> {
@@ -348,6 +360,7 @@ fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Con
 pub(crate) fn renamed(error: ApiError) -> ApiError {
     error.renamed(|param| match param {
         "stop" => Some("stop_sequences"),
+        "reasoning_effort" => Some("output_config.effort"),
         PROMPT_CACHE_RETENTION => Some("cache_control.ttl"),
         _ => None,
     })

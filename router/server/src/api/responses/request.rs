@@ -1,8 +1,6 @@
 //! Requests: what a response shall be an answer to, and how.
 
-use std::collections::HashMap;
-
-use pelton_text::{ChatInput, GenerationDefaults};
+use pelton_text::{ChatInput, GenerationDefaults, Wishes};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -134,6 +132,7 @@ pub(crate) struct ResponsesRequest {
     tools: Tools,
     kwargs: Map<String, Value>,
     verbosity: Option<&'static str>,
+    effort: Option<&'static str>,
     truncation: Truncation,
     options: Options,
 }
@@ -171,7 +170,8 @@ impl ResponsesRequest {
         repeat("user", options.user.clone().into());
         repeat("previous_response_id", previous.clone().into());
         repeat("text", text);
-        repeat("reasoning", read_reasoning(&mut fields, &mut kwargs)?);
+        let effort = read_reasoning(&mut fields, &mut kwargs)?;
+        repeat("reasoning", json!({ "effort": effort, "summary": null }));
         let truncation = Truncation::read(&mut fields)?;
         repeat("truncation", truncation.word().into());
         for name in ["prompt_cache_key", "safety_identifier"] {
@@ -201,6 +201,7 @@ impl ResponsesRequest {
             tools,
             kwargs,
             verbosity,
+            effort,
             truncation,
             options,
         })
@@ -244,6 +245,7 @@ impl ResponsesRequest {
             continue_final_message: false,
             kwargs: std::mem::take(&mut self.kwargs),
             verbosity: self.verbosity.map(str::to_owned),
+            wishes: Wishes { effort: self.effort.map(str::to_owned), ..Wishes::default() },
             now: now(),
         };
         let prompt = match shortening {
@@ -259,8 +261,6 @@ fn number(number: Option<f32>) -> Value {
     number.and_then(|number| format!("{number:?}").parse().ok()).map_or(Value::Null, Value::Number)
 }
 
-/// `include` and `top_logprobs`.
-fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
 /// What OpenAI's protocol has beside: of tools that the server runs, and of images.
 const UNSERVED_INCLUDES: &[&str] = &[
     "code_interpreter_call.outputs",
@@ -284,6 +284,8 @@ pub(crate) fn check_included(param: &str, include: &str) -> Result<&'static str,
     Err(ApiError::invalid(param, quoted(include), allowed))
 }
 
+/// `include` and `top_logprobs`.
+fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let mut is_wanted = false;
     for include in fields.texts("include", "a list of texts")?.unwrap_or_default() {
         is_wanted |= check_included(&fields.at("include"), &include)? == LOGPROBS;
@@ -309,10 +311,8 @@ fn read_stream(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
 }
 
 /// How hard to think.
-fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Value, ApiError> {
-    let Some(mut reasoning) = fields.object("reasoning")? else {
-        return Ok(json!({ "effort": null, "summary": null }));
-    };
+fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Option<&'static str>, ApiError> {
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(None) };
     let effort = read_effort(&mut reasoning, "effort")?;
     if let Some(effort) = effort {
         set_effort(kwargs, effort);
@@ -325,7 +325,7 @@ fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> R
         )?;
     }
     reasoning.finish(&REASONING)?;
-    Ok(json!({ "effort": effort, "summary": null }))
+    Ok(effort)
 }
 
 /// An error of the shared checks, by the names that responses use.
@@ -335,6 +335,7 @@ pub(crate) fn renamed(error: ApiError) -> ApiError {
         "max_tokens" => Some("max_output_tokens"),
         "logprobs" => Some("top_logprobs"),
         "verbosity" => Some("text.verbosity"),
+        "reasoning_effort" => Some("reasoning.effort"),
         _ => None,
     })
 }

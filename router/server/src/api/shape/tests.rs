@@ -163,6 +163,8 @@ fn what_is_described_is_parsed() {
         let body = json!({ "messages": [user], "tools": [named], "tool_choice": choice });
         ChatRequest::read(body.to_string().as_bytes()).map(drop).expect("right");
     }
+    let refused = json!({ "role": "assistant", "content": [{ "type": "refusal", "refusal": "a" }] });
+    ChatRequest::read(json!({ "messages": [refused] }).to_string().as_bytes()).map(drop).expect("right");
     let chosen = json!({
         "max_tokens": 1, "messages": [{ "role": "user", "content": "a" }],
         "tools": [{ "name": "f", "input_schema": {} }], "tool_choice": { "type": "tool", "name": "f" }
