@@ -98,17 +98,18 @@ fn up_to(name: &str, mark: &[Part]) -> String {
     }
 }
 
-/// A terminal: any text that has none of `marks`, at least not with one of `before` behind it.
+/// A terminal: any text that has none of `marks`, at least not with one of `before` behind it. An empty mark is none.
 pub(crate) fn free_text(marks: &[String], before: &[String]) -> String {
     const ANY: &str = "/(?s:.*)/";
+    let marks: Vec<&String> = marks.iter().filter(|mark| !mark.is_empty()).collect();
     if marks.is_empty() {
         return ANY.to_owned();
     }
     let before = if before.is_empty() { String::new() } else { format!(r" /\s*/ {}", any_of(before)) };
-    format!("{ANY} & ~({ANY} {}{before} {ANY})", any_of(marks))
+    format!("{ANY} & ~({ANY} {}{before} {ANY})", any_of(&marks))
 }
 
-fn any_of(texts: &[String]) -> String {
-    let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+fn any_of(texts: &[impl AsRef<str>]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| quoted(text.as_ref())).collect();
     format!("({})", texts.join(" | "))
 }

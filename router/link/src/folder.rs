@@ -1,6 +1,6 @@
 //! A fresh folder for a worker's sockets, that nobody else can enter. Removed as soon as both connections stand, so that
 //! nothing is left even if every process is killed. A router that is killed before leaves it behind, and the next one of the same user, who
-//! finds that nobody holds its lock any more, removes it.
+//! finds that nobody holds its lock any more, removes it; and so one that was never finished, a minute later.
 
 use std::{
     env,
@@ -11,6 +11,7 @@ use std::{
         fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::FlockOperation;
@@ -20,6 +21,10 @@ const PATH_BYTES_MAX: usize = 108 - 20;
 
 /// Before a number of sixteen digits.
 const PREFIX: &str = "pelton-";
+/// Before that while the folder has no lock yet, which takes microseconds.
+const BEGUN: &str = ".";
+/// One that is begun for so long was left.
+const BEGUN_FOR: Duration = Duration::from_secs(60);
 /// Held as long as the folder is in use.
 const LOCK: &str = "lock";
 
@@ -36,7 +41,7 @@ impl Folder {
         let parent = parent();
         sweep(&parent);
         // Under another name until its lock is held, so that nobody who sweeps takes it for one that was left.
-        let begun = parent.join(format!(".{name}"));
+        let begun = parent.join(format!("{BEGUN}{name}"));
         fs::DirBuilder::new().mode(0o700).create(&begun)?; // fails if it exists: then it is not ours
         let lock = File::create(begun.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -62,16 +67,24 @@ impl Drop for Folder {
 /// Removes what routers of this user have left behind that were killed.
 fn sweep(parent: &Path) {
     let me = rustix::process::geteuid().as_raw();
-    let is_ours = |path: &Path| {
-        let digits = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
-        let is_named = digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|c| c.is_ascii_hexdigit()));
-        is_named && fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == me)
-    };
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
-        // One without a lock is of an earlier version.
-        let Some(lock) = is_ours(&path).then(|| File::open(path.join(LOCK)).ok()).flatten() else { continue };
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let (name, is_begun) = name.strip_prefix(BEGUN).map_or((name, false), |name| (name, true));
+        let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+        let is_named = digits.len() == 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        if !is_named || !found.is_dir() || found.uid() != me {
+            continue;
+        }
+        let is_left = if is_begun {
+            found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > BEGUN_FOR))
+        } else {
+            // One without a lock is of an earlier version.
+            let lock = File::open(path.join(LOCK));
+            lock.is_ok_and(|lock| rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+        };
+        if is_left {
             let _ = fs::remove_dir_all(&path); // another router may be faster
         }
     }
@@ -94,15 +107,28 @@ mod tests {
     #[test]
     fn what_nobody_holds_any_more_is_removed_and_nothing_else() {
         let parent = env::temp_dir().join(format!("sweep-{}", std::process::id()));
-        let dirs = ["pelton-0000000000000001", "pelton-0000000000000002", "pelton-0000000000000003", "pelton-files-1"];
+        let dirs = [
+            "pelton-0000000000000001",
+            "pelton-0000000000000002",
+            "pelton-0000000000000003",
+            "pelton-files-1",
+            ".pelton-0000000000000004",
+            ".pelton-0000000000000005",
+        ];
         dirs.iter().for_each(|name| fs::create_dir_all(parent.join(name)).unwrap());
         let [left, held] = [0, 1].map(|at| File::create(parent.join(dirs[at]).join(LOCK)).unwrap());
         rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(left);
         File::create(parent.join("pelton-files-1").join(LOCK)).unwrap();
+        let long_ago = std::time::SystemTime::now() - 2 * BEGUN_FOR;
+        File::open(parent.join(dirs[4])).unwrap().set_modified(long_ago).unwrap();
         sweep(&parent);
         let there: Vec<bool> = dirs.iter().map(|name| parent.join(name).exists()).collect();
-        assert_eq!(there, [false, true, true, true], "left, held, without a lock, of somebody else");
+        assert_eq!(
+            there,
+            [false, true, true, true, false, true],
+            "left, held, without a lock, of others, begun long ago, begun"
+        );
         fs::remove_dir_all(&parent).unwrap();
     }
 

@@ -65,7 +65,9 @@ impl fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(Raised(message.to_string())))
+    let said = message.to_string();
+    let said = if said.is_empty() { "(no reason)".to_owned() } else { said }; // of a variable that is not there
+    Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(Raised(said)))
 }
 
 /// `json.dumps` with the arguments that `transformers` passes on.

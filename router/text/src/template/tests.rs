@@ -29,6 +29,8 @@ fn an_exception_of_the_template_is_told_as_it_is() {
     let refused = template("{% macro m() %}{{ raise_exception('Roles must ' ~ 'alternate') }}{% endmacro %}{{ m() }}")
         .render(&hello());
     assert_eq!(refused, Err(TemplateError::Raised("Roles must alternate".into())));
+    let without = template("{{ raise_exception(nothing) }}").render(&hello());
+    assert_eq!(without, Err(TemplateError::Raised("(no reason)".into())));
 }
 
 #[test]
