@@ -160,6 +160,7 @@ def anthropics(case: Any) -> list[str]:
         r"`[^`]*` has \d+ (tokens|bytes)",
         r"`[^`]*` is (only allowed|.*, like another tool's)",
         r"`[^`]*` cannot go together with",
+        r"`messages` must have at least one message",  # an assistant's turn without any block
         r"`(thinking|output_config\.effort)` is .*, and the model",
         r"`messages` end with a `tool_use` block",
         r"the model gives",

@@ -65,7 +65,7 @@ pub(super) async fn count_tokens(
 ) -> Result<Json<TokenCount>, ApiError> {
     let asked = serving.on_text(body.len(), move || CountRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    let prepared = serving.count(asked.prompt).await?;
+    let prepared = serving.count(asked.prompt).await.map_err(renamed)?;
     Ok(Json(TokenCount { input_tokens: prepared.ids.len() }))
 }
 

@@ -100,8 +100,8 @@ fn surrounded(router: Router, app: &App) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around::authorize))
         .layer(from_fn(host::check))
-        .layer(from_fn_with_state(app.clone(), unknown::tell))
         .layer(from_fn(anthropic::speak)) // what the layers within refuse is an answer of these routes, too
+        .layer(from_fn_with_state(app.clone(), unknown::tell))
         .layer(from_fn_with_state(app.clone(), around::measure))
         .layer(from_fn(around::identify))
 }

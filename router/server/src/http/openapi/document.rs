@@ -3,7 +3,7 @@
 use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::operations::{Answer, Asks, EXPLAIN, OPERATIONS, Operation, PRIORITY, TIMEOUT};
+use super::operations::{Answer, Asks, EXPLAIN, OPERATIONS, Operation, PEERS_PRIORITY, PRIORITY, TIMEOUT};
 use crate::{
     api::{
         anthropic::ErrorBody,
@@ -184,6 +184,10 @@ fn parameters(operation: &Operation) -> Vec<Value> {
         let (about, schema) = match *name {
             PRIORITY => (
                 "Smaller first; the body's `priority` goes before it.",
+                json!({ "type": "integer", "minimum": i32::MIN, "maximum": i32::MAX }),
+            ),
+            PEERS_PRIORITY => (
+                "The same by the peer's name; `x-request-priority` goes before it.",
                 json!({ "type": "integer", "minimum": i32::MIN, "maximum": i32::MAX }),
             ),
             TIMEOUT => (

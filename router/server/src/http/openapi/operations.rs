@@ -90,11 +90,12 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) const PRIORITY: &str = "x-request-priority";
+pub(super) const PEERS_PRIORITY: &str = "x-vllm-priority";
 pub(super) const TIMEOUT: &str = "x-request-timeout-ms";
 pub(super) const EXPLAIN: &str = "x-explain";
 
-const TERMS: &[&str] = &[PRIORITY, TIMEOUT];
-const TERMS_AND_EXPLAIN: &[&str] = &[PRIORITY, TIMEOUT, EXPLAIN];
+const TERMS: &[&str] = &[PRIORITY, PEERS_PRIORITY, TIMEOUT];
+const TERMS_AND_EXPLAIN: &[&str] = &[PRIORITY, PEERS_PRIORITY, TIMEOUT, EXPLAIN];
 
 /// Of what the engine answers.
 const GENERATES: &[u16] = &[400, 404, 413, 415, 429, 500, 503, 504];
