@@ -170,6 +170,21 @@ class Server:
             for pid in workers:
                 os.kill(pid, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def within_memory(self, most: int) -> Iterator[None]:
+        """Within the block the router's resident memory never exceeds what it is now by more bytes than this."""
+        folder = Path(f"/proc/{self.process.pid}")
+
+        def said(name: str) -> int:
+            lines = (folder / "status").read_text().splitlines()
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+        (folder / "clear_refs").write_text("5")  # the highest value begins anew
+        before = said("VmRSS")
+        yield
+        grown = said("VmHWM") - before
+        assert grown <= most, f"resident memory grew by {grown / 2**20:.1f} MiB; allowed: {most / 2**20:.1f}"
+
     def metric(self, name: str) -> float:
         """The sum of one metric's series."""
         text = self.get("/metrics").text
@@ -201,10 +216,19 @@ def serving(
         server.stop(signal.SIGKILL)
 
 
+def sse_lines(response: httpx.Response) -> Iterator[str]:
+    """The lines of a stream. httpx's own end at what ends a line in Unicode, too, of which JSON's texts may be full."""
+    rest = ""
+    for text in response.iter_text():
+        *lines, rest = (rest + text).split("\n")
+        yield from lines
+    yield rest
+
+
 def sse(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """The JSON events of a stream, which must end with `[DONE]`."""
     is_done = False
-    for line in response.iter_lines():
+    for line in sse_lines(response):
         if not line.startswith("data: "):
             continue
         if line == "data: [DONE]":

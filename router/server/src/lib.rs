@@ -17,6 +17,7 @@ pub mod generate;
 mod grpc;
 pub mod http;
 pub mod hub;
+mod json_size;
 mod logging;
 pub mod machine;
 pub mod metrics;

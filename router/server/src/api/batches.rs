@@ -150,7 +150,7 @@ impl Item {
     }
 
     pub(super) fn of(line: u64, text: &Bytes, endpoint: Option<&'static str>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(text)?;
+        let mut fields = Fields::around_body(text)?;
         const CUSTOM_ID: &str = "a text of 1 to 512 bytes";
         let custom_id: String = fields.need("custom_id", CUSTOM_ID)?;
         if custom_id.is_empty() || custom_id.len() > CUSTOM_ID_MAX {
@@ -241,6 +241,15 @@ mod tests {
         );
         let body = Bytes::from_static(br#"{"stream": false, "x": [1]}"#);
         assert_eq!(read, Ok(Item { line: 7, custom_id: "a".to_owned(), url: "/v1/completions", body }));
+    }
+
+    #[test]
+    fn what_a_request_may_hold_its_own_reader_says() {
+        let ids = vec!["1"; 200_000].join(",");
+        let body = format!(r#"{{"input": [{ids}]}}"#);
+        let read =
+            line(&format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#));
+        assert_eq!(read.map(|item| item.body), Ok(Bytes::from(body)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     StreamOptions,
     constrained::{FORMATS, STRUCTURED},
-    fields::{Fields, check_nesting},
+    fields::Fields,
     messages::{MESSAGES, read_messages},
     models::{MODEL, read_model},
     prompt_logprobs::PROMPT_LOGPROBS,
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{Prompt, Request, ToolUse, now},
+    json_size::check_size,
 };
 
 /// The body of a chat request.
@@ -190,7 +191,7 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
 
 /// A chat in a protocol that has an object for it, at `path`.
 pub(crate) fn chat_of_json(path: &str, raw: &RawValue) -> Result<(ChatInput, Option<ToolUse>), ApiError> {
-    check_nesting(raw.get().as_bytes())?;
+    check_size(path, raw.get())?;
     let mut fields = Fields::of_value(path.to_owned(), raw)?;
     let read = read_input(&mut fields)?;
     fields.finish(&INPUT)?;

@@ -13,8 +13,9 @@ use serde_json::value::RawValue;
 use super::{
     StopReason, StreamOptions,
     constrained::{FORMATS, STRUCTURED},
-    fields::{Fields, ids, shown, shown_item},
+    fields::{Fields, ids, shown},
     finish_reason,
+    lists::{Items, shown_item},
     logprobs::CompletionLogprobs,
     models::{MODEL, read_model},
     prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
@@ -231,7 +232,7 @@ pub(super) fn parse_prompts(raw: &RawValue, add_special: bool) -> Result<Vec<Pro
     let first = text.strip_prefix('[').map_or("", str::trim_start);
     if first.starts_with('[') {
         let wrong = || shown_item::<Vec<TokenId>>(raw).unwrap_or_else(|| shown(raw));
-        let lists: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
+        let Items(lists) = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
         return lists.into_iter().map(|list| ids(list).map(Prompt::Ids).ok_or_else(wrong)).collect();
     }
     if first.starts_with(|c: char| c.is_ascii_digit() || c == '-') {

@@ -10,7 +10,7 @@ use super::{
     shape::{Field, Kind, Most, Shape, needed, optional},
     tags,
 };
-use crate::{error::ApiError, generate::Constrained};
+use crate::{error::ApiError, generate::Constrained, json_size::check_size};
 
 const ANY_FORMAT: &[Kind] = &[
     Kind::Object(&TEXT_FORMAT),
@@ -195,8 +195,10 @@ fn schema(param: String, raw: &RawValue) -> Result<Constrained, ApiError> {
 
 pub(super) fn schema_value(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
     let wrong = |raw: &RawValue| ApiError::invalid(param, shown(raw), "a JSON schema: an object, or the text of one");
+    check_size(param, raw.get())?;
     let mut value: Value = serde_json::from_str(raw.get()).map_err(|_| wrong(raw))?;
     if let Value::String(text) = &value {
+        check_size(param, text)?;
         value = serde_json::from_str(text).map_err(|_| wrong(raw))?;
     }
     match value {

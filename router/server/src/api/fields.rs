@@ -13,23 +13,25 @@ use std::{
 use pelton_engine::TokenId;
 use serde::{
     Deserialize,
-    de::{DeserializeOwned, Deserializer, MapAccess, Visitor},
+    de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
 #[cfg(test)]
 use super::shape::Way;
 use super::{
+    lists::{Items, shown_item},
     shape::Shape,
     unknown::{Given, Passed},
 };
 use crate::{
     error::{ApiError, shortened},
+    json_size::{JsonSize, LEVELS_MAX, VALUES_MAX, too_deep, too_much},
     nearest::nearest,
 };
 
-/// Lists and objects within each other at most. Tool schemas are the deepest that clients mean; this bounds recursion.
-const NESTING_MAX: usize = 64;
+/// A field that has token ids within it: whoever reads it measures its own fields.
+pub(crate) const MEASURED_APART: &str = "sampling_params";
 
 /// What a list of tokens is to hold.
 pub(crate) const TOKEN_IDS: &str = "a list of token ids, integers from 0 to 4294967295";
@@ -52,15 +54,46 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// A whole body.
     pub(crate) fn of_body(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let Given { bytes: body, passed } = body.into();
-        check_nesting(body)?;
+        let (fields, size) = Self::measured(body.into())?;
+        if size.levels > LEVELS_MAX || size.counted() > VALUES_MAX {
+            fields.check_sizes()?;
+        }
+        Ok(fields)
+    }
+
+    /// A whole text that has a body within it, which is measured when it is read itself.
+    pub(crate) fn around_body(text: &'a [u8]) -> Result<Self, ApiError> {
+        Self::measured(text.into()).map(|(fields, _)| fields)
+    }
+
+    fn measured(Given { bytes, passed }: Given<'a>) -> Result<(Self, JsonSize), ApiError> {
+        let size = JsonSize::of(bytes);
+        if size.outer_commas >= VALUES_MAX {
+            let reason = format!("it has {} fields or items; allowed: at most {VALUES_MAX}", size.outer_commas + 1);
+            return Err(ApiError::BadBody { reason });
+        }
         let bad = |error: serde_json::Error| ApiError::BadBody { reason: error.to_string() };
-        let raw: &RawValue = serde_json::from_slice(body).map_err(bad)?;
+        let raw: &RawValue = serde_json::from_slice(bytes).map_err(bad)?;
         let members: Members<'a> = serde_json::from_str(raw.get()).map_err(|error| {
             let reason = if raw.get().starts_with('{') { error.to_string() } else { format!("it is {}", shown(raw)) };
             ApiError::BadBody { reason }
         })?;
-        Self::new(String::new(), members, passed)
+        Ok((Self::new(String::new(), members, passed)?, size))
+    }
+
+    /// Names the field that is too deep, or the largest if all are too much together.
+    pub(crate) fn check_sizes(&self) -> Result<(), ApiError> {
+        let mut sizes: Vec<_> =
+            self.members.iter().map(|(name, raw)| (name, JsonSize::of(raw.get().as_bytes()))).collect();
+        sizes.retain(|(name, size)| *name != MEASURED_APART || size.outer_commas >= VALUES_MAX);
+        if let Some((name, size)) = sizes.iter().find(|(_, size)| size.levels >= LEVELS_MAX) {
+            return Err(too_deep(&self.at(&shortened(name)), *size));
+        }
+        let all: usize = sizes.iter().map(|(_, size)| size.counted()).sum();
+        match sizes.iter().max_by_key(|(_, size)| size.counted()) {
+            Some((name, size)) if all > VALUES_MAX => Err(too_much(&self.at(&shortened(name)), *size)),
+            _ => Ok(()),
+        }
     }
 
     /// An object of our own; `path` as errors show it. An unknown field in it is refused.
@@ -265,7 +298,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn objects(&mut self, name: &'static str) -> Result<Option<Vec<Fields<'a>>>, ApiError> {
         #[cfg(test)]
         self.note(name, Way::Objects);
-        let Some(items) = self.read::<Vec<&'a RawValue>>(name, "a list of objects")? else { return Ok(None) };
+        let Some(Items(items)) = self.read(name, "a list of objects")? else { return Ok(None) };
         let path = self.at(name);
         let fields = items.into_iter().enumerate().map(|(index, raw)| self.within(format!("{path}[{index}]"), raw));
         fields.collect::<Result<_, _>>().map(Some)
@@ -341,8 +374,19 @@ pub(crate) fn ids(raw: &RawValue) -> Option<Vec<TokenId>> {
     if let Ok(ids) = serde_json::from_str(raw.get()) {
         return Some(ids);
     }
-    let numbers: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
-    numbers.into_iter().map(|number| TokenId::try_from(whole(number.get())?).ok()).collect()
+    let ids: Vec<WholeId> = serde_json::from_str(raw.get()).ok()?;
+    Some(ids.into_iter().map(|WholeId(id)| id).collect())
+}
+
+/// A token id, however it is written.
+struct WholeId(TokenId);
+
+impl<'de> Deserialize<'de> for WholeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = <&RawValue>::deserialize(deserializer)?;
+        let id = whole(number.get()).and_then(|number| TokenId::try_from(number).ok());
+        id.map(Self).ok_or_else(|| D::Error::custom("no token id"))
+    }
 }
 
 /// Of a number with a point or an exponent, the integer that it is. Beyond 2^53 nobody knows which it was meant to be.
@@ -384,52 +428,9 @@ pub(crate) fn shown(raw: &RawValue) -> String {
     }
 }
 
-/// A list whose items are not all of a type: the first one that is not.
-pub(crate) fn shown_item<T: DeserializeOwned>(raw: &RawValue) -> Option<String> {
-    let items: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
-    let wrong = |item: &RawValue| serde_json::from_str::<T>(item.get()).is_err();
-    let (index, item) = items.iter().enumerate().find(|(_, item)| wrong(item))?;
-    Some(format!("a list whose item {index} is {}", shown_item::<TokenId>(item).unwrap_or_else(|| shown(item))))
-}
-
 /// A text within a sentence: in quotes, shortened.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", shortened(text))
-}
-
-/// Bounds how deep lists and objects nest.
-pub(crate) fn check_nesting(json: &[u8]) -> Result<(), ApiError> {
-    if nesting(json) <= NESTING_MAX {
-        return Ok(());
-    }
-    Err(ApiError::BadBody { reason: format!("lists and objects nest deeper than {NESTING_MAX}") })
-}
-
-/// How deep lists and objects nest, seen before anything recursive reads them.
-fn nesting(body: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut is_text, mut is_escaped) = (false, false);
-    for &byte in body {
-        if is_text {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = true,
-                b'"' => is_text = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => is_text = true,
-            b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     fields::{Fields, quoted},
+    lists::Items,
     shape::{Field, Kind, Most, Shape, needed, optional},
     unserved::refuse_all,
 };
@@ -104,7 +105,7 @@ pub(super) const ARGUMENTS: &str = "A text, a JSON object. One that is none, as 
 /// The messages as the template sees them.
 pub(crate) fn read_messages<'a>(fields: &mut Fields<'a>) -> Result<Vec<Value>, ApiError> {
     let allowed = "a list of at least one message";
-    let raws: Vec<&RawValue> = fields.need("messages", allowed)?;
+    let Items(raws) = fields.need("messages", allowed)?;
     if raws.is_empty() {
         return Err(ApiError::invalid(fields.at("messages"), "an empty list", allowed));
     }
@@ -195,8 +196,7 @@ fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue, is_assistants: 
             .map(drop)
             .map_err(|_| fields.wrong("content", content, CONTENT));
     }
-    let parts: Vec<&RawValue> =
-        serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
+    let Items(parts) = serde_json::from_str(content.get()).map_err(|_| fields.wrong("content", content, CONTENT))?;
     for (index, part) in parts.into_iter().enumerate() {
         let mut part = fields.within(format!("{}[{index}]", fields.at("content")), part)?;
         let kind: String = part.need("type", PART_KINDS)?;

@@ -11,6 +11,7 @@ pub(crate) mod completion;
 mod constrained;
 pub(crate) mod explained;
 mod fields;
+mod lists;
 mod logprobs;
 mod messages;
 pub(crate) mod models;

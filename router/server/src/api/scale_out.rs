@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     StopReason, StreamOptions,
     constrained::{FORMATS, STRUCTURED},
-    fields::{Fields, TOKEN_IDS},
+    fields::{Fields, MEASURED_APART, TOKEN_IDS},
     finish_reason,
     logprobs::ChatLogprobs,
     models::{MODEL, read_model},
@@ -65,11 +65,7 @@ pub(crate) const GENERATE: Shape = Shape {
         &[
             MODEL,
             needed("token_ids", Kind::TokenIds(1, Most::ANY), "The prompt."),
-            optional(
-                "sampling_params",
-                Kind::Object(&SAMPLING_PARAMS),
-                "How tokens are drawn, and what ends the answer.",
-            ),
+            optional(MEASURED_APART, Kind::Object(&SAMPLING_PARAMS), "How tokens are drawn, and what ends the answer."),
             optional("priority", PRIORITY, "Smaller first; goes before that of `sampling_params`."),
             optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
             REQUEST_ID,
@@ -117,10 +113,11 @@ impl TokensRequest {
         let model = read_model(&mut fields)?;
         let missing = || ApiError::Missing { param: "token_ids".to_owned(), allowed: TOKEN_IDS };
         let ids = fields.token_ids("token_ids")?.ok_or_else(missing)?;
-        let mut sampling = match fields.object("sampling_params")? {
+        let mut sampling = match fields.object(MEASURED_APART)? {
             Some(sampling) => sampling,
             None => Fields::of_body(b"{}")?,
         };
+        sampling.check_sizes()?;
         refuse_sampling(&mut sampling)?;
         refuse_all(&mut sampling, UNSERVED_IN_SAMPLING)?;
         let mut options = read_options(&mut sampling)?;
@@ -289,6 +286,14 @@ mod tests {
             Ok(_) => String::new(),
             Err(error) => error.to_string().split('`').nth(1).unwrap_or_default().to_owned(),
         }
+    }
+
+    #[test]
+    fn allowed_tokens_may_be_many_and_other_values_not() {
+        let many = |item: &str| vec![item; 200_000].join(",");
+        let of = |sampling: &str| refused(&format!(r#"{{"token_ids": [1], "sampling_params": {{{sampling}}}}}"#));
+        assert_eq!(of(&format!(r#""allowed_token_ids": [{}]"#, many("1"))), "");
+        assert_eq!(of(&format!(r#""stop": [{}]"#, many(r#""a""#))), "sampling_params.stop");
     }
 
     #[test]

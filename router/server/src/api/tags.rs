@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use super::{
     constrained::schema_value,
-    fields::{Fields, check_nesting, shown},
+    fields::{Fields, shown},
     shape::Shape,
 };
-use crate::{error::ApiError, generate::Constrained};
+use crate::{error::ApiError, generate::Constrained, json_size::check_size};
 pub(super) use described::TAG_OR_TEXT;
 pub(super) use described::{FORMAT_BY_PARTS, FORMAT_BY_STRUCTURES};
 
@@ -27,7 +27,7 @@ pub(super) fn read_text_or_object(param: String, raw: &RawValue) -> Result<Const
 
 /// An object as JSON.
 pub(crate) fn read_text(param: String, text: String) -> Result<Constrained, ApiError> {
-    check_nesting(text.as_bytes())?;
+    check_size(&param, &text)?;
     let raw = RawValue::from_string(text)
         .map_err(|error| ApiError::invalid(&param, format_args!("no JSON ({error})"), "a structural tag as JSON"))?;
     read_object(param, &raw)

@@ -6,6 +6,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     fields::{Fields, quoted},
+    lists::Items,
     parameters::check_parameters,
     shape::{Field, Kind, Most, Shape, needed, optional, with_default},
 };
@@ -99,8 +100,8 @@ pub(crate) fn read_tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
 
 /// Clients that collect tools send empty lists, too.
 fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let raws = fields.read::<Vec<&RawValue>>("tools", "a list of tools")?.unwrap_or_default();
-    read_each(fields, &fields.at("tools"), &raws)
+    let raws: Option<Items<'_>> = fields.read("tools", "a list of tools")?;
+    read_each(fields, &fields.at("tools"), &raws.map_or_else(Vec::new, |Items(raws)| raws))
 }
 
 /// No two may have the same name: a call could be of either.

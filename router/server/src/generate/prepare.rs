@@ -7,6 +7,7 @@ use std::{
 
 use pelton_engine::{CacheScope, Goal, Grammar, Party, StopRule, Submission, TokenId};
 use pelton_text::{ChatInput, LocalTime, TemplateError};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{
@@ -15,7 +16,11 @@ use super::{
     serving::Serving,
     shorten::Shortening,
 };
-use crate::{error::ApiError, renderer};
+use crate::{
+    error::ApiError,
+    json_size::{JsonSize, LEVELS_MAX, VALUES_MAX},
+    renderer,
+};
 
 /// One prompt, in any of its forms.
 #[derive(Debug, Clone)]
@@ -306,6 +311,7 @@ impl Serving {
                 reason: "cannot be used: the model has no chat template; use /v1/completions".to_owned(),
             });
         };
+        check_arguments(&input.messages)?;
         self.settle(&mut input);
         let continued = continued(&input);
         input.messages = template.adapt(input.messages);
@@ -409,6 +415,27 @@ fn check_countable(param: &'static str, text: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid(param, format_args!("{} bytes of text", text.len()), allowed))
 }
 
+/// Calls bring their arguments as texts, of whose values the template is told: those of all of them have the bounds of a request's own.
+fn check_arguments(messages: &[Value]) -> Result<(), ApiError> {
+    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    let texts = calls.filter_map(|call| call["function"]["arguments"].as_str());
+    let mut values = 0;
+    for text in texts {
+        let size = JsonSize::of(text.as_bytes());
+        // What is no JSON is a text for templates, too.
+        if size.levels > LEVELS_MAX && serde_json::from_str::<IgnoredAny>(text).is_ok() {
+            let got = format_args!("a chat with a call whose arguments are {} levels deep", size.levels);
+            return Err(ApiError::invalid("messages", got, format!("at most {LEVELS_MAX} levels")));
+        }
+        values += size.values;
+    }
+    if values <= VALUES_MAX {
+        return Ok(());
+    }
+    let got = format_args!("a chat whose calls have {values} values in their arguments");
+    Err(ApiError::invalid("messages", got, format!("at most {VALUES_MAX} of them")))
+}
+
 /// A seed from the operating system.
 fn drawn_seed() -> Result<u64, ApiError> {
     getrandom::u64().map_err(|error| ApiError::Internal { log: format!("no random numbers: {error}") })
@@ -437,7 +464,28 @@ pub(crate) fn now() -> LocalTime {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_calls_are_given_is_bounded_in_all_of_them_together() {
+        let call = |values: usize| json!({ "function": { "name": "f", "arguments": format!("[{}]", vec!["1"; values - 1].join(",")) } });
+        let chat = |values: &[usize]| {
+            let calls: Vec<Value> = values.iter().map(|&values| call(values)).collect();
+            [json!({ "role": "user", "content": "hi" }), json!({ "role": "assistant", "tool_calls": calls })]
+        };
+        assert_eq!(check_arguments(&chat(&[VALUES_MAX / 2, VALUES_MAX / 2])), Ok(()));
+        let error = check_arguments(&chat(&[VALUES_MAX / 2, VALUES_MAX / 2 + 1])).expect_err("too many").to_string();
+        assert!(error.starts_with("`messages` is a chat whose calls have 131073 values in their arguments"), "{error}");
+        let of = |text: String| [json!({ "role": "assistant", "tool_calls": [{ "function": { "arguments": text } }] })];
+        assert_eq!(check_arguments(&of("x".repeat(2 * VALUES_MAX))), Ok(()), "a long text is one value");
+        let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert_eq!(check_arguments(&of(deep(64))), Ok(()));
+        let error = check_arguments(&of(deep(10_000))).expect_err("too deep").to_string();
+        assert!(error.ends_with("arguments are 10000 levels deep; allowed: at most 64 levels"), "{error}");
+        assert_eq!(check_arguments(&of("[".repeat(10_000))), Ok(()), "a model that went on and on, and was cut");
+    }
 
     #[test]
     fn what_is_counted_has_a_bound_of_its_own() {

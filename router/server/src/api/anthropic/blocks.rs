@@ -7,6 +7,7 @@ use serde_json::{Map, Value, value::RawValue};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        lists::Items,
         shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
         unserved::{Unserved, refuse_all},
@@ -263,7 +264,7 @@ impl Reader {
     fn text(&mut self, mut block: Fields<'_>) -> Result<String, ApiError> {
         let text = block.need("text", "a text")?;
         self.cache_control(&mut block)?;
-        if block.read::<Vec<&RawValue>>("citations", "a list")?.is_some_and(|citations| !citations.is_empty()) {
+        if block.read("citations", "a list")?.is_some_and(|Items(citations)| !citations.is_empty()) {
             return Err(ApiError::NotServed { param: block.at("citations"), what: "citing documents".into() });
         }
         block.finish(&TEXT)?;

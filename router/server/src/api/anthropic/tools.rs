@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
 use super::blocks::{CACHE_CONTROL, Reader};
 use crate::{
     api::{
         fields::{Fields, quoted},
+        lists::Items,
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Tools, is_function_name},
@@ -121,7 +122,7 @@ fn refuse_rest(tool: &mut Fields<'_>) -> Result<(), ApiError> {
     if tool.flag("defer_loading")? == Some(true) {
         return Err(ApiError::NotServed { param: tool.at("defer_loading"), what: "searching for tools".into() });
     }
-    if tool.read::<Vec<&RawValue>>("input_examples", "a list")?.is_some_and(|examples| !examples.is_empty()) {
+    if tool.read("input_examples", "a list")?.is_some_and(|Items(examples)| !examples.is_empty()) {
         return Err(ApiError::NotServed {
             param: tool.at("input_examples"),
             what: "examples of a tool's input".into(),

@@ -131,8 +131,9 @@ fn what_is_no_object_is_no_request() {
 fn nesting_is_bounded_before_it_is_followed() {
     let nested = |depth: usize| format!("{{\"a\": {}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
     assert!(error(&nested(64)).contains("`a` is not"));
-    assert!(error(&nested(65)).contains("nest deeper than 64"));
-    assert!(error(&"[".repeat(1_000_000)).contains("nest deeper than 64"));
+    assert!(error(&nested(65)).starts_with("`a` is 64 lists and objects within each other; allowed: at most 64"));
+    assert!(error(&"[".repeat(1_000_000)).starts_with("the body is not a JSON object"));
+    assert!(error(&("[".repeat(1_000_000) + &"]".repeat(1_000_000))).ends_with("it is an empty list"));
     assert!(error(r#"{"a": "[[[[\"[[[[[["}"#).contains("`a` is not"), "brackets in texts are text");
 }
 
@@ -143,9 +144,33 @@ fn a_long_value_is_shortened_in_the_error() {
 }
 
 #[test]
+fn too_many_values_are_refused_by_the_field_that_has_most() {
+    let messages = |count: usize| format!("[{}]", vec![r#"{"role": "user"}"#; count].join(","));
+    let body = |count: usize| format!(r#"{{"stream": true, "messages": {}}}"#, messages(count));
+    assert_eq!(error(&body(1000)), "");
+    assert_eq!(
+        error(&body(150_000)),
+        "`messages` is 150000 items, 300001 values in all; allowed: at most 131072 texts, numbers, lists and objects in a request, its lists of \
+         token ids aside"
+    );
+    // Each of two has less.
+    let both = format!(r#"{{"stream_options": {0}, "messages": [{{"role": {0}}}]}}"#, messages(40_000));
+    assert!(error(&both).starts_with("`messages` is 1 items, 80003 values in all"), "{}", error(&both));
+    // Numbers may be token ids, of which there may be many.
+    let ids = vec!["1"; 300_000].join(",");
+    assert_eq!(error(&format!(r#"{{"tokens": [{ids}]}}"#)), "");
+    assert_eq!(error(&format!(r#"{{"messages": [{ids}]}}"#)), "`messages` is a list; allowed: a list of objects");
+    let within = error(&format!(r#"{{"messages": [{{"role": [{ids}]}}]}}"#));
+    assert!(within.starts_with("`messages` is 1 items, 300003 values in all"), "{within}");
+    assert!(error(&format!(r#"{{"tokens": [{ids}, -1]}}"#)).contains("item 300000 is -1"));
+}
+
+#[test]
 fn names_are_bounded_in_time_and_in_the_error() {
-    let many: Vec<String> = (0..200_000).map(|number| format!("\"n{number}\": 1")).collect();
+    let many: Vec<String> = (0..100_000).map(|number| format!("\"n{number}\": 1")).collect();
     assert!(error(&format!("{{{}}}", many.join(","))).starts_with("`n0` is not a parameter"));
+    let more = vec!["\"n\": 1"; 200_000].join(",");
+    assert!(error(&format!("{{{more}}}")).contains("it has 200000 fields or items; allowed: at most 131072"));
     let message = error(&format!("{{\"{}\": 1}}", "x".repeat(10_000_000)));
     assert!(message.len() < 200, "{message}");
 }

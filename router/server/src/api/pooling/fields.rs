@@ -7,6 +7,7 @@ use crate::{
     api::{
         completion::{PROMPTS, parse_prompts},
         fields::{Fields, shown},
+        lists::Items,
         models::{MODEL, read_model},
         sampling::{PRIORITY, REQUEST_ID, read_request_id},
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
@@ -155,9 +156,9 @@ pub(super) fn check_count(param: &str, count: usize, raw: &RawValue) -> Result<(
 pub(super) fn read_texts<'a>(fields: &Fields<'a>, param: &str, raw: &'a RawValue) -> Result<Vec<String>, ApiError> {
     const TEXTS: &str = "a text, or a list of texts or of objects with a `text`";
     let wrong = || ApiError::invalid(param, shown(raw), TEXTS);
-    let items: Vec<&RawValue> = match raw.get().as_bytes().first() {
+    let Items(items) = match raw.get().as_bytes().first() {
         Some(b'[') => serde_json::from_str(raw.get()).map_err(|_| wrong())?,
-        Some(b'"' | b'{') => vec![raw],
+        Some(b'"' | b'{') => Items(vec![raw]),
         _ => return Err(wrong()),
     };
     check_count(param, items.len(), raw)?;

@@ -11,6 +11,7 @@ use super::{new_id, output_text};
 use crate::{
     api::{
         fields::{Fields, quoted, shown},
+        lists::Items,
         messages::ARGUMENTS,
         shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
@@ -347,7 +348,7 @@ fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape])
         texts.push(part.need(if kind == "refusal" { "refusal" } else { "text" }, "a text")?);
         // Clients send back the answers they got, with what else was told of them.
         for rest in ["annotations", "logprobs"] {
-            part.read::<Vec<&RawValue>>(rest, "a list")?;
+            part.read::<Items<'_>>(rest, "a list")?;
         }
         part.raw("parsed");
         part.finish(shape)?;
