@@ -7,7 +7,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 
 use super::App;
 use crate::{api::is_plain_id, error::ApiError};
@@ -32,13 +32,18 @@ impl RequestId {
     }
 }
 
-/// Gives every request an id and every response the id of its request.
+/// Gives every request an id and every response the id of its request; and says which response is the last of its connection.
 pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::of(request.headers());
     let echoed = HeaderValue::from_str(&id.0).expect("ids are visible ASCII");
+    let is_http1 = request.version() <= Version::HTTP_11;
     request.extensions_mut().insert(id);
     let mut response = next.run(request).await;
     response.headers_mut().insert(REQUEST_ID.clone(), echoed);
+    // What is left of the body stays unread, so that the connection carries no more requests: its client has to know.
+    if is_http1 && response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
