@@ -281,3 +281,24 @@ def test_a_tool_is_called_and_its_answer_taken(stubs: Any, demo: Server) -> None
         chat = v1.Chat(messages=[user, called, answered], tools_json=chat.tools_json)
         last = list(stub.Generate(v1.GenerateRequest(chat=chat, sampling=sampling)))[-1]
         assert last.finish.reason in ("stop", "length", "tool_calls")
+
+
+def test_a_message_that_holds_too_much_is_refused_before_it_is_decoded(channel: grpc.Channel, server: Server) -> None:
+    def field(number: int, inner: bytes) -> bytes:
+        head, length = bytes([number << 3 | 2]), len(inner)
+        while length >= 0x80:
+            head, length = head + bytes([length & 0x7F | 0x80]), length >> 7
+        return head + bytes([length]) + inner
+
+    generate = channel.unary_stream("/pelton.v1.Pelton/Generate")  # of bytes
+    empty = field(1, b"")
+    for body in (field(4, empty * 8_000_000), field(5, field(12, b"") * 8_000_000)):
+        # It is held once as it comes, in a buffer that doubles, and 144 bytes of 2 would be made of it.
+        with server.within_memory(3 * len(body)), pytest.raises(grpc.RpcError) as refused:
+            list(generate(body, timeout=60))
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "131072 texts and messages" in refused.value.details()
+    too_long = field(2, b"a" * (65 << 20))
+    with server.within_memory(16 << 20), pytest.raises(grpc.RpcError) as refused:
+        list(generate(too_long, timeout=60))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

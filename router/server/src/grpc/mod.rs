@@ -2,6 +2,7 @@
 //!
 //! A thin translation onto `generate`, which HTTP uses too. Never here: checks of values, defaults, text or tokens.
 
+mod bounds;
 mod chat;
 mod convert;
 mod health;
@@ -35,7 +36,8 @@ pub(crate) fn add_services(router: Router, app: &App) -> Router {
     };
     let compiled = "our descriptors were compiled by our own build";
     let health = health::service(app.serving.status.clone(), PELTON);
-    let router = router.merge(add(Router::new(), pelton).layer(from_fn(refusals::explain)));
+    let router =
+        router.merge(add(Router::new(), pelton).layer(from_fn(bounds::check)).layer(from_fn(refusals::explain)));
     let router = add(router, reflection().build_v1().expect(compiled));
     // What most clients still ask first.
     let router = add(router, reflection().build_v1alpha().expect(compiled));

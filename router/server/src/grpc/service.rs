@@ -6,7 +6,10 @@ use futures::{Stream, StreamExt as _, stream};
 use pelton_rpc::v1::{self, pelton_server::Pelton};
 use tonic::{Request, Response, Status};
 
-use super::convert::{self, MessageWriter};
+use super::{
+    bounds::MessageBytes,
+    convert::{self, MessageWriter},
+};
 use crate::{
     error::ApiError,
     generate::{Serving, feed},
@@ -23,6 +26,11 @@ impl PeltonService {
     }
 }
 
+/// Bytes of a request's message.
+fn length<T>(request: &Request<T>) -> usize {
+    request.extensions().get::<MessageBytes>().map_or(usize::MAX, |bytes| bytes.0)
+}
+
 #[tonic::async_trait]
 impl Pelton for PeltonService {
     type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
@@ -30,12 +38,14 @@ impl Pelton for PeltonService {
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let headers = request.metadata().as_ref();
         let terms = terms::read(headers, request.extensions())?.within(terms::grpc_timeout(headers)?);
+        let bytes = length(&request);
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
         tracing::debug!(request_id = message.request_id, "generate");
         let name = convert::name_of_prompt(&message);
         let by_our_names = |error: ApiError| convert::by_our_names(error, name);
-        let generation = self.serving.generate(convert::request(message)?, terms).await.map_err(by_our_names)?;
+        let request = self.serving.on_text(bytes, move || convert::request(message)).await?;
+        let generation = self.serving.generate(request, terms).await.map_err(by_our_names)?;
         let writer = MessageWriter::new(self.serving.tokenizer.clone(), &generation.prompts()[0], generation.choices());
         let feed = feed(generation, writer, &self.serving.limits, &self.serving.metrics);
         let messages = feed.flat_map(|piece| match piece {
@@ -47,9 +57,10 @@ impl Pelton for PeltonService {
     }
 
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let bytes = length(&request);
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
-        let prompt = convert::tokenize_prompt(message)?;
+        let prompt = self.serving.on_text(bytes, move || convert::tokenize_prompt(message)).await?;
         let name = if prompt.is_chat() { "chat.messages" } else { "text" };
         let prepared = self.serving.count(prompt).await.map_err(|error| convert::by_our_names(error, name))?;
         let max_model_len = self.serving.max_model_len().unwrap_or(0);
