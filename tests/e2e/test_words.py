@@ -73,7 +73,21 @@ def test_words_and_forms_are_kept_together(server: Server) -> None:
     asked = {"structured_outputs": {"choice": ["yes"]}, "allowed_token_ids": tokenized.json()["tokens"]}
     stuck = server.post(COMPLETIONS, {"prompt": [3], "max_tokens": 9, **asked})
     assert stuck.status_code == 400
-    assert "none may be used" in stuck.json()["error"]["message"]
+    error = stuck.json()["error"]
+    assert (error["param"], error["code_name"]) == ("allowed_token_ids", "conflicting_parameters")
+    assert "leaves no token to begin an answer with together with `structured_outputs.choice`" in error["message"]
+    begun = server.post("/tokenize", {"prompt": "ye", "add_special_tokens": False}).json()["tokens"]
+    later = server.post(COMPLETIONS, {"prompt": [3], "max_tokens": 9, **asked, "allowed_token_ids": begun}).json()
+    assert (later["error"]["param"], later["error"]["code_name"]) == ("allowed_token_ids", "conflicting_parameters")
+
+
+def test_words_that_leave_no_token_to_begin_with_are_refused(server: Server) -> None:
+    token = next(token for token in range(40, 400) if len(text_of(server, token).strip()) == 1)
+    fields = {"allowed_token_ids": [token], "bad_words": [text_of(server, token)]}
+    refused = server.post(COMPLETIONS, {"prompt": [3], "max_tokens": 9, **fields})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert (error["param"], error["code_name"]) == ("bad_words", "conflicting_parameters")
 
 
 def test_an_answer_that_goes_round_in_circles_is_ended(server: Server) -> None:

@@ -6,7 +6,7 @@ use pelton_core::{
     CacheScope, Explanation, FinishReason, Goal, Party, RequestId, Sampling, StopRule, TokenId, TokenLogprobs,
     TokenScore,
 };
-use pelton_grammar::Grammar;
+use pelton_grammar::{Grammar, Stuck};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
 use crate::{
@@ -125,9 +125,26 @@ pub enum Failure {
     /// What the request constrains its answer by is too costly in the midst of it. 400.
     #[error("{0}")]
     Grammar(String),
+    /// The words that the request rules out leave nothing of what its answer may go on with. 400.
+    #[error("of the tokens that fit, none may be used")]
+    NoWord,
     /// Our fault or the worker's, after all that could be tried. 500.
     #[error("{0}")]
     Internal(String),
+}
+
+impl Failure {
+    /// Of a grammar that cannot go on.
+    pub(crate) fn stuck(why: &Stuck) -> Self {
+        match why {
+            Stuck::NoWord => Self::NoWord,
+            Stuck::Because(_) => Self::Grammar(why.to_string()),
+            Stuck::TooCostly { log } => {
+                tracing::debug!(%log, "a grammar cannot go on");
+                Self::Grammar(why.to_string())
+            }
+        }
+    }
 }
 
 /// Why the queue takes no request more: the bound, what it got, what is allowed.

@@ -460,7 +460,7 @@ impl Driver {
         let stuck: Vec<_> = self.masks.stuck().filter(|(request, _)| self.journal.contains(*request)).collect();
         for (request, why) in &stuck {
             self.core.as_mut().expect("who has a mask has run").abort(*request);
-            self.fail(*request, Failure::Grammar(why.to_string()));
+            self.fail(*request, Failure::stuck(why));
         }
         !stuck.is_empty()
     }

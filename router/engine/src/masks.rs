@@ -141,7 +141,7 @@ impl Masks {
         wanted.since = Some((drawn, since));
         if since.elapsed() > MASK_WAIT_MAX {
             let why = format!("what may follow took longer than {} s to compute", MASK_WAIT_MAX.as_secs());
-            let _ = self.tells.stuck.send((request, Stuck::because(why))); // we have the other end
+            let _ = self.tells.stuck.send((request, Stuck::Because(why))); // we have the other end
             return writer.pass_over(step, slot);
         }
         wanted.row = Some(MaskedRow { drawn, writer: Arc::clone(writer), step, slot });
@@ -172,7 +172,7 @@ fn start(tells: &Tells) -> Sender<Job> {
         let work = move || {
             for job in waiting {
                 let done = catch_unwind(AssertUnwindSafe(|| job.run(&tells)));
-                if let Err(why) = done.unwrap_or_else(|_| Err(Stuck::because("an internal error"))) {
+                if let Err(why) = done.unwrap_or_else(|_| Err(Stuck::Because("an internal error".to_owned()))) {
                     let _ = tells.stuck.send((job.request, why)); // nobody hears it if the engine has ended
                     tells.bell.ring();
                 }

@@ -11,14 +11,19 @@ use crate::{
 
 /// No mask can be had: the answer cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the grammar cannot go on: {0}")]
-pub struct Stuck(String);
-
-impl Stuck {
+pub enum Stuck {
     /// For a reason that the grammar itself does not know of.
-    pub fn because(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
+    #[error("the grammar cannot go on: {0}")]
+    Because(String),
+    /// To compute what may follow takes more than is allowed.
+    #[error("the grammar cannot go on: to compute what may follow takes too much; allowed: a simpler one")]
+    TooCostly {
+        /// What the library says, for the log.
+        log: String,
+    },
+    /// Words that are ruled out leave nothing.
+    #[error("of the tokens that fit, none may be used")]
+    NoWord,
 }
 
 /// What may come next.
@@ -118,7 +123,7 @@ impl State {
             Left::AllBut(tokens) if tokens.is_empty() => Ok(Mask::Any),
             Left::AllBut(tokens) => Ok(Mask::AllBut(tokens)),
             Left::Of(mask) => Ok(Mask::Of(mask)),
-            Left::Nothing => Err(Stuck::because("of the tokens that fit, none may be used")),
+            Left::Nothing => Err(Stuck::NoWord),
         }
     }
 }
@@ -166,5 +171,5 @@ impl Text {
 
 fn stuck(error: impl ToString) -> Stuck {
     let text = error.to_string();
-    Stuck(text.lines().next().unwrap_or_default().to_owned())
+    Stuck::TooCostly { log: text.lines().next().unwrap_or_default().to_owned() }
 }

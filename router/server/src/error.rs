@@ -394,6 +394,8 @@ impl ApiError {
             Self::Engine(EngineError(failure)) => match failure {
                 Failure::NeverFits { .. } => bad("never_fits", None),
                 Failure::Grammar(_) => bad("grammar_too_complex", None),
+                // Who submits words knows their names.
+                Failure::NoWord => bad("conflicting_parameters", None),
                 Failure::QueueFull { retry_after_s, .. } => later(
                     *retry_after_s,
                     of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "queue_full", Code::ResourceExhausted),

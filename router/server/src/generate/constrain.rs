@@ -106,7 +106,7 @@ impl Serving {
         let calls = |tools: &[&Value]| {
             calls(format, &self.tokenizer, tools, reading).map_err(|why| {
                 let (param, what) = match demand {
-                    Demand::Nothing if text.is_some() => (param_of(request), "constraining an answer beside tools"),
+                    Demand::Nothing if text.is_some() => (form_of(request), "constraining an answer beside tools"),
                     Demand::Nothing if only.is_some() => ("tool_choice".to_owned(), "allowing some tools alone"),
                     Demand::Nothing => ("tools".to_owned(), "constraining arguments (`strict`)"),
                     Demand::Any | Demand::Named(_) => ("tool_choice".to_owned(), "demanding a call"),
@@ -154,7 +154,7 @@ impl Serving {
 }
 
 /// The parameter that asks for a grammar.
-fn param_of(request: &Request) -> String {
+pub(super) fn form_of(request: &Request) -> String {
     match (&request.tools, &request.options.constrained) {
         (Some(ToolUse { demand: Demand::Any | Demand::Named(_), .. }), _) => "tool_choice".to_owned(),
         (Some(ToolUse { only: Some(_), .. }), None) => "tool_choice".to_owned(),
@@ -186,7 +186,7 @@ fn named(
             return ApiError::WrongGrammar { param: param + &error.place, reason: error.reason };
         }
     }
-    ApiError::WrongGrammar { param: param_of(request), reason: error.reason }
+    ApiError::WrongGrammar { param: form_of(request), reason: error.reason }
 }
 
 pub(super) fn is_strict(tool: &Value) -> bool {

@@ -10,18 +10,18 @@ use std::{
     time::Duration,
 };
 
-use pelton_engine::{Answer, Failure, Gives, ModelReport, Output, StopRule, Submission, TokenScore, Usage};
+use pelton_engine::{Answer, Failure, Gives, Grammar, ModelReport, Output, StopRule, Submission, TokenScore, Usage};
 use pelton_text::{Format, Reading, Tools};
 use serde_json::Value;
 
 use super::{
     ChatStart, Options, PreparedPrompt, Prompt, Request, Terms,
     beams::{self, Found},
+    constrain::form_of,
     follow::{Delta, Ending, Finish, Followed, Follower},
     options::ModelFacts,
     rules::TextRules,
     serving::Serving,
-    words::limit_words,
 };
 use crate::{error::ApiError, metrics::RequestClock};
 
@@ -31,6 +31,8 @@ pub struct Generation {
     answers_per_prompt: usize,
     choices: Vec<Choice>,
     timeout: Option<Duration>,
+    /// What it is if words that are ruled out leave nothing in the midst of an answer.
+    no_word: ApiError,
     /// Of each prompt, if its first answer alone brings them: the others wait for them, and tell them too.
     scores: Option<Vec<Option<Vec<TokenScore>>>>,
 }
@@ -80,13 +82,15 @@ impl Serving {
         let prompts = self.in_time(&terms, tokenized).await?;
         let words = self.in_time(&terms, self.words(&request.options.words)).await?;
         let n = request.options.n;
-        let mut scores_told = 0;
+        let (mut scores_told, mut has_a_form) = (0, false);
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
             let form = self.form(&request, prompt, tools.clone());
             let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
-            let grammar = limit_words(grammar, &words, &facts);
+            has_a_form |= grammar.as_ref().is_some_and(Grammar::has_form);
+            let limited = self.limit_words(grammar, &words, &request, &facts);
+            let grammar = self.in_time(&terms, limited).await?;
             let mut submission = self.submission(&request, &terms, prompt, is_chat, grammar, &facts)?;
             all_rules.push(Arc::new(self.rules(&request, form, &submission, &facts)));
             if submission.stop.max_tokens == 0 && submission.sampling.prompt_logprobs.is_some() {
@@ -115,7 +119,9 @@ impl Serving {
         // A prompt of one token has none.
         let scores = |prompt: &PreparedPrompt| (prompt.ids.len() == 1).then(Vec::new);
         let scores = shares_scores.then(|| prompts.iter().map(scores).collect());
-        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout, scores })
+        let form = has_a_form.then(|| form_of(&request));
+        let no_word = request.options.words.nothing_left(form.as_deref(), "where an answer had to go on");
+        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout, no_word, scores })
     }
 
     /// Where the answers to prompts come from, `n` to each.
@@ -286,6 +292,7 @@ impl Generation {
                 return Poll::Ready(Err(match (failure, self.timeout) {
                     // The engine knows what was left of it.
                     (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
+                    (Failure::NoWord, _) => self.no_word.clone(),
                     (failure, _) => failure.into(),
                 }));
             }
