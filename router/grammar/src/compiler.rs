@@ -8,7 +8,9 @@ use std::{
 use llguidance::{Matcher, api::TopLevelGrammar};
 
 use crate::{
-    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary, schema,
+    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary,
+    faults::Fault,
+    schema,
     thinking::{Budget, Thinking},
     words::{Spoken, Words},
 };
@@ -117,51 +119,41 @@ impl Compiler {
 impl Vocabulary {
     /// Compiles a script. An error names the smallest part of a schema that is at fault.
     pub fn compile(&self, script: &Script, spelling: Spelling) -> Result<Grammar, GrammarError> {
-        let grammar = script.to_grammar(&self.specials).and_then(|grammar| self.compiled(grammar, spelling));
-        let (Err(_), Body::Text(constraint)) = (&grammar, &script.body) else { return grammar };
+        let grammar = script.to_grammar(&self.specials).map_err(Fault::Ours);
+        let fault = match grammar.and_then(|grammar| self.compiled(grammar, spelling)) {
+            Ok(grammar) => return Ok(grammar),
+            Err(fault) => fault,
+        };
+        let Body::Text(constraint) = &script.body else { return Err(fault.of_parts()) };
         let schemas = match constraint {
             Constraint::JsonSchema(whole) => vec![(whole, "")],
             Constraint::Tags(form) => form.schemas(),
-            _ => return grammar,
+            _ => Vec::new(),
         };
         for (whole, place) in schemas {
             let schema = schema::prepared(whole).map_err(|error| error.within(place))?;
-            let fault = |schema| {
-                self.compiled(TopLevelGrammar::from_json_schema(schema), spelling).err().map(|error| error.reason)
+            let reason_of = |schema| {
+                let compiled = self.compiled(TopLevelGrammar::from_json_schema(schema), spelling);
+                compiled.err().map(|fault| fault.of_schema().reason)
             };
-            let Some(reason) = fault(schema) else { continue };
-            let (below, why) = schema::place_of_fault(whole, |place| fault(schema::prepared_part(whole, place).ok()?));
+            let Some(reason) = reason_of(schema) else { continue };
+            let alone = |place: &str| reason_of(schema::prepared_part(whole, place).ok()?);
+            let (below, why) = schema::place_of_fault(whole, alone);
             return Err(GrammarError { place: format!("{place}{below}"), reason: why.unwrap_or(reason) });
         }
-        grammar
+        Err(fault.of_constraint(constraint))
     }
 
-    fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, GrammarError> {
-        let parser = self.factory(spelling)?.create_parser(grammar);
+    fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, Fault> {
+        let parser = self.factory(spelling).map_err(Fault::Ours)?.create_parser(grammar);
         let mut matcher = Matcher::new(parser);
-        if let Some(error) = matcher.get_error() {
-            return Err(GrammarError::new(shortened(&error)));
+        if let Some(fault) = Fault::of(&matcher) {
+            return Err(fault);
         }
         // A grammar that nothing fits is found out now, not in the midst of an answer.
-        matcher.compute_mask_or_eos().map_err(|_| GrammarError::new("no text fits it"))?;
+        matcher.compute_mask_or_eos().map_err(|_| Fault::Empty)?;
         Ok(Grammar { text: Some(Arc::new(Mutex::new(matcher))), ..Grammar::default() })
     }
-}
-
-/// The first lines of what the library says, without what it adds for its own developers.
-fn shortened(error: &str) -> String {
-    if error.contains("coerce_one_of") {
-        return "a value may fit several options of its `oneOf`, as far as can be told; `anyOf` allows that".to_owned();
-    }
-    const LINES: usize = 3;
-    const CHARACTERS: usize = 300;
-    let lines: Vec<&str> = error
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("while processing"))
-        .take(LINES)
-        .collect();
-    lines.join("; ").chars().take(CHARACTERS).collect()
 }
 
 #[cfg(test)]

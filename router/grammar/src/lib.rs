@@ -7,6 +7,7 @@
 
 mod beside;
 mod compiler;
+mod faults;
 mod fields;
 mod gbnf;
 mod schema;

@@ -27,8 +27,8 @@ pub enum TextError {
         reason: String,
     },
     /// The tokenizer refused this text; the client's, since the tokenizer was checked when opened.
-    #[error("the text cannot be tokenised: {0}")]
-    Encode(String),
+    #[error("the text cannot be tokenised: the model's vocabulary has no token for a part of it")]
+    Encode,
 }
 
 /// A checkpoint's tokenizer. Cheap to clone: clones share everything.
@@ -78,7 +78,7 @@ impl Tokenizer {
             return Ok(fast.encode(text, add_special));
         }
         let encoding = self.inner.model.encode_fast(text, add_special);
-        Ok(encoding.map_err(|error| TextError::Encode(error.to_string()))?.get_ids().to_vec())
+        Ok(encoding.map_err(|_| TextError::Encode)?.get_ids().to_vec())
     }
 
     /// The tokens of one text, or of two as the model expects a pair, within bounds. What does not fit is cut off at the end;
@@ -89,7 +89,7 @@ impl Tokenizer {
         add_special: bool,
         bounds: TokenBounds,
     ) -> Result<Vec<u32>, TextError> {
-        let fault = |error: tokenizers::Error| TextError::Encode(error.to_string());
+        let fault = |_: tokenizers::Error| TextError::Encode;
         let model = &self.inner.model;
         let (mut first, mut second) = match texts {
             Texts::One(text) => (self.alone(text)?, None),
@@ -111,7 +111,7 @@ impl Tokenizer {
         if let Some(fast) = &self.inner.fast {
             return Ok(fast.encoding(text));
         }
-        self.inner.model.encode_fast(text, false).map_err(|error| TextError::Encode(error.to_string()))
+        self.inner.model.encode_fast(text, false).map_err(|_| TextError::Encode)
     }
 
     /// Texts of fewer bytes are tokenised by whoever has them: it takes less time than a hand-over to another thread may on a

@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 #[cfg(test)]
 use super::shape::Way;
 use super::{
+    json::why_no_json,
     lists::{Items, shown_item},
     shape::Shape,
     unknown::{Given, Passed},
@@ -72,10 +73,10 @@ impl<'a> Fields<'a> {
             let reason = format!("it has {} fields or items; allowed: at most {VALUES_MAX}", size.outer_commas + 1);
             return Err(ApiError::BadBody { reason });
         }
-        let bad = |error: serde_json::Error| ApiError::BadBody { reason: error.to_string() };
+        let bad = |error: serde_json::Error| ApiError::BadBody { reason: why_no_json(&error) };
         let raw: &RawValue = serde_json::from_slice(bytes).map_err(bad)?;
         let members: Members<'a> = serde_json::from_str(raw.get()).map_err(|error| {
-            let reason = if raw.get().starts_with('{') { error.to_string() } else { format!("it is {}", shown(raw)) };
+            let reason = if raw.get().starts_with('{') { why_no_json(&error) } else { format!("it is {}", shown(raw)) };
             ApiError::BadBody { reason }
         })?;
         Ok((Self::new(String::new(), members, passed)?, size))

@@ -11,6 +11,7 @@ pub(crate) mod completion;
 mod constrained;
 pub(crate) mod explained;
 mod fields;
+mod json;
 mod lists;
 mod logprobs;
 mod messages;
@@ -36,6 +37,7 @@ mod usage;
 mod verbosity;
 
 pub(crate) use chat::chat_of_json;
+pub(crate) use json::why_no_json;
 pub(crate) use sampling::{StreamOptions, is_plain_id};
 pub(crate) use tags::read_text as structural_tag_of_json;
 

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use super::{
     constrained::schema_value,
     fields::{Fields, shown},
+    json::why_no_json,
     shape::Shape,
 };
 use crate::{error::ApiError, generate::Constrained, json_size::check_size};
@@ -29,7 +30,8 @@ pub(super) fn read_text_or_object(param: String, raw: &RawValue) -> Result<Const
 pub(crate) fn read_text(param: String, text: String) -> Result<Constrained, ApiError> {
     check_size(&param, &text)?;
     let raw = RawValue::from_string(text)
-        .map_err(|error| ApiError::invalid(&param, format_args!("no JSON ({error})"), "a structural tag as JSON"))?;
+        .map_err(|error| format!("no JSON ({})", why_no_json(&error)))
+        .map_err(|got| ApiError::invalid(&param, got, "a structural tag as JSON"))?;
     read_object(param, &raw)
 }
 

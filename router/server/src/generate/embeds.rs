@@ -8,13 +8,16 @@
 
 use std::{collections::BTreeMap, fmt::Display, sync::Arc};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 use pelton_engine::{CacheScope, Embeds, ModelReport};
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::serving::{ApiLimits, Serving};
-use crate::error::{ApiError, shortened};
+use crate::{
+    api::why_no_json,
+    error::{ApiError, shortened},
+};
 
 /// How requests call such prompts.
 pub(crate) const PROMPT_EMBEDS: &str = "prompt_embeds";
@@ -95,7 +98,9 @@ fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Re
             format!("base64 of a safetensors file with one tensor of shape [tokens, {width}] in F32, BF16 or F16");
         ApiError::invalid(param, got, allowed)
     };
-    let file = BASE64_STANDARD.decode(base64).map_err(|error| wrong(&format_args!("no base64 ({error})")))?;
+    let file = BASE64_STANDARD
+        .decode(base64)
+        .map_err(|error| wrong(&format_args!("no base64 ({})", why_no_base64(&error))))?;
     if file.starts_with(b"PK") || file.first() == Some(&0x80) {
         let instead = "safetensors, which run no code: base64 of `safetensors.torch.save({\"embeds\": tensor})`";
         return Err(ApiError::invalid(param, "a pickle, as `torch.save` writes it", instead));
@@ -131,6 +136,15 @@ fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Re
     Ok(Embeds::new(model.embed_width, values, Some(held)))
 }
 
+fn why_no_base64(error: &DecodeError) -> String {
+    match error {
+        DecodeError::InvalidByte(at, _) => format!("the character after {at} bytes is none of it"),
+        DecodeError::InvalidLastSymbol(at, _) => format!("the character after {at} bytes cannot be the last one"),
+        DecodeError::InvalidLength(length) => format!("{length} characters do not make whole bytes"),
+        DecodeError::InvalidPadding => "it has to be filled up with `=` to a multiple of four characters".to_owned(),
+    }
+}
+
 /// The only tensor of a file, and what stands behind the header.
 fn opened(file: &[u8]) -> Result<(Tensor, &[u8]), String> {
     let cut = || "a file that ends within its header".to_owned();
@@ -138,14 +152,14 @@ fn opened(file: &[u8]) -> Result<(Tensor, &[u8]), String> {
     let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
     let (header, data) = behind.split_at_checked(length).ok_or_else(cut)?;
     let header: BTreeMap<String, serde_json::Value> = serde_json::from_slice(header)
-        .map_err(|error| format!("a file whose header is no JSON object ({})", shortened(&error.to_string())))?;
+        .map_err(|error| format!("a file whose header is no JSON object ({})", why_no_json(&error)))?;
     let mut tensors: Vec<_> = header.into_iter().filter(|(name, _)| name != "__metadata__").collect();
     let count = tensors.len();
     let Some((_, tensor)) = tensors.pop().filter(|_| count == 1) else {
         return Err(format!("a file of {count} tensors"));
     };
     let tensor = Tensor::deserialize(tensor)
-        .map_err(|error| format!("a file whose header says nothing of use ({})", shortened(&error.to_string())))?;
+        .map_err(|_| "a file whose header does not give `dtype`, `shape` and `data_offsets` of its tensor")?;
     Ok((tensor, data))
 }
 

@@ -10,7 +10,12 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::{api::chat_of_json, error::ApiError, generate::ToolUse, json_size::check_size};
+use crate::{
+    api::{chat_of_json, why_no_json},
+    error::ApiError,
+    generate::ToolUse,
+    json_size::check_size,
+};
 
 /// What the template is told, and how calls are read.
 pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiError> {
@@ -19,8 +24,9 @@ pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiEr
             return Ok(Value::Null);
         }
         check_size(name, text)?;
-        serde_json::from_str(text)
-            .map_err(|error| ApiError::invalid(name, format_args!("no JSON ({error})"), "a JSON text, or empty"))
+        serde_json::from_str(text).map_err(|error| {
+            ApiError::invalid(name, format_args!("no JSON ({})", why_no_json(&error)), "a JSON text, or empty")
+        })
     };
     let body = json!({
         "messages": chat.messages.into_iter().map(message).collect::<Vec<Value>>(),

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::chat;
 use crate::{
-    api::structural_tag_of_json,
+    api::{structural_tag_of_json, why_no_json},
     error::ApiError,
     generate::{
         BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Repetition,
@@ -147,7 +147,11 @@ fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, A
         Asked::JsonSchema(schema) => {
             // serde_json refuses what is nested too deep.
             let schema = serde_json::from_str(&schema).map_err(|error| {
-                ApiError::invalid("sampling.json_schema", format_args!("no JSON ({error})"), "a JSON schema")
+                ApiError::invalid(
+                    "sampling.json_schema",
+                    format_args!("no JSON ({})", why_no_json(&error)),
+                    "a JSON schema",
+                )
             })?;
             ("json_schema", Constraint::JsonSchema(schema))
         }

@@ -25,7 +25,12 @@ fn refusal(response: &Response, path: String) -> Option<ApiError> {
     let status = Status::from_header_map(response.headers())?;
     match status.code() {
         // Nothing of ours fails without a code name: this comes from the decoder.
-        Code::Internal => Some(ApiError::BadMessage { reason: status.message().to_owned() }),
+        Code::Internal => {
+            tracing::debug!(said = status.message(), "a message cannot be decoded");
+            Some(ApiError::BadMessage {
+                reason: "it is not the message that this call takes, or not all of it".to_owned(),
+            })
+        }
         Code::Unimplemented if status.message().is_empty() => Some(ApiError::UnknownRoute { path, nearest: None }),
         _ => None,
     }

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod environment;
+mod faults;
 mod json;
 mod levels;
 mod messages;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::Checkpoint;
+use faults::describe;
 use messages::Continuation;
 pub use messages::arguments_of;
 pub use own::{OwnTemplate, Refused};
@@ -283,7 +285,8 @@ impl Inner {
             None if error.kind() == minijinja::ErrorKind::OutOfFuel => TemplateError::TooMuchWork { limit: FUEL },
             None => TemplateError::Failed(describe(&error)),
         })?;
-        String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))
+        String::from_utf8(output.bytes)
+            .map_err(|_| TemplateError::Failed("what it renders is no valid Unicode".to_owned()))
     }
 
     /// A template is asked whether it knows content that is a list, rather than read: it is shown one, and if the list
@@ -296,18 +299,6 @@ impl Inner {
             text.contains("content-part") && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
         })
     }
-}
-
-/// The error and what led to it, without the template's text.
-fn describe(error: &minijinja::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[derive(Default)]

@@ -69,7 +69,7 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
     let entry = |entry: Value| file(&json!({"a": entry}).to_string(), &good);
     let two = json!({"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]});
     for (sent, expected) in [
-        ("no base64!".to_owned(), "no base64 ("),
+        ("no base64!".to_owned(), "no base64 (the character after 2 bytes is none of it)"),
         (String::new(), "a file that ends within its header"),
         (BASE64_STANDARD.encode([9, 0, 0, 0, 0, 0, 0, 0, b'{']), "a file that ends within its header"),
         (BASE64_STANDARD.encode([0xff; 20]), "a file that ends within its header"),
@@ -77,8 +77,11 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
         (file("{\"a\": ", &good), "a file whose header is no JSON object ("),
         (file("{}", &good), "a file of 0 tensors"),
         (file(&json!({"a": two, "b": two}).to_string(), &good), "a file of 2 tensors"),
-        (entry(json!({"dtype": "F32"})), "a file whose header says nothing of use ("),
-        (entry(json!({"dtype": "F32", "shape": [-1, 2], "data_offsets": [0, 16]})), "a file whose header says nothing"),
+        (entry(json!({"dtype": "F32"})), "a file whose header does not give `dtype`, `shape` and `data_offsets`"),
+        (
+            entry(json!({"dtype": "F32", "shape": [-1, 2], "data_offsets": [0, 16]})),
+            "a file whose header does not give `dtype`",
+        ),
         (tensor("I64", &[1, 2], &good), "a tensor of I64"),
         (tensor("F32", &[4], &good), "a tensor of shape [4]"),
         (tensor("F32", &[1, 2, 2], &good), "a tensor of shape [1, 2, 2]"),

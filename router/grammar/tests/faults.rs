@@ -1,0 +1,83 @@
+//! What clients are told of constraints that are wrong: in our words, with the places and names that they wrote.
+
+use pelton_grammar::{Constraint, Script, Spelling, TokenText, Vocabulary};
+use serde_json::json;
+
+fn check<T: std::fmt::Display>(constraint: impl Fn(&T) -> Constraint, cases: &[(T, &str)]) {
+    let wrong = cases.iter().map(|(case, expected)| (case, reason(constraint(case)), *expected));
+    let wrong = wrong.filter(|(_, got, expected)| got != expected);
+    let told: Vec<String> =
+        wrong.map(|(case, got, expected)| format!("{case}\n  got {got}\n  not {expected}")).collect();
+    assert!(told.is_empty(), "{}", told.join("\n"));
+}
+
+fn reason(constraint: Constraint) -> String {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
+    let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[256]).expect("it has an end");
+    let script = Script::of(constraint);
+    let error = vocabulary.compile(&script, Spelling::Usual).map(drop).expect_err(&format!("{script:?} is wrong"));
+    error.reason
+}
+
+#[test]
+fn regexes() {
+    check(
+        |regex: &&str| Constraint::Regex((*regex).to_owned()),
+        &[
+            (r"[^\s\S]", r#"no text matches "[^\\s\\S]"; allowed: one that some text matches"#),
+            ("a(b", r#"at character 2: the group `(` is not closed, in "a(b""#),
+            (r"a\bc", r#"anchors within it and word boundaries are not served, in "a\\bc""#),
+        ],
+    );
+}
+
+#[test]
+fn grammars() {
+    check(
+        |grammar: &&str| Constraint::Grammar((*grammar).to_owned()),
+        &[
+            ("start: \"a\" other", "line 1, column 8: `other` is not defined"),
+            ("begin: \"a\"", "there is no rule `start`, with which a text begins"),
+            ("start: \"a\"\nstart: \"b\"", "line 2, column 8: `start` is defined twice"),
+            ("start: A\nA: B\nB: A", "line 3, column 4: the terminal `A` refers to itself"),
+            ("start: \"a\"\n$", "line 2, column 1: nothing that a grammar has begins here"),
+            ("start: \"a\" )", "line 1, column 12: this cannot be read"),
+            ("start: (\"a\"", "line 1, column 12: a rule cannot go on like this"),
+            (
+                "start: A & B\nA: \"a\"\nB: \"b\"",
+                "line 1, column 8: `&` stands between the parts of a terminal alone, which is a name in capital letters",
+            ),
+            (
+                "start: /a(/",
+                "line 1, column 8: a regular expression is wrong, or has what is not served: looking around, word boundaries, back references",
+            ),
+            ("start: /[^\\s\\S]/", "no text fits it"),
+            ("start: %json {\"type\": 5}", "line 1, column 8: the schema behind `%json` cannot be kept"),
+            ("%import common.NOTHING\nstart: NOTHING", "line 1, column 1: `%import` knows no such name"),
+            ("root ::= other", "a name is not defined"),
+        ],
+    );
+}
+
+#[test]
+fn schemas() {
+    check(
+        |schema: &serde_json::Value| Constraint::JsonSchema(schema.clone()),
+        &[
+            (
+                json!({ "type": "string", "pattern": "^a$", "minLength": 2 }),
+                "no text fits its `pattern`, `format` and lengths together",
+            ),
+            (json!({ "type": "string", "minLength": 3, "maxLength": 2 }), "its `minLength` is above its `maxLength`"),
+            (json!({ "type": "array", "minItems": 3, "maxItems": 2 }), "its `minItems` is above its `maxItems`"),
+            (json!({ "type": "integer", "minimum": 3, "maximum": 2 }), "no value fits it"),
+            (
+                json!({ "type": "string", "const": "a", "minLength": 2 }),
+                "its `const` does not have the length that is asked for",
+            ),
+            (json!({ "allOf": [{ "type": "string" }, { "type": "null" }] }), "no value fits it"),
+            (json!(false), "it is `false`, which nothing fits"),
+        ],
+    );
+}
