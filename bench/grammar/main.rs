@@ -7,7 +7,9 @@
 
 use std::time::Instant;
 
-use pelton_grammar::{Constraint, Script, Spelling, TokenText, Vocabulary};
+use pelton_grammar::{
+    Arguments, BesideText, Body, Call, Calls, Constraint, Mark, Never, Part, Script, Spelling, TokenText, Vocabulary,
+};
 use serde_json::json;
 
 const TOKENS: u32 = 150_000;
@@ -41,12 +43,26 @@ fn words(random: &mut Random) -> Vec<Vec<u8>> {
     words
 }
 
+/// Free text, and calls behind a mark.
+fn beside(mark: Part, marks: &[&str]) -> Script {
+    let never = Never { marks: marks.iter().map(|&mark| mark.to_owned()).collect(), before: Vec::new() };
+    let tools = vec![Call {
+        head: Mark::new(),
+        arguments: Arguments::Json(json!({ "type": "object", "properties": {}, "additionalProperties": false })),
+        tail: Mark::new(),
+    }];
+    let (open, close, each_close, between) = (None, None, None, Mark::new());
+    let calls = Calls { open, close, each_open: Some(vec![mark]), each_close, between, tools, are_many: true };
+    Script { reasoning: None, mark: Mark::new(), body: Body::Free(calls, BesideText::Marked { never }) }
+}
+
 fn main() {
     let mut random = Random(7);
     let words = words(&mut random);
     let end = 256;
     let tokens = words.iter().enumerate().map(|(id, word)| match id {
         256 => TokenText::Special("<end>"),
+        257 => TokenText::Special("<call>"),
         _ => TokenText::Bytes(word),
     });
     let begin = Instant::now();
@@ -65,13 +81,17 @@ fn main() {
         "required": ["name", "age", "friend"],
         "additionalProperties": false,
     });
-    for (name, constraint) in [
-        ("any JSON object", Constraint::JsonSchema(json!({ "type": "object" }))),
-        ("a schema with recursion", Constraint::JsonSchema(person)),
-        ("a regex", Constraint::Regex(r"[A-Z][a-z]+( [a-z]+){3,40}\.".to_owned())),
+    const CALL: &str = "<tool_call>";
+    for (name, script) in [
+        ("any JSON object", Script::of(Constraint::JsonSchema(json!({ "type": "object" })))),
+        ("a schema with recursion", Script::of(Constraint::JsonSchema(person))),
+        ("a regex", Script::of(Constraint::Regex(r"[A-Z][a-z]+( [a-z]+){3,40}\.".to_owned()))),
+        ("text, a mark of letters", beside(Part::Text(CALL.to_owned()), &[CALL, "functools"])),
+        ("text, a mark's token", beside(Part::Token(257), &[CALL, "functools"])),
+        ("the same, all letters", beside(Part::Token(257), &[])),
     ] {
         let begin = Instant::now();
-        let grammar = vocabulary.compile(&Script::of(constraint), Spelling::Usual).expect("a good constraint");
+        let grammar = vocabulary.compile(&script, Spelling::Usual).expect("a good constraint");
         let compiling = begin.elapsed().as_secs_f64() * 1e3;
         let mut took = Vec::new();
         for _ in 0..ANSWERS {
