@@ -66,6 +66,18 @@ def test_a_demanded_call_is_a_message_to_the_tool(on_channels: Server, choice: A
         assert answer["finish_reason"] == "tool_calls"
 
 
+def test_beside_strict_tools_messages_are_free(on_channels: Server) -> None:
+    strict = {**TOOL, "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
+    calls = []
+    for seed in range(16):
+        message = ask(on_channels, seed, tools=[strict], max_tokens=120)["message"]
+        assert message.get("content") or message.get("reasoning") or message.get("tool_calls")
+        calls += message.get("tool_calls") or []
+    for call in calls:
+        assert call["function"]["name"] == "forecast"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), TOOL["function"]["parameters"])
+
+
 def test_with_a_form_and_tools_it_is_one_or_the_other(on_channels: Server) -> None:
     kinds = set()
     for seed in range(16):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from support.server import Server, sse
+from support.server import Server, serving, sse
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PERSON = {
@@ -280,10 +281,55 @@ def test_strict_tools_leave_text_free_and_constrain_calls(demo: Server) -> None:
     jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER["function"]["parameters"])
 
 
+@pytest.mark.parametrize("format_", ["llama3-json", "llama4-pythonic", "xlam"])
+def test_an_answer_that_begins_like_a_call_is_one_of_a_strict_tool(checkpoints: Path, format_: str) -> None:
+    properties = {"days": {"type": "integer", "minimum": 1, "maximum": 9}, "hourly": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["days"], "additionalProperties": False}
+    strict = {"type": "function", "function": {"name": "forecast", "parameters": schema, "strict": True}}
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [strict], "temperature": 1, "max_tokens": 150}
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--format", format_) as server:
+
+        def drawn(seed: int, **fields: Any) -> dict[str, Any]:
+            response = server.post(CHAT, {**body, "seed": seed, **fields})
+            assert response.status_code == 200, response.text
+            choice: dict[str, Any] = response.json()["choices"][0]
+            return choice
+
+        begin = server.post("/tokenize", {"prompt": "[", "add_special_tokens": False}).json()["tokens"][-1]
+        for seed in range(6):
+            free = drawn(seed, logit_bias={str(begin): -100})
+            assert free["finish_reason"] in {"stop", "length", "tool_calls"}
+            answer = drawn(seed, logit_bias={str(begin): 100})
+            if answer["finish_reason"] == "length":
+                continue
+            assert answer["message"]["tool_calls"]
+            assert not answer["message"]["content"]
+            for call in answer["message"]["tool_calls"]:
+                assert call["function"]["name"] == "forecast"
+                jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
+
+
+def test_what_cannot_be_fitted_is_said_in_our_words(server: Server) -> None:
+    for asked, param, said in [
+        ({"regex": "[^\\s\\S]"}, "structured_outputs.regex", "no text matches"),
+        ({"regex": "a(b"}, "structured_outputs.regex", "at character 2: the group `(` is not closed"),
+        ({"grammar": 'start: "a" other'}, "structured_outputs.grammar", "line 1, column 12: `other` is not defined"),
+        ({"foo": 1}, "structured_outputs.foo", "is not a parameter of this request"),
+        ({"choices": ["a"]}, "structured_outputs.choices", "did you mean `choice`"),
+    ]:
+        error = server.post(COMPLETIONS, {"prompt": "x", "structured_outputs": asked}).json()["error"]
+        assert (error["param"], error["code"]) == (param, 400), error
+        assert said in error["message"], error
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+         "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": [1]}, "strict": True}}]},
+         "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "no"}}}}}],
           "tool_choice": "required"}, "tools[0].function.parameters/properties/x"),
     ],
