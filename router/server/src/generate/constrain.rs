@@ -13,7 +13,7 @@ use pelton_text::{Format, Tokenizer};
 use serde_json::{Value, json};
 
 use super::{
-    PreparedPrompt, Request, ToolReading,
+    ChatStart, PreparedPrompt, Request, ToolReading,
     calls::{beside, calls},
     serving::Serving,
 };
@@ -73,24 +73,39 @@ pub(super) fn compiler(tokenizer: &Tokenizer, ends: &[u32]) -> Compiler {
 impl Serving {
     /// The grammar of the answers to a prompt; `None`: they are free. `tools`: those that are offered.
     pub(super) async fn grammar(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         tools: &[Value],
         prompt: &PreparedPrompt,
     ) -> Result<Option<Grammar>, ApiError> {
+        let is_free = request.options.constrained.is_none()
+            && request.tools.as_ref().is_none_or(|tool_use| {
+                tool_use.demand == Demand::Nothing && tool_use.only.is_none() && !tools.iter().any(is_strict)
+            });
+        if is_free {
+            return Ok(None);
+        }
+        let (serving, request, tools, chat) = (Arc::clone(self), request.clone(), tools.to_vec(), prompt.chat);
+        // To put the script together takes as long as its schemas are.
+        self.on_pool(move || serving.compiled(&request, &tools, chat)).await
+    }
+
+    fn compiled(
+        &self,
+        request: &Request,
+        tools: &[Value],
+        chat: Option<ChatStart>,
+    ) -> Result<Option<Grammar>, ApiError> {
         let Some(body) = self.body(request, tools)? else { return Ok(None) };
-        let (mut reasoning, mark) = self.before_the_body(prompt, request.tools.is_some());
+        let (mut reasoning, mark) = self.before_the_body(chat, request.tools.is_some());
         if let Body::Free(_, BesideText::Messages { .. }) = body {
             reasoning = None; // it is among the messages
         }
         let script = Script { reasoning, mark, body };
-        let (compiler, request, tools) = (Arc::clone(&self.grammars), request.clone(), tools.to_vec());
         // Where words are ruled out, the usual spelling of a text may need them.
         let spelling = if request.options.words.is_empty() { Spelling::Usual } else { Spelling::Any };
-        let work = move || {
-            compiler.compile(&script, spelling).map_err(|error| named(&compiler, &request, &tools, &script, error))
-        };
-        self.on_pool(work).await.map(Some)
+        let compiled = self.grammars.compile(&script, spelling);
+        compiled.map(Some).map_err(|error| named(&self.grammars, request, tools, &script, error))
     }
 
     fn body(&self, request: &Request, tools: &[Value]) -> Result<Option<Body>, ApiError> {
@@ -135,8 +150,8 @@ impl Serving {
     }
 
     /// What a chat's answer may have before what is asked for: thoughts, and the mark of content.
-    fn before_the_body(&self, prompt: &PreparedPrompt, has_tools: bool) -> (Option<Reasoning>, Mark) {
-        let (Some(chat), Some(format)) = (prompt.chat, &self.format) else { return (None, Mark::new()) };
+    fn before_the_body(&self, chat: Option<ChatStart>, has_tools: bool) -> (Option<Reasoning>, Mark) {
+        let (Some(chat), Some(format)) = (chat, &self.format) else { return (None, Mark::new()) };
         let mark = |text| mark(&self.tokenizer, format, text);
         let reasoning = format.reasoning_marks().map(|(open, close)| Reasoning {
             is_open: chat.in_reasoning,
