@@ -127,7 +127,7 @@ pub(super) fn before(state: &mut State, name: &str, args: &[Value]) -> Result<()
             bytes.saturating_add(value.as_str().map_or(bytes, |value| value.lines().count()).saturating_mul(width))
         }
         "format" => {
-            check_widths(text(0))?;
+            check_format(text(0))?;
             args.iter().try_fold(0_usize, |bytes, value| text_bytes(value).map(|more| bytes.saturating_add(more)))?
         }
         "batch" | "slice" | "round" => {
@@ -265,11 +265,20 @@ fn check_numbers(args: &[Value]) -> Result<usize, Error> {
     Ok(largest as usize) // from 0 to 65536
 }
 
-/// Widths and precisions in a format, `%10d` or `{:10}`; `%*d`, whose width is an argument, is not served.
-fn check_widths(format: &str) -> Result<(), Error> {
+/// Widths, precisions and names in a format, `%10d` or `{:10}`; `%*d`, whose width is an argument, is not served.
+fn check_format(format: &str) -> Result<(), Error> {
     let too_large = |digits: &str| digits.parse::<i64>().map_or(!digits.is_empty(), |number| number > NUMBER_MAX);
-    for (at, _) in format.match_indices(['%', '{']) {
+    for (at, begin) in format.match_indices(['%', '{']) {
         let directive = &format[at + 1..];
+        // minijinja reads names byte by byte, and panics within a character.
+        let name = match directive.strip_prefix('(') {
+            Some(name) if begin == "%" => name.split(')').next(),
+            _ if begin == "{" => directive.split('}').next(),
+            _ => None,
+        };
+        if name.is_some_and(|name| !name.is_ascii()) {
+            return Err(refuse("a name in a format is not ASCII".to_owned()));
+        }
         let directive = directive.split(|c: char| c.is_alphabetic() || c == '}').next().unwrap_or_default();
         if directive.contains('*') || directive.split(|c: char| !c.is_ascii_digit()).any(too_large) {
             return Err(refuse(format!("a width is more than {NUMBER_MAX}, or not written out")));
