@@ -4,7 +4,7 @@
 use llguidance::Matcher;
 use regex_syntax::{ast, hir};
 
-use crate::{Constraint, GrammarError, gbnf};
+use crate::{Constraint, GrammarError, gbnf, script::unanchored};
 
 /// Why a grammar was not compiled.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Fault {
     fn of_regex(self, regex: &str) -> GrammarError {
         let shown = shortened(regex);
         match self {
-            Self::Empty => GrammarError::new(format!("no text matches {shown:?}; allowed: one that some text matches")),
+            Self::Empty => matches_nothing(regex),
             fault => fault.told(|_| {
                 let fault = regex_fault(regex).unwrap_or_else(|| "it cannot be kept".to_owned());
                 format!("{fault}, in {shown:?}")
@@ -140,6 +140,20 @@ impl Fault {
             },
         }
     }
+}
+
+/// A regular expression without its anchors. One that no text matches, as it has a class of no characters, is refused here: behind
+/// other things the compiler would take it, and nobody could go on once they are written.
+pub(crate) fn matching(regex: &str) -> Result<&str, GrammarError> {
+    let bare = unanchored(regex);
+    match regex_syntax::ParserBuilder::new().utf8(false).build().parse(bare) {
+        Ok(parsed) if parsed.properties().minimum_len().is_none() => Err(matches_nothing(regex)),
+        _ => Ok(bare), // what cannot be read is told by the compiler, with its place
+    }
+}
+
+fn matches_nothing(regex: &str) -> GrammarError {
+    GrammarError::new(format!("no text matches {:?}; allowed: one that some text matches", shortened(regex)))
 }
 
 fn found(said: &str, words: Words) -> Option<&'static str> {

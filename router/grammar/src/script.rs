@@ -12,7 +12,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{BesideText, Fields, Form, GrammarError, beside, gbnf, schema};
+use crate::{BesideText, Fields, Form, GrammarError, beside, faults::matching, gbnf, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -182,7 +182,7 @@ impl Constraint {
         match self {
             Self::JsonSchema(value) => Ok(GrammarWithLexer::from_json_schema(schema::prepared(value)?)),
             Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
-            Self::Regex(regex) => Ok(GrammarWithLexer::from_regex(unanchored(regex))),
+            Self::Regex(regex) => Ok(GrammarWithLexer::from_regex(matching(regex)?)),
             Self::Tags(form) => Ok(GrammarWithLexer::from_lark(form.to_lark(specials)?)),
             Self::Choice(texts) => choices(texts),
             Self::Grammar(text) if gbnf::is_gbnf(text) => gbnf::to_lark(text).map(GrammarWithLexer::from_lark),

@@ -9,8 +9,10 @@
 use serde_json::Value;
 
 use crate::{
-    GrammarError, gbnf, schema,
-    script::{Mark, Part, piece, quoted, unanchored},
+    GrammarError,
+    faults::matching,
+    gbnf, schema,
+    script::{Mark, Part, piece, quoted},
 };
 
 /// Parts of a form at most, those within others counted.
@@ -153,7 +155,7 @@ impl Rules<'_> {
             Form::Exactly(text) => format!("{} {}", piece(&self.mark(text)), piece(then)),
             Form::Schema { schema, .. } => format!("%json {} {}", schema::prepared(schema)?, piece(then)),
             Form::Regex(regex) => {
-                let regex = unanchored(regex).replace('/', "\\/").replace('\n', "\\n");
+                let regex = matching(regex)?.replace('/', "\\/").replace('\n', "\\n");
                 format!("/{regex}/ {}", piece(then))
             }
             Form::Grammar(text) => {

@@ -1,6 +1,6 @@
 //! What clients are told of constraints that are wrong: in our words, with the places and names that they wrote.
 
-use pelton_grammar::{Constraint, Script, Spelling, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Form, Part, Reasoning, Script, Spelling, TokenText, Vocabulary};
 use serde_json::json;
 
 fn check<T: std::fmt::Display>(constraint: impl Fn(&T) -> Constraint, cases: &[(T, &str)]) {
@@ -12,11 +12,14 @@ fn check<T: std::fmt::Display>(constraint: impl Fn(&T) -> Constraint, cases: &[(
 }
 
 fn reason(constraint: Constraint) -> String {
+    fault(&Script::of(constraint))
+}
+
+fn fault(script: &Script) -> String {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
     let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[256]).expect("it has an end");
-    let script = Script::of(constraint);
-    let error = vocabulary.compile(&script, Spelling::Usual).map(drop).expect_err(&format!("{script:?} is wrong"));
+    let error = vocabulary.compile(script, Spelling::Usual).map(drop).expect_err(&format!("{script:?} is wrong"));
     error.reason
 }
 
@@ -26,10 +29,28 @@ fn regexes() {
         |regex: &&str| Constraint::Regex((*regex).to_owned()),
         &[
             (r"[^\s\S]", r#"no text matches "[^\\s\\S]"; allowed: one that some text matches"#),
+            ("x[^[^a]a]+", r#"no text matches "x[^[^a]a]+"; allowed: one that some text matches"#),
+            ("[a&&b]", r#"no text matches "[a&&b]"; allowed: one that some text matches"#),
             ("a(b", r#"at character 2: the group `(` is not closed, in "a(b""#),
             (r"a\bc", r#"anchors within it and word boundaries are not served, in "a\\bc""#),
         ],
     );
+}
+
+#[test]
+fn what_no_text_matches_is_refused_behind_thoughts_and_within_tags_too() {
+    let text = |text: &str| vec![Part::Text(text.to_owned())];
+    let reasoning = Reasoning {
+        is_open: true,
+        open: text("<think>"),
+        close: text("</think>"),
+        behind: Vec::new(),
+        never: Vec::new(),
+    };
+    let nothing = Script::of(Constraint::Regex("[a&&b]".to_owned()));
+    assert!(fault(&Script { reasoning: Some(reasoning), ..nothing }).starts_with("no text matches"));
+    let tagged = Form::Sequence(vec![Form::Exactly("a".to_owned()), Form::Regex("[a&&b]".to_owned())]);
+    assert!(fault(&Script::of(Constraint::Tags(tagged))).starts_with("no text matches"));
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(super) fn new() -> Environment<'static> {
     environment.add_filter("count", length);
     environment.add_filter("int", int);
     environment.add_filter("float", float);
+    environment.add_test("divisibleby", is_divisible);
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_iterable); // of what JSON and Jinja know, the same things have an order
@@ -63,6 +64,21 @@ impl fmt::Display for Raised {
 }
 
 impl std::error::Error for Raised {}
+
+/// As minijinja's, but for a divisor of zero, on which that panics.
+fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
+    if by.is_integer() && value.is_integer() {
+        let whole = |value: &Value| i128::try_from(value.clone());
+        let left = whole(value)?.checked_rem(whole(by)?);
+        return left.map(|left| left == 0).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidOperation, "nothing is divided by zero, nor the smallest number by -1")
+        });
+    }
+    match (f64::try_from(value.clone()), f64::try_from(by.clone())) {
+        (Ok(value), Ok(by)) => Ok(value % by == 0.0),
+        _ => Ok(false),
+    }
+}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
     let said = message.to_string();

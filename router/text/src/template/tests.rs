@@ -93,6 +93,7 @@ fn what_a_template_makes_is_bounded() {
         "{{ '{\u{e9}}'.format(1) }}",
         "{{ '{a\u{e9}'.format(1) }}",
         "{{ '%\u{e9}' | format(1) }}",
+        "{{ 5 is divisibleby(0) }}",
         "{% set a = [range(4000) | list] %}{% for i in range(9000) %}{% for j in range(20) %}{% set x = a %}{% endfor %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(20000) %}{% set ns.l = ns.l | chain([], (1,)) %}{% endfor %}",
         "{% set x %}{% for i in range(9999) %}{{ 'a' * 8000000 }}{% endfor %}{% endset %}",
@@ -110,6 +111,10 @@ fn what_a_template_makes_is_bounded() {
             "x",
         ),
         ("{% set d = {'a': 1, 'b': 2} | chain({'b': 3}) %}{{ d.a }}{{ d['b'] }}{{ d | length }}", "132"),
+        (
+            "{{ 6 is divisibleby(3) }}{{ 6 is divisibleby(4) }}{{ 6.0 is divisibleby(1.5) }}{{ 'a' is divisibleby(2) }}{{ 1.5 is divisibleby(0.0) }}",
+            "TrueFalseTrueFalseFalse",
+        ),
         ("{% set l = [1] | chain([2, 3], 'ab') %}{{ l | length }}{{ l | list | last }}", "5b"),
         ("{% set f = namespace(n=1) %}{% set g = [f] %}{{ g[0].n }}", "1"),
     ] {
