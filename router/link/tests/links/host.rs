@@ -8,13 +8,22 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{
     neighbour::Home,
-    rig::{Rig, is_gone, spawned, wait_for_end},
+    rig::{Attached, Rig, is_gone, spawned, wait_for_end},
     worker::{BLOCK_BYTES, FAULTY_STEP},
 };
 
 fn with_host(mut options: LinkOptions) -> LinkOptions {
     options.host = Some(Arc::new(HostShare::new(8 * BLOCK_BYTES as u64)));
     options
+}
+
+/// Until the worker is in that step: one that is given up before lets go in good order.
+fn until_the_faulty_step(worker: &Attached) {
+    let (host, mut bytes) = (worker.host.clone().expect("it was handed over"), Vec::new());
+    while bytes != [1; BLOCK_BYTES] {
+        host.read(1, &mut bytes);
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -41,14 +50,11 @@ fn a_worker_of_others_is_lost_only_when_it_touches_host_memory_no_more() {
     for token in 1..=FAULTY_STEP {
         worker.submit(token as u32).unwrap();
     }
-    let (host, mut bytes) = (worker.host.clone().expect("it was handed over"), Vec::new());
-    while bytes != [1; BLOCK_BYTES] {
-        host.read(1, &mut bytes); // until it is in that step
-        std::thread::yield_now();
-    }
+    until_the_faulty_step(&worker);
     rig.link.replace("garbage".to_owned());
     assert_eq!(rig.lost(), (1, "garbage".to_owned()));
     // Its last step wrote after it was given up, and before anybody was told of the loss.
+    let (host, mut bytes) = (worker.host.clone().expect("it was handed over"), Vec::new());
     host.read(0, &mut bytes);
     assert_eq!(bytes, [77; BLOCK_BYTES]);
     assert!(!is_gone(worker.pid()), "it is not ours to end");
@@ -65,6 +71,7 @@ fn a_router_that_goes_kills_no_worker_of_others() {
         worker.submit(token as u32).unwrap();
     }
     let _results = (worker.result(), worker.result());
+    until_the_faulty_step(&worker);
     rig.link.shutdown(Duration::ZERO);
     assert!(!is_gone(worker.pid()));
 }
@@ -81,6 +88,7 @@ fn a_worker_of_others_that_does_not_let_go_of_host_memory_is_killed() {
         worker.submit(token as u32).unwrap();
     }
     let _results = (worker.result(), worker.result());
+    until_the_faulty_step(&worker);
     rig.link.replace("it is stuck".to_owned());
     assert_eq!(rig.lost().0, 1);
     wait_for_end(worker.pid());

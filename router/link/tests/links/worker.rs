@@ -112,13 +112,18 @@ impl Script for Fake {
                         eprintln!("the model is on fire");
                         std::process::abort();
                     }
-                    "is stuck in a step" => loop {
-                        thread::park();
-                    },
+                    "is stuck in a step" => {
+                        if let Some(host) = &host {
+                            host.write(1, &[1; BLOCK_BYTES]); // says that the step has begun
+                        }
+                        loop {
+                            thread::park();
+                        }
+                    }
                     "hangs up in a step" => return,
                     "saves when it is given up" => {
                         let host = host.as_ref().unwrap();
-                        host.write(1, &[1; BLOCK_BYTES]); // says that the step has begun
+                        host.write(1, &[1; BLOCK_BYTES]); // the same
                         while !end.memory().is_detached() {
                             thread::yield_now();
                         }
