@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 PELTON = Path(sys.executable).with_name("pelton")
 READY_WITHIN_S = 120.0
@@ -168,7 +169,8 @@ class Server:
             yield
         finally:
             for pid in workers:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):  # one that stood still for so long was replaced
+                    os.kill(pid, signal.SIGCONT)
 
     @contextlib.contextmanager
     def within_memory(self, most: int) -> Iterator[None]:
@@ -179,7 +181,10 @@ class Server:
             lines = (folder / "status").read_text().splitlines()
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
-        (folder / "clear_refs").write_text("5")  # the highest value begins anew
+        try:
+            (folder / "clear_refs").write_text("5")  # the highest value begins anew
+        except OSError as error:
+            pytest.skip(f"this kernel does not tell the highest value of a while: {error}")
         before = said("VmRSS")
         yield
         grown = said("VmHWM") - before

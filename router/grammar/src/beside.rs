@@ -3,7 +3,7 @@
 //! ```text
 //!   marked    = (text mark call)* text           a mark begins calls, wherever it stands
 //!   begun     = calls | text                     an answer that begins like a call is one
-//!   messages  = (header text end)* (header text | calls)
+//!   messages  = (header text end)* (header text | calls)     the first header may be there already
 //!   text      = any, but for what it never has
 //! ```
 
@@ -29,6 +29,8 @@ pub enum BesideText {
     },
     /// Messages with a text each; calls, if there are some, stand where the last one would.
     Messages {
+        /// Whether the answer goes on within a message.
+        is_open: bool,
         /// Before a text, one of them.
         headers: Vec<Mark>,
         /// Between a text and the next message.
@@ -72,11 +74,12 @@ impl BesideText {
                 let begins = if with.is_empty() { String::new() } else { format!(" & {begins}") };
                 Ok(format!("free: FREE | GAP calls GAP\nFREE: {}{begins}\n", never.free_text()))
             }
-            Self::Messages { headers, between, never } => {
+            Self::Messages { is_open, headers, between, never } => {
                 let headers: Vec<String> = headers.iter().map(|header| piece(header)).collect();
                 let (text, free) = (up_to("text", between), never.free_text());
+                let first = if *is_open { "FREE | text " } else { "" };
                 Ok(format!(
-                    "free: (header text)* (header FREE | calls)\nheader: {}\n{text}FREE: {free}\n",
+                    "free: {first}(header text)* (header FREE | calls)\nheader: {}\n{text}FREE: {free}\n",
                     headers.join(" | ")
                 ))
             }

@@ -147,8 +147,21 @@ impl Fault {
 pub(crate) fn matching(regex: &str) -> Result<&str, GrammarError> {
     let bare = unanchored(regex);
     match regex_syntax::ParserBuilder::new().utf8(false).build().parse(bare) {
-        Ok(parsed) if parsed.properties().minimum_len().is_none() => Err(matches_nothing(regex)),
+        Ok(parsed) if is_empty(&parsed) => Err(matches_nothing(regex)),
         _ => Ok(bare), // what cannot be read is told by the compiler, with its place
+    }
+}
+
+/// Whether nothing matches. Groups nest within the bounds of what has parsed it.
+fn is_empty(regex: &hir::Hir) -> bool {
+    match regex.kind() {
+        hir::HirKind::Class(hir::Class::Unicode(class)) => class.ranges().is_empty(),
+        hir::HirKind::Class(hir::Class::Bytes(class)) => class.ranges().is_empty(),
+        hir::HirKind::Empty | hir::HirKind::Literal(_) | hir::HirKind::Look(_) => false,
+        hir::HirKind::Repetition(repeated) => repeated.min > 0 && is_empty(&repeated.sub),
+        hir::HirKind::Capture(group) => is_empty(&group.sub),
+        hir::HirKind::Concat(parts) => parts.iter().any(is_empty),
+        hir::HirKind::Alternation(parts) => parts.iter().all(is_empty),
     }
 }
 

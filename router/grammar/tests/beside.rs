@@ -120,10 +120,22 @@ fn an_answer_that_begins_like_a_call_is_one() {
 #[test]
 fn messages_are_free_but_for_those_that_are_calls() {
     let never = Never { marks: texts(&["<s>", "<e>"]), before: Vec::new() };
-    let messages = |between| BesideText::Messages { headers: vec![text("<s>a:"), text("<s>b:")], between, never };
+    let messages = |is_open| BesideText::Messages {
+        is_open,
+        headers: vec![text("<s>a:"), text("<s>b:")],
+        between: text("<e>"),
+        never: never.clone(),
+    };
+    let made = || calls(None, None, Some(text("<s>b to=")), Mark::new(), false);
     check(
-        calls(None, None, Some(text("<s>b to=")), Mark::new(), false),
-        messages(text("<e>")),
+        made(),
+        messages(true),
+        &["", "hi", "hi<e><s>a:x", "hi<e><s>b to=f1", "hi<e><s>a:x<e><s>b to=f1", "<e><s>b to=f1"],
+        &["hi<s>a:x", "hi<s>b to=f1", "<s>b to=f1", "hi<e>", "hi<e>x", "hi<e><s>b to=g"],
+    );
+    check(
+        made(),
+        messages(false),
         &["<s>a:hi", "<s>a:hi<e><s>b:", "<s>b:x<e><s>a:y<e><s>b to=f1", "<s>b to=f1"],
         &["", "hi", "<s>b to=g", "<s>a:hi<s>b to=f1", "<s>a:hi<e>", "<s>b to=f1<e><s>a:hi", "<s>c:hi", "<s>a:hi<s>b:"],
     );

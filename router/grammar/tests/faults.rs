@@ -15,11 +15,14 @@ fn reason(constraint: Constraint) -> String {
     fault(&Script::of(constraint))
 }
 
-fn fault(script: &Script) -> String {
+fn vocabulary() -> Vocabulary {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
-    let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[256]).expect("it has an end");
-    let error = vocabulary.compile(script, Spelling::Usual).map(drop).expect_err(&format!("{script:?} is wrong"));
+    Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[256]).expect("it has an end")
+}
+
+fn fault(script: &Script) -> String {
+    let error = vocabulary().compile(script, Spelling::Usual).map(drop).expect_err(&format!("{script:?} is wrong"));
     error.reason
 }
 
@@ -51,6 +54,14 @@ fn what_no_text_matches_is_refused_behind_thoughts_and_within_tags_too() {
     assert!(fault(&Script { reasoning: Some(reasoning), ..nothing }).starts_with("no text matches"));
     let tagged = Form::Sequence(vec![Form::Exactly("a".to_owned()), Form::Regex("[a&&b]".to_owned())]);
     assert!(fault(&Script::of(Constraint::Tags(tagged))).starts_with("no text matches"));
+}
+
+#[test]
+fn a_branch_that_nothing_matches_leaves_the_others() {
+    for regex in [r"foo+|a[^\s\S]", r"a[^\s\S]*b", "(x[a&&b])?y"] {
+        let script = Script::of(Constraint::Regex(regex.to_owned()));
+        assert!(vocabulary().compile(&script, Spelling::Usual).is_ok(), "{regex}");
+    }
 }
 
 #[test]

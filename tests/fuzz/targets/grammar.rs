@@ -110,7 +110,7 @@ impl Texts<'_> {
             1 => BesideText::Begun { with: vec![self.text()], never },
             _ => {
                 let headers = vec![vec![Part::Text(self.text())], vec![Part::Token(THINK)]];
-                BesideText::Messages { headers, between: vec![Part::Text(self.text())], never }
+                BesideText::Messages { is_open: how & 64 == 64, headers, between: vec![Part::Text(self.text())], never }
             }
         }
     }

@@ -11,7 +11,11 @@ use super::{
     shape::{Field, Kind, Most, Shape, needed, optional},
     unknown::Given,
 };
-use crate::{error::ApiError, files::LIFETIME_S};
+use crate::{
+    error::ApiError,
+    files::LIFETIME_S,
+    json_size::{JsonSize, VALUES_MAX, too_much},
+};
 
 /// What the requests of a batch may be for.
 pub(crate) const ENDPOINTS: [&str; 9] = [
@@ -173,6 +177,10 @@ impl Item {
         let Some(raw) = body else {
             return Err(ApiError::Missing { param: "body".to_owned(), allowed: "an object, the request itself" });
         };
+        let size = JsonSize::of(raw.get().as_bytes());
+        if size.outer_commas >= VALUES_MAX {
+            return Err(too_much("body", size));
+        }
         let mut within = Fields::of_value("body".to_owned(), raw)?;
         for name in ["stream", "background"] {
             // What is wrong with another value, the request's own reader says.

@@ -147,7 +147,7 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
     }
     let may_have_more = fields.passes_unknown();
     fields.finish(&MESSAGE)?;
-    let unreadable = |error: serde_json::Error| ApiError::invalid(path, error, "JSON whose texts are valid Unicode");
+    let unreadable = |_| ApiError::invalid(path, "no valid Unicode", "JSON whose texts are valid Unicode");
     let mut message: Value = serde_json::from_str(raw.get()).map_err(unreadable)?;
     if may_have_more {
         MESSAGE.keep_known(&mut message);
@@ -181,7 +181,10 @@ fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<
 /// What an assistant said instead of an answer. No template has a place of its own for it.
 fn read_refusal(fields: &mut Fields<'_>, role: &str) -> Result<Option<String>, ApiError> {
     let Some(refusal) = fields.text(REFUSAL)?.filter(|refusal| !refusal.is_empty()) else { return Ok(None) };
-    let says_more = fields.raw("content").is_some_and(|content| !matches!(content.get(), "\"\"" | "[]"));
+    let says_more = fields.raw("content").is_some_and(|content| {
+        let is_list = content.get().starts_with('[');
+        !(content.get() == "\"\"" || (is_list && content.get()[1..].trim_start().starts_with(']')))
+    });
     let reason = match role {
         "assistant" if !says_more => return Ok(Some(refusal)),
         "assistant" => "cannot go together with `content`: an answer is one or the other",

@@ -6,6 +6,7 @@ use super::{
     Batches,
     answer::{Sink, Unanswered, answered, unanswered},
     batch::Batch,
+    usage::Usage,
 };
 use crate::{
     api::batches::Item,
@@ -65,9 +66,10 @@ impl Sink for Outputs {
         let line = answered(item, answer);
         if answer.status.is_success() {
             self.answers.write(&line).await?;
+            let usage = Usage::of_answer(&answer.body);
             self.batches.change(&self.id, |batch| {
                 batch.counts.completed += 1;
-                batch.usage.get_or_insert_default().add(&answer.body);
+                batch.usage.get_or_insert_default().add(usage);
             });
         } else {
             self.errors.write(&line).await?;

@@ -64,10 +64,20 @@ struct Answer {
 }
 
 impl Usage {
-    /// Adds what an answer says of itself; one that says nothing took nothing.
-    pub(crate) fn add(&mut self, answer: &[u8]) {
+    /// What an answer says of itself; one that says nothing took nothing.
+    pub(crate) fn of_answer(answer: &[u8]) -> Self {
+        let mut usage = Self::default();
         let answer = serde_json::from_slice::<Answer>(answer).ok();
-        self.add_told(answer.and_then(|answer| answer.usage).unwrap_or_default());
+        usage.add_told(answer.and_then(|answer| answer.usage).unwrap_or_default());
+        usage
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.input_tokens += other.input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.input_tokens_details.cached_tokens += other.input_tokens_details.cached_tokens;
+        self.output_tokens_details.reasoning_tokens += other.output_tokens_details.reasoning_tokens;
+        self.total_tokens += other.total_tokens;
     }
 
     fn add_told(&mut self, told: Told) {
@@ -113,7 +123,7 @@ mod tests {
             "{}",
         ];
         let mut usage = Usage::default();
-        answers.iter().for_each(|answer| usage.add(answer.as_bytes()));
+        answers.iter().for_each(|answer| usage.add(Usage::of_answer(answer.as_bytes())));
         assert_eq!(
             usage,
             Usage {

@@ -79,8 +79,8 @@ pub(super) fn calls(
     })
 }
 
-/// What is free beside calls. `None`: the format has none.
-pub(super) fn beside(format: &Format, tokenizer: &Tokenizer) -> Option<BesideText> {
+/// What is free beside calls. `is_open`: the prompt ends within a message. `None`: the format has none.
+pub(super) fn beside(format: &Format, tokenizer: &Tokenizer, is_open: bool) -> Option<BesideText> {
     let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
     let beside = format.beside_calls()?;
     let never = Never { marks: texts(&beside.marks), before: texts(beside.behind) };
@@ -89,6 +89,7 @@ pub(super) fn beside(format: &Format, tokenizer: &Tokenizer) -> Option<BesideTex
         Begin::Marked => BesideText::Marked { never },
         Begin::Bare(with) => BesideText::Begun { with: texts(&with), never },
         Begin::Messages { headers, between } => BesideText::Messages {
+            is_open,
             headers: headers.iter().map(|header| mark(header)).collect(),
             between: mark(between),
             never,

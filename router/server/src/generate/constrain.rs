@@ -96,7 +96,7 @@ impl Serving {
         tools: &[Value],
         chat: Option<ChatStart>,
     ) -> Result<Option<Grammar>, ApiError> {
-        let Some(body) = self.body(request, tools)? else { return Ok(None) };
+        let Some(body) = self.body(request, tools, chat)? else { return Ok(None) };
         let (mut reasoning, mark) = self.before_the_body(chat, request.tools.is_some());
         if let Body::Free(_, BesideText::Messages { .. }) = body {
             reasoning = None; // it is among the messages
@@ -108,7 +108,7 @@ impl Serving {
         compiled.map(Some).map_err(|error| named(&self.grammars, request, tools, &script, error))
     }
 
-    fn body(&self, request: &Request, tools: &[Value]) -> Result<Option<Body>, ApiError> {
+    fn body(&self, request: &Request, tools: &[Value], chat: Option<ChatStart>) -> Result<Option<Body>, ApiError> {
         let text = request.options.constrained.as_ref().map(|wish| &wish.constraint);
         let Some(ToolUse { reading, demand, only }) = &request.tools else { return Ok(text.cloned().map(Body::Text)) };
         let may_be_called = |tool: &&Value| {
@@ -142,7 +142,8 @@ impl Serving {
                 Some(text) => Body::Either(calls(&tools)?, text.clone()),
                 None if is_strict || only.is_some() => {
                     let calls = calls(&tools)?;
-                    Body::Free(calls, beside(format, &self.tokenizer).expect("it has calls"))
+                    let is_open = chat.is_some_and(|chat| chat.in_reasoning || chat.is_continued);
+                    Body::Free(calls, beside(format, &self.tokenizer, is_open).expect("it has calls"))
                 }
                 None => return Ok(None),
             },

@@ -175,7 +175,7 @@ impl Serving {
 
     /// How the answers to a chat are split into their parts.
     fn form(&self, request: &Request, prompt: &PreparedPrompt, tools: Option<Arc<Tools>>) -> Option<(Format, Reading)> {
-        let ChatStart { in_reasoning } = prompt.chat?;
+        let ChatStart { in_reasoning, .. } = prompt.chat?;
         let shows_special = !request.options.skip_special;
         let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special };
         self.format.clone().map(|format| (format, reading))

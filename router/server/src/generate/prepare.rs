@@ -84,6 +84,8 @@ pub struct PreparedPrompt {
 pub struct ChatStart {
     /// The rendered chat ends within the reasoning.
     pub in_reasoning: bool,
+    /// It ends within a message of the assistant's.
+    pub is_continued: bool,
 }
 
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
@@ -284,7 +286,7 @@ impl Serving {
     /// How answers to a rendered chat begin; `continued` is the text that they go on from.
     fn start(&self, text: &str, continued: Option<&str>) -> ChatStart {
         let in_reasoning = self.format.as_ref().is_some_and(|format| format.starts_in_reasoning(text, continued));
-        ChatStart { in_reasoning }
+        ChatStart { in_reasoning, is_continued: continued.is_some() }
     }
 
     fn between(&self, text: &str, suffix: &str, add_special: bool) -> Result<PreparedPrompt, ApiError> {

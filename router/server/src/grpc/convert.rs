@@ -16,6 +16,7 @@ use crate::{
         BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Repetition,
         Request, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
     },
+    json_size::check_size,
 };
 
 pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError> {
@@ -145,7 +146,7 @@ fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, A
             return structural_tag_of_json("sampling.structural_tag".to_owned(), tag).map(Some);
         }
         Asked::JsonSchema(schema) => {
-            // serde_json refuses what is nested too deep.
+            check_size("sampling.json_schema", &schema)?;
             let schema = serde_json::from_str(&schema).map_err(|error| {
                 ApiError::invalid(
                     "sampling.json_schema",

@@ -47,7 +47,7 @@ pub(super) fn apply(environment: &mut Environment<'static>) {
             if named.args().next().is_some() {
                 args.push(named.into());
             }
-            before(state, name, &args)?;
+            before(state, name, false, &args)?;
             let value = filter.call(state, &args)?;
             made(state, value)
         };
@@ -110,7 +110,7 @@ fn chain(first: Value, others: Rest<Value>) -> Result<Value, Error> {
 }
 
 /// What a filter or a method is about to do with `args`, the first of which it is called on.
-pub(super) fn before(state: &mut State, name: &str, args: &[Value]) -> Result<(), Error> {
+pub(super) fn before(state: &mut State, name: &str, is_method: bool, args: &[Value]) -> Result<(), Error> {
     let Some(value) = args.first() else { return Ok(()) };
     let items = items(value)?;
     let text = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
@@ -127,7 +127,7 @@ pub(super) fn before(state: &mut State, name: &str, args: &[Value]) -> Result<()
             bytes.saturating_add(value.as_str().map_or(bytes, |value| value.lines().count()).saturating_mul(width))
         }
         "format" => {
-            check_format(text(0))?;
+            check_format(text(0), is_method)?;
             args.iter().try_fold(0_usize, |bytes, value| text_bytes(value).map(|more| bytes.saturating_add(more)))?
         }
         "batch" | "slice" | "round" => {
@@ -265,15 +265,15 @@ fn check_numbers(args: &[Value]) -> Result<usize, Error> {
     Ok(largest as usize) // from 0 to 65536
 }
 
-/// Widths, precisions and names in a format, `%10d` or `{:10}`; `%*d`, whose width is an argument, is not served.
-fn check_format(format: &str) -> Result<(), Error> {
+/// Widths, precisions and names in a format, `%10d` of the filter or `{:10}` of the method; `%*d`, whose width is an argument, is not served.
+fn check_format(format: &str, is_method: bool) -> Result<(), Error> {
     let too_large = |digits: &str| digits.parse::<i64>().map_or(!digits.is_empty(), |number| number > NUMBER_MAX);
     for (at, begin) in format.match_indices(['%', '{']) {
         let directive = &format[at + 1..];
         // minijinja reads names byte by byte, and panics within a character.
         let name = match directive.strip_prefix('(') {
-            Some(name) if begin == "%" => name.split(')').next(),
-            _ if begin == "{" => directive.split('}').next(),
+            Some(name) if begin == "%" && !is_method => name.split(')').next(),
+            _ if begin == "{" && is_method => directive.split('}').next(),
             _ => None,
         };
         if name.is_some_and(|name| !name.is_ascii()) {

@@ -15,7 +15,7 @@ pub(super) fn method(state: &mut State, value: &Value, method: &str, args: &[Val
     // Python calls it on the separator, Jinja on the list.
     let on_first = [std::slice::from_ref(value), args].concat();
     let on_list = [args, std::slice::from_ref(value)].concat();
-    bounds::before(state, method, if method == "join" { &on_list } else { &on_first })?;
+    bounds::before(state, method, true, if method == "join" { &on_list } else { &on_first })?;
     let own = match (value.kind(), value.as_str()) {
         (ValueKind::String, Some(text)) => of_text(text, method, args)?,
         (ValueKind::Seq, _) => of_list(value, method, args)?,

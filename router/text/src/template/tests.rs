@@ -115,6 +115,8 @@ fn what_a_template_makes_is_bounded() {
             "{{ 6 is divisibleby(3) }}{{ 6 is divisibleby(4) }}{{ 6.0 is divisibleby(1.5) }}{{ 'a' is divisibleby(2) }}{{ 1.5 is divisibleby(0.0) }}",
             "TrueFalseTrueFalseFalse",
         ),
+        ("{{ '{\"\u{e9}\": \"%s\", {\u{e9}' | format(1) }}", "{\"\u{e9}\": \"1\", {\u{e9}"),
+        ("{{ '%(\u{e9})s {}'.format(1) }}", "%(\u{e9})s 1"),
         ("{% set l = [1] | chain([2, 3], 'ab') %}{{ l | length }}{{ l | list | last }}", "5b"),
         ("{% set f = namespace(n=1) %}{% set g = [f] %}{{ g[0].n }}", "1"),
     ] {

@@ -85,7 +85,7 @@ impl World {
             let format = Format::named(name, &tokenizer).expect("known");
             let calls = calls(&format, &tokenizer, &refs, ToolReading::Parallel);
             let calls = calls.unwrap_or_else(|why| panic!("{name}: {why}"));
-            let beside = beside(&format, &tokenizer).expect("it has calls");
+            let beside = beside(&format, &tokenizer, false).expect("it has calls");
             let compiled = |body| {
                 let script = Script { reasoning: None, mark: Mark::new(), body };
                 vocabulary.compile(&script, Spelling::Any).unwrap_or_else(|error| panic!("{name}: {error}"))
