@@ -27,8 +27,9 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
         let end = begins.get(at + 1).copied().unwrap_or(tokens.len());
         let name = name(&tokens[begin])?;
         has_root |= name == "start";
-        let body: Vec<String> =
-            tokens[begin + 2..end].iter().map(|token| expression(token)).collect::<Result<_, _>>()?;
+        // Of two `::=` in a row the first one would be a name.
+        let body = tokens.get(begin + 2..end).ok_or_else(|| GrammarError::new("`::=` stands behind a name alone"))?;
+        let body: Vec<String> = body.iter().map(|token| expression(token)).collect::<Result<_, _>>()?;
         lark += &format!("{name}: {}\n", body.concat().trim_start());
     }
     if !has_root {
@@ -115,7 +116,16 @@ mod tests {
 
     #[test]
     fn what_is_no_gbnf_is_refused() {
-        for wrong in ["a ::= \"b\"", "root ::= \"b", "root ::= [a", "::= a", "root ::= a; b", "x root ::= \"a\""] {
+        for wrong in [
+            "a ::= \"b\"",
+            "root ::= \"b",
+            "root ::= [a",
+            "::= a",
+            "root ::=::= a",
+            "root ::= ::=",
+            "root ::= a; b",
+            "x root ::= \"a\"",
+        ] {
             assert!(to_lark(wrong).is_err(), "{wrong}");
         }
         assert!(!is_gbnf("start: \"a\""));
