@@ -33,12 +33,23 @@ MASK = (1 << 64) - 1
 
 
 def checksum(*regions: list[int]) -> int:
+    def pair(state: int, low: int, high: int) -> int:
+        state = ((state ^ (low | high << 32)) * 0x9E37_79B9_7F4A_7C15) & MASK
+        return (state << 29 | state >> 35) & MASK
+
     state = 0x5065_6C74_6F6E_0001
     for words in regions:
-        padded = words + [0] * (len(words) % 2)
-        for low, high in zip(padded[::2], padded[1::2], strict=True):
-            state = ((state ^ (low | high << 32)) * 0x9E37_79B9_7F4A_7C15) & MASK
-            state = (state << 29 | state >> 35) & MASK
+        in_lanes = len(words) // 8 * 8
+        if in_lanes:
+            lanes = [state, 1, 2, 3]
+            for at in range(0, in_lanes, 2):
+                lanes[at // 2 % 4] = pair(lanes[at // 2 % 4], words[at], words[at + 1])
+            state = lanes[0]
+            for lane in lanes[1:]:
+                state = pair(state, lane & 0xFFFF_FFFF, lane >> 32)
+        rest = words[in_lanes:] + [0] * (len(words) % 2)
+        for low, high in zip(rest[::2], rest[1::2], strict=True):
+            state = pair(state, low, high)
     mixed = ((state ^ (state >> 32)) * 0x9E37_79B9_7F4A_7C15) & MASK
     return mixed ^ (mixed >> 29)
 
