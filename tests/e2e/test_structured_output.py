@@ -313,7 +313,7 @@ def test_what_cannot_be_fitted_is_said_in_our_words(server: Server) -> None:
     for asked, param, said in [
         ({"regex": "[^\\s\\S]"}, "structured_outputs.regex", "no text matches"),
         ({"regex": "a(b"}, "structured_outputs.regex", "at character 2: the group `(` is not closed"),
-        ({"grammar": 'start: "a" other'}, "structured_outputs.grammar", "line 1, column 12: `other` is not defined"),
+        ({"grammar": 'start: "a" other'}, "structured_outputs.grammar", "line 1, column 8: `other` is not defined"),
         ({"foo": 1}, "structured_outputs.foo", "is not a parameter of this request"),
         ({"choices": ["a"]}, "structured_outputs.choices", "did you mean `choice`"),
     ]:
