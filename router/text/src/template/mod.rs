@@ -18,6 +18,7 @@ mod strftime;
 mod wishes;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -276,7 +277,11 @@ impl Inner {
     fn run(&self, name: &str, variables: &Arc<Watched>) -> Result<String, TemplateError> {
         let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(describe(&error)))?;
         let mut output = Bounded::default();
-        let result = template.render_captured_to(Jinja::from_dyn_object(Arc::clone(variables)), &mut output).map(drop);
+        // minijinja panics on some templates (`''[::-1]`). What a panic may have left half done is dropped with it.
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            template.render_captured_to(Jinja::from_dyn_object(Arc::clone(variables)), &mut output).map(drop)
+        }));
+        let result = result.map_err(|_| TemplateError::Failed("an expression in it cannot be computed".to_owned()))?;
         if output.is_over {
             return Err(TemplateError::TooLong { limit_bytes: OUTPUT_BYTES_MAX });
         }

@@ -94,6 +94,7 @@ fn what_a_template_makes_is_bounded() {
         "{{ '{a\u{e9}'.format(1) }}",
         "{{ '%\u{e9}' | format(1) }}",
         "{{ 5 is divisibleby(0) }}",
+        "{{ ''[::-1] }}",
         "{% set a = [range(4000) | list] %}{% for i in range(9000) %}{% for j in range(20) %}{% set x = a %}{% endfor %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(20000) %}{% set ns.l = ns.l | chain([], (1,)) %}{% endfor %}",
         "{% set x %}{% for i in range(9999) %}{{ 'a' * 8000000 }}{% endfor %}{% endset %}",
