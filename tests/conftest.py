@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import sys
@@ -14,13 +15,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
-import torch
 from support.checkpoints import VARIANTS, make_checkpoint
 from support.server import Server, serving
 
-# What these servers load is kept for each other, not for their user.
-os.environ["PELTON_MODEL_CACHE"] = tempfile.mkdtemp(prefix="pelton-models-")
-atexit.register(shutil.rmtree, os.environ["PELTON_MODEL_CACHE"], ignore_errors=True)
+# What these servers load is kept for each other, those of all test processes, not for their user.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["PELTON_MODEL_CACHE"] = tempfile.mkdtemp(prefix="pelton-models-")
+    atexit.register(shutil.rmtree, os.environ["PELTON_MODEL_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,10 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one float32 checkpoint per variant, named as the variant."""
-    root = tmp_path_factory.mktemp("checkpoints")
-    for variant in VARIANTS:
-        make_checkpoint(root / variant.name, variant)
+    """A folder with one float32 checkpoint per variant, named as the variant: the same one for all test processes of a run."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "checkpoints"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for variant in VARIANTS:
+            if not (root / variant.name).exists():
+                make_checkpoint(root / variant.name, variant)
     return root
 
 
@@ -41,7 +47,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bf16_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 checkpoint in bfloat16."""
     variant = next(v for v in VARIANTS if v.name == "qwen3")
-    return make_checkpoint(tmp_path_factory.mktemp("bf16") / "qwen3-bf16", variant, torch.bfloat16)
+    return make_checkpoint(tmp_path_factory.mktemp("bf16") / "qwen3-bf16", variant, "bfloat16")
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,7 @@ from tokenizers import Tokenizer
 HERE: Final = Path(__file__).parent
 SHAPES: Final = {"1024/256": (1024, 256), "32/256": (32, 256)}
 PACES_MS: Final = (10.0, 0.0)
+TINY_PACES_MS: Final = (1.0, 0.0)
 W1_PROMPT: Final = 1024
 REQUESTS: Final = 2  # of each stream
 TINY_CODE_BYTES: Final = 100_000
@@ -79,7 +80,7 @@ class Run:
         """Every cell on every server once; who is first changes."""
         turn = number % len(self.servers)
         order = self.servers[turn:] + self.servers[:turn]
-        for (shape, (prompt, output)), pace in itertools.product(SHAPES.items(), PACES_MS):
+        for (shape, (prompt, output)), pace in itertools.product(SHAPES.items(), self.options.paces_ms):
             asked = [[self.prompts.fresh(prompt) for _ in range(REQUESTS)] for _ in range(self.options.streams)]
             for server, board in order:
                 self.cell(server, board, {"shape": shape, "step_ms": pace, "round": number}, asked, output)
@@ -144,7 +145,7 @@ def summary(run: Run) -> dict[str, Any]:
     for name in names:
         of_it = [first for first in run.firsts if first["server"] == name]
         result["w1_ms"][name] = {key: median(first[key] for first in of_it) for key in ("p50_ms", "p10_ms", "p90_ms")}
-    for shape, pace in itertools.product(SHAPES, PACES_MS):
+    for shape, pace in itertools.product(SHAPES, run.options.paces_ms):
         cells = {
             name: [c for c in run.cells if (c["server"], c["shape"], c["step_ms"]) == (name, shape, pace)]
             for name in names
@@ -227,9 +228,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # servers are ended on the way out
-    options.peers = options.peers.resolve()
+    options.peers, options.paces_ms = options.peers.resolve(), PACES_MS
     if options.tiny:
-        options.rounds, options.streams, options.w1_requests = 1, 2, 3
+        options.rounds, options.streams, options.w1_requests, options.paces_ms = 1, 2, 3, TINY_PACES_MS
     report: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "note": options.note,
                               "rounds": options.rounds, "streams": options.streams}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="pelton-frontend-") as text:

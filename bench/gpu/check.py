@@ -58,6 +58,9 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, help="where results go (default: bench/results/gpu-DATE.json; dry: nowhere)"
     )
+    parser.add_argument(
+        "--without-kernels", action="store_true", help="leaves out the tests of kernels, if they have run"
+    )
     args = parser.parse_args()
     for module in ("pyworker/pelton/_pelton.abi3.so", "kernels/pelton_kernels/_native.abi3.so"):
         if not (ROOT / module).exists():
@@ -66,11 +69,9 @@ def main() -> None:
     print(json.dumps(about))
     if about["card"] == "none" and not args.dry:
         sys.exit("no card that PyTorch can use; `make gpu-check DRY=1` proves that the suite would run")
-    run(
-        "kernels against the reference",
-        [sys.executable, "-m", "pytest", "-q", "kernels/tests/test_triton.py"],
-        args.dry,
-    )
+    if not args.without_kernels:
+        tests = [sys.executable, "-m", "pytest", "-q", "kernels/tests/test_triton.py"]
+        run("kernels against the reference", tests, args.dry)
     run("a served model", [sys.executable, "bench/gpu/serve.py", *(["--dry"] if args.dry else [])], args.dry)
     out = args.json or ROOT / "bench" / "results" / f"gpu-{about['date']}.json"
     kernels = [sys.executable, "bench/gpu/kernels.py", *(["--dry"] if args.dry else ["--json", str(out)])]

@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "command",
     [
-        ["bench/gpu/check.py", "--dry"],
+        ["bench/gpu/check.py", "--dry", "--without-kernels"],  # whose tests are among those of kernels/
         ["kernels/bench/cpu.py", "--tiny"],
         ["bench/cpu/program.py", "--tiny"],
         ["bench/cpu/shared.py", "--tiny"],
-        ["bench/cpu/start.py", "--repeat", "1"],
+        ["bench/cpu/start.py", "--tiny"],
         ["bench/cpu/speculation.py", "--repeat", "1", "--tokens", "16", "--together", "2"],
     ],
     ids=lambda command: command[0],

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import BORROWED, VARIANTS, Variant, greedy, make_checkpoint
+from support.embeds import greedy as greedy_behind
+from support.embeds import others, sent, told
 from support.load import complete, prompts, together
 from support.server import PELTON, serving
 
 pytestmark = pytest.mark.long
 
 TOKENS = 40
+TAKES_EMBEDS = ("opt", "gpt-oss")
 CPU = ("--device", "cpu", "--block-size", "8")
 
 CODE = """
@@ -31,15 +34,18 @@ class OwnForCausalLM(LlamaForCausalLM):
 def test_greedy_tokens_are_those_of_transformers_batched_chunked_and_cached(tmp_path: Path, variant: Variant) -> None:
     folder = make_checkpoint(tmp_path / variant.name, variant)
     asked = prompts(8, seed=len(variant.name))
+    embeds = [others(folder, count, seed=count) for count in (3, 70)] if variant.name in TAKES_EMBEDS else []
     expected = [greedy(folder, prompt, TOKENS) for prompt in asked]
     # A budget of 40 tokens cuts most prompts into chunks that run beside the others' decoding.
-    with serving(folder, *CPU, "--token-budget", "40", "--max-running", "6") as server:
+    with serving(folder, *CPU, "--token-budget", "40", "--max-running", "6", "--enable-prompt-embeds") as server:
         jobs = [{"prompt": prompt, "max_tokens": TOKENS} for prompt in asked]
         assert [done.tokens for done in together(server, jobs)] == expected, "in a mixed batch with chunked prefill"
         again = [complete(server, prompt, max_tokens=TOKENS) for prompt in asked]
         assert [done.tokens for done in again] == expected, "with the prefix cached"
         assert sum(done.cached for done in again) > 0, "the second round found nothing in the cache"
         assert all(done.cached < len(prompt) for done, prompt in zip(again, asked, strict=True))
+        for given in embeds:
+            assert told(server, sent(given))[0] == [greedy_behind(folder, given)], "behind embeddings"
 
 
 def test_a_native_model_runs_through_transformers_if_that_is_asked_for(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from support.server import Server, serving, sse
 
 CHAT = "/v1/chat/completions"
-ASKED = [{"role": "user", "content": "How warm is it in Oslo?"}]
 SCHEMA = {
     "type": "object",
     "properties": {"warm": {"type": "boolean"}, "degrees": {"type": "integer", "minimum": -50, "maximum": 50}},
@@ -27,7 +26,7 @@ TOOL = {
     },
 }
 FORM = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-DRAWN = {"max_tokens": 200, "temperature": 1, "thinking_token_budget": 6}
+DRAWN = {"max_tokens": 200, "temperature": 2, "thinking_token_budget": 6}
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +35,31 @@ def on_channels(checkpoints: Path) -> Iterator[Server]:
         yield running
 
 
+def asked(seed: int, **fields: Any) -> dict[str, Any]:
+    """A chat of its own for each seed: a random model does much the same with one whatever its seed."""
+    messages = [{"role": "user", "content": f"How warm is it in Oslo, and in {seed} other towns?"}]
+    return {"messages": messages, **DRAWN, "seed": seed, **fields}
+
+
 def ask(server: Server, seed: int, **fields: Any) -> dict[str, Any]:
-    answer = server.post(CHAT, {"messages": ASKED, **DRAWN, "seed": seed, **fields})
+    answer = server.post(CHAT, asked(seed, **fields))
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]
     return choice
 
 
 def test_a_form_is_that_of_the_final_message(on_channels: Server) -> None:
-    thoughts = 0
-    for seed in range(12):
+    has_thought = set()
+    for seed in range(80):
         choice = ask(on_channels, seed, response_format=FORM)
         assert choice["finish_reason"] == "stop"
         jsonschema.validate(json.loads(choice["message"]["content"]), SCHEMA)
         reasoning = choice["message"].get("reasoning") or ""
         assert len(on_channels.post("/tokenize", {"prompt": reasoning}).json()["tokens"]) <= 8, "with their budget"
-        thoughts += bool(reasoning)
-    assert 0 < thoughts < 12, "some think before, some do not"
+        has_thought.add(bool(reasoning))
+        if len(has_thought) == 2 and seed >= 8:
+            return
+    raise AssertionError("some think before, some do not")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "forecast"}}])
@@ -96,7 +103,7 @@ def test_with_a_form_and_tools_it_is_one_or_the_other(on_channels: Server) -> No
 def test_a_stream_is_the_whole_answer(on_channels: Server) -> None:
     for seed in range(4):
         whole = ask(on_channels, seed, response_format=FORM)["message"]
-        body = {"messages": ASKED, **DRAWN, "seed": seed, "response_format": FORM, "stream": True}
+        body = asked(seed, response_format=FORM, stream=True)
         with on_channels.stream(CHAT, body) as response:
             deltas = [part["delta"] for chunk in sse(response) for part in chunk["choices"]]
         for name in ("content", "reasoning"):

@@ -16,13 +16,11 @@ import openai
 import pytest
 import safetensors.torch
 import torch
-import transformers
-from support.checkpoints import BORROWED, VARIANTS, WINDOWED, make_checkpoint
+from support.checkpoints import VARIANTS, WINDOWED, make_checkpoint
+from support.embeds import COMPLETIONS, TOKENS, body, greedy, others, own, sent, told
 from support.load import complete, prompts
 from support.server import Server, serving, sse
 
-COMPLETIONS = "/v1/completions"
-TOKENS = 32
 CONTEXT = 512
 # Steps of 40 tokens, of which as many may be embeddings: most prompts come in chunks, beside others that decode.
 FLAGS = ("--enable-prompt-embeds", "--max-model-len", str(CONTEXT), "--block-size", "8", "--token-budget", "40")
@@ -35,54 +33,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = make_checkpoint(tmp_path_factory.mktemp("embeds") / request.param.name, request.param)
     with serving(folder, *FLAGS) as running:
         yield running, folder
-
-
-def model_of(folder: Path) -> Any:
-    """The checkpoint in transformers."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def sent(tensor: torch.Tensor) -> str:
-    """As clients send it."""
-    return base64.b64encode(safetensors.torch.save({"embeds": tensor.contiguous()})).decode()
-
-
-@torch.inference_mode()
-def own(folder: Path, ids: list[int]) -> torch.Tensor:
-    """What the model itself puts in the place of tokens."""
-    table = model_of(folder).get_input_embeddings()
-    rows: torch.Tensor = table(torch.tensor(ids))
-    return rows
-
-
-def others(folder: Path, count: int, seed: int) -> torch.Tensor:
-    """Embeddings that no token has, of the size of those that tokens have."""
-    size = own(folder, list(range(100))).std()
-    return torch.randn(count, 64, generator=torch.Generator().manual_seed(seed)) * size
-
-
-@torch.inference_mode()
-def greedy(folder: Path, embeds: torch.Tensor) -> list[int]:
-    """What transformers says behind them."""
-    model = model_of(folder)
-    table, known, output = model.get_input_embeddings(), embeds[None], list[int]()
-    for _ in range(TOKENS):
-        output.append(int(model(inputs_embeds=known).logits[0, -1].argmax()))
-        known = torch.cat([known, table(torch.tensor([output[-1:]]))], dim=1)
-    return output
-
-
-def body(embeds: Any, **fields: Any) -> dict[str, Any]:
-    """A request that tells its tokens."""
-    usual = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-    return {**usual, "prompt_embeds": embeds, **fields}
-
-
-def told(server: Server, embeds: Any, **fields: Any) -> tuple[list[list[int]], dict[str, Any]]:
-    """The tokens of every answer, and the usage."""
-    answer = server.post(COMPLETIONS, body(embeds, **fields))
-    assert answer.status_code == 200, answer.text
-    return [choice["token_ids"] for choice in answer.json()["choices"]], answer.json()["usage"]
 
 
 def test_the_models_own_embeddings_give_the_tokens_of_the_text(served: tuple[Server, Path]) -> None:
@@ -174,15 +124,6 @@ def test_a_worker_that_dies_in_mid_answer_costs_nothing(served: tuple[Server, Pa
             tokens += [token for choice in event["choices"] for token in choice["token_ids"]]
     assert [tokens] == expected
     assert expected[0][:TOKENS] == greedy(folder, embeds)
-
-
-@pytest.mark.parametrize("variant", [BORROWED[1], BORROWED[3]], ids=lambda variant: variant.name)
-def test_models_that_are_not_native_take_them_too(tmp_path: Path, variant: Any) -> None:
-    folder = make_checkpoint(tmp_path / variant.name, variant)
-    with serving(folder, *FLAGS, "--device", "cpu") as server:
-        for count in (3, 70):
-            embeds = others(folder, count, seed=count)
-            assert told(server, sent(embeds))[0] == [greedy(folder, embeds)]
 
 
 def test_the_official_client_sends_them(served: tuple[Server, Path]) -> None:

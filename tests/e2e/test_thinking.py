@@ -100,8 +100,7 @@ def test_thoughts_end_at_their_budget_and_the_answer_goes_on(thinker: Server, cl
     answer = ask(thinker, thinking_token_budget=budget)
     (bound,) = tokens(answer)
     assert bound[:budget] == free[:budget], "until then nothing is changed"
-    behind = budget + len(close)
-    assert bound[budget:behind] == close
+    behind = end_of_thoughts(thinker, bound, budget, close)
     assert thought(answer) == behind
     assert answer["choices"][0]["message"]["content"]
     # As if the model had ended them: so it goes on behind the same tokens.

@@ -1,15 +1,15 @@
-"""Small random-weight checkpoints, made on the spot, and what `transformers` says they generate."""
+"""Small random-weight checkpoints, made on the spot, and what `transformers` says they generate.
+
+PyTorch and `transformers` are imported where they are used: that takes some ten seconds of a process, and not every one needs them.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 END = SPECIALS.index("</s>")
@@ -18,6 +18,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 VOCAB = 512
+LICENSE = Path(__file__).parents[2] / "LICENSE"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,10 @@ SHAPE: dict[str, Any] = {
 
 
 def make_tokenizer(folder: Path) -> None:
-    """A byte-level BPE over this file's own text."""
+    """A byte-level BPE over a text that does not change: some tests need answers of some kind, and random models give others with other tokens."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -118,7 +122,7 @@ def make_tokenizer(folder: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([Path(__file__).read_text()] * 4, trainer)
+    tokenizer.train_from_iterator([LICENSE.read_text()] * 4, trainer)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
@@ -126,8 +130,11 @@ def make_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def make_checkpoint(folder: Path, variant: Variant, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+def make_checkpoint(folder: Path, variant: Variant, dtype: str = "float32", seed: int = 0) -> Path:
     """Writes a checkpoint in Hugging Face layout and returns its folder."""
+    import torch
+    import transformers
+
     folder.mkdir(parents=True, exist_ok=True)
     kinds = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
@@ -140,23 +147,34 @@ def make_checkpoint(folder: Path, variant: Variant, dtype: torch.dtype = torch.f
     }
     make_config, make_model = kinds[variant.family]
     torch.manual_seed(seed)
-    model = make_model(make_config(**{**SHAPE, **variant.overrides})).to(dtype).eval()
+    model = make_model(make_config(**{**SHAPE, **variant.overrides})).to(getattr(torch, dtype)).eval()
     model.generation_config.eos_token_id = END
     model.save_pretrained(folder, safe_serialization=True)
     make_tokenizer(folder)
     return folder
 
 
-@torch.inference_mode()
+@functools.lru_cache(4)
+def oracle(folder: Path) -> Any:
+    """The checkpoint in `transformers`, in float32. It is not to be changed."""
+    import torch
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
-    """The oracle: `count` greedy tokens after `prompt`, stop tokens ignored."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    """What the oracle says: `count` greedy tokens after `prompt`, stop tokens ignored."""
+    import torch
+
+    model = oracle(folder)
     known = list(prompt)
     past = None
     step = torch.tensor([known])
-    for _ in range(count):
-        out = model(input_ids=step, past_key_values=past, use_cache=True)
-        past = out.past_key_values
-        known.append(int(out.logits[0, -1].argmax()))
-        step = torch.tensor([[known[-1]]])
+    with torch.inference_mode():
+        for _ in range(count):
+            out = model(input_ids=step, past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            known.append(int(out.logits[0, -1].argmax()))
+            step = torch.tensor([[known[-1]]])
     return known[len(prompt) :]

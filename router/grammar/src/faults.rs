@@ -148,6 +148,11 @@ pub(crate) fn matching(regex: &str) -> Result<&str, GrammarError> {
     let bare = unanchored(regex);
     match regex_syntax::ParserBuilder::new().utf8(false).build().parse(bare) {
         Ok(parsed) if is_empty(&parsed) => Err(matches_nothing(regex)),
+        // The compiler would take it for nothing.
+        Err(_) if (bare.len() - bare.trim_end_matches('\\').len()) % 2 == 1 => {
+            let shown = shortened(regex);
+            Err(GrammarError::new(format!("the backslash at its end escapes nothing, in {shown:?}")))
+        }
         _ => Ok(bare), // what cannot be read is told by the compiler, with its place
     }
 }

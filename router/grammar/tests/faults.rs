@@ -35,6 +35,8 @@ fn regexes() {
             ("x[^[^a]a]+", r#"no text matches "x[^[^a]a]+"; allowed: one that some text matches"#),
             ("[a&&b]", r#"no text matches "[a&&b]"; allowed: one that some text matches"#),
             ("a(b", r#"at character 2: the group `(` is not closed, in "a(b""#),
+            ("\\", r#"the backslash at its end escapes nothing, in "\\""#),
+            (r"x\\\", r#"the backslash at its end escapes nothing, in "x\\\\\\""#),
             (r"a\bc", r#"anchors within it and word boundaries are not served, in "a\\bc""#),
         ],
     );

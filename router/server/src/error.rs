@@ -3,6 +3,8 @@
 //! Handlers return an [`ApiError`]; here, and nowhere else, it becomes a status, an envelope or a gRPC status.
 //! What the client reads is the error's text. What only the log keeps is `log` of [`ApiError::Internal`].
 
+mod facts;
+
 use std::{borrow::Cow, fmt::Display, time::Duration};
 
 use axum::response::{IntoResponse, Response};
@@ -13,9 +15,6 @@ use serde::Serialize;
 
 /// Characters of a client's text that an error repeats.
 const SHOWN_MAX: usize = 60;
-
-/// A server that ends does not come back; whoever stands in front of several needs a moment to leave it out.
-const SHUTDOWN_RETRY_AFTER_S: u32 = 1;
 
 /// Expected trouble: whose fault it is, which parameter, what it got, what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +73,14 @@ pub enum ApiError {
         /// Its path in the request, down to the part of a schema that is wrong.
         param: String,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// What an answer is constrained by is too costly in the midst of it.
+    #[error("`{param}`: {reason}")]
+    CostlyGrammar {
+        /// Its path in the request.
+        param: String,
+        /// What the engine says of it.
         reason: String,
     },
     /// The prompt leaves no room for an answer. Clients know this refusal by Anthropic's words ("prompt is too long") or OpenAI's
@@ -194,10 +201,16 @@ pub enum ApiError {
         /// The bound.
         limit: usize,
     },
+    /// The bodies of others take the memory that there is for bodies.
+    #[error("the bodies of other requests take all of the {limit} bytes that this server has for them; try again")]
+    BodiesFull {
+        /// The bound.
+        limit: usize,
+    },
     /// The client's body did not arrive whole.
     #[error("the body ended early: {reason}")]
     BodyBroken {
-        /// What the connection said.
+        /// How.
         reason: String,
     },
     /// A gRPC message that is none, or not of this call.
@@ -268,18 +281,6 @@ impl From<Failure> for ApiError {
     }
 }
 
-/// What protocols need to know of an error beside its text.
-struct Facts<'a> {
-    status: StatusCode,
-    /// The peer's class-like name, which clients may depend on.
-    kind: &'static str,
-    /// Stable and ours: texts may change, this does not.
-    code_name: &'static str,
-    param: Option<&'a str>,
-    grpc: tonic::Code,
-    retry_after_s: Option<u32>,
-}
-
 impl ApiError {
     /// A parameter with a wrong value.
     pub(crate) fn invalid(param: impl Into<String>, got: impl Display, allowed: impl Into<Cow<'static, str>>) -> Self {
@@ -295,6 +296,7 @@ impl ApiError {
             | Self::NotServed { param, .. }
             | Self::Conflict { param, .. }
             | Self::WrongGrammar { param, .. }
+            | Self::CostlyGrammar { param, .. }
             | Self::PromptTooLong { param, .. }
             | Self::TextTooLong { param, .. }
             | Self::InputTooLong { param, .. } => {
@@ -310,129 +312,6 @@ impl ApiError {
     /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.facts().status
-    }
-
-    fn facts(&self) -> Facts<'_> {
-        use tonic::Code;
-        let bad = |code_name, param| Facts {
-            status: StatusCode::BAD_REQUEST,
-            kind: "BadRequestError",
-            code_name,
-            param,
-            grpc: Code::InvalidArgument,
-            retry_after_s: None,
-        };
-        let of =
-            |status, kind, code_name, grpc| Facts { status, kind, code_name, param: None, grpc, retry_after_s: None };
-        let later = |seconds: u32, facts| Facts { retry_after_s: Some(seconds), ..facts };
-        match self {
-            Self::BadBody { .. } => bad("invalid_json", None),
-            Self::BadMessage { .. } => bad("invalid_message", None),
-            Self::NoHost => bad("missing_host", None),
-            Self::BadHead { status, .. } => {
-                let code_name = match *status {
-                    StatusCode::URI_TOO_LONG => "uri_too_long",
-                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "headers_too_large",
-                    _ => "bad_request_head",
-                };
-                of(*status, "BadRequestError", code_name, Code::InvalidArgument)
-            }
-            Self::BodyBroken { .. } => bad("incomplete_body", None),
-            Self::Invalid { param, .. } => bad("invalid_value", Some(param)),
-            Self::Missing { param, .. } => bad("missing_parameter", Some(param)),
-            Self::Unknown { param, .. } => bad("unknown_parameter", Some(param)),
-            Self::NotServed { param, .. } => bad("not_served_yet", Some(param)),
-            Self::Conflict { param, .. } => bad("conflicting_parameters", Some(param)),
-            Self::WrongGrammar { param, .. } => bad("invalid_grammar", Some(param)),
-            Self::WrongModelKind { .. } => bad("wrong_model_kind", None),
-            Self::PromptTooLong { param, .. } | Self::TextTooLong { param, .. } | Self::InputTooLong { param, .. } => {
-                bad("context_length_exceeded", Some(param))
-            }
-            Self::UnknownModel { .. } => Facts {
-                param: Some("model"),
-                ..of(StatusCode::NOT_FOUND, "NotFoundError", "model_not_found", Code::NotFound)
-            },
-            Self::NotKept { what, .. } => {
-                let code_name = match *what {
-                    "file" => "file_not_found",
-                    "batch" => "batch_not_found",
-                    _ => "response_not_found",
-                };
-                of(StatusCode::NOT_FOUND, "NotFoundError", code_name, Code::NotFound)
-            }
-            Self::FileTooLarge { .. } => {
-                of(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLargeError", "file_too_large", Code::ResourceExhausted)
-            }
-            Self::NoRoom { .. } => {
-                of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "no_room", Code::ResourceExhausted)
-            }
-            Self::BadForm { .. } => bad("invalid_form", None),
-            Self::Unauthorized => {
-                of(StatusCode::UNAUTHORIZED, "AuthenticationError", "invalid_api_key", Code::Unauthenticated)
-            }
-            Self::UnknownRoute { .. } => {
-                of(StatusCode::NOT_FOUND, "NotFoundError", "unknown_route", Code::Unimplemented)
-            }
-            Self::WrongMethod { .. } => {
-                of(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowedError", "method_not_allowed", Code::Unimplemented)
-            }
-            Self::BodyTooLarge { .. } => {
-                of(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLargeError", "body_too_large", Code::ResourceExhausted)
-            }
-            Self::WrongMediaType { .. } => of(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "UnsupportedMediaTypeError",
-                "wrong_content_type",
-                Code::InvalidArgument,
-            ),
-            Self::WrongEncoding { .. } => of(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "UnsupportedMediaTypeError",
-                "wrong_content_encoding",
-                Code::InvalidArgument,
-            ),
-            Self::Engine(EngineError(failure)) => match failure {
-                Failure::NeverFits { .. } => bad("never_fits", None),
-                Failure::Grammar(_) => bad("grammar_too_complex", None),
-                // Who submits words knows their names.
-                Failure::NoWord => bad("conflicting_parameters", None),
-                Failure::QueueFull { retry_after_s, .. } => later(
-                    *retry_after_s,
-                    of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "queue_full", Code::ResourceExhausted),
-                ),
-                Failure::Unavailable(_) => later(
-                    1,
-                    of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
-                ),
-                Failure::ShuttingDown => later(
-                    SHUTDOWN_RETRY_AFTER_S,
-                    of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "shutting_down", Code::Unavailable),
-                ),
-                Failure::Expired { .. } => {
-                    of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
-                }
-                Failure::Internal(_) => {
-                    of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "engine_failed", Code::Internal)
-                }
-            },
-            Self::Unavailable { retry_after_s, .. } => later(
-                *retry_after_s,
-                of(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "unavailable", Code::Unavailable),
-            ),
-            Self::TextQueueFull => later(
-                1,
-                of(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "text_queue_full", Code::ResourceExhausted),
-            ),
-            Self::DeadlineExceeded { .. } => {
-                of(StatusCode::GATEWAY_TIMEOUT, "TimeoutError", "deadline_exceeded", Code::DeadlineExceeded)
-            }
-            Self::BrokenTemplate { .. } => {
-                of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "broken_chat_template", Code::Internal)
-            }
-            Self::Internal { .. } => {
-                of(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "internal_error", Code::Internal)
-            }
-        }
     }
 
     /// The one body that every error has, on every route and inside streams.

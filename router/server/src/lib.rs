@@ -24,6 +24,7 @@ pub mod metrics;
 mod nearest;
 pub mod offline;
 mod renderer;
+mod room;
 mod sse;
 
 use std::ffi::OsString;

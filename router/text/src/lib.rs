@@ -23,5 +23,7 @@ pub use formats::{
 };
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};
-pub use template::{ChatInput, ChatTemplate, LocalTime, OwnTemplate, Refused, TemplateError, Wishes, arguments_of};
+pub use template::{
+    ChatInput, ChatTemplate, LocalTime, OwnTemplate, Refused, THINKING_SWITCHES, TemplateError, Wishes, arguments_of,
+};
 pub use tokenizer::{TextError, Texts, TokenBounds, Tokenizer};

@@ -89,7 +89,7 @@ pub(crate) struct BatchRequest {
 
 impl BatchRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&BATCH)?;
         let input_file_id = fields.need("input_file_id", "the `id` of a file")?;
         let endpoint = fields
             .one_of("endpoint", &ENDPOINTS, ENDPOINT)?

@@ -127,7 +127,7 @@ pub(crate) struct ChatRequest {
 
 impl ChatRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&CHAT)?;
         refuse_in_chat(&mut fields)?;
         let tells_tier = read_tier(&mut fields)?;
         let model = read_model(&mut fields)?;

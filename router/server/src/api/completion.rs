@@ -124,7 +124,7 @@ pub(crate) struct CompletionRequest {
 
 impl CompletionRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&COMPLETION)?;
         refuse_in_completion(&mut fields)?;
         read_tier(&mut fields)?; // OpenAI tells it of chats and responses alone
         let model = read_model(&mut fields)?;

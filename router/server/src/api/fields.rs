@@ -129,6 +129,22 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Tells a field that must be there, is not, and is there by a name that nobody knows: by that name, not as missing.
+    pub(crate) fn spelled(self, shape: &'static Shape) -> Result<Self, ApiError> {
+        let is_there = |name: &str| self.members.iter().any(|(member, _)| member == name);
+        let missing: Vec<&str> = shape.needed().filter(|name| !is_there(name)).collect();
+        if missing.is_empty() || self.passed.is_some() {
+            return Ok(self);
+        }
+        let unknown = self.members.iter().filter(|(name, _)| !shape.names().any(|known| known == name));
+        for name in unknown.map(|(name, _)| shortened(name)) {
+            if let Some(meant) = nearest(&name, shape.names()).filter(|meant| missing.contains(meant)) {
+                return Err(ApiError::Unknown { param: self.at(&name), nearest: Some(meant.to_owned()) });
+            }
+        }
+        Ok(self)
+    }
+
     /// A field's path, as errors show it.
     pub(crate) fn at(&self, name: &str) -> String {
         format!("{}{name}", self.path)

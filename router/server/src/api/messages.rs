@@ -21,6 +21,8 @@ const ROLE_WORDS: &[&str] = &["system", "developer", "user", "assistant", "tool"
 /// What a message may have beside what it says; templates do not see it.
 const NOT_LOOKED_AT: [&str; 6] =
     ["annotations", CACHE_CONTROL, "parsed", "provider_specific_fields", "reasoning_details", "thinking_blocks"];
+/// OpenAI's mark of what to keep: what begins alike is found without marks.
+const CACHE_BREAKPOINT: &str = "prompt_cache_breakpoint";
 /// Anthropic's mark of what to keep, which its other clients pass on: everything is kept here.
 const CACHE_CONTROL: &str = "cache_control";
 /// The same of a called function: OpenAI's client adds it to the answers that it reads, which are sent back.
@@ -67,6 +69,7 @@ const PART: Shape = Shape::new(
     &[&[
         needed("type", Kind::Word(&["text"]), "Text alone is served."),
         needed("text", Kind::TEXT, "The text."),
+        optional(CACHE_BREAKPOINT, Kind::Anything, "OpenAI's mark of what to keep; not looked at."),
         optional(CACHE_CONTROL, Kind::Anything, "Anthropic's mark of what to keep; not looked at."),
     ]],
 );
@@ -208,8 +211,12 @@ fn check_content<'a>(fields: &Fields<'a>, content: &'a RawValue, is_assistants: 
             REFUSAL if is_assistants => (REFUSAL, &REFUSAL_PART),
             other => return Err(unfit(&part, other)),
         };
+        part = part.spelled(shape)?;
         part.need::<String>(text, "a text")?;
         part.raw(CACHE_CONTROL);
+        if kind == "text" {
+            part.raw(CACHE_BREAKPOINT);
+        }
         part.finish(shape)?;
     }
     Ok(())

@@ -165,6 +165,11 @@ impl Shape {
         self.fields().map(|field| field.name).chain(self.unserved().map(|(name, ..)| *name))
     }
 
+    /// Names that must be there.
+    pub(crate) fn needed(&self) -> impl Iterator<Item = &'static str> {
+        self.fields().filter(|field| field.is_needed).map(|field| field.name)
+    }
+
     /// Drops from an object, and from those within it, what is not described: for values that are handed on to a template.
     pub(crate) fn keep_known(&self, value: &mut Value) {
         if let Some(members) = value.as_object_mut() {

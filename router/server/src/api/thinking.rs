@@ -1,5 +1,6 @@
 //! Whether and how hard a model is to think, as variables of its chat template (B:A3), and how long at most.
 
+use pelton_text::THINKING_SWITCHES;
 use serde_json::{Map, Value};
 
 use super::{
@@ -7,9 +8,6 @@ use super::{
     shape::{Kind, Most},
 };
 use crate::{error::ApiError, generate::ThoughtLimit};
-
-/// What templates call the switch for thinking.
-const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
@@ -51,12 +49,12 @@ pub(super) fn read_effort(fields: &mut Fields<'_>, name: &'static str) -> Result
 /// the template's variables itself goes before it.
 pub(super) fn set_effort(kwargs: &mut Map<String, Value>, effort: &'static str) {
     kwargs.entry("reasoning_effort").or_insert(effort.into());
-    if !SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
+    if !THINKING_SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
         switch(kwargs, effort != "none");
     }
 }
 
 /// Switches thinking on or off, in templates that can.
 pub(super) fn switch(kwargs: &mut Map<String, Value>, thinks: bool) {
-    kwargs.extend(SWITCHES.map(|switch| (switch.to_owned(), thinks.into())));
+    kwargs.extend(THINKING_SWITCHES.map(|switch| (switch.to_owned(), thinks.into())));
 }

@@ -260,6 +260,12 @@ fn read_named(mut choice: Fields<'_>, tools: &[Value]) -> Result<String, ApiErro
     Ok(name)
 }
 
+/// Where a fault of a tool's schema stands, in protocols that call the schema `name` and have no object around it.
+pub(super) fn in_tool(param: &str, name: &str) -> Option<String> {
+    let (tool, rest) = param.split_once("].function.parameters")?;
+    tool.starts_with("tools[").then(|| format!("{tool}].{name}{rest}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,13 @@ pub(super) const BOTH: &[Unserved] = &[
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
 ];
 
+/// How prompts are cached, by OpenAI's newest name: what is found is found anyway.
+pub(super) const PROMPT_CACHE_OPTIONS: Unserved = (
+    "prompt_cache_options",
+    &["{}", r#"{"mode":"implicit"}"#],
+    "choosing what is cached (use `prompt_cache_retention`)",
+);
+
 /// In chats.
 pub(super) const CHAT: &[Unserved] = &[
     ("audio", &[], "spoken answers"),
@@ -30,6 +37,7 @@ pub(super) const CHAT: &[Unserved] = &[
     ("modalities", &["[\"text\"]"], "answers that are not text"),
     ("moderation", &[], "moderation"),
     ("prediction", &[], "a predicted answer"),
+    PROMPT_CACHE_OPTIONS,
     ("store", &["false"], "storing answers"),
     ("web_search_options", &[], "searching the web"),
 ];
@@ -51,13 +59,13 @@ const METADATA: &str = "metadata";
 pub(super) const SERVICE_TIER: &str = "service_tier";
 /// What [`read_tier`] reads.
 pub(super) const TIER: Kind = Kind::Word(TIERS);
-const TIERS: &[&str] = &["auto", "default", "flex", "scale", "priority"];
+const TIERS: &[&str] = &["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"];
 /// The only one there is: what answers tell, as OpenAI's tell the one that was used.
 pub(super) const TIER_USED: &str = "default";
 
 /// Whether an answer has to tell its tier.
 pub(crate) fn read_tier(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
-    let allowed = "\"auto\", \"default\", \"flex\", \"scale\" or \"priority\"";
+    let allowed = "\"auto\", \"default\", \"flex\", \"scale\", \"priority\", \"fast\" or \"ultrafast\"";
     Ok(fields.one_of(SERVICE_TIER, TIERS, allowed)?.is_some())
 }
 

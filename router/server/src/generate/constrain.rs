@@ -154,7 +154,7 @@ impl Serving {
     fn before_the_body(&self, chat: Option<ChatStart>, has_tools: bool) -> (Option<Reasoning>, Mark) {
         let (Some(chat), Some(format)) = (chat, &self.format) else { return (None, Mark::new()) };
         let mark = |text| mark(&self.tokenizer, format, text);
-        let reasoning = format.reasoning_marks().map(|(open, close)| Reasoning {
+        let reasoning = format.reasoning_marks().filter(|_| !chat.is_sober).map(|(open, close)| Reasoning {
             is_open: chat.in_reasoning,
             open: mark(open),
             close: mark(close),
@@ -209,13 +209,13 @@ pub(super) fn is_strict(tool: &Value) -> bool {
     tool["function"]["strict"] == true
 }
 
-/// The schema of a tool's arguments.
+/// The schema of a tool's arguments. A function without one has no arguments.
 pub(super) fn parameters(tool: &Value) -> Value {
     tool["function"]
         .get("parameters")
         .filter(|schema| !schema.is_null())
         .cloned()
-        .unwrap_or_else(|| json!({"type": "object"}))
+        .unwrap_or_else(|| json!({"type": "object", "properties": {}, "additionalProperties": false}))
 }
 
 /// A mark as it is drawn: where the tokenizer has a control token for a part of it, that is the only way.

@@ -11,23 +11,18 @@ use std::{collections::BTreeMap, fmt::Display, sync::Arc};
 use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 use pelton_engine::{CacheScope, Embeds, ModelReport};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::serving::{ApiLimits, Serving};
+use super::serving::Serving;
 use crate::{
     api::why_no_json,
     error::{ApiError, shortened},
+    room::{Place, Room},
 };
 
 /// How requests call such prompts.
 pub(crate) const PROMPT_EMBEDS: &str = "prompt_embeds";
 /// No number is larger: float16 holds no larger one, no model makes one, and the square of one is far from what a float32 holds.
 const LARGEST: f32 = 65504.0;
-/// The embeddings of all prompts that wait or run take at most so many times what a body may have.
-const BODIES_HELD: usize = 16;
-/// What room is counted in.
-const UNIT_BYTES: usize = 1024;
-
 /// Embeddings in the place of a prompt's tokens.
 #[derive(Debug, Clone)]
 pub struct GivenEmbeds {
@@ -37,30 +32,15 @@ pub struct GivenEmbeds {
     pub(crate) scope: CacheScope,
 }
 
-/// Room for the embeddings of prompts that wait or run.
-#[derive(Debug)]
-pub(crate) struct EmbedsRoom {
-    free: Arc<Semaphore>,
-    units: usize,
-}
-
-impl EmbedsRoom {
-    pub(crate) fn new(limits: &ApiLimits) -> Self {
-        let units = (limits.body_bytes / UNIT_BYTES).saturating_mul(BODIES_HELD).clamp(1, u32::MAX as usize / 2);
-        Self { free: Arc::new(Semaphore::new(units)), units }
-    }
-
-    /// Room for so many bytes, until the permit is dropped.
-    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        Arc::clone(&self.free).try_acquire_many_owned(units).map_err(|_| ApiError::NoRoom {
-            reason: format!(
-                "`{PROMPT_EMBEDS}` take {bytes} bytes, and prompts that wait or run leave {} of {}; try again when some have ended",
-                self.free.available_permits() * UNIT_BYTES,
-                self.units * UNIT_BYTES
-            ),
-        })
-    }
+/// Room for embeddings, as long as their prompts wait or run.
+fn take(room: &Room, bytes: usize) -> Result<Place, ApiError> {
+    room.take(bytes).ok_or_else(|| ApiError::NoRoom {
+        reason: format!(
+            "`{PROMPT_EMBEDS}` take {bytes} bytes, and prompts that wait or run leave {} of {}; try again when some have ended",
+            room.free(),
+            room.all()
+        ),
+    })
 }
 
 impl Serving {
@@ -91,7 +71,7 @@ struct Tensor {
 /// Formats of numbers, and bytes of one.
 const DTYPES: [(&str, usize); 3] = [("F32", 4), ("BF16", 2), ("F16", 2)];
 
-fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Result<Embeds, ApiError> {
+fn read(param: &str, base64: &str, model: &ModelReport, room: &Room) -> Result<Embeds, ApiError> {
     let width = model.embed_width as usize;
     let wrong = |got: &dyn Display| {
         let allowed =
@@ -101,11 +81,14 @@ fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Re
     let file = BASE64_STANDARD
         .decode(base64)
         .map_err(|error| wrong(&format_args!("no base64 ({})", why_no_base64(&error))))?;
-    if file.starts_with(b"PK") || file.first() == Some(&0x80) {
-        let instead = "safetensors, which run no code: base64 of `safetensors.torch.save({\"embeds\": tensor})`";
-        return Err(ApiError::invalid(param, "a pickle, as `torch.save` writes it", instead));
-    }
-    let (tensor, data) = opened(&file).map_err(|why| wrong(&why))?;
+    let (tensor, data) = opened(&file).map_err(|why| match &file[..] {
+        // The first byte of safetensors may be any.
+        [b'P', b'K', ..] | [0x80, ..] => {
+            let instead = "safetensors, which run no code: base64 of `safetensors.torch.save({\"embeds\": tensor})`";
+            ApiError::invalid(param, "a pickle, as `torch.save` writes it", instead)
+        }
+        _ => wrong(&why),
+    })?;
     let rows = match tensor.shape[..] {
         [rows, columns] if rows > 0 && columns == width as u64 => rows,
         ref shape => return Err(wrong(&format_args!("a tensor of shape {shape:?}"))),
@@ -122,7 +105,7 @@ fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Re
         let (at, bytes) = (tensor.data_offsets, data.len());
         return Err(wrong(&format_args!("a tensor of {count} numbers at bytes {at:?} of {bytes}")));
     }
-    let held = room.take(count * size_of::<f32>())?;
+    let held = take(room, count * size_of::<f32>())?;
     let values = match dtype {
         "F32" => numbers(data, f32::from_le_bytes),
         "BF16" => numbers(data, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)),
@@ -133,7 +116,7 @@ fn read(param: &str, base64: &str, model: &ModelReport, room: &EmbedsRoom) -> Re
         let got = format!("a tensor with {} in row {}", values[at], at / width);
         return Err(ApiError::invalid(param, got, format!("numbers from -{LARGEST} to {LARGEST}")));
     }
-    Ok(Embeds::new(model.embed_width, values, Some(held)))
+    Ok(Embeds::new(model.embed_width, values, Some(held.into_permit())))
 }
 
 fn why_no_base64(error: &DecodeError) -> String {

@@ -33,6 +33,8 @@ pub struct Generation {
     timeout: Option<Duration>,
     /// What it is if words that are ruled out leave nothing in the midst of an answer.
     no_word: ApiError,
+    /// The parameter that constrains answers.
+    form: Option<String>,
     /// Of each prompt, if its first answer alone brings them: the others wait for them, and tell them too.
     scores: Option<Vec<Option<Vec<TokenScore>>>>,
 }
@@ -121,7 +123,15 @@ impl Serving {
         let scores = shares_scores.then(|| prompts.iter().map(scores).collect());
         let form = has_a_form.then(|| form_of(&request));
         let no_word = request.options.words.nothing_left(form.as_deref(), "where an answer had to go on");
-        Ok(Generation { prompts, answers_per_prompt: n as usize, choices, timeout: terms.timeout, no_word, scores })
+        Ok(Generation {
+            prompts,
+            answers_per_prompt: n as usize,
+            choices,
+            timeout: terms.timeout,
+            no_word,
+            form,
+            scores,
+        })
     }
 
     /// Where the answers to prompts come from, `n` to each.
@@ -293,6 +303,9 @@ impl Generation {
                     // The engine knows what was left of it.
                     (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
                     (Failure::NoWord, _) => self.no_word.clone(),
+                    (Failure::Grammar(reason), _) if self.form.is_some() => {
+                        ApiError::CostlyGrammar { param: self.form.clone().unwrap_or_default(), reason }
+                    }
                     (failure, _) => failure.into(),
                 }));
             }

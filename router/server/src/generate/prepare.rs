@@ -86,6 +86,17 @@ pub struct ChatStart {
     pub in_reasoning: bool,
     /// It ends within a message of the assistant's.
     pub is_continued: bool,
+    /// Nothing is thought: the request has switched thoughts off, or the rendered chat ends behind them.
+    pub is_sober: bool,
+}
+
+/// What a chat says of the beginning of its answer beside its text.
+#[derive(Debug, Clone, Default)]
+struct Beginning {
+    /// What the answer goes on from.
+    continued: Option<String>,
+    /// The template is told that nothing is to be thought.
+    is_sober: bool,
 }
 
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
@@ -117,7 +128,7 @@ enum Known {
     /// As it was sent.
     Prompt(Prompt),
     /// A chat whose own template has written it.
-    Rendered { text: String, continued: Option<String>, add_special: bool },
+    Rendered { text: String, beginning: Beginning, add_special: bool },
 }
 
 impl Request {
@@ -198,9 +209,9 @@ impl Serving {
             Prompt::Chat { mut input, add_special } if input.own_template.is_some() => {
                 self.settle(&mut input);
                 let renderer = self.renderer.as_ref().ok_or_else(renderer::not_allowed)?;
-                let continued = continued(&input);
+                let beginning = Beginning { continued: continued(&input), is_sober: input.is_sober() };
                 let text = renderer.render(self.checkpoint.special_tokens.clone(), *input).await?;
-                Ok(Known::Rendered { text, continued, add_special })
+                Ok(Known::Rendered { text, beginning, add_special })
             }
             prompt => Ok(Known::Prompt(prompt)),
         }
@@ -224,8 +235,8 @@ impl Serving {
         };
         let param = known.param();
         let (text, add_special, chat) = match known {
-            Known::Rendered { text, continued, add_special } => {
-                let start = self.start(&text, continued.as_deref());
+            Known::Rendered { text, beginning, add_special } => {
+                let start = self.start(&text, &beginning);
                 (text, add_special, Some(start))
             }
             Known::Prompt(Prompt::Ids(ids)) => {
@@ -283,10 +294,15 @@ impl Serving {
         cut.apply(ids, &before, self.max_model_len().unwrap_or(u32::MAX))
     }
 
-    /// How answers to a rendered chat begin; `continued` is the text that they go on from.
-    fn start(&self, text: &str, continued: Option<&str>) -> ChatStart {
-        let in_reasoning = self.format.as_ref().is_some_and(|format| format.starts_in_reasoning(text, continued));
-        ChatStart { in_reasoning, is_continued: continued.is_some() }
+    /// How answers to a rendered chat begin.
+    fn start(&self, text: &str, beginning: &Beginning) -> ChatStart {
+        let (format, continued) = (self.format.as_ref(), beginning.continued.as_deref());
+        let in_reasoning = format.is_some_and(|format| format.starts_in_reasoning(text, continued));
+        // Messages on channels are written as ever: their templates know efforts, and no switch.
+        let is_behind = || format.is_some_and(|format| format.ends_behind_reasoning(text));
+        let is_sober =
+            !in_reasoning && (beginning.is_sober || is_behind()) && format.is_none_or(|it| !it.is_on_channels());
+        ChatStart { in_reasoning, is_continued: continued.is_some(), is_sober }
     }
 
     fn between(&self, text: &str, suffix: &str, add_special: bool) -> Result<PreparedPrompt, ApiError> {
@@ -315,10 +331,10 @@ impl Serving {
         };
         check_arguments(&input.messages)?;
         self.settle(&mut input);
-        let continued = continued(&input);
+        let beginning = Beginning { continued: continued(&input), is_sober: input.is_sober() };
         input.messages = template.adapt(input.messages);
         Ok(template.render(&input).map(|text| {
-            let start = self.start(&text, continued.as_deref());
+            let start = self.start(&text, &beginning);
             (text, start)
         }))
     }
@@ -465,37 +481,4 @@ pub(crate) fn now() -> LocalTime {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_calls_are_given_is_bounded_in_all_of_them_together() {
-        let call = |values: usize| json!({ "function": { "name": "f", "arguments": format!("[{}]", vec!["1"; values - 1].join(",")) } });
-        let chat = |values: &[usize]| {
-            let calls: Vec<Value> = values.iter().map(|&values| call(values)).collect();
-            [json!({ "role": "user", "content": "hi" }), json!({ "role": "assistant", "tool_calls": calls })]
-        };
-        assert_eq!(check_arguments(&chat(&[VALUES_MAX / 2, VALUES_MAX / 2])), Ok(()));
-        let error = check_arguments(&chat(&[VALUES_MAX / 2, VALUES_MAX / 2 + 1])).expect_err("too many").to_string();
-        assert!(error.starts_with("`messages` is a chat whose calls have 131073 values in their arguments"), "{error}");
-        let of = |text: String| [json!({ "role": "assistant", "tool_calls": [{ "function": { "arguments": text } }] })];
-        assert_eq!(check_arguments(&of("x".repeat(2 * VALUES_MAX))), Ok(()), "a long text is one value");
-        let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
-        assert_eq!(check_arguments(&of(deep(64))), Ok(()));
-        let error = check_arguments(&of(deep(10_000))).expect_err("too deep").to_string();
-        assert!(error.ends_with("arguments are 10000 levels deep; allowed: at most 64 levels"), "{error}");
-        assert_eq!(check_arguments(&of("[".repeat(10_000))), Ok(()), "a model that went on and on, and was cut");
-    }
-
-    #[test]
-    fn what_is_counted_has_a_bound_of_its_own() {
-        assert_eq!(check_countable("prompt", &"a".repeat(COUNTED_BYTES_MAX)), Ok(()));
-        let error = check_countable("prompt", &"a".repeat(COUNTED_BYTES_MAX + 1)).expect_err("too long");
-        assert_eq!(
-            error.to_string(),
-            "`prompt` is 8388609 bytes of text; allowed: at most 8388608 bytes of text at once"
-        );
-    }
-}
+mod tests;

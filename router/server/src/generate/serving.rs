@@ -12,7 +12,6 @@ use tokio::sync::watch;
 
 use super::{
     Prompt, Request, constrain,
-    embeds::EmbedsRoom,
     fill::FillMarks,
     fingerprint::fingerprint,
     options::{ModelFacts, in_vocabulary},
@@ -22,7 +21,11 @@ use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
     renderer::Renderer,
+    room::Room,
 };
+
+/// So many of the largest bodies are held at once.
+const BODIES_HELD: usize = 16;
 
 /// What a [`Serving`] is made of.
 pub struct ServingParts {
@@ -93,6 +96,10 @@ impl ApiLimits {
         prompt_embeds: false,
         passes_unknown: false,
     };
+
+    fn bodies_room(&self) -> Room {
+        Room::new(self.body_bytes.saturating_mul(BODIES_HELD))
+    }
 }
 
 impl Default for ApiLimits {
@@ -120,8 +127,10 @@ pub struct Serving {
     pub(crate) format: Option<Format>,
     /// How the model is asked for what belongs between two texts.
     pub(crate) fill: Option<FillMarks>,
-    /// For prompts that come as embeddings.
-    pub(crate) embeds_room: EmbedsRoom,
+    /// For prompts that come as embeddings, as long as they wait or run.
+    pub(crate) embeds_room: Room,
+    /// For bodies of requests until they are understood.
+    pub(crate) bodies_room: Room,
     /// What answers are constrained to.
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
@@ -156,7 +165,8 @@ impl Serving {
         let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
         Arc::new(Self {
             fill: FillMarks::of(&tokenizer),
-            embeds_room: EmbedsRoom::new(&limits),
+            embeds_room: limits.bodies_room(),
+            bodies_room: limits.bodies_room(),
             grammars,
             status: engine.status(),
             metrics: Arc::new(Metrics::new(&served_names[0], context)),

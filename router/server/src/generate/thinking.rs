@@ -33,7 +33,7 @@ impl Watch for Thoughts {
     }
 
     fn is_reasoning(&self) -> bool {
-        self.parser.is_reasoning()
+        self.parser.is_thinking()
     }
 
     fn is_within_character(&self) -> bool {

@@ -3,13 +3,23 @@
 //!
 //! Texts, and messages within messages, are counted; numbers are not, of which two bytes become four.
 
-use axum::{body::Body, extract::Request, middleware::Next, response::Response};
-use bytes::{Buf as _, Bytes, BytesMut};
-use http_body_util::BodyExt as _;
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use bytes::{Buf as _, Bytes};
 use tonic::Status;
 
-use super::MESSAGE_BYTES_MAX;
-use crate::{error::ApiError, json_size::VALUES_MAX};
+use crate::{
+    error::ApiError,
+    http::{
+        App,
+        body::{Held, Pieces},
+    },
+    json_size::VALUES_MAX,
+};
 
 /// What stands before a message: whether it is packed, and its length.
 const HEAD: usize = 5;
@@ -33,12 +43,12 @@ const FORMS: [(&str, Form); 2] = [
 ];
 
 /// Refuses a message that holds too much, and says how long others are.
-pub(super) async fn check(request: Request, next: Next) -> Response {
+pub(super) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
     let Some((_, form)) = FORMS.iter().find(|(path, _)| *path == request.uri().path()) else {
         return next.run(request).await;
     };
     let (mut parts, body) = request.into_parts();
-    let body = match whole(body).await {
+    let body = match whole(body, &app).await {
         Ok(body) => body,
         Err(error) => return Status::from(error).into_http(),
     };
@@ -51,19 +61,18 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
 }
 
 /// The body of a call that has one message. What is too long is refused as soon as it says so.
-async fn whole(mut body: Body) -> Result<Bytes, ApiError> {
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::BodyBroken { reason: error.to_string() })?;
-        // Clients send no trailers.
-        let Ok(piece) = frame.into_data() else { continue };
-        all.extend_from_slice(&piece);
-        let declared = all.get(1..HEAD).map_or(0, |mut length| length.get_u32() as usize);
-        if declared.max(all.len().saturating_sub(HEAD)) > MESSAGE_BYTES_MAX {
-            return Err(ApiError::BodyTooLarge { limit: MESSAGE_BYTES_MAX });
+async fn whole(body: Body, app: &App) -> Result<Bytes, ApiError> {
+    let limit = app.serving.limits.body_bytes;
+    let mut held = Held::new(limit.saturating_add(HEAD), &app.serving.bodies_room);
+    let mut pieces = Pieces::of(body, app);
+    while let Some(piece) = pieces.next().await? {
+        held.add(&piece)?;
+        let declared = held.bytes().get(1..HEAD).map_or(0, |mut length| length.get_u32() as usize);
+        if declared > limit {
+            return Err(ApiError::BodyTooLarge { limit });
         }
     }
-    Ok(all.freeze())
+    Ok(held.whole())
 }
 
 /// Counts what is in a message down from `left`; `None`: it is more. Of what cannot be decoded the decoder makes no more than what stands

@@ -28,10 +28,14 @@ pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiEr
             ApiError::invalid(name, format_args!("no JSON ({})", why_no_json(&error)), "a JSON text, or empty")
         })
     };
+    let choice = match chat.tool_choice.starts_with('{') {
+        true => given("chat.tool_choice", &chat.tool_choice)?,
+        false => Some(chat.tool_choice).filter(|choice| !choice.is_empty()).into(),
+    };
     let body = json!({
         "messages": chat.messages.into_iter().map(message).collect::<Vec<Value>>(),
         "tools": given("chat.tools_json", &chat.tools_json)?,
-        "tool_choice": Some(chat.tool_choice).filter(|choice| !choice.is_empty()),
+        "tool_choice": choice,
         "parallel_tool_calls": chat.parallel_tool_calls,
         "add_generation_prompt": chat.add_generation_prompt,
         "continue_final_message": chat.continue_final_message,
@@ -114,6 +118,10 @@ mod tests {
         );
         assert_eq!(reading.map(|used| used.reading), Some(crate::generate::ToolReading::Single));
         assert_eq!(input.kwargs["enable_thinking"], false);
+        let named =
+            v1::Chat { tools_json: format!("[{TOOL}]"), tool_choice: TOOL.into(), ..chat(vec![text("user", "hi")]) };
+        let demand = read(named).expect("a chat").1.map(|used| used.demand);
+        assert_eq!(demand, Some(crate::generate::Demand::Named("f".to_owned())));
         assert!(input.add_generation_prompt && !input.continue_final_message);
         let continued =
             v1::Chat { continue_final_message: true, ..chat(vec![text("user", "hi"), text("assistant", "It turns")]) };
@@ -133,6 +141,7 @@ mod tests {
             (v1::Chat { tools_json: "[1]".into(), ..chat(hi()) }, "chat.tools_json[0]"),
             (v1::Chat { tools_json: format!("[{TOOL}, {TOOL}]"), ..chat(hi()) }, "chat.tools_json[1].function.name"),
             (v1::Chat { tool_choice: "required".into(), ..chat(hi()) }, "chat.tool_choice"),
+            (v1::Chat { tool_choice: "{".into(), ..chat(hi()) }, "chat.tool_choice"),
             (v1::Chat { chat_template_kwargs_json: "[]".into(), ..chat(hi()) }, "chat.chat_template_kwargs_json"),
             (v1::Chat { documents_json: "[1]".into(), ..chat(hi()) }, "chat.documents_json[0]"),
             (v1::Chat { continue_final_message: true, ..chat(hi()) }, "chat.continue_final_message"),

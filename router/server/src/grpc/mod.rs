@@ -11,21 +11,27 @@ mod service;
 
 use std::convert::Infallible;
 
-use axum::{Router, body::Body, extract::Request, middleware::from_fn, response::IntoResponse};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    middleware::{from_fn, from_fn_with_state},
+    response::IntoResponse,
+};
 use pelton_rpc::v1::pelton_server::{PeltonServer, SERVICE_NAME as PELTON};
 use tonic::server::NamedService;
 use tower::Service;
 
 use crate::http::App;
 
-/// Bytes of a message at most, in both directions: a million token ids take 3 MB, and tonic's own bound is 4.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a message to a client at most: a million token ids take 3 MB, and tonic's own bound is 4.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Adds our services to a router; the router's own fallback answers whatever else is called.
 pub(crate) fn add_services(router: Router, app: &App) -> Router {
     let pelton = PeltonServer::new(service::PeltonService::new(app.serving.clone()))
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        .max_decoding_message_size(app.serving.limits.body_bytes)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(pelton_rpc::DESCRIPTORS)
@@ -36,8 +42,11 @@ pub(crate) fn add_services(router: Router, app: &App) -> Router {
     };
     let compiled = "our descriptors were compiled by our own build";
     let health = health::service(app.serving.status.clone(), PELTON);
-    let router =
-        router.merge(add(Router::new(), pelton).layer(from_fn(bounds::check)).layer(from_fn(refusals::explain)));
+    let router = router.merge(
+        add(Router::new(), pelton)
+            .layer(from_fn_with_state(app.clone(), bounds::check))
+            .layer(from_fn(refusals::explain)),
+    );
     let router = add(router, reflection().build_v1().expect(compiled));
     // What most clients still ask first.
     let router = add(router, reflection().build_v1alpha().expect(compiled));

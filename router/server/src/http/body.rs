@@ -2,8 +2,10 @@
 //!
 //! Two bounds of time: a client that sends nothing is not waited for, and neither is one that sends a byte now and then. The
 //! second bound grows with what has come, so that a large body on a slow line gets through.
+//!
+//! All bodies together have a bound of memory: many clients may send large ones at once.
 
-use std::time::Duration;
+use std::{error::Error, io, time::Duration};
 
 use axum::{
     body::Body,
@@ -19,6 +21,7 @@ use super::{App, unknown};
 use crate::{
     api::unknown::Body as Whole,
     error::{ApiError, shortened},
+    room::{Place, Room},
 };
 
 /// A body that is declared as JSON, or not declared at all.
@@ -34,9 +37,9 @@ impl FromRequest<App> for JsonBody {
         if declared_length(request.headers()).is_some_and(|length| length > limits.body_bytes as u64) {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
-        let pace = Pace { stall: limits.stall_timeout, whole: WHOLE };
         let passed = limits.passes_unknown.then(|| unknown::noted(&request));
-        let bytes = read(request.into_body(), limits.body_bytes, pace).await?;
+        let held = Held::new(limits.body_bytes, &app.serving.bodies_room);
+        let bytes = read(Pieces::of(request.into_body(), app), held).await?;
         Ok(Self(Whole::new(bytes, passed)))
     }
 }
@@ -85,7 +88,7 @@ const WHOLE: Duration = Duration::from_secs(30);
 const RATE: usize = 16 << 10;
 
 /// A body's pieces, each waited for within bounds.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     body: Body,
     pace: Pace,
     begin: Instant,
@@ -94,7 +97,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// Those of a request that goes at the pace of all requests.
-    pub(super) fn of(body: Body, app: &App) -> Self {
+    pub(crate) fn of(body: Body, app: &App) -> Self {
         Self::new(body, Pace { stall: app.serving.limits.stall_timeout, whole: WHOLE })
     }
 
@@ -103,7 +106,7 @@ impl Pieces {
     }
 
     /// The next one; `None`: that was all.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let broken = |reason: String| ApiError::BodyBroken { reason };
         loop {
             let allowed = self.pace.whole + Duration::from_secs((self.bytes / RATE) as u64);
@@ -113,22 +116,97 @@ impl Pieces {
                 broken(format!("{bytes} bytes came in {seconds:.1} s, and it is not waited for any longer"))
             })?;
             let Some(frame) = frame else { return Ok(None) };
-            let Ok(piece) = frame.map_err(|error| broken(error.to_string()))?.into_data() else { continue };
+            let Ok(piece) = frame.map_err(|error| broken(why_broken(&error).to_owned()))?.into_data() else { continue };
             self.bytes += piece.len();
             return Ok(Some(piece));
         }
     }
 }
 
-async fn read(body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
-    let (mut whole, mut pieces) = (BytesMut::new(), Pieces::new(body, pace));
-    while let Some(piece) = pieces.next().await? {
-        if whole.len() + piece.len() > limit {
-            return Err(ApiError::BodyTooLarge { limit });
+/// What hyper says, in words of our own: a connection that ended, or bytes that are not framed as they should.
+fn why_broken(error: &axum::Error) -> &'static str {
+    let mut cause: Option<&dyn Error> = error.source();
+    while let Some(error) = cause {
+        let of_hyper = error.downcast_ref::<hyper::Error>();
+        let of_io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if of_hyper.is_some_and(hyper::Error::is_incomplete_message) || of_io == Some(io::ErrorKind::UnexpectedEof) {
+            return "its connection was closed before all of it was sent";
         }
-        whole.extend_from_slice(&piece);
+        if matches!(of_io, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)) {
+            return "what was sent is not cut into chunks as `transfer-encoding: chunked` asks for";
+        }
+        cause = error.source();
     }
-    Ok(whole.freeze())
+    "its connection or its stream was broken off"
+}
+
+async fn read(mut pieces: Pieces, mut held: Held<'_>) -> Result<Bytes, ApiError> {
+    while let Some(piece) = pieces.next().await? {
+        held.add(&piece)?;
+    }
+    Ok(held.whole())
+}
+
+/// A body of up to so many bytes counts nothing, so that large ones keep nobody from an ordinary chat; connections have a bound too.
+const UNCOUNTED: usize = 64 << 10;
+
+/// What has come of a body, within its own bound and within that of all bodies.
+pub(crate) struct Held<'a> {
+    bytes: BytesMut,
+    limit: usize,
+    room: &'a Room,
+    place: Option<Place>,
+}
+
+/// Bytes that give their place back with their last copy.
+struct Placed {
+    bytes: BytesMut,
+    _place: Place,
+}
+
+impl AsRef<[u8]> for Placed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<'a> Held<'a> {
+    pub(crate) fn new(limit: usize, room: &'a Room) -> Self {
+        Self { bytes: BytesMut::new(), limit, room, place: None }
+    }
+
+    pub(crate) fn add(&mut self, piece: &[u8]) -> Result<(), ApiError> {
+        let length = self.bytes.len() + piece.len();
+        if length > self.limit {
+            return Err(ApiError::BodyTooLarge { limit: self.limit });
+        }
+        let has_place = match &mut self.place {
+            _ if length <= UNCOUNTED => true,
+            Some(place) => self.room.widen(place, length),
+            none => {
+                *none = self.room.take(length);
+                none.is_some()
+            }
+        };
+        if !has_place {
+            return Err(ApiError::BodiesFull { limit: self.room.all() });
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// What has come.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// All of it. Its place is taken until the last copy is dropped.
+    pub(crate) fn whole(self) -> Bytes {
+        match self.place {
+            None => self.bytes.freeze(),
+            Some(place) => Bytes::from_owner(Placed { bytes: self.bytes, _place: place }),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -177,13 +255,33 @@ mod tests {
 
     fn run(body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        runtime.block_on(read(body, limit, pace))
+        let room = Room::new(usize::MAX);
+        runtime.block_on(read(Pieces::new(body, pace), Held::new(limit, &room)))
     }
 
     #[test]
     fn a_body_is_read_up_to_its_limit() {
         assert_eq!(run(Body::from("12345"), 5, PATIENT), Ok(Bytes::from("12345")));
         assert_eq!(run(Body::from("12345"), 4, PATIENT), Err(ApiError::BodyTooLarge { limit: 4 }));
+    }
+
+    #[test]
+    fn large_bodies_share_a_room_and_small_ones_need_none() {
+        let room = Room::new(100 << 10);
+        let held = |bytes: usize| {
+            let mut held = Held::new(usize::MAX, &room);
+            let piece = vec![b'x'; 1000];
+            (0..bytes / piece.len()).try_for_each(|_| held.add(&piece)).map(|()| held.whole())
+        };
+        let first = held(70_000).expect("all is free");
+        assert_eq!(held(70_000), Err(ApiError::BodiesFull { limit: 100 << 10 }));
+        assert_eq!(held(64_000).expect("it is small").len(), 64_000);
+        let part = first.slice(..10);
+        drop(first);
+        assert!(held(70_000).is_err(), "a part of it is held yet");
+        drop(part);
+        assert!(held(70_000).is_ok());
+        assert_eq!(room.free(), room.all());
     }
 
     #[test]

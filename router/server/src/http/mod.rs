@@ -6,7 +6,7 @@
 mod anthropic;
 mod around;
 mod batches;
-mod body;
+pub(crate) mod body;
 mod connection;
 mod explain;
 mod files;

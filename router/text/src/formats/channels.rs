@@ -84,6 +84,11 @@ impl Parser {
         }
     }
 
+    /// Whether the thoughts themselves have begun: the header is a mark around them.
+    pub(super) fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Reasoning { .. })
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
         let units = self.cutter.push(&table.marks, text);

@@ -180,6 +180,13 @@ impl Format {
         }
     }
 
+    /// Whether a rendered chat ends right behind the reasoning, as templates say that there is none.
+    pub fn ends_behind_reasoning(&self, prompt: &str) -> bool {
+        let Some(reasoning) = &self.table.reasoning else { return false };
+        let prompt = prompt.trim_end();
+        reasoning.close.iter().any(|&mark| prompt.ends_with(self.table.marks.text(mark).trim_end()))
+    }
+
     /// A parser for one answer.
     pub fn parser(&self, reading: Reading) -> AnswerParser {
         let table = Arc::clone(&self.table);
@@ -205,6 +212,14 @@ impl AnswerParser {
         match &mut self.machine {
             Machine::Plain(parser) => parser.finish(),
             Machine::Channels(parser) => parser.finish(),
+        }
+    }
+
+    /// Whether what comes now is a thought: reasoning, and no mark that begins it.
+    pub fn is_thinking(&self) -> bool {
+        match &self.machine {
+            Machine::Plain(parser) => parser.is_reasoning(),
+            Machine::Channels(parser) => parser.is_thinking(),
         }
     }
 

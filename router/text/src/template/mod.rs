@@ -33,8 +33,8 @@ use messages::Continuation;
 pub use messages::arguments_of;
 pub use own::{OwnTemplate, Refused};
 pub use strftime::LocalTime;
-pub use wishes::Wishes;
 use wishes::{Known, VERBOSITY, Watched};
+pub use wishes::{THINKING_SWITCHES, Wishes};
 
 /// A million tokens are some 4 MB of text; the largest context there is fits twice over.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;

@@ -19,8 +19,10 @@ pub(super) const VERBOSITY: &str = "verbosity";
 const USUAL: &str = "medium";
 
 const DOCUMENTS: &str = "documents";
+/// What templates call the switch for thinking.
+pub const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 /// How templates are told how hard to think, or whether.
-const THINKING: [&str; 3] = ["reasoning_effort", "enable_thinking", "thinking"];
+const THINKING: [&str; 3] = ["reasoning_effort", THINKING_SWITCHES[0], THINKING_SWITCHES[1]];
 const WATCHED: [&str; 5] = [VERBOSITY, DOCUMENTS, THINKING[0], THINKING[1], THINKING[2]];
 
 /// What a request wishes by fields of its own, beside the variables by which the template is told.
@@ -32,6 +34,13 @@ pub struct Wishes {
     pub thoughts: bool,
     /// To answer from documents. A template that does not look at them refuses the chat.
     pub documents: bool,
+}
+
+impl ChatInput {
+    /// Whether the template is told that nothing is to be thought.
+    pub fn is_sober(&self) -> bool {
+        THINKING_SWITCHES.iter().any(|switch| self.kwargs.get(*switch) == Some(&false.into()))
+    }
 }
 
 /// Of the watched variables, those that a template has looked at.

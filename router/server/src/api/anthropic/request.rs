@@ -15,6 +15,7 @@ use crate::{
         sampling::{PRIORITY, SALT, STOP_TEXT},
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         thinking::{EFFORT, read_effort, set_effort, switch},
+        tools::in_tool,
         turns::Last,
         unknown::Given,
         unserved::{Unserved, refuse_all},
@@ -197,7 +198,7 @@ struct Thinking {
 
 impl MessagesRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&MESSAGE)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
         let max_tokens: u32 = fields.need_count("max_tokens", "an integer, 1 or above")?;
@@ -235,7 +236,7 @@ impl MessagesRequest {
 
 impl CountRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&COUNT)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
         fields.finish(&COUNT)?;
@@ -358,10 +359,13 @@ fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Con
 
 /// An error of the shared checks, by Anthropic's names.
 pub(crate) fn renamed(error: ApiError) -> ApiError {
-    error.renamed(|param| match param {
-        "stop" => Some("stop_sequences"),
-        "reasoning_effort" => Some("output_config.effort"),
-        PROMPT_CACHE_RETENTION => Some("cache_control.ttl"),
-        _ => None,
+    error.renamed(|param| {
+        let name = match param {
+            "stop" => "stop_sequences",
+            "reasoning_effort" => "output_config.effort",
+            PROMPT_CACHE_RETENTION => "cache_control.ttl",
+            _ => return in_tool(param, "input_schema"),
+        };
+        Some(name.to_owned())
     })
 }

@@ -34,6 +34,21 @@ fn refused(fields: &str) -> String {
 }
 
 #[test]
+fn a_needed_field_by_a_wrong_name_is_told_by_that_name() {
+    for (body, expected) in [
+        (r#"{"mesages": []}"#, "`mesages` is not a parameter of this request; did you mean `messages`?"),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "text", "txt": "a"}]}]}"#,
+            "`messages[0].content[0].txt` is not a parameter of this request; did you mean `text`?",
+        ),
+        (r#"{"colour": 1}"#, "`messages` is missing; it must be a list of at least one message"),
+    ] {
+        let told = ChatRequest::read(body.as_bytes()).map(drop).expect_err("it is wrong").to_string();
+        assert_eq!(told, expected, "{body}");
+    }
+}
+
+#[test]
 fn a_wrong_field_is_named() {
     for (fields, expected) in [
         (r#", "top_logprobs": 2"#, "top_logprobs"),
@@ -233,7 +248,7 @@ fn a_tier_that_was_asked_for_is_told_as_it_was_served() {
         ChatRequest::read(body.as_bytes()).expect("valid").tells_tier
     };
     assert!(!read("") && !read(r#", "service_tier": null"#));
-    for word in ["auto", "default", "flex", "scale", "priority"] {
+    for word in ["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] {
         assert!(read(&format!(r#", "service_tier": "{word}""#)), "{word}");
     }
     let tiered = ChatForm { service_tier: Some("default"), ..form(false, 1) };

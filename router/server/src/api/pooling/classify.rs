@@ -29,7 +29,7 @@ pub(crate) struct ClassifyRequest {
 
 impl ClassifyRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&CLASSIFY)?;
         let common = Common::read(&mut fields)?;
         let inputs = read_input(&mut fields)?;
         fields.finish(&CLASSIFY)?;

@@ -17,16 +17,17 @@ use crate::{
         shape::{Kind, Shape, optional, with_default},
         stream::Head,
         unknown::Given,
+        unserved::{Unserved, refuse_all},
     },
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
 };
 
 /// The body of a request for vectors.
-pub(crate) const EMBEDDING: Shape = Shape::new(
-    "EmbeddingRequest",
-    "Texts that are to become vectors.",
-    &[
+pub(crate) const EMBEDDING: Shape = Shape {
+    name: "EmbeddingRequest",
+    about: "Texts that are to become vectors.",
+    fields: &[
         &[
             INPUTS,
             with_default(
@@ -43,7 +44,17 @@ pub(crate) const EMBEDDING: Shape = Shape::new(
         ],
         COMMON,
     ],
-);
+    unserved: &[UNSERVED],
+};
+
+/// What the peer takes beside.
+const UNSERVED: &[Unserved] = &[
+    ("embed_dtype", &["\"float32\""], "numbers of other formats"),
+    ("endianness", &["\"native\"", "\"little\""], "numbers in another order of bytes"),
+    ("messages", &[], "vectors of chats"),
+    ("padding", &[], "padding"),
+    ("task", &[], "choosing what a model gives (it gives one thing)"),
+];
 
 const ENCODINGS: &[&str] = &["float", "base64"];
 
@@ -66,7 +77,8 @@ pub(crate) struct EmbeddingRequest {
 
 impl EmbeddingRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&EMBEDDING)?;
+        refuse_all(&mut fields, UNSERVED)?;
         let encoding = match fields.one_of("encoding_format", ENCODINGS, "`float` or `base64`")? {
             Some("base64") => Encoding::Base64,
             _ => Encoding::Float,

@@ -53,7 +53,7 @@ pub(crate) struct RerankRequest {
 
 impl RerankRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&RERANK)?;
         let common = Common::read(&mut fields)?;
         let query: String = fields.need("query", "a text")?;
         let Some(raw) = fields.raw("documents") else {

@@ -144,7 +144,7 @@ impl Pairs {
     ) -> Result<PoolRequest, ApiError> {
         let Self { first, second, last_text_max } = self;
         let single = |side: &Side, index: usize| PoolInput {
-            param: format!("{}[{index}]", side.param),
+            param: if side.texts.len() == 1 { side.param.clone() } else { format!("{}[{index}]", side.param) },
             content: PoolContent::Text(side.texts[index].clone()),
         };
         let inputs: Vec<PoolInput> = match &pooling.gives {

@@ -92,10 +92,12 @@ impl NumberedEvents {
         self.last(kind, Done { response, output }, out)
     }
 
-    /// Writes the last event of a response that failed.
+    /// Writes the last events of a response that failed: what was begun is ended, too, and told as what there is.
     pub(crate) fn error(&mut self, error: &ApiError, out: &mut BytesMut) -> Done {
         self.begin(out);
-        let done = self.form.failed(error);
+        let count = &mut self.count;
+        self.output.close("incomplete", &mut |kind, fields| numbered(count, kind, fields, out));
+        let done = self.form.failed(error, &std::mem::take(&mut self.output.items));
         self.last("response.failed", done, out)
     }
 

@@ -15,6 +15,7 @@ use crate::{
         messages::ARGUMENTS,
         shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
+        unserved::{Unserved, refuse_all},
     },
     error::ApiError,
 };
@@ -75,6 +76,7 @@ pub(super) const INPUTS: Field = needed(
 );
 
 const COMMON: &[Field] = &[
+    optional("created_by", Kind::TEXT, "Who made it; for the client's own books."),
     optional("id", Kind::TEXT, "Made up if it is left out or empty."),
     optional("status", Kind::Word(STATE_WORDS), "As answers have it."),
 ];
@@ -96,10 +98,10 @@ const MESSAGE: Shape = Shape::new(
         COMMON,
     ],
 );
-const CALL: Shape = Shape::new(
-    "ResponseFunctionCall",
-    "A call that the model made; its output must follow.",
-    &[
+const CALL: Shape = Shape {
+    name: "ResponseFunctionCall",
+    about: "A call that the model made; its output must follow.",
+    fields: &[
         &[
             needed("type", Kind::Word(&["function_call"]), "What it is."),
             needed("call_id", Kind::TEXT, "By which its output names it."),
@@ -109,7 +111,15 @@ const CALL: Shape = Shape::new(
         ],
         COMMON,
     ],
-);
+    unserved: &[CALL_UNSERVED],
+};
+/// `async_` is what OpenAI's Python client calls `async` where it writes down an answer that was read.
+const CALL_UNSERVED: &[Unserved] = &[
+    ("async", &["false"], "calls that are not waited for"),
+    ("async_", &["false"], "calls that are not waited for"),
+    ("caller", &[r#"{"type":"direct"}"#], "calls by programs"),
+    ("namespace", &[], "functions of a namespace"),
+];
 const RESULT: Shape = Shape::new(
     "ResponseFunctionCallOutput",
     "What a call came to.",
@@ -148,6 +158,7 @@ const PART: &[Field] = &[
     optional("annotations", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
     optional("logprobs", Kind::List(&Kind::Anything, 0, Most::ANY), "As answers have it; not looked at."),
     optional("parsed", Kind::Anything, "What OpenAI's JavaScript client adds; not looked at."),
+    optional("prompt_cache_breakpoint", Kind::Anything, "What begins alike is found without marks; not looked at."),
 ];
 const TEXT_PART: Shape = Shape::new(
     "ResponseTextPart",
@@ -228,6 +239,7 @@ impl Input {
             Some(kind) => kind,
         };
         let id = fields.text("id")?.filter(|id| !id.is_empty());
+        fields.text("created_by")?;
         fields.one_of("status", STATE_WORDS, STATES)?;
         let shape = match kind.as_str() {
             "message" => self.message(&mut fields, id).map(|()| &MESSAGE)?,
@@ -272,6 +284,7 @@ impl Input {
 
     /// Clients send no id, an empty one, or whatever another server gave them (B:A5).
     fn call(&mut self, fields: &mut Fields<'_>, id: Option<String>) -> Result<(), ApiError> {
+        refuse_all(fields, CALL_UNSERVED)?;
         let call_id: String = fields.need("call_id", "a text")?;
         let name: String = fields.need("name", "a text")?;
         let arguments: String = fields.need("arguments", "a text, a JSON object")?;
@@ -345,12 +358,14 @@ fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape])
             let allowed: Vec<String> = words.flatten().map(|word| quoted(word)).collect();
             return Err(ApiError::invalid(param, quoted(&kind), allowed.join(", ")));
         };
+        part = part.spelled(shape)?;
         texts.push(part.need(if kind == "refusal" { "refusal" } else { "text" }, "a text")?);
         // Clients send back the answers they got, with what else was told of them.
         for rest in ["annotations", "logprobs"] {
             part.read::<Items<'_>>(rest, "a list")?;
         }
         part.raw("parsed");
+        part.raw("prompt_cache_breakpoint");
         part.finish(shape)?;
     }
     Ok(texts)

@@ -56,8 +56,9 @@ impl ResponseForm {
         Done { response: self.show(&State::Ended(&finish), &output.items), output: output.items }
     }
 
-    pub(crate) fn failed(&self, error: &ApiError) -> Done {
-        Done { response: self.show(&State::Failed(error), &[]), output: Vec::new() }
+    /// `output`: what there was until then, which is shown, and which no other response goes on with.
+    pub(crate) fn failed(&self, error: &ApiError, output: &[Value]) -> Done {
+        Done { response: self.show(&State::Failed(error), output), output: Vec::new() }
     }
 
     pub(super) fn show(&self, state: &State<'_>, output: &[Value]) -> Value {

@@ -130,7 +130,8 @@ impl Output {
         }
     }
 
-    fn close(&mut self, status: &'static str, emit: Emit<'_>) {
+    /// Ends the item that is open.
+    pub(super) fn close(&mut self, status: &'static str, emit: Emit<'_>) {
         let Some(mut open) = self.open.take() else { return };
         let at = self.items.len();
         match &mut open.kind {

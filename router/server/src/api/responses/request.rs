@@ -17,10 +17,12 @@ use crate::{
         sampling::{SAMPLING, read_options},
         shape::{Kind, Most, Shape, optional, with_default},
         thinking::{EFFORT, read_effort, set_effort},
-        tools::Tools,
+        tools::{Tools, in_tool},
         turns::{Last, Turns},
         unknown::Given,
-        unserved::{SERVICE_TIER, TIER, TIER_USED, Unserved, WITHOUT_EFFECT, read_tier, refuse_all},
+        unserved::{
+            PROMPT_CACHE_OPTIONS, SERVICE_TIER, TIER, TIER_USED, Unserved, WITHOUT_EFFECT, read_tier, refuse_all,
+        },
     },
     error::ApiError,
     generate::{Options, Prompt, Request, now},
@@ -28,15 +30,19 @@ use crate::{
 
 /// What is not served, as in `unserved`.
 const UNSERVED: &[Unserved] = &[
+    ("access_programs", &["[]"], "programs of access"),
+    ("background_options", &["{}", r#"{"completion_window":"soonest"}"#], "a window or another run for the background"),
     ("context_management", &["[]"], "compacting the context"),
     ("conversation", &[], "conversations (use `previous_response_id`)"),
     ("guided_choice", &[], "this older form (use `structured_outputs`)"),
     ("guided_grammar", &[], "this older form (use `structured_outputs`)"),
     ("guided_json", &[], "this older form (use `text.format`)"),
     ("guided_regex", &[], "this older form (use `structured_outputs`)"),
+    ("image", &[], "images"),
     ("moderation", &[], "moderation"),
     ("n", &["1"], "more than one answer"),
     ("prompt", &[], "a prompt that is stored elsewhere"),
+    PROMPT_CACHE_OPTIONS,
     ("response_format", &[], "the form of chats here (use `text.format`)"),
 ];
 
@@ -101,15 +107,20 @@ const STREAM_OPTIONS: Shape = Shape {
     fields: &[],
     unserved: &[&[("include_obfuscation", &["false"], "padding of events")]],
 };
-const REASONING: Shape = Shape::new(
-    "ResponseReasoning",
-    "How hard to think.",
-    &[&[
+const REASONING: Shape = Shape {
+    name: "ResponseReasoning",
+    about: "How hard to think.",
+    fields: &[&[
         optional("effort", EFFORT, "For templates that know it."),
         optional("summary", Kind::Word(SUMMARIES), "Thoughts are told whole, which is as detailed as can be."),
         optional("generate_summary", Kind::Word(SUMMARIES), "The older name of `summary`."),
     ]],
-);
+    unserved: &[REASONING_UNSERVED],
+};
+const REASONING_UNSERVED: &[Unserved] = &[
+    ("context", &["\"auto\""], "choosing whose thoughts the model is shown (its chat template does)"),
+    ("mode", &["\"standard\""], "another mode of thinking"),
+];
 /// `auto` asks for what there is, `detailed` for the most there is, and both are the thoughts themselves. Nothing makes them concise.
 const SUMMARIES: &[&str] = &["auto", "detailed"];
 
@@ -139,7 +150,7 @@ pub(crate) struct ResponsesRequest {
 
 impl ResponsesRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
-        let mut fields = Fields::of_body(body)?;
+        let mut fields = Fields::of_body(body)?.spelled(&RESPONSE)?;
         refuse_all(&mut fields, UNSERVED)?;
         let mut asked = Map::new();
         let mut repeat = |name: &str, value: Value| drop(asked.insert(name.to_owned(), value));
@@ -313,6 +324,7 @@ fn read_stream(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
 /// How hard to think.
 fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Option<&'static str>, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(None) };
+    refuse_all(&mut reasoning, REASONING_UNSERVED)?;
     let effort = read_effort(&mut reasoning, "effort")?;
     if let Some(effort) = effort {
         set_effort(kwargs, effort);
@@ -330,12 +342,15 @@ fn read_reasoning(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> R
 
 /// An error of the shared checks, by the names that responses use.
 pub(crate) fn renamed(error: ApiError) -> ApiError {
-    error.renamed(|param| match param {
-        "messages" => Some("input"),
-        "max_tokens" => Some("max_output_tokens"),
-        "logprobs" => Some("top_logprobs"),
-        "verbosity" => Some("text.verbosity"),
-        "reasoning_effort" => Some("reasoning.effort"),
-        _ => None,
+    error.renamed(|param| {
+        let name = match param {
+            "messages" => "input",
+            "max_tokens" => "max_output_tokens",
+            "logprobs" => "top_logprobs",
+            "verbosity" => "text.verbosity",
+            "reasoning_effort" => "reasoning.effort",
+            _ => return in_tool(param, "parameters"),
+        };
+        Some(name.to_owned())
     })
 }

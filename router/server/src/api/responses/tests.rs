@@ -100,6 +100,30 @@ fn a_call_has_any_id_or_none() {
 }
 
 #[test]
+fn what_openais_client_writes_of_an_answer_can_be_sent_back() {
+    let with = |fields: Value| {
+        let mut item = call();
+        item.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
+        let output = json!({ "type": "function_call_output", "call_id": "1", "output": "10" });
+        refused(json!({ "input": [item, output] }))
+    };
+    let nothing =
+        json!({ "async_": null, "async": null, "caller": null, "namespace": null, "created_by": null, "id": null });
+    assert_eq!(with(nothing), "");
+    assert_eq!(with(json!({ "caller": { "type": "direct" }, "async": false })), "");
+    assert_eq!(with(json!({ "async": true })), "input[0].async");
+    assert_eq!(with(json!({ "namespace": "a" })), "input[0].namespace");
+}
+
+#[test]
+fn a_wrong_schema_is_named_by_its_place_in_the_request() {
+    let fault = |param: &str| ApiError::WrongGrammar { param: param.to_owned(), reason: "it is wrong".to_owned() };
+    let named = renamed(fault("tools[3].function.parameters/properties/a")).to_string();
+    assert_eq!(named, "`tools[3].parameters/properties/a` cannot be used: it is wrong");
+    assert!(renamed(fault("text.format.schema/type")).to_string().starts_with("`text.format.schema/type`"));
+}
+
+#[test]
 fn what_a_client_adds_to_answers_is_not_kept() {
     let mut called = call();
     called["parsed_arguments"] = json!({ "a": 5 });
@@ -415,6 +439,12 @@ fn a_failure_is_the_last_event_and_is_kept() {
     let last = shown.last().expect("one");
     assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.failed"), &json!("failed")));
     assert_eq!(last["response"]["error"]["code"], "server_error");
+    let ended: Vec<&str> = shown[shown.len() - 4..].iter().filter_map(|event| event["type"].as_str()).collect();
+    let expected =
+        ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.failed"];
+    assert_eq!(ended, expected, "what was begun is ended");
+    let item = &last["response"]["output"][0];
+    assert_eq!((&item["status"], &item["content"][0]["text"]), (&json!("incomplete"), &json!("H")));
     assert!(!last.to_string().contains("secret"));
     assert_eq!(kept.try_recv().expect("it was kept"), last["response"]);
 }

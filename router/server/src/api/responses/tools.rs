@@ -10,6 +10,7 @@ use crate::{
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Choice, MODES, Tools, check_kind, is_function_name, read_mode, read_some},
+        unserved::{Unserved, refuse_all},
     },
     error::ApiError,
     generate::{Demand, ToolReading, ToolUse},
@@ -33,17 +34,24 @@ pub(super) const TOOLS: &[Field] = &[
     ),
 ];
 
-const TOOL: Shape = Shape::new(
-    "ResponseTool",
-    "A function that the model may call.",
-    &[&[
+const TOOL: Shape = Shape {
+    name: "ResponseTool",
+    about: "A function that the model may call.",
+    fields: &[&[
         needed("type", Kind::Word(&["function"]), "What it is."),
         needed("name", Kind::FunctionName(NAME_MAX), "By which it is called."),
         optional("description", Kind::TEXT, "What it does, for the model."),
         optional("parameters", Kind::Schema, "A JSON schema of its arguments."),
         optional("strict", Kind::Flag, "Whether arguments are held to the schema also where no call is demanded."),
     ]],
-);
+    unserved: &[TOOL_UNSERVED],
+};
+const TOOL_UNSERVED: &[Unserved] = &[
+    ("allowed_callers", &["[]", r#"["direct"]"#], "calls by programs"),
+    ("async", &["false"], "calls that are not waited for"),
+    ("defer_loading", &["false"], "tools that are told later"),
+    ("output_schema", &["{}"], "schemas of outputs"),
+];
 const CHOICE: Shape = Shape::new(
     "ResponseToolChoice",
     "A function that is to be called.",
@@ -104,6 +112,7 @@ fn read_tool(tool: &mut Fields<'_>) -> Result<(String, Map<String, Value>), ApiE
         let allowed = "1 to 128 of the characters a-z, A-Z, 0-9, _ and -";
         return Err(ApiError::invalid(tool.at("name"), quoted(&name), allowed));
     }
+    refuse_all(tool, TOOL_UNSERVED)?;
     let mut function = Map::from_iter([("name".to_owned(), name.clone().into())]);
     if let Some(description) = tool.text("description")? {
         function.insert("description".to_owned(), description.into());

@@ -43,7 +43,7 @@ fn words(values: &[u16]) -> Vec<u8> {
 }
 
 fn given(base64: &str) -> Result<String, ApiError> {
-    let room = EmbedsRoom::new(&ApiLimits::DEFAULT);
+    let room = Room::new(1 << 20);
     read("prompt_embeds", base64, &model(), &room).map(|embeds| format!("{:?}", embeds.values()))
 }
 
@@ -132,7 +132,7 @@ fn a_prompt_leaves_room_for_an_answer() {
 
 #[test]
 fn what_waits_and_runs_is_bounded_and_what_ends_makes_room() {
-    let room = EmbedsRoom::new(&ApiLimits { body_bytes: 1 << 10, ..ApiLimits::DEFAULT });
+    let room = Room::new(16 << 10);
     let sent = tensor("F32", &[1, 2], &floats(&[1.0, 2.0]));
     let mut held: Vec<_> = (0..16).map(|_| read("a", &sent, &model(), &room).expect("there is room")).collect();
     let error = read("a", &sent, &model(), &room).expect_err("there is none");

@@ -3,7 +3,10 @@
 use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::operations::{Answer, Asks, EXPLAIN, OPERATIONS, Operation, PEERS_PRIORITY, PRIORITY, TIMEOUT};
+use super::{
+    operation::{Answer, Asks, EXPLAIN, Operation, PEERS_PRIORITY, PRIORITY, TIMEOUT},
+    operations::OPERATIONS,
+};
 use crate::{
     api::{
         anthropic::ErrorBody,

@@ -5,6 +5,7 @@
 
 mod document;
 mod examples;
+mod operation;
 mod operations;
 mod page;
 

@@ -1,11 +1,10 @@
 //! What each route does, as `/openapi.json` tells it. A test holds this list against the routes.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-
 use super::examples::{
     CHAT_EXAMPLES, COMPLETION_EXAMPLES, INPUT_EXAMPLES, MESSAGES_EXAMPLES, RERANK_EXAMPLES, RESPONSE_EXAMPLES,
     SCORE_EXAMPLES,
 };
+use super::operation::{Answer, Asks, EXPLAIN, Operation, PEERS_PRIORITY, PRIORITY, TIMEOUT, of};
 use crate::{
     api::{
         anthropic, batches,
@@ -35,64 +34,6 @@ use crate::{
         responses::DeletedResponse,
     },
 };
-
-/// A method of a route.
-pub(super) struct Operation {
-    /// In small letters.
-    pub(super) method: &'static str,
-    /// As the router has it.
-    pub(super) path: &'static str,
-    /// By which generated clients call it.
-    pub(super) id: &'static str,
-    pub(super) tag: &'static str,
-    pub(super) about: &'static str,
-    pub(super) asks: Asks,
-    pub(super) answer: Answer,
-    /// Statuses of errors.
-    pub(super) errors: &'static [u16],
-    /// Of headers, those that count here.
-    pub(super) headers: &'static [&'static str],
-}
-
-/// What a request carries beside headers.
-pub(super) enum Asks {
-    Nothing,
-    /// A path's `{id}`, in words.
-    Id(&'static str),
-    /// The same, and a query: name, schema as JSON, in words.
-    IdAndQuery(&'static str, Query),
-    /// A query alone.
-    Query(Query),
-    /// A form of parts: name, schema as JSON, in words. The first is needed, and the second.
-    Form(Query),
-    /// A JSON object of one of these shapes, and examples of it: name and JSON.
-    Body(&'static [&'static Shape], &'static [(&'static str, &'static str)]),
-}
-
-/// Names, schemas as JSON, in words.
-type Query = &'static [(&'static str, &'static str, &'static str)];
-
-type OfType = fn(&mut SchemaGenerator) -> Schema;
-
-/// What an answer carries.
-pub(super) enum Answer {
-    /// A status alone.
-    Nothing,
-    Json(OfType),
-    /// JSON, or server-sent events if `stream` is true: what is in one's data, if they are all of one type, and in words.
-    JsonOrEvents(OfType, Option<OfType>, &'static str),
-    /// Text of this media type.
-    Text(&'static str),
-}
-
-fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-pub(super) const PRIORITY: &str = "x-request-priority";
-pub(super) const PEERS_PRIORITY: &str = "x-vllm-priority";
-pub(super) const TIMEOUT: &str = "x-request-timeout-ms";
-pub(super) const EXPLAIN: &str = "x-explain";
 
 const TERMS: &[&str] = &[PRIORITY, PEERS_PRIORITY, TIMEOUT];
 const TERMS_AND_EXPLAIN: &[&str] = &[PRIORITY, PEERS_PRIORITY, TIMEOUT, EXPLAIN];
@@ -125,6 +66,13 @@ const KEEPS: &[u16] = &[400, 404, 413, 415, 429, 500, 503];
 const AFTER: (&str, &str, &str) = ("after", r#"{"type": "string"}"#, "The `id` of the last item of the page before.");
 const ORDER: (&str, &str, &str) =
     ("order", r#"{"type": "string", "enum": ["asc", "desc"], "default": "desc"}"#, "Which comes first.");
+const OBFUSCATION: (&str, &str, &str) =
+    ("include_obfuscation", r#"{"type": "string", "enum": ["false"]}"#, "Padding of events is not served yet.");
+const INCLUDE: (&str, &str, &str) = (
+    "include",
+    r#"{"type": "string", "enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}"#,
+    "What is told beside, if it was when the response was made. Several: `include[]`, once for each.",
+);
 const LIMIT: (&str, &str, &str) =
     ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most.");
 
@@ -238,6 +186,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
                     r#"{"type": "integer", "minimum": 0, "maximum": 18446744073709551615}"#,
                     "The `sequence_number` of the last event that is not told; needs `stream`.",
                 ),
+                OBFUSCATION,
+                INCLUDE,
             ],
         ),
         Answer::JsonOrEvents(
@@ -267,7 +217,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v1/responses/{id}/input_items",
         "listInputItems",
         "What a response is an answer to, the latest first.",
-        Asks::IdAndQuery(RESPONSE_ID, &[LIMIT, ORDER, AFTER]),
+        Asks::IdAndQuery(RESPONSE_ID, &[LIMIT, ORDER, AFTER, INCLUDE]),
         Answer::Json(of::<Listed>),
     ),
     generates(

@@ -63,7 +63,7 @@ pub(super) fn answer(
             Ok(mut answers) => form.whole(answers.pop().expect("one answer was asked for")),
             Err(error) => {
                 error.report();
-                form.failed(&error)
+                form.failed(&error, &[])
             }
         };
         keeper.store.finish(&keeper.id, done);
