@@ -43,6 +43,7 @@ MORE_THAN_A_FIELD = [
     r"`tools\[\d+\]\.(function\.parameters|parameters|input_schema)` is .*; allowed: a schema that objects fit",
     r"`prompt` is missing",  # needed unless there are embeddings
     r"`messages\[\d+\]\.content` is missing",  # needed unless there are calls
+    r"`messages\[\d+\]\.content\[\d+\]\.type` is \"refusal\"",  # in an assistant's message alone
     r"`messages\[\d+\]\.tool_call_id` is missing",  # needed by the role `tool`
     r"`messages\[\d+\]\.content\[\d+\]\.tool_use_id` is ",
     r"`input` is an output for the call",

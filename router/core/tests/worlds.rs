@@ -1,4 +1,4 @@
-//! The simulator, as a test: ten thousand worlds. More of them: `cargo run --release -p pelton-core --example worlds`.
+//! The simulator, as a test: five thousand worlds. More of them: `cargo run --release -p pelton-core --example worlds`.
 
 mod sim;
 
@@ -8,7 +8,7 @@ use pelton_core::Core;
 
 /// Seeds of worlds that once found a bug.
 const REGRESSIONS: [u64; 4] = [6760, 751, 2976, 8400];
-const WORLDS: u64 = 10_000;
+const WORLDS: u64 = 5_000;
 /// Of each: after so many most of what can happen in a world has. The example lives longer.
 const ACTIONS: usize = 600;
 

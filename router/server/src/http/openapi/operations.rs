@@ -70,8 +70,8 @@ const OBFUSCATION: (&str, &str, &str) =
     ("include_obfuscation", r#"{"type": "string", "enum": ["false"]}"#, "Padding of events is not served yet.");
 const INCLUDE: (&str, &str, &str) = (
     "include",
-    r#"{"type": "string", "enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}"#,
-    "What is told beside, if it was when the response was made. Several: `include[]`, once for each.",
+    r#"{"type": "string", "enum": ["reasoning.encrypted_content"]}"#,
+    "What is told beside. Log-probabilities are there if the response was asked for with them.",
 );
 const LIMIT: (&str, &str, &str) =
     ("limit", r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 20}"#, "Items at most.");
