@@ -197,7 +197,7 @@ def test_every_refusal_there_has_anthropics_form(demo: Server, method: str, path
 
 
 def test_a_key_is_taken_from_the_clients_own_header(checkpoints: Any) -> None:
-    with serving(checkpoints / "llama-gqa", "--max-model-len", "128", "--api-key", "right") as server:
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--api-key", "right") as server:
         asked: Any = {"model": "", "messages": HI, "max_tokens": 3}
         asked["model"] = server.get("/v1/models", headers={"x-api-key": "right"}).json()["data"][0]["id"]
         assert client_of(server, "right").messages.create(**asked).usage.output_tokens > 0

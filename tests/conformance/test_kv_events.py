@@ -123,7 +123,7 @@ def told(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("events")
     live, replay = f"ipc://{folder}/live", f"ipc://{folder}/replay"
     flags = ["--kv-events", live, "--kv-events-replay", replay, "--kv-events-topic", "kv", "--kv-memory", "2MiB"]
-    with serving(checkpoints / "llama-gqa", "--max-model-len", "256", *flags) as server:
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", *flags) as server:
         yield server, Reader(live, replay)
 
 

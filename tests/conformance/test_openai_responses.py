@@ -288,7 +288,7 @@ def test_a_parameter_of_the_query_is_checked(demo: Server, client: openai.OpenAI
 
 @pytest.fixture
 def small(checkpoints: Path) -> Iterator[Server]:
-    flags = ["--max-model-len", "128", "--api-key", "one", "--api-key", "two", "--response-store-count", "2"]
+    flags = ["--max-model-len", "512", "--api-key", "one", "--api-key", "two", "--response-store-count", "2"]
     with serving(checkpoints / "llama-gqa", *flags) as server:
         yield server
 
@@ -315,7 +315,7 @@ def test_what_is_kept_is_bounded_and_its_owners_own(small: Server) -> None:
 
 
 def test_what_is_too_old_is_gone(checkpoints: Path) -> None:
-    flags = ["--max-model-len", "128", "--response-store-lifetime", "1ms"]
+    flags = ["--max-model-len", "512", "--response-store-lifetime", "1ms"]
     with serving(checkpoints / "llama-gqa", *flags) as server:
         client = client_of(server)
         response = client.responses.create(model=server.model_name, input="hi", max_output_tokens=1)
@@ -325,7 +325,7 @@ def test_what_is_too_old_is_gone(checkpoints: Path) -> None:
 
 
 def test_a_server_that_keeps_nothing_says_so(checkpoints: Path) -> None:
-    flags = ["--max-model-len", "128", "--response-store-count", "0"]
+    flags = ["--max-model-len", "512", "--response-store-count", "0"]
     with serving(checkpoints / "llama-gqa", *flags) as server:
         client = client_of(server)
         ask: dict[str, Any] = {"model": server.model_name, "input": "hi", "max_output_tokens": 2}

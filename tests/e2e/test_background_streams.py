@@ -208,7 +208,7 @@ def test_events_beyond_their_bound_are_refused_and_the_response_is_whole(checkpo
 
 
 def test_a_key_sees_no_stream_of_another(checkpoints: Path) -> None:
-    flags = ["--max-model-len", "128", "--api-key", "one", "--api-key", "two"]
+    flags = ["--max-model-len", "512", "--api-key", "one", "--api-key", "two"]
     with serving(checkpoints / "llama-gqa", *flags) as server:
         headers = {"authorization": "Bearer one"}
         with server.stream(RESPONSES, {**BODY, "max_output_tokens": 2}, headers=headers) as stream:

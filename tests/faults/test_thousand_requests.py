@@ -32,7 +32,7 @@ KINDS: list[dict[str, Any]] = [
 
 def test_a_thousand_requests_get_the_same_tokens_while_workers_die(checkpoints: Path) -> None:
     asked = prompts(REQUESTS, seed=17, longest=40)
-    with serving(checkpoints / "llama-gqa", "--max-model-len", "256") as server:
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512") as server:
         undisturbed = everybody(server, asked)
         stop = threading.Event()
         killer = threading.Thread(target=keep_killing, args=(server, stop))

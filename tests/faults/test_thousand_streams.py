@@ -38,7 +38,7 @@ def few_files() -> None:
 @pytest.mark.usefixtures("many_files")
 def test_a_thousand_streams_at_once_end_whole(checkpoints: Path) -> None:
     asked = prompts(CLIENTS // 2, seed=29, longest=40)
-    with serving(checkpoints / "llama-gqa", "--max-model-len", "256", before=few_files) as server:
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", before=few_files) as server:
         answers = asyncio.run(all_at_once(server, asked * 2))
         server.wait_until("all blocks came home", lambda: server.metric("pelton_blocks_held") == 0)
         assert server.metric("pelton_requests_cancelled_total") == 0
