@@ -1,7 +1,7 @@
 //! What the small files of a checkpoint say: names, limits, special tokens, defaults. Weights are the worker's.
 //!
 //! `config.json` must be there. Of the others (`generation_config.json`, `tokenizer_config.json`,
-//! `special_tokens_map.json`, `tokenizer.json`) each adds what it knows; a missing one adds nothing, a malformed one
+//! `special_tokens_map.json`) each adds what it knows; a missing one adds nothing, a malformed one
 //! is refused by name.
 
 use std::collections::BTreeSet;
@@ -96,8 +96,8 @@ struct AddedToken {
 }
 
 impl Checkpoint {
-    /// Reads the files in `dir`.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+    /// Reads the files in `dir`. The text of its `tokenizer.json` comes from whoever has it: some folders have none, and one is made.
+    pub fn open(dir: &Path, tokenizer_json: &[u8]) -> Result<Self, CheckpointError> {
         let config_path = dir.join("config.json");
         let config: Map<String, Value> = read(&config_path)?
             .ok_or_else(|| refuse(&config_path, "not found; a model folder in Hugging Face layout has one"))?;
@@ -105,7 +105,8 @@ impl Checkpoint {
         let generation: Map<String, Value> = read(&generation_path)?.unwrap_or_default();
         let tokenizer_config: Map<String, Value> = read(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
         let special_map: Map<String, Value> = read(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
-        let added: AddedTokens = read(&dir.join("tokenizer.json"))?.unwrap_or_default();
+        let added: AddedTokens = serde_json::from_slice(tokenizer_json)
+            .map_err(|error| refuse(&dir.join("tokenizer.json"), &error.to_string()))?;
 
         // Models that also see or hear keep what concerns text one level down.
         let text = match config.get("text_config").and_then(Value::as_object) {

@@ -1,8 +1,8 @@
 //! What is read from a checkpoint's folder, and from which file first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use pelton_text::{ChatInput, ChatTemplate, Checkpoint, GenerationDefaults, TemplateError};
+use pelton_text::{ChatInput, ChatTemplate, Checkpoint, CheckpointError, GenerationDefaults, TemplateError};
 use serde_json::{Value, json};
 
 /// A fresh folder with these files.
@@ -18,8 +18,14 @@ fn folder(name: &str, files: &[(&str, Value)]) -> PathBuf {
     dir
 }
 
+/// A checkpoint in this folder, with a tokenizer that says nothing if it has none.
+fn opened(dir: &Path) -> Result<Checkpoint, CheckpointError> {
+    let json = std::fs::read(dir.join("tokenizer.json")).unwrap_or_else(|_| b"{}".to_vec());
+    Checkpoint::open(dir, &json)
+}
+
 fn open(name: &str, files: &[(&str, Value)]) -> Checkpoint {
-    Checkpoint::open(&folder(name, files)).expect("a checkpoint")
+    opened(&folder(name, files)).expect("a checkpoint")
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn a_malformed_file_is_refused_by_name() {
         (vec![config, ("tokenizer.json", json!({"added_tokens": [5]}))], "tokenizer.json"),
     ];
     for (files, culprit) in cases {
-        let error = Checkpoint::open(&folder("malformed", &files)).expect_err("it is malformed");
+        let error = opened(&folder("malformed", &files)).expect_err("it is malformed");
         assert!(error.file.ends_with(culprit), "{error}");
     }
 }
@@ -154,7 +160,7 @@ fn a_value_that_does_not_fit_is_told_with_its_key_and_what_is_allowed() {
     for (file, content, expected) in cases {
         let config = ("config.json", json!({"vocab_size": 10}));
         let files = if file == "config.json" { vec![(file, content)] } else { vec![config, (file, content)] };
-        let error = Checkpoint::open(&folder("unfit", &files)).expect_err("it does not fit");
+        let error = opened(&folder("unfit", &files)).expect_err("it does not fit");
         assert!(error.file.ends_with(file) && error.reason.starts_with(expected), "{error}");
     }
 }
@@ -176,7 +182,7 @@ fn templates_are_read_from_the_first_place_that_has_any() {
     let render = |files: &[&(&str, Value)], name: Option<&str>| {
         let files: Vec<_> = files.iter().copied().chain([&config]).cloned().collect();
         let dir = folder("templates", &files);
-        let checkpoint = Checkpoint::open(&dir).expect("a checkpoint");
+        let checkpoint = opened(&dir).expect("a checkpoint");
         let template = ChatTemplate::open(&dir, &checkpoint).expect("templates that parse")?;
         let messages = vec![json!({"role": "user", "content": "x"})];
         Some(
@@ -196,7 +202,7 @@ fn templates_are_read_from_the_first_place_that_has_any() {
 #[test]
 fn a_template_that_does_not_parse_is_refused_by_name() {
     let dir = folder("bad-template", &[("config.json", json!({})), ("chat_template.jinja", json!("{% if %}"))]);
-    let checkpoint = Checkpoint::open(&dir).expect("a checkpoint");
+    let checkpoint = opened(&dir).expect("a checkpoint");
     let error = ChatTemplate::open(&dir, &checkpoint).expect_err("it does not parse");
     assert!(matches!(&error, TemplateError::Invalid { file, .. } if file.contains("default")), "{error}");
 }

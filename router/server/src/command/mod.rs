@@ -13,6 +13,7 @@ mod python;
 mod replay;
 mod run_batch;
 pub(crate) mod serve;
+mod tokenizer_json;
 mod worker;
 
 use std::ffi::OsString;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use super::python::{Module, refuse_what_would_be_ignored};
 use super::serve::{engine_config, find_model};
+use super::tokenizer_json::tokenizer_json;
 use super::{Line, Trouble, resolve, tree};
 use crate::config::{Config, Surroundings, server_settings};
 
@@ -46,6 +47,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let config = tree(&values)?;
     refuse_what_keeps_nothing(&config)?;
     let folder = find_model(&config, around, &|_, _, _| ())?;
+    drop(tokenizer_json(&folder, &config)?); // kept, too, if it has to be made
     let request = engine_config(&config, &folder)?.load.encoded().map_err(Trouble::Failed)?;
 
     let mut child = Module::new(&config, "pelton.prepare").spawn()?;

@@ -1,7 +1,7 @@
 //! Commands that are done in Python: modules of the wheel, run by the interpreter that workers would be.
 
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use super::Trouble;
 use crate::config::{Config, Hub, Origin, Settings as _, Values, server_settings};
@@ -33,6 +33,11 @@ impl Module {
     /// Starts it with a pipe to its standard input.
     pub(super) fn spawn(mut self) -> Result<Child, Trouble> {
         self.command.stdin(Stdio::piped()).spawn().map_err(|error| self.trouble(&error))
+    }
+
+    /// Runs it to its end.
+    pub(super) fn output(mut self) -> Result<Output, Trouble> {
+        self.command.stdin(Stdio::null()).output().map_err(|error| self.trouble(&error))
     }
 
     fn trouble(&self, error: &std::io::Error) -> Trouble {

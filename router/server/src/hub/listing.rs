@@ -82,8 +82,8 @@ pub(super) fn weights_in_index(text: &str) -> Option<BTreeSet<String>> {
 /// Settings, tokenizers, templates. Never `.bin`, `.pt`, `.py` and the like.
 fn is_small(path: &str) -> bool {
     let plain = path.strip_prefix("chat_templates/").filter(|rest| rest.ends_with(".jinja")).unwrap_or(path);
-    let kinds = [".json", ".jinja"];
-    let names = ["merges.txt", "vocab.txt", "tokenizer.model", "LICENSE", "README.md"];
+    let kinds = [".json", ".jinja", ".model", ".tiktoken"];
+    let names = ["merges.txt", "vocab.txt", "LICENSE", "README.md"];
     is_plain(plain) && (kinds.iter().any(|kind| plain.ends_with(kind)) || names.contains(&plain))
 }
 
@@ -116,6 +116,7 @@ mod tests {
             "chat_template.jinja",
             "chat_templates/tools.jinja",
             "tokenizer.model",
+            "qwen.tiktoken",
             "modeling_evil.py",
             "pytorch_model.bin",
             "model.pt",
@@ -126,7 +127,14 @@ mod tests {
         ]);
         assert_eq!(
             paths(&all.small_files()),
-            ["config.json", "tokenizer.json", "chat_template.jinja", "chat_templates/tools.jinja", "tokenizer.model"]
+            [
+                "config.json",
+                "tokenizer.json",
+                "chat_template.jinja",
+                "chat_templates/tools.jinja",
+                "tokenizer.model",
+                "qwen.tiktoken"
+            ]
         );
         assert!(all.weights(None).is_empty());
     }

@@ -10,6 +10,7 @@ use pelton_text::Tokenizer;
 
 use crate::command::python::{Module, refuse_what_would_be_ignored};
 use crate::command::serve::find_model;
+use crate::command::tokenizer_json::tokenizer_json;
 use crate::command::{Line, Trouble, resolve, tree};
 use crate::config::{Count, Quantize, Settings as _, Surroundings, server_settings, settings};
 
@@ -56,7 +57,8 @@ pub(in crate::command) fn run(args: &[OsString], around: &Surroundings) -> Resul
         Some(path) => std::fs::read_to_string(path).map_err(|error| super::file_trouble(path, &error))?,
     };
     let folder = find_model(&config, around, &|_, _, _| ())?;
-    let tokenizer = Tokenizer::open(&folder).map_err(|error| Trouble::Failed(format!("the tokenizer: {error}")))?;
+    let json = tokenizer_json(&folder, &config)?;
+    let tokenizer = Tokenizer::from_json(&json).map_err(|error| Trouble::Failed(format!("the tokenizer: {error}")))?;
     let mut ids = tokenizer.encode(&text, false).map_err(|error| Trouble::Failed(format!("the text: {error}")))?;
     ids.truncate(options.tokens.0 as usize);
 

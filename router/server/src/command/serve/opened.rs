@@ -29,7 +29,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
             weights::Allowed { backend: config.model.model_backend, foreign_code: config.model.trust_remote_code };
         weights::check(&folder, allowed).map_err(Trouble::Failed)?;
     }
-    let text = parts::TextSide::open(&folder, config.model.generation_config)?;
+    let text = parts::TextSide::open(&folder, config)?;
     let format = text.format(&config.model.format)?;
     let names = model::names(config, &folder);
     let (name, chats) = (names[0].clone(), text.template.is_some());

@@ -12,6 +12,7 @@ use pelton_text::{ChatTemplate, Checkpoint, Format, GenerationDefaults, Pool, To
 use crate::auth::ApiKey;
 use crate::batches::Batches;
 use crate::command::Trouble;
+use crate::command::tokenizer_json::tokenizer_json;
 use crate::config::{Config, Device, GenerationConfig, Secret, Surroundings, UnknownFields, Worker, WorkerAddress};
 use crate::display;
 use crate::files::{FileLimits, Place};
@@ -31,17 +32,18 @@ pub(super) struct TextSide {
 }
 
 impl TextSide {
-    /// Reads the files. Takes up to a second for a large vocabulary.
-    pub(super) fn open(folder: &Path, generation: GenerationConfig) -> Result<Self, Trouble> {
+    /// Reads the files. Takes up to a second for a large vocabulary, and some seconds once where there is no `tokenizer.json`.
+    pub(super) fn open(folder: &Path, config: &Config) -> Result<Self, Trouble> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Trouble::Failed(format!("{}: {what}: {error}", folder.display()))
         };
-        let mut checkpoint = Checkpoint::open(folder).map_err(|error| failed("the checkpoint", &error))?;
-        if let Some(said) = settle_defaults(&mut checkpoint.defaults, generation) {
+        let json = tokenizer_json(folder, config)?;
+        let mut checkpoint = Checkpoint::open(folder, &json).map_err(|error| failed("the checkpoint", &error))?;
+        if let Some(said) = settle_defaults(&mut checkpoint.defaults, config.model.generation_config) {
             tracing::info!("{said}");
         }
         check_defaults(&checkpoint.defaults).map_err(|reason| failed("generation_config.json", &reason))?;
-        let tokenizer = Tokenizer::open(folder).map_err(|error| failed("the tokenizer", &error))?;
+        let tokenizer = Tokenizer::from_json(&json).map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
         Ok(Self { checkpoint, tokenizer, template })
     }
@@ -298,6 +300,12 @@ pub(super) fn api_keys(config: &Config) -> Result<Vec<ApiKey>, Trouble> {
 /// The same as texts: a client sends one of them.
 pub(crate) fn secrets(config: &Config) -> Result<Vec<Secret>, Trouble> {
     let mut keys = config.server.api_key.clone();
+    if keys.iter().any(|key| key.reveal().trim().is_empty()) {
+        // As of `--api-key "$KEY"` where nothing is set: the door would stand open.
+        return Err(Trouble::Usage(
+            "`api-key` is empty; allowed: a key, or leave it out to serve without one".to_owned(),
+        ));
+    }
     if let Some(path) = &config.server.api_key_file {
         let text = read(path)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -446,6 +454,9 @@ mod tests {
         assert_eq!(api_keys(&both).expect("valid").len(), 3);
         let texts: Vec<String> = secrets(&both).expect("valid").iter().map(|key| key.reveal().to_owned()).collect();
         assert_eq!(texts, ["zero", "one", "two"]);
+        for empty in ["", " "] {
+            assert!(matches!(api_keys(&config(&[("api_key", empty)])), Err(Trouble::Usage(_))));
+        }
         std::fs::write(file.path(), "# nothing\n").expect("written");
         assert!(matches!(api_keys(&config(&[("api_key_file", &path)])), Err(Trouble::Failed(_))));
         assert!(matches!(api_keys(&config(&[("api_key_file", "/no/such")])), Err(Trouble::Failed(_))));
