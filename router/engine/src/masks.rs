@@ -28,6 +28,8 @@ use pelton_grammar::{Grammar, Mask, State, Stuck};
 
 /// Threads at most, a quarter of the processors: few, as most masks take microseconds, and several, as some take milliseconds.
 const THREADS_MAX: usize = 8;
+/// Expressions of a grammar may be as deep as their text is long. Only what is touched is taken.
+const STACK: usize = 256 << 20;
 /// A request that has waited for one mask for so long is ended: its rows have come back without a token for long enough.
 const MASK_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -178,7 +180,7 @@ fn start(tells: &Tells) -> Sender<Job> {
                 }
             }
         };
-        let thread = thread::Builder::new().name(format!("pelton-mask-{number}"));
+        let thread = thread::Builder::new().name(format!("pelton-mask-{number}")).stack_size(STACK);
         thread.spawn(work).expect("a thread can be started");
     }
     jobs

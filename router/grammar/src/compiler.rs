@@ -3,12 +3,13 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
 };
 
 use llguidance::{Matcher, api::TopLevelGrammar};
 
 use crate::{
-    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary,
+    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary, cost,
     faults::Fault,
     schema,
     thinking::{Budget, Thinking},
@@ -17,6 +18,10 @@ use crate::{
 
 /// Grammars that are kept compiled.
 const KEPT: usize = 64;
+/// The library goes as deep as a chain of references is long, some kilobytes each. Only what is touched is taken, and given back.
+const STACK: usize = 512 << 20;
+/// Tokens of a text that are drawn before a grammar is used: most that get too costly do so early.
+const WALKED: usize = 48;
 
 /// What an answer is drawn within. Cheap to clone.
 #[derive(Clone, Default)]
@@ -98,7 +103,7 @@ impl Compiler {
             return Ok(kept.clone());
         }
         let vocabulary = self.vocabulary.get_or_init(&self.make).as_ref().map_err(Clone::clone)?;
-        let grammar = vocabulary.compile(script, spelling)?;
+        let grammar = deep(|| vocabulary.compile(script, spelling))?;
         let mut kept = self.kept();
         if kept.grammars.insert(key.clone(), grammar.clone()).is_none() {
             kept.order.push_back(key);
@@ -114,6 +119,17 @@ impl Compiler {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Runs this where there is room for deep recursion.
+fn deep<T: Send>(job: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
+    let failed = |why: &str| Err(GrammarError::new(format!("it cannot be compiled now: {why}")));
+    thread::scope(|scope| {
+        match thread::Builder::new().name("pelton-grammar".to_owned()).stack_size(STACK).spawn_scoped(scope, job) {
+            Ok(running) => running.join().unwrap_or_else(|_| failed("an internal error")),
+            Err(_) => failed("there is no room for a thread"),
+        }
+    })
 }
 
 impl Vocabulary {
@@ -145,6 +161,7 @@ impl Vocabulary {
     }
 
     fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, Fault> {
+        cost::check(&grammar)?;
         let parser = self.factory(spelling).map_err(Fault::Ours)?.create_parser(grammar);
         let mut matcher = Matcher::new(parser);
         if let Some(fault) = Fault::of(&matcher) {
@@ -152,8 +169,42 @@ impl Vocabulary {
         }
         // A grammar that nothing fits is found out now, not in the midst of an answer.
         matcher.compute_mask_or_eos().map_err(|_| Fault::Empty)?;
+        self.walk(matcher.deep_clone()).map_err(|()| Fault::Costly)?;
         Ok(Grammar { text: Some(Arc::new(Mutex::new(matcher))), ..Grammar::default() })
     }
+
+    /// Draws the beginning of a text that fits, always the same. An error: what may follow there takes too much to compute.
+    fn walk(&self, mut matcher: Matcher) -> Result<(), ()> {
+        let mut random = 0x9E37_79B9_u32;
+        let mut last = None;
+        let env = matcher.tok_env().map_err(drop)?;
+        let is_space = |token| env.tok_trie().token(token).iter().all(u8::is_ascii_whitespace);
+        for _ in 0..WALKED {
+            let mut mask = matcher.compute_mask_or_eos().map_err(drop)?;
+            self.ends.iter().for_each(|&end| mask.disallow_token(end));
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // It is repetitions that get costly: the same token again, as long as it fits and says something.
+            let again = last.filter(|&token| mask.is_allowed(token) && !is_space(token));
+            let Some(token) = again.or_else(|| nth(mask.as_slice(), random >> 8)) else { break };
+            matcher.consume_token(token).map_err(drop)?;
+            last = Some(token);
+        }
+        Ok(())
+    }
+}
+
+/// The n-th of the bits that are set, counted from 0 and round again.
+fn nth(words: &[u32], n: u32) -> Option<u32> {
+    let count: u32 = words.iter().map(|word| word.count_ones()).sum();
+    let mut left = n.checked_rem(count)?;
+    for (at, &word) in (0..).zip(words) {
+        if left < word.count_ones() {
+            let above = (0..left).fold(word, |word, _| word & (word - 1));
+            return Some(at * u32::BITS + above.trailing_zeros());
+        }
+        left -= word.count_ones();
+    }
+    None
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Said(String),
     /// No text fits it.
     Empty,
+    /// To compute what may follow takes too much, in the midst of a text.
+    Costly,
     /// We say so.
     Ours(GrammarError),
 }
@@ -23,7 +25,7 @@ const SHOWN_MAX: usize = 60;
 /// Of what the library says, a part that tells what it means; in our words.
 type Words = &'static [(&'static str, &'static str)];
 
-const COST: &str = "it is too large, or takes too much to compile; allowed: a smaller one";
+const COST: &str = "it is too large, or takes too much to compute; allowed: a smaller one";
 
 const OF_SIZE: Words = &[
     ("fuel", COST),
@@ -133,6 +135,7 @@ impl Fault {
         match self {
             Self::Ours(error) => error,
             Self::Empty => GrammarError::new("no text fits it"),
+            Self::Costly => GrammarError::new(COST),
             Self::Said(said) => match found(&said, OF_SIZE) {
                 // The library's bounds are spoken of where it says nothing of a place.
                 Some(cost) if place(&said).is_none() => GrammarError::new(cost),
@@ -258,7 +261,7 @@ fn meaning_fault(kind: &hir::ErrorKind) -> &'static str {
     }
 }
 
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}...", &text[..end]),

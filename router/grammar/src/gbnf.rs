@@ -7,7 +7,9 @@
 //!
 //! Texts, classes, rules, `|`, groups, `* + ?`, `{m,n}`, comments; a rule goes on to the next `name ::=`.
 
-use crate::GrammarError;
+use std::collections::HashSet;
+
+use crate::{GrammarError, faults::shortened};
 
 /// Whether a grammar is written in it: Lark has no `::=`.
 pub(crate) fn is_gbnf(text: &str) -> bool {
@@ -22,17 +24,21 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
         return Err(GrammarError::new("a grammar begins with a rule: NAME ::= ..."));
     }
     let mut lark = String::new();
-    let mut has_root = false;
+    let mut defined = HashSet::new();
+    for &begin in &begins {
+        if !defined.insert(tokens[begin].as_str()) {
+            return Err(GrammarError::new(format!("`{}` is defined twice", shortened(&tokens[begin]))));
+        }
+    }
     for (at, &begin) in begins.iter().enumerate() {
         let end = begins.get(at + 1).copied().unwrap_or(tokens.len());
         let name = name(&tokens[begin])?;
-        has_root |= name == "start";
         // Of two `::=` in a row the first one would be a name.
         let body = tokens.get(begin + 2..end).ok_or_else(|| GrammarError::new("`::=` stands behind a name alone"))?;
-        let body: Vec<String> = body.iter().map(|token| expression(token)).collect::<Result<_, _>>()?;
+        let body: Vec<String> = body.iter().map(|token| expression(token, &defined)).collect::<Result<_, _>>()?;
         lark += &format!("{name}: {}\n", body.concat().trim_start());
     }
-    if !has_root {
+    if !defined.contains("root") {
         return Err(GrammarError::new("there is no rule `root`, with which a text begins"));
     }
     Ok(lark)
@@ -52,7 +58,7 @@ fn name(token: &str) -> Result<String, GrammarError> {
     Ok(format!("r_{}", token.replace('-', "_d_").chars().map(letter).collect::<String>()))
 }
 
-fn expression(token: &str) -> Result<String, GrammarError> {
+fn expression(token: &str, defined: &HashSet<&str>) -> Result<String, GrammarError> {
     let first = token.chars().next().expect("tokens are not empty");
     Ok(match first {
         '"' => format!(" {token}"),
@@ -60,7 +66,13 @@ fn expression(token: &str) -> Result<String, GrammarError> {
         '.' => " /(?s:.)/".to_owned(),
         '|' | '(' => format!(" {token}"),
         ')' | '*' | '+' | '?' | '{' => token.to_owned(),
-        _ => format!(" {}", name(token)?),
+        _ => {
+            let name = name(token)?;
+            if !defined.contains(token) {
+                return Err(GrammarError::new(format!("`{}` is not defined", shortened(token))));
+            }
+            format!(" {name}")
+        }
     })
 }
 
@@ -128,6 +140,9 @@ mod tests {
         ] {
             assert!(to_lark(wrong).is_err(), "{wrong}");
         }
+        let said = |text| to_lark(text).expect_err(text).reason;
+        assert_eq!(said("root ::= item other\nitem ::= \"a\""), "`other` is not defined");
+        assert_eq!(said("root ::= item\nitem ::= \"a\"\nitem ::= \"b\""), "`item` is defined twice");
         assert!(!is_gbnf("start: \"a\""));
     }
 }

@@ -7,9 +7,11 @@
 
 mod beside;
 mod compiler;
+mod cost;
 mod faults;
 mod fields;
 mod gbnf;
+mod lark;
 mod schema;
 mod script;
 mod state;

@@ -42,6 +42,7 @@ pub struct Vocabulary {
     /// Made when it is needed, if it is another one.
     any: OnceLock<ParserFactory>,
     tree: Option<TokTrie>,                   // none: `usual` takes any spelling
+    pub(crate) ends: Vec<u32>,               // tokens that end a text
     pub(crate) specials: Vec<(String, u32)>, // control tokens by their names
 }
 
@@ -123,7 +124,7 @@ impl Vocabulary {
             None => (Arc::new(ApproximateTokEnv::new(tree)), None),
             Some(spell) => (Arc::new(Spelled { tree: tree.clone(), spell }), Some(tree)),
         };
-        Ok(Self { usual: factory(&env)?, any: OnceLock::new(), tree, specials })
+        Ok(Self { usual: factory(&env)?, any: OnceLock::new(), tree, ends, specials })
     }
 
     pub(crate) fn factory(&self, spelling: Spelling) -> Result<&ParserFactory, GrammarError> {

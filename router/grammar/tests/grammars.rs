@@ -235,6 +235,19 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn what_gets_too_costly_in_the_midst_of_a_text_is_refused_before_one_begins() {
+    let costly = "((a{1,50}){1,50}){1,50}";
+    let place = |script: Script| {
+        let error = vocabulary().compile(&script, Spelling::Usual).expect_err("it is too costly");
+        assert!(error.reason.starts_with("it is too large, or takes too much"), "{error}");
+        error.place
+    };
+    assert_eq!(place(Script::of(Constraint::Regex(costly.to_owned()))), "");
+    let within = json!({ "type": "object", "properties": { "b": { "type": "string", "pattern": format!("^{costly}$") } }, "required": ["b"] });
+    assert_eq!(place(schema(within)), "/properties/b");
+}
+
+#[test]
 fn without_a_token_that_ends_a_text_there_is_no_grammar() {
     assert!(Vocabulary::new([TokenText::Bytes(b"a")].into_iter(), &[]).is_err());
     assert!(Vocabulary::new([TokenText::Bytes(b"a")].into_iter(), &[9]).is_err());

@@ -1,4 +1,5 @@
-//! Formats of strings. Only those whose texts can be told by a grammar; a format is kept, never a remark.
+//! Formats of strings. Only those whose texts can be told by a grammar; a format is kept, and not a remark but for those of
+//! Pydantic and OpenAPI that are nothing else.
 
 /// How a format is kept.
 pub(super) enum Format {
@@ -6,11 +7,14 @@ pub(super) enum Format {
     Pattern(String),
     /// By the library.
     OfTheLibrary,
+    /// Not at all: it says how a text is meant, and not which texts there are.
+    Remark,
 }
 
 /// Names of formats that are served.
 pub(super) const ALL: &str = "date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid, uri, json-pointer, \
-                              relative-json-pointer";
+                              relative-json-pointer, and the remarks password, binary, byte, base64, base64url, path, file-path, \
+                              directory-path, color, json-string";
 
 const POINTER: &str = r"(?:/(?:[^~/\x00-\x1F]|~[01])*)*";
 
@@ -23,6 +27,8 @@ pub(super) fn format(name: &str) -> Option<Format> {
         "json-pointer" => Some(Format::Pattern(format!("^(?:{POINTER})$"))),
         "relative-json-pointer" => Some(Format::Pattern(format!("^(?:0|[1-9][0-9]*)(?:#|{POINTER})$"))),
         "duration" | "email" | "hostname" | "ipv4" | "ipv6" | "uuid" | "uri" => Some(Format::OfTheLibrary),
+        "password" | "binary" | "byte" | "base64" | "base64url" | "path" | "file-path" | "directory-path" | "color"
+        | "json-string" => Some(Format::Remark),
         _ => None,
     }
 }

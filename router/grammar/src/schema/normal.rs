@@ -291,6 +291,7 @@ impl<'a> Normal<'a> {
                     Some(Format::OfTheLibrary) => {
                         parts.plain.insert(keyword.to_owned(), value.clone());
                     }
+                    Some(Format::Remark) => {}
                     Some(Format::Pattern(pattern)) => parts.more.push(json!({ "pattern": pattern })),
                 }
             }

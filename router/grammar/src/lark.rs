@@ -1,0 +1,254 @@
+//! Enough of Lark to tell what its terminals cost. What is wrong with a grammar the library tells; here it is passed over.
+
+use std::collections::HashMap;
+
+use crate::{
+    cost::{Cost, check_schema},
+    faults::Fault,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Token<'a> {
+    Text(usize),
+    Regex(&'a str),
+    /// A schema behind `%json`, or what stands behind `%regex`.
+    Json(&'a str),
+    Name(&'a str),
+    /// A special token, another grammar.
+    Opaque,
+    Sign(char),
+    LineEnd,
+}
+
+/// Checks every terminal, regular expression and schema of a grammar. `values`: how many its schemas had before.
+pub(crate) fn check(text: &str, values: &mut usize) -> Result<(), Fault> {
+    let tokens = tokens(text);
+    for token in &tokens {
+        match token {
+            Token::Regex(regex) => Cost::of_regex(regex).map_or(Ok(()), Cost::check)?,
+            Token::Json(json) => match serde_json::from_str(json) {
+                Ok(schema) => check_schema(&schema, values)?,
+                Err(_) => continue,
+            },
+            _ => {}
+        }
+    }
+    let mut terminals = Terminals { bodies: HashMap::new(), costs: HashMap::new() };
+    for (name, body) in definitions(&tokens).into_iter().filter(|(name, _)| is_terminal(name)) {
+        terminals.bodies.entry(name).or_insert(body);
+    }
+    let names: Vec<&str> = terminals.bodies.keys().copied().collect();
+    names.into_iter().try_for_each(|name| terminals.cost(name).check())
+}
+
+fn is_terminal(name: &str) -> bool {
+    name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_uppercase())
+}
+
+/// Names at the beginning of a line that a colon stands behind, and what follows up to the next one.
+fn definitions<'a, 't>(tokens: &'t [Token<'a>]) -> Vec<(&'a str, &'t [Token<'a>])> {
+    let mut found: Vec<(&str, usize, usize)> = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let Token::Name(name) = token else { continue };
+        let is_first = at == 0 || tokens[at - 1] == Token::LineEnd;
+        let line = tokens[at..]
+            .iter()
+            .take_while(|token| !matches!(token, Token::LineEnd | Token::Text(_) | Token::Sign('|' | '(')));
+        if let Some(colon) = line.enumerate().find(|(_, token)| **token == Token::Sign(':')).filter(|_| is_first) {
+            found.push((name, at, at + colon.0 + 1));
+        }
+    }
+    let ends: Vec<usize> = found.iter().skip(1).map(|(_, at, _)| *at).chain([tokens.len()]).collect();
+    found.into_iter().zip(ends).map(|((name, _, begin), end)| (name, &tokens[begin..end])).collect()
+}
+
+struct Terminals<'a, 't> {
+    bodies: HashMap<&'a str, &'t [Token<'a>]>,
+    /// `None`: it is being computed, so that it refers to itself, which the library refuses.
+    costs: HashMap<&'a str, Option<Cost>>,
+}
+
+impl<'a> Terminals<'a, '_> {
+    fn cost(&mut self, name: &'a str) -> Cost {
+        if let Some(known) = self.costs.get(name) {
+            return known.unwrap_or_default();
+        }
+        let Some(&body) = self.bodies.get(name) else { return Cost::of_text(1) };
+        self.costs.insert(name, None);
+        let cost = self.alternatives(&mut body.iter().peekable());
+        self.costs.insert(name, Some(cost));
+        cost
+    }
+
+    fn alternatives<'t>(&mut self, rest: &mut std::iter::Peekable<std::slice::Iter<'t, Token<'a>>>) -> Cost {
+        let (mut all, mut sequence) = (Vec::new(), Vec::new());
+        while let Some(token) = rest.next() {
+            let cost = match token {
+                Token::Sign('|' | '&') => {
+                    all.push(Cost::sequence(&std::mem::take(&mut sequence)));
+                    continue;
+                }
+                Token::Sign(')' | ']') => break,
+                Token::Sign('(') => self.alternatives(rest),
+                Token::Sign('[') => self.alternatives(rest).repeated(true),
+                // How often: a repetition. Its bounds cost nothing.
+                Token::Sign('{') => {
+                    while rest.next_if(|token| **token != Token::Sign('}')).is_some() {}
+                    rest.next();
+                    repeat_last(&mut sequence, true);
+                    continue;
+                }
+                Token::Sign('?' | '*' | '~') => {
+                    repeat_last(&mut sequence, true);
+                    continue;
+                }
+                Token::Sign('+') => {
+                    repeat_last(&mut sequence, false);
+                    continue;
+                }
+                Token::Text(bytes) => Cost::of_text(*bytes),
+                Token::Regex(regex) => Cost::of_regex(regex).unwrap_or_default(),
+                Token::Json(json) => Cost::of_text(json.len()),
+                Token::Name(name) => self.cost(name),
+                Token::Opaque => Cost::of_text(1),
+                Token::Sign(_) | Token::LineEnd => continue,
+            };
+            sequence.push(cost);
+        }
+        all.push(Cost::sequence(&sequence));
+        Cost::together(&all)
+    }
+}
+
+fn repeat_last(sequence: &mut [Cost], may_be_none: bool) {
+    if let Some(last) = sequence.last_mut() {
+        *last = last.repeated(may_be_none);
+    }
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (token, length) = match first {
+            '"' => {
+                let length = closed(rest, '"');
+                (Some(Token::Text(length.saturating_sub(2))), length)
+            }
+            '/' if rest.starts_with("//") => (None, rest.find('\n').unwrap_or(rest.len())),
+            '/' => {
+                let length = closed(rest, '/');
+                (Some(Token::Regex(rest[1..length].strip_suffix('/').unwrap_or(&rest[1..length]))), length)
+            }
+            '<' => (Some(Token::Opaque), rest.find(['>', '\n']).map_or(rest.len(), |end| end + 1)),
+            '%' => {
+                let word = 1 + rest[1..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len() - 1);
+                let json = json(&rest[word..]).filter(|_| matches!(&rest[..word], "%json" | "%regex"));
+                match json {
+                    Some((json, length)) => (Some(Token::Json(json)), word + length),
+                    None => (None, word),
+                }
+            }
+            '\n' => (Some(Token::LineEnd), 1),
+            '@' => (Some(Token::Opaque), name(rest)),
+            c if c.is_ascii_alphabetic() || c == '_' => {
+                let length = name(rest);
+                (Some(Token::Name(&rest[..length])), length)
+            }
+            c => (Some(Token::Sign(c)).filter(|_| c.is_ascii_punctuation()), c.len_utf8()),
+        };
+        // A line that goes on has no end.
+        if token != Some(Token::LineEnd) || tokens.last() != Some(&Token::LineEnd) {
+            tokens.extend(token);
+        }
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// Bytes of the name that the first character begins.
+fn name(text: &str) -> usize {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    text.char_indices().skip(1).find(|(_, c)| !is_of_name(*c)).map_or(text.len(), |(at, _)| at)
+}
+
+/// Bytes up to and with the mark that closes what the first character opens.
+fn closed(text: &str, close: char) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            c if c == close => return at + c.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The JSON that a text begins with, and where it ends.
+fn json(text: &str) -> Option<(&str, usize)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+    values.next()?.ok()?;
+    let end = values.byte_offset();
+    Some((&text[..end], end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_costly(text: &str) -> bool {
+        check(text, &mut 0).is_err()
+    }
+
+    #[test]
+    fn terminals_are_written_out() {
+        let doubled = |levels: usize, first: &str| {
+            let more: String = (1..=levels).map(|nth| format!("A{nth}: A{} A{}\n", nth - 1, nth - 1)).collect();
+            format!("start: A{levels} // \" a comment\nA0: {first}\n{more}")
+        };
+        assert!(!is_costly(&doubled(8, "\"a\"?")));
+        assert!(is_costly(&doubled(14, "\"a\"?")));
+        assert!(is_costly(&doubled(40, "\"a\"")), "its parts are too many, or count beyond 64 bits");
+        assert!(is_costly(&doubled(14, "(\"x\" | /b?/ )\n  | \"c\"")));
+        assert!(is_costly(&doubled(14, "\"a\"").replace("A1:", "A1.5:").replace("\"a\"", "[\"a\"]")));
+        let names: String = (0..20_000).map(|_| "a0 ").collect();
+        assert!(!is_costly(&format!("start: {names}\na0: \"a\"?")), "rules are not written out");
+    }
+
+    #[test]
+    fn what_stands_within_is_found() {
+        let chain = "a?".repeat(5000);
+        assert!(is_costly(&format!("start: \"x\" /{chain}/")));
+        assert!(is_costly(&format!("start: /\\/\"{chain}/i \"\\\"\"")));
+        assert!(!is_costly(&format!("start: \"x\" // /{chain}/")));
+        assert!(is_costly(&format!("start: %json {{ \"pattern\": \"{chain}\" }}\nA: \"b\"")));
+        let words: String = (0..3000).map(|nth| format!("  | \"country {nth}\"\n")).collect();
+        assert!(!is_costly(&format!("start: LIST\nLIST: WORD (\",\" WORD)*\nWORD: \"Peru\"\n{words}")));
+    }
+
+    #[test]
+    fn any_text_is_read() {
+        for text in [
+            "",
+            "A:",
+            "A: A",
+            "A: (",
+            "A: )",
+            "\"",
+            "/",
+            "/a",
+            "<",
+            "%",
+            "%json",
+            "%json {",
+            "@",
+            "A: ~ ? {",
+            "ä: \"ö\"",
+            "A: B\nB: A",
+        ] {
+            _ = check(text, &mut 0);
+        }
+    }
+}
