@@ -142,7 +142,8 @@ impl Parser {
 
     /// What a message is, by its header.
     fn body(&self, header: &Header) -> State {
-        match header.recipient().filter(|_| self.reading.tools.is_some()) {
+        let is_offered = |name: &&str| self.reading.tools.as_ref().is_some_and(|tools| tools.has(name));
+        match header.recipient().filter(is_offered) {
             Some(name) => State::Call { name: name.to_owned(), gap: String::new() },
             None if header.channel() == "analysis" => State::Reasoning { is_empty: true },
             None => State::Content { is_empty: true },

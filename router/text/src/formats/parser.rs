@@ -38,7 +38,7 @@ enum State {
     Text { gap: String },
     Reasoning { gap: String, is_empty: bool },
     Between(Between),
-    Call { reader: Reader, is_bare: bool, is_told: bool },
+    Call { reader: Reader, is_told: bool },
 }
 
 /// Between calls.
@@ -49,7 +49,6 @@ struct Between {
     has_called: bool,
     /// End marks that have come since the last call.
     ends: Vec<Mark>,
-    is_bare: bool,
 }
 
 impl State {
@@ -155,7 +154,7 @@ impl Parser {
             Unit::Char(c) => match calls.filter(|calls| calls.bare && calls.form.may_begin(c)) {
                 Some(calls) if self.is_fresh => {
                     self.raw = std::mem::take(gap);
-                    self.state = State::Call { reader: calls.form.reader(), is_bare: true, is_told: false };
+                    self.state = State::Call { reader: calls.form.reader(), is_told: false };
                     self.in_call(unit, table);
                 }
                 _ => self.literal(unit, table),
@@ -221,7 +220,7 @@ impl Parser {
     fn open_call(&mut self, mark: Mark, calls: &Calls, table: &Table) {
         self.raw.push_str(shown(Unit::Mark(mark), self.reading.shows_special, &table.marks, &mut [0; 4]));
         self.state = match calls.each_open.contains(&mark) {
-            true => State::Call { reader: calls.form.reader(), is_bare: false, is_told: false },
+            true => State::Call { reader: calls.form.reader(), is_told: false },
             false => State::Between(Between::default()),
         };
     }
@@ -262,7 +261,7 @@ impl Parser {
 
     fn between(&mut self, unit: Unit, table: &Table) {
         let (Some(calls), State::Between(between)) = (&table.calls, &mut self.state) else { return };
-        let (has_called, is_bare) = (between.has_called, between.is_bare);
+        let has_called = between.has_called;
         match unit {
             Unit::Char(c) if c.is_whitespace() || (has_called && calls.separators.contains(c)) => {
                 return between.gap.push(c);
@@ -291,7 +290,7 @@ impl Parser {
         let gap = std::mem::take(&mut between.gap);
         if calls.each_open.is_empty() && may_begin {
             self.raw.push_str(&gap);
-            self.state = State::Call { reader: calls.form.reader(), is_bare, is_told: false };
+            self.state = State::Call { reader: calls.form.reader(), is_told: false };
             return self.in_call(unit, table);
         }
         self.give_back(&gap);
@@ -320,10 +319,10 @@ impl Parser {
 
     /// Gives the reader a unit. If it refuses it, `other` is what comes next in its place.
     fn read(&mut self, unit: Unit, other: Unit, table: &Table) {
-        let (State::Call { reader, is_bare, .. }, Some(calls)) = (&mut self.state, &table.calls) else { return };
+        let (State::Call { reader, .. }, Some(calls)) = (&mut self.state, &table.calls) else { return };
         let Some(tools) = &self.reading.tools else { return };
-        let (is_bare, before) = (*is_bare, self.sink.events());
-        let mut context = Context { marks: &table.marks, tools, is_bare, sink: &mut self.sink };
+        let before = self.sink.events();
+        let mut context = Context { marks: &table.marks, tools, sink: &mut self.sink };
         let step = reader.step(unit, &calls.form, &mut context);
         self.is_refused = step == Step::Malformed;
         if self.sink.events() > before {
@@ -348,7 +347,7 @@ impl Parser {
             }
             Step::Done | Step::DoneBefore => {
                 self.raw.clear();
-                self.state = State::Between(Between { has_called: true, is_bare, ..Between::default() });
+                self.state = State::Between(Between { has_called: true, ..Between::default() });
                 if step == Step::DoneBefore {
                     self.step(other, table);
                 }

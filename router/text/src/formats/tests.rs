@@ -96,6 +96,7 @@ fn tools() -> Arc<Tools> {
         tool("get_weather", weather),
         tool("get_time", json!({ "zone": { "type": "string" } })),
         tool("f", json!({})),
+        tool("fA", json!({})),
         tool("g", json!({})),
     ]))
 }
@@ -127,20 +128,48 @@ fn check(parser: &AnswerParser, text: &str, expected: &Answer, what: &str) {
     }
 }
 
-#[test]
-fn every_format_reads_its_examples_however_they_are_cut() {
+/// All examples, each with its format's name.
+fn examples() -> impl Iterator<Item = (String, Example)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/formats/examples");
-    for name in known::names() {
+    known::names().into_iter().flat_map(move |name| {
         let file = std::fs::read_to_string(folder.join(format!("{name}.toml")))
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let examples: Examples = toml::from_str(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
-        for example in examples.example {
-            let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
-            let format = Format::bound(known::named(name).expect("it is known"), &specials);
-            let tools = example.tools.then(tools);
-            let reading = Reading { starts_in_reasoning: example.starts_in_reasoning, tools, shows_special: false };
-            let Example { says, text, reasoning, content, calls, .. } = example;
-            check(&format.parser(reading), &text, &Answer { reasoning, content, calls }, &format!("{name}, {says}"));
+        examples.example.into_iter().map(move |example| (name.to_owned(), example))
+    })
+}
+
+#[test]
+fn every_format_reads_its_examples_however_they_are_cut() {
+    for (name, example) in examples() {
+        let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
+        let format = Format::bound(known::named(&name).expect("it is known"), &specials);
+        let tools = example.tools.then(tools);
+        let reading = Reading { starts_in_reasoning: example.starts_in_reasoning, tools, shows_special: false };
+        let Example { says, text, reasoning, content, calls, .. } = example;
+        check(&format.parser(reading), &text, &Answer { reasoning, content, calls }, &format!("{name}, {says}"));
+    }
+}
+
+#[test]
+fn calls_of_functions_that_nobody_offers_are_content_in_every_format() {
+    let others = json!({ "type": "function", "function": { "name": "other", "parameters": { "type": "object" } } });
+    let others = Arc::new(Tools::new(&[others]));
+    for (name, example) in examples().filter(|(_, example)| !example.calls.is_empty()) {
+        let reading = Reading {
+            starts_in_reasoning: example.starts_in_reasoning,
+            tools: Some(Arc::clone(&others)),
+            ..Reading::default()
+        };
+        let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
+        let format = Format::bound(known::named(&name).expect("it is known"), &specials);
+        let answer = stream(format.parser(reading), [example.text.as_str()]);
+        let what = format!("{name}, {}: {answer:?}", example.says);
+        assert_eq!(answer.calls, [], "{what}");
+        for call in example.calls {
+            // The header of a channel is no text; what comes behind it is, if there is anything.
+            let shown = if name == "harmony" { call.arguments.trim_matches(['{', '}']) } else { &call.name };
+            assert!(answer.content.contains(shown), "{what}");
         }
     }
 }

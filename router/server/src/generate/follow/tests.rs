@@ -1,7 +1,8 @@
 //! Answers, token by token: what is shown of them and how they end.
 
 use pelton_engine::{Micros, RequestId};
-use pelton_text::{Format, Reading};
+use pelton_text::{Format, Reading, Tools};
+use serde_json::json;
 
 use super::*;
 use crate::generate::Repetition;
@@ -177,7 +178,9 @@ fn names(calls: &[CallPiece]) -> Vec<&str> {
 /// Rules for an answer in the Hermes form.
 fn hermes(tools: Option<ToolReading>) -> TextRules {
     let format = Format::named("hermes", &tokenizer()).expect("it is known");
-    let reading = Reading { tools: tools.map(|_| Arc::default()), ..Reading::default() };
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let offered = Arc::new(Tools::new(&[tool("f"), tool("g")]));
+    let reading = Reading { tools: tools.map(|_| offered), ..Reading::default() };
     TextRules { tools, form: Some((format, reading)), ..rules() }
 }
 

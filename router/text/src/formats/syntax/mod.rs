@@ -34,14 +34,13 @@ pub(super) enum Form {
 pub(super) struct Context<'a> {
     pub(super) marks: &'a Marks,
     pub(super) tools: &'a Tools,
-    /// No mark said that this is a call: only names of offered tools count.
-    pub(super) is_bare: bool,
     pub(super) sink: &'a mut Sink,
 }
 
 impl Context<'_> {
+    /// Whether somebody offers it: what nobody can answer is no call.
     fn is_callable(&self, name: &str) -> bool {
-        !self.is_bare || self.tools.has(name)
+        self.tools.has(name)
     }
 }
 

@@ -37,7 +37,8 @@ impl Reader {
     pub(super) fn step(&mut self, unit: Unit, form: &Quoted, context: &mut Context<'_>) -> Step {
         match (&mut *self, unit) {
             (Self::Name(said), Unit::Char('{')) => {
-                let Some(name) = said.trim().strip_prefix(form.prefix.as_str()).filter(|name| !name.is_empty()) else {
+                let name = said.trim().strip_prefix(form.prefix.as_str());
+                let Some(name) = name.filter(|name| !name.is_empty() && context.is_callable(name)) else {
                     return Step::Malformed;
                 };
                 let (name, text, brackets) = (name.to_owned(), String::new(), Brackets::default());
