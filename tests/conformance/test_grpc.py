@@ -145,7 +145,22 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
         (messages.GenerateRequest(), "input", grpc.StatusCode.INVALID_ARGUMENT),
         (
             messages.GenerateRequest(text="x", sampling=messages.Sampling(temperature=-1)),
-            "temperature",
+            "`sampling.temperature`",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(text="x", keep_prompt_s=999_999),
+            "`keep_prompt_s` is 999999 seconds",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(text="x", sampling=messages.Sampling(bad_words=[""])),
+            "sampling.bad_words",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(text="x", sampling=messages.Sampling(prompt_logprobs=999)),
+            "`sampling.prompt_logprobs`",
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
         (

@@ -106,7 +106,22 @@ impl Trouble {
 fn said(call: &str, status: &tonic::Status) -> String {
     match status.code() {
         tonic::Code::FailedPrecondition => status.message().to_owned(),
-        code => format!("the worker's call `{call}` failed: {} ({code:?})", status.message()),
+        code => format!(
+            "the worker's call `{call}` failed: {} ({code:?}){}",
+            status.message(),
+            advice(call, status.message())
+        ),
+    }
+}
+
+/// What the first words to a worker elsewhere fail on, if one side alone speaks TLS.
+fn advice(call: &str, said: &str) -> &'static str {
+    match call {
+        "Handshake" if said.contains("InvalidContentType") => "; it seems to speak no TLS, which `worker-ca` asks for",
+        "Handshake" if said == "transport error" => {
+            "; if it speaks TLS, `worker-ca` has to name its certificate authority"
+        }
+        _ => "",
     }
 }
 

@@ -17,6 +17,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use self::meant::meant;
 #[cfg(test)]
 use super::shape::Way;
 use super::{
@@ -28,8 +29,9 @@ use super::{
 use crate::{
     error::{ApiError, shortened},
     json_size::{JsonSize, LEVELS_MAX, VALUES_MAX, too_deep, too_much},
-    nearest::nearest,
 };
+
+mod meant;
 
 /// A field that has token ids within it: whoever reads it measures its own fields.
 pub(crate) const MEASURED_APART: &str = "sampling_params";
@@ -136,9 +138,10 @@ impl<'a> Fields<'a> {
         if missing.is_empty() || self.passed.is_some() {
             return Ok(self);
         }
-        let unknown = self.members.iter().filter(|(name, _)| !shape.names().any(|known| known == name));
+        let names: Vec<&str> = shape.names().collect();
+        let unknown = self.members.iter().filter(|(name, _)| !names.contains(&name.as_ref()));
         for name in unknown.map(|(name, _)| shortened(name)) {
-            if let Some(meant) = nearest(&name, shape.names()).filter(|meant| missing.contains(meant)) {
+            if let Some(meant) = meant(&name, &names).filter(|meant| missing.contains(meant)) {
                 return Err(ApiError::Unknown { param: self.at(&name), nearest: Some(meant.to_owned()) });
             }
         }
@@ -343,7 +346,7 @@ impl<'a> Fields<'a> {
         let Some((name, _)) = unknown.next() else { return Ok(()) };
         // Shortened before it is compared: a name may be as long as a body.
         let name = shortened(name);
-        let nearest = nearest(&name, shape.names()).map(str::to_owned);
+        let nearest = meant(&name, &shape.names().collect::<Vec<_>>()).map(str::to_owned);
         Err(ApiError::Unknown { param: self.at(&name), nearest })
     }
 

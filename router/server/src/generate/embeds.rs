@@ -23,6 +23,7 @@ use crate::{
 pub(crate) const PROMPT_EMBEDS: &str = "prompt_embeds";
 /// No number is larger: float16 holds no larger one, no model makes one, and the square of one is far from what a float32 holds.
 const LARGEST: f32 = 65504.0;
+
 /// Embeddings in the place of a prompt's tokens.
 #[derive(Debug, Clone)]
 pub struct GivenEmbeds {

@@ -303,9 +303,10 @@ impl Generation {
                     // The engine knows what was left of it.
                     (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
                     (Failure::NoWord, _) => self.no_word.clone(),
-                    (Failure::Grammar(reason), _) if self.form.is_some() => {
-                        ApiError::CostlyGrammar { param: self.form.clone().unwrap_or_default(), reason }
-                    }
+                    (Failure::Grammar(reason), _) => match self.form.clone() {
+                        Some(param) => ApiError::CostlyGrammar { param, reason },
+                        None => Failure::Grammar(reason).into(),
+                    },
                     (failure, _) => failure.into(),
                 }));
             }

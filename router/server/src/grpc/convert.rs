@@ -68,17 +68,50 @@ pub(super) fn tokenize_prompt(message: v1::TokenizeRequest) -> Result<Prompt, Ap
 
 /// An error of the shared checks by this contract's names; `prompt` is what it calls the prompt.
 pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
-    error.renamed(|param| match param {
-        "prompt" | "messages" => Some(prompt),
-        "tools" => Some("chat.tools_json"),
-        "chat_template_kwargs" => Some("chat.chat_template_kwargs_json"),
-        "chat_template" => Some("chat.chat_template"),
-        "continue_final_message" => Some("chat.continue_final_message"),
-        "use_beam_search" => Some("sampling.beam_search"),
-        "length_penalty" => Some("sampling.beam_search.length_penalty"),
-        _ => None,
+    error.renamed(|param| {
+        let ours = match param {
+            "prompt" | "messages" => prompt,
+            "tools" => "chat.tools_json",
+            "chat_template_kwargs" => "chat.chat_template_kwargs_json",
+            "chat_template" => "chat.chat_template",
+            "continue_final_message" => "chat.continue_final_message",
+            "use_beam_search" => "sampling.beam_search",
+            "length_penalty" => "sampling.beam_search.length_penalty",
+            "prompt_cache_retention" => "keep_prompt_s",
+            param => {
+                let field = param.split(['.', '[']).next().unwrap_or(param);
+                return SAMPLING.contains(&field).then(|| format!("sampling.{param}"));
+            }
+        };
+        Some(ours.to_owned())
     })
 }
+
+/// Fields of `Sampling` that the shared checks call by their last word.
+const SAMPLING: [&str; 22] = [
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logprobs",
+    "prompt_logprobs",
+    "allowed_token_ids",
+    "bad_words",
+    "logprob_token_ids",
+    "repetition_detection",
+    "thinking_token_budget",
+];
 
 /// Whether special tokens are added to a text, unless it is said; templates write a chat's.
 const ADDED_TO_TEXTS: bool = true;

@@ -111,7 +111,8 @@ async fn unknown_route(request: Request) -> Response {
     let path = shortened(request.uri().path());
     let all = routes();
     let known = all.iter().map(|(path, ..)| *path).filter(|path| !path.contains('{'));
-    let nearest = nearest(&path, known).map(str::to_owned);
+    // It itself: this is the port of gRPC alone.
+    let nearest = nearest(&path, known).filter(|near| *near != path).map(str::to_owned);
     let error = ApiError::UnknownRoute { path, nearest };
     around::rejection(&request, error)
 }
