@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pelton_kernels._native import HeldBytes, PackedWeight, Program, ProgramBuilder
+from pelton_kernels._native import ArenaBytes, HeldBytes, PackedWeight, Program, ProgramBuilder
 
 # What a script may ask of a builder: everything but call-backs, which are code.
 BUILDER_CALLS = frozenset(
@@ -88,7 +88,7 @@ def rebuild(
     held: Callable[[int], HeldBytes],
     weight: Callable[[int], PackedWeight],
     layers: Sequence[Caches],
-    arena: HeldBytes,
+    arena: ArenaBytes,
 ) -> Program:
     """The program that `data` tells of, over blobs as `held` and `weight` give them and over these layers of an arena.
     `ScriptError`: it tells of none."""
@@ -103,7 +103,7 @@ def _rebuild(
     held: Callable[[int], HeldBytes],
     weight: Callable[[int], PackedWeight],
     layers: Sequence[Caches],
-    arena: HeldBytes,
+    arena: ArenaBytes,
 ) -> Program:
     builder = ProgramBuilder(data["dtype"])
     for caches in layers:

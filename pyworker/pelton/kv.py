@@ -5,13 +5,13 @@ Never here: who holds a block. The router decides that; here blocks are memory.
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from pelton_kernels import ops
+from pelton_kernels._native import ArenaBytes
 from torch import Tensor
 
 from pelton.kv_shape import Kind, KvShape
@@ -107,13 +107,10 @@ class KvArena:
 def _allocate(shape: KvShape, blocks: int, device: torch.device) -> Tensor:
     """All of it in one piece. Nothing is read that no step wrote, so a card's memory is left as it is.
 
-    A CPU's is touched now, in huge pages where there are some: else a server would grow for hours, block by block, and
-    meet the machine's limit when it is busiest.
+    A CPU's is taken from the machine when the server starts, in huge pages where there are some: at once what small models
+    need, and of larger ones the rest beside the first requests.
     """
     size, dtype = blocks * shape.block_bytes, DTYPES[shape.dtype]
     if device.type != "cpu":
         return torch.empty(size // dtype.itemsize, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).zero_()
+    return torch.frombuffer(ArenaBytes(size, shape.parts), dtype=dtype)

@@ -43,6 +43,11 @@ class KvShape:
         """Keys and values of one block in all layers of a kind."""
         return 2 * self.layers * self.layer_bytes
 
+    @property
+    def parts(self) -> int:
+        """Equal parts of all blocks' memory, each with the first block at its beginning: keys, or values, of a layer."""
+        return 2 * self.layers
+
     def blocks_for(self, tokens: int) -> int:
         """The most blocks that a request of so many tokens holds: of a window as many as it may touch. As the core counts them."""
         places = -(-tokens // self.block_size)

@@ -20,7 +20,7 @@ from pelton.loading.load import Loaded, load_whole
 from pelton.loading.ready import Ready
 from pelton.loading.start import start
 from pelton.loading.wish import Wish
-from pelton_kernels._native import HeldBytes
+from pelton_kernels._native import ArenaBytes, HeldBytes
 from pelton_kernels.script import ScriptError, rebuild
 from plans import Admit
 from tiny_router import Request, TinyRouter
@@ -249,6 +249,6 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, caplog: pyte
     ],
 )
 def test_what_is_no_script_is_refused(data: object) -> None:
-    arena = HeldBytes.zeroed(64)
+    arena = ArenaBytes(64, 1)
     with pytest.raises(ScriptError):
         rebuild(data, lambda _: HeldBytes.zeroed(64), lambda _: pytest.fail("no weight is named"), [], arena)

@@ -9,6 +9,7 @@
 mod activate;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod arena;
 mod attention;
 mod cache;
 mod element;
@@ -34,6 +35,7 @@ mod simd;
 mod split;
 
 pub use activate::{Function, activate};
+pub use arena::Arena;
 pub use attention::{Attention, Sight, paged_attention};
 pub use cache::{CacheShape, copy_blocks};
 pub use element::{Bf16, Element, Format};

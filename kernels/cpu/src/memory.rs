@@ -64,6 +64,24 @@ impl Buffer {
     #[cfg(not(target_os = "linux"))]
     fn ask_for_huge_pages(&self) {}
 
+    /// Has the system give the pages of this part now, as it else would when they are first written. What they hold stays. False: it
+    /// cannot, or has none left.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn take(&self, start: usize, len: usize) -> bool {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "the part lies within the buffer");
+        let first = start / HUGE_PAGE * HUGE_PAGE; // advice is about whole pages
+        // SAFETY: the range is ours, and the advice does not change its contents.
+        unsafe {
+            let begin = self.start.as_ptr().add(first).cast();
+            rustix::mm::madvise(begin, start + len - first, rustix::mm::Advice::LinuxPopulateWrite).is_ok()
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn take(&self, _: usize, _: usize) -> bool {
+        false
+    }
+
     /// How many bytes it holds.
     pub fn len(&self) -> usize {
         self.len

@@ -19,26 +19,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keep, module)?)
 }
 
-/// Memory of Rust's for a program: tables that were read, the KV arena.
+/// Memory of Rust's for a program: tables that were read.
 #[pyclass(frozen, module = "pelton_kernels._native")]
 struct HeldBytes(Buffer);
 
 #[pymethods]
 impl HeldBytes {
-    /// So many zeros, in memory that is taken from the machine now, by all threads.
+    /// So many zeros.
     #[staticmethod]
-    fn zeroed(py: Python<'_>, bytes: usize) -> Self {
-        py.detach(|| {
-            let threads = cpu().threads();
-            let mut buffer = Buffer::zeroed(bytes);
-            let piece = bytes.div_ceil(threads).next_multiple_of(2 << 20).max(1); // whole huge pages
-            std::thread::scope(|scope| {
-                for piece in buffer.as_mut_slice::<u8>().chunks_mut(piece) {
-                    scope.spawn(|| piece.fill(0));
-                }
-            });
-            Self(buffer)
-        })
+    fn zeroed(bytes: usize) -> Self {
+        Self(Buffer::zeroed(bytes))
     }
 
     /// Where it lies, and how many bytes it has.

@@ -4,6 +4,7 @@
 
 use pyo3::prelude::*;
 
+mod arena;
 mod frame;
 mod host;
 mod kept;
@@ -18,6 +19,7 @@ mod weights;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    arena::register(module)?;
     frame::register(module)?;
     host::register(module)?;
     kept::register(module)?;

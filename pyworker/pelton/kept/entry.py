@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pelton_kernels import _native
-from pelton_kernels._native import HeldBytes, KeptFile, Program
+from pelton_kernels._native import ArenaBytes, KeptFile, Program
 from pelton_kernels.script import Caches, ScriptError, rebuild
 
 from pelton import machine
@@ -147,7 +147,7 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         done += size
         yield Progress("reading the kept model", done, total)
     yield Progress("allocating KV", total, total)
-    arena = HeldBytes.zeroed(planned.kv_bytes)
+    arena = ArenaBytes(planned.kv_bytes, shape.parts)
     layers = [_caches(arena, shape, planned.blocks, layer) for layer in header["layers"]]
     program = rebuild(script, blobs.__getitem__, blobs.__getitem__, layers, arena)
     return Kept(
@@ -173,7 +173,7 @@ def _arena_layers(loaded: Loaded) -> list[int]:
     return [addresses[address] for address in loaded.built.script.layers]
 
 
-def _caches(arena: HeldBytes, shape: KvShape, blocks: int, layer: int) -> Caches:
+def _caches(arena: ArenaBytes, shape: KvShape, blocks: int, layer: int) -> Caches:
     """As `KvArena` divides its memory: layer by layer, keys before values."""
     if not 0 <= layer < shape.layers:
         raise ValueError(f"it names layer {layer} of {shape.layers}")

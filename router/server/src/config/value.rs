@@ -119,7 +119,8 @@ fn parse_all<T: Word>(texts: &[String]) -> Result<Vec<T>, String> {
         .iter()
         .flat_map(|text| text.split(separator))
         .map(str::trim)
-        .filter(|word| !word.is_empty())
+        // An empty secret is none that was meant, as of `--api-key "$KEY"` where nothing is set: left out, a door would stand open.
+        .filter(|word| T::SECRET || !word.is_empty())
         .map(T::parse)
         .collect()
 }

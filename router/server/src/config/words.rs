@@ -360,6 +360,8 @@ mod tests {
             (read::<WorkerAddress>("tcp://host"), "unix:///path"),
             (read::<Url>("localhost:8000"), "http://HOST"),
             (read::<Secret>("two words"), "visible characters"),
+            (read::<Vec<Secret>>(""), "visible characters"),
+            (read::<Vec<Secret>>(" "), "visible characters"),
             (read::<bool>("yes"), "true, false"),
         ] {
             let refused = got.expect_err("must be refused");

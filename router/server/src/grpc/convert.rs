@@ -384,7 +384,8 @@ mod tests {
             |param: &str| by_our_names(ApiError::invalid(param.to_owned(), "wrong", "right"), "text").to_string();
         assert!(named("prompt").starts_with("`text`"));
         assert!(named("tools").starts_with("`chat.tools_json`"));
-        assert!(named("max_tokens").starts_with("`max_tokens`"));
+        assert!(named("max_tokens").starts_with("`sampling.max_tokens`"));
+        assert!(named("priority").starts_with("`priority`"));
     }
 
     #[test]

@@ -300,12 +300,6 @@ pub(super) fn api_keys(config: &Config) -> Result<Vec<ApiKey>, Trouble> {
 /// The same as texts: a client sends one of them.
 pub(crate) fn secrets(config: &Config) -> Result<Vec<Secret>, Trouble> {
     let mut keys = config.server.api_key.clone();
-    if keys.iter().any(|key| key.reveal().trim().is_empty()) {
-        // As of `--api-key "$KEY"` where nothing is set: the door would stand open.
-        return Err(Trouble::Usage(
-            "`api-key` is empty; allowed: a key, or leave it out to serve without one".to_owned(),
-        ));
-    }
     if let Some(path) = &config.server.api_key_file {
         let text = read(path)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -454,9 +448,6 @@ mod tests {
         assert_eq!(api_keys(&both).expect("valid").len(), 3);
         let texts: Vec<String> = secrets(&both).expect("valid").iter().map(|key| key.reveal().to_owned()).collect();
         assert_eq!(texts, ["zero", "one", "two"]);
-        for empty in ["", " "] {
-            assert!(matches!(api_keys(&config(&[("api_key", empty)])), Err(Trouble::Usage(_))));
-        }
         std::fs::write(file.path(), "# nothing\n").expect("written");
         assert!(matches!(api_keys(&config(&[("api_key_file", &path)])), Err(Trouble::Failed(_))));
         assert!(matches!(api_keys(&config(&[("api_key_file", "/no/such")])), Err(Trouble::Failed(_))));

@@ -1,0 +1,162 @@
+//! Memory that is larger than what is needed of it at once: zeros, of which a part is taken from the machine before anything runs,
+//! and the rest beside what runs.
+//!
+//! A virtual machine may need seconds for a gigabyte that it has never touched. Taken when they are met, a step would wait for pages; taken
+//! never, a server would grow for hours, block by block, and meet the machine's limit when it is busiest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::Buffer;
+
+/// What is taken at once: all of a small model's KV, and of any other what its first minutes need.
+const AT_ONCE: usize = 640 << 20;
+/// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
+const PIECE: usize = 4 << 20;
+
+/// Zeros of equal parts, all of which are used from their beginnings on: so they are taken side by side.
+pub struct Arena {
+    memory: Arc<Buffer>,
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl Arena {
+    /// `bytes` in so many parts, of which `threads` take the first megabytes now.
+    pub fn new(bytes: usize, parts: usize, threads: usize) -> Self {
+        Self::taken(bytes, parts, threads, AT_ONCE)
+    }
+
+    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize) -> Self {
+        let mut memory = Buffer::zeroed(bytes);
+        let pieces = pieces(bytes, parts);
+        let now = at_once.div_ceil(PIECE).min(pieces.len());
+        let is_taken = in_shares(&pieces[..now], threads, |&(start, len)| memory.take(start, len));
+        if !is_taken {
+            // A kernel that takes memory only as it is written. The zeros are what is there.
+            let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PIECE);
+            thread::scope(|scope| {
+                for share in memory.as_mut_slice::<u8>().chunks_mut(share.max(1)) {
+                    scope.spawn(|| share.fill(0));
+                }
+            });
+        }
+        let arena = Self { memory: Arc::new(memory), is_dropped: Arc::default() };
+        if is_taken && now < pieces.len() {
+            arena.take_meanwhile(pieces[now..].to_vec());
+        }
+        arena
+    }
+
+    /// If no thread can be had, pages are taken as they are met.
+    fn take_meanwhile(&self, pieces: Vec<(usize, usize)>) {
+        let (memory, is_dropped) = (Arc::clone(&self.memory), Arc::clone(&self.is_dropped));
+        let work = move || {
+            lowest_priority();
+            // Relaxed: nothing is published by it; a piece more or less makes no difference.
+            let is_wanted = |_: &&(usize, usize)| !is_dropped.load(Ordering::Relaxed);
+            // Memory that cannot be had is asked for no more: whoever meets its absence tells.
+            pieces.iter().take_while(is_wanted).all(|&(start, len)| memory.take(start, len));
+        };
+        _ = thread::Builder::new().name("pelton-arena".to_owned()).spawn(work);
+    }
+
+    /// Where it lies, and how long it is. Kernels write there through addresses of their own.
+    pub fn span(&self) -> (usize, usize) {
+        (self.memory.as_slice::<u8>().as_ptr() as usize, self.memory.len())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Start and length of pieces: the first of each part, the second of each part, and so on.
+fn pieces(bytes: usize, parts: usize) -> Vec<(usize, usize)> {
+    let part = bytes.div_ceil(parts.max(1)).max(1);
+    let mut pieces = Vec::new();
+    for within in (0..part).step_by(PIECE) {
+        let starts = (0..bytes).step_by(part).map(|start| (start + within, (start + part).min(bytes)));
+        pieces.extend(starts.filter(|(start, end)| start < end).map(|(start, end)| (start, PIECE.min(end - start))));
+    }
+    pieces
+}
+
+/// Whether `job` went well with all of them.
+fn in_shares<T: Sync>(all: &[T], threads: usize, job: impl Fn(&T) -> bool + Sync) -> bool {
+    let share = all.len().div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        let running: Vec<_> = all.chunks(share).map(|share| scope.spawn(|| share.iter().all(&job))).collect();
+        running.into_iter().all(|share| share.join().expect("taking memory does not panic"))
+    })
+}
+
+/// Of this thread: a step on the same core goes before it.
+fn lowest_priority() {
+    #[cfg(target_os = "linux")]
+    {
+        // A refusal costs speed for some seconds.
+        _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arena, PIECE, pieces};
+
+    #[test]
+    fn pieces_cover_all_once_and_begin_with_the_first_of_each_part() {
+        for (bytes, parts) in [(0, 1), (1, 3), (PIECE, 1), (10 * PIECE + 5, 3), (7 * PIECE, 56), (5, 0)] {
+            let mut all = pieces(bytes, parts);
+            let part = bytes.div_ceil(parts.max(1));
+            assert!(all.iter().take(parts).all(|(start, _)| start % part == 0), "{bytes} {parts}: {all:?}");
+            all.sort_unstable();
+            let end = all.iter().fold(0, |end, (start, len)| {
+                assert_eq!(*start, end, "{bytes} {parts}");
+                start + len
+            });
+            assert_eq!(end, bytes, "{parts}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_while_the_rest_is_taken_stays() {
+        for round in 0..20 {
+            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE);
+            let (start, len) = arena.span();
+            // SAFETY: the arena's own memory, which lives beyond the loop; nobody else has its address, and taking pages writes nothing.
+            let memory = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
+            for place in (0..len).step_by(4096) {
+                assert_eq!(memory[place], 0, "{round}");
+                memory[place] = 7;
+            }
+            assert!((0..len).step_by(4096).all(|place| memory[place] == 7), "{round}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn all_is_taken_in_the_end() {
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE);
+        let (start, len) = arena.span();
+        let page = 4096;
+        let is_here = || {
+            let mut present = vec![0_u8; len / page];
+            // SAFETY: the range is the arena's mapping, and `present` has a byte for each of its pages.
+            let said = unsafe { mincore(start as *mut _, len, present.as_mut_ptr()) };
+            said == 0 && present.iter().all(|page| page & 1 == 1)
+        };
+        let began = std::time::Instant::now();
+        while !is_here() {
+            assert!(began.elapsed().as_secs() < 120, "64 MiB are taken within two minutes");
+            std::thread::yield_now();
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    unsafe extern "C" {
+        fn mincore(start: *mut std::ffi::c_void, len: usize, present: *mut u8) -> i32;
+    }
+}
