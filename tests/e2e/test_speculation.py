@@ -118,12 +118,14 @@ def test_a_recording_plans_the_same_drafts_and_explains_them(folder: Path, tmp_p
     recording = tmp_path / "recording"
     with serving(folder, *FLAGS, *NGRAM, "--record", str(recording)) as server:
         together(server, jobs())
-        assert server.metric("pelton_spec_accepted_tokens_total") > 0
+        # How many depends on how long steps take: on a busy machine few are worth it.
+        accepted = server.metric("pelton_spec_accepted_tokens_total")
+        assert accepted > 0
         assert server.stop() == 0
     ran = subprocess.run([PELTON, "replay", recording, "--json"], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     report = json.loads(ran.stdout)
     assert report["is_exact"], report["notes"]
     drafts = [request["drafts"] for request in report["requests"]]
-    assert sum(told["accepted"] for told in drafts) > 50, drafts
+    assert sum(told["accepted"] for told in drafts) == accepted, drafts
     assert any(told["computed"] == 0 for told in drafts), "those with a grammar or penalties"
