@@ -41,6 +41,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-tied-biased": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 64}}),
+    "llama-dynamic": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "max_position_embeddings": 70},
+    ),
     "qwen3": ("qwen3", {"head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "qwen3-tied-yarn": (
         "qwen3",

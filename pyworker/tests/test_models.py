@@ -46,7 +46,8 @@ def forward(loaded: Loaded, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_transformers(checkpoints: Path, variant: str) -> None:
     tokens = prompts(1)[-1]
-    loaded = load_whole(checkpoints / variant)
+    # There the length of a request decides about dynamic angles, here that of the longest.
+    loaded = load_whole(checkpoints / variant, max_model_len=len(tokens) if variant == "llama-dynamic" else 0)
     assert loaded.is_invariant, "the model is a program, all of whose calls have kernels"
     got, expected = forward(loaded, tokens), logits(checkpoints / variant, tokens)
     assert got.dtype == torch.float32
@@ -54,8 +55,11 @@ def test_logits_are_those_of_transformers(checkpoints: Path, variant: str) -> No
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-4 * expected.abs().max().item())
 
 
-# With longrope transformers turns keys by the length at their step, this server all of them by its context: see below.
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "phi3-longrope"])
+# There transformers turns keys by the length at their step, this server all of them by its context: see below.
+BY_LENGTH = {"phi3-longrope", "llama-dynamic"}
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant not in BY_LENGTH])
 def test_greedy_tokens_are_those_of_transformers_in_mixed_batches_with_chunked_prefill(
     checkpoints: Path, variant: str
 ) -> None:
@@ -71,6 +75,13 @@ def test_longrope_is_that_of_transformers_within_and_beyond_the_first_trainings_
 ) -> None:
     folder, prompt = checkpoints / "phi3-longrope", prompts(4)[-1][:length]
     router = TinyRouter(load_whole(folder, max_model_len=context))
+    assert router.run(Request(Admit(0), prompt, 30)) == [greedy(folder, prompt, 30)]
+
+
+def test_dynamic_rope_is_that_of_transformers_within_the_first_trainings_length(checkpoints: Path) -> None:
+    folder, prompt = checkpoints / "llama-dynamic", prompts(4)[-1][:30]
+    assert load_whole(folder).budget.max_model_len == 140, "what its factor makes of 70"
+    router = TinyRouter(load_whole(folder, max_model_len=70))
     assert router.run(Request(Admit(0), prompt, 30)) == [greedy(folder, prompt, 30)]
 
 

@@ -1,8 +1,8 @@
 """Rotary positions: what each kind of scaling makes of the frequencies, and the table of angles.
 
-The kinds are those of transformers whose angles depend on the position alone. "dynamic" changes the angles with the length
-of the request, so cached KV would differ from fresh KV: refused by name. "longrope" does so too, in one step: here the
-server's context decides, once, so a context within the first training's length has its exact angles.
+The kinds are those of transformers. Angles depend on the position alone: "dynamic" and "longrope" change them with the length of the
+request, and cached KV would differ from fresh KV. Here the server's context decides, once, so a context within the first
+training's length has its exact angles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Rope:
     kind: str
     theta: float
     factor: float = 1.0
-    original_positions: int = 0  # llama3, yarn: what the model was first trained for
+    original_positions: int = 0  # llama3, yarn, longrope, dynamic: what the model was first trained for
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0  # yarn
@@ -31,13 +31,25 @@ class Rope:
     truncate: bool = True
     divisors: tuple[float, ...] = ()  # longrope: of each pair of columns, for contexts up to `original_positions`
     long_divisors: tuple[float, ...] = ()  # and beyond
+    reach: int = 0  # of longrope and dynamic: the server's context, where it is longer than `original_positions`
     share: float = 1.0  # of a head's columns are turned; the others pass
     is_interleaved: bool = False  # neighbouring columns are turned against each other, not a half's against the other's
 
     def within(self, positions: int) -> Rope:
         """As it is in a context of so many positions."""
-        is_long = self.kind == "longrope" and positions > self.original_positions
-        return replace(self, divisors=self.long_divisors) if is_long else self
+        if self.kind not in SETTLED or positions <= self.original_positions:
+            return self
+        return replace(self, divisors=self.long_divisors, reach=positions)
+
+    @property
+    def numerics(self) -> str:
+        """What its angles depend on beside the checkpoint; "": nothing."""
+        if not self.reach:
+            return ""
+        return f"dynamic{self.reach}" if self.kind == "dynamic" else "long"
+
+
+SETTLED = {"longrope", "dynamic"}  # by the server's context
 
 
 NONE = Rope(
@@ -53,7 +65,8 @@ class Rotary(nn.Module):
     def __init__(self, rope: Rope, head_dim: int, positions: int) -> None:
         super().__init__()
         turned = int(head_dim * rope.share)
-        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope.within(positions), turned)
+        self.rope = rope.within(positions)
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(self.rope, turned)
         scale = rope.attention_factor
         self.is_interleaved = rope.is_interleaved
         self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
@@ -110,10 +123,18 @@ def _longrope(rope: Rope, plain: Tensor) -> Tensor:
     return plain / torch.tensor(rope.divisors)
 
 
+def _dynamic(rope: Rope, plain: Tensor) -> Tensor:
+    """The longest wave is stretched by about as much as the context is, the shortest is kept: another base. ("NTK-aware")"""
+    dim = 2 * plain.shape[0]
+    longer = rope.factor * max(rope.reach, rope.original_positions) / rope.original_positions - (rope.factor - 1)
+    return _plain(replace(rope, theta=rope.theta * longer ** (dim / (dim - 2))), dim)
+
+
 KINDS: dict[str, Callable[[Rope, Tensor], Tensor]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "dynamic": _dynamic,
 }

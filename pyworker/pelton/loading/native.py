@@ -13,6 +13,7 @@ from torch import nn
 
 from pelton.kv import Division, KvArena
 from pelton.layers.linear import Linear
+from pelton.layers.rotary import Rotary
 from pelton.loading import weights
 from pelton.loading.checkpoint import Checkpoint
 from pelton.models.config import DecoderConfig
@@ -74,7 +75,9 @@ class NativeSource:
         return tried(model, arena, positions, self._device)
 
     def numerics_id(self, model: LanguageModel) -> str:
-        return numerics_of(model, self._device, self._dtype)
+        # Keys that were turned by one context's angles are none of another's, on a disk say.
+        angles = {layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""}
+        return "+".join([numerics_of(model, self._device, self._dtype), *sorted(angles)])
 
 
 def tried(model: Decoder | PooledModel, arena: KvArena, positions: int, device: torch.device) -> Built | None:

@@ -80,6 +80,10 @@ class DecoderConfig:
             if rope != NONE and int(self.head_dim * rope.share) % 2:
                 raise LoadError(f"`head_dim` is {self.head_dim}; rotary positions need an even one")
             pairs = int(self.head_dim * rope.share) // 2
+            if rope.kind == "dynamic" and pairs < 2:
+                raise LoadError(
+                    f"`head_dim` is {self.head_dim}; rope `dynamic` needs two pairs of columns that are turned"
+                )
             for name, divisors in (("short_factor", rope.divisors), ("long_factor", rope.long_divisors)):
                 if rope.kind == "longrope" and len(divisors) != pairs:
                     raise LoadError(f"`{name}` in config.json has {len(divisors)} numbers; supported: {pairs}")
@@ -162,6 +166,8 @@ def read_rope(fields: Fields, positions: int, theta: float = 10_000.0, may_be_pa
         return Rope(kind, theta, share=share)
     if kind == "linear":
         return Rope(kind, theta, given.number("factor"), share=share)
+    if kind == "dynamic":  # of which transformers takes the length from nowhere else
+        return Rope(kind, theta, given.number("factor"), positions, share=share)
     # A field beside the others comes before the one within, as transformers reads them.
     original = fields.count(
         "original_max_position_embeddings", given.count("original_max_position_embeddings", positions)
@@ -207,8 +213,9 @@ def _read_longrope(given: Fields, theta: float, original: int, factor: float, sh
 
 
 def _longest(rope: Rope, positions: int) -> int:
-    """Yarn's factor may be added to a config whose `max_position_embeddings` still is the first training's."""
-    return max(positions, int(rope.original_positions * rope.factor)) if rope.kind == "yarn" else positions
+    """Yarn's factor may be added to a config whose `max_position_embeddings` still is the first training's; dynamic's always is."""
+    is_stretched = rope.kind in ("yarn", "dynamic")
+    return max(positions, int(rope.original_positions * rope.factor)) if is_stretched else positions
 
 
 def _yarn_attention_factor(given: Fields, factor: float) -> float:
