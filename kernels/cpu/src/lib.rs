@@ -92,7 +92,7 @@ impl Cpu {
     /// arithmetic.
     pub fn numerics_id(&self, format: Format, scheme: Option<Scheme>) -> String {
         // Raised whenever any op's arithmetic changes: cached KV of another version is another model's.
-        const VERSION: u32 = 2;
+        const VERSION: u32 = 3;
         let scheme = scheme.map_or(String::new(), |scheme| format!("-{scheme}"));
         format!("cpu-{}-{}{scheme}-{VERSION}", self.isa.name(), format.name())
     }

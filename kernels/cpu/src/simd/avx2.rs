@@ -39,6 +39,23 @@ impl Simd for Avx2 {
     type Pair = [f32; 2];
     /// The first and third as 16-bit numbers, then the second and fourth.
     type Quad = [u32; 2];
+    type Codes = [Two; 2];
+
+    #[inline(always)]
+    fn two_bytes(self, a: TwoInts, shift: u32) -> [Two; 2] {
+        [self.byte(a, shift), self.byte(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn two_nibbles(self, a: TwoInts, shift: u32) -> [Two; 2] {
+        [self.nibble(a, shift), self.nibble(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn dot_codes(self, sum: Two, codes: [Two; 2], x: [f32; 2]) -> Two {
+        let sum = self.fma(codes[0], self.splat(x[0]), sum);
+        self.fma(codes[1], self.splat(x[1]), sum)
+    }
     const ROWS: usize = 6;
     const WIDTH: usize = 1;
 

@@ -1,5 +1,5 @@
 //! AVX-512 (F, BW, DQ, VL): one register per vector; and the class that has BF16 and VNNI too, which differs in
-//! `dot_pairs` and in how `dot_quads` is done.
+//! `dot_pairs` and its like, and in how `dot_quads` is done.
 
 use std::arch::x86_64::*;
 
@@ -296,6 +296,23 @@ impl Simd for Avx512 {
 
     type Pair = [f32; 2];
     type Quad = [u32; 2];
+    type Codes = [__m512; 2];
+
+    #[inline(always)]
+    fn two_bytes(self, a: __m512i, shift: u32) -> [__m512; 2] {
+        [self.byte(a, shift), self.byte(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn two_nibbles(self, a: __m512i, shift: u32) -> [__m512; 2] {
+        [self.nibble(a, shift), self.nibble(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn dot_codes(self, sum: __m512, codes: [__m512; 2], x: [f32; 2]) -> __m512 {
+        let sum = self.fma(codes[0], self.splat(x[0]), sum);
+        self.fma(codes[1], self.splat(x[1]), sum)
+    }
 
     #[inline(always)]
     fn quad(self, values: [i8; 4]) -> [u32; 2] {
@@ -355,6 +372,58 @@ impl Simd for Avx512Bf16 {
 
     type Pair = u32;
     type Quad = u32;
+    /// Two bfloat16, the first in the lower half.
+    type Codes = __m512i;
+
+    #[inline(always)]
+    fn two_bytes(self, a: __m512i, shift: u32) -> __m512i {
+        vouched!({
+            let (first, second) = (self.byte(a, shift), self.byte(a, shift + 8));
+            // Eight bits are all that a bfloat16 has room for: the lower halves are 0.
+            _mm512_or_si512(_mm512_srli_epi32::<16>(_mm512_castps_si512(first)), _mm512_castps_si512(second))
+        })
+    }
+
+    /// Looked up in a register, by the lower five bits of each half: so the fifth, which is another code's, makes no difference.
+    #[inline(always)]
+    fn two_nibbles(self, a: __m512i, shift: u32) -> __m512i {
+        vouched!({
+            let first = _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32));
+            // To bit 16, from `shift + 8`.
+            let second = if shift < 8 {
+                _mm512_sll_epi32(a, _mm_cvtsi32_si128(8 - shift as i32))
+            } else {
+                _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32 - 8))
+            };
+            let places = _mm512_mask_blend_epi16(0xaaaa_aaaa, first, second);
+            let half =
+                |first, second| i32::from(NIBBLES[first] as i16) & 0xffff | i32::from(NIBBLES[second] as i16) << 16;
+            let numbers = _mm512_setr_epi32(
+                half(0, 1),
+                half(2, 3),
+                half(4, 5),
+                half(6, 7),
+                half(8, 9),
+                half(10, 11),
+                half(12, 13),
+                half(14, 15),
+                half(0, 1),
+                half(2, 3),
+                half(4, 5),
+                half(6, 7),
+                half(8, 9),
+                half(10, 11),
+                half(12, 13),
+                half(14, 15),
+            );
+            _mm512_permutexvar_epi16(places, numbers)
+        })
+    }
+
+    #[inline(always)]
+    fn dot_codes(self, sum: __m512, codes: __m512i, x: u32) -> __m512 {
+        vouched!(_mm512_dpbf16_ps(sum, bf16s(_mm512_set1_epi32(x as i32)), bf16s(codes)))
+    }
 
     #[inline(always)]
     fn quad(self, values: [i8; 4]) -> u32 {
@@ -388,6 +457,17 @@ impl Simd for Avx512Bf16 {
         })
     }
 }
+
+/// 0 to 15 as bfloat16.
+const NIBBLES: [u16; 16] = {
+    let mut bits = [0; 16];
+    let mut number = 0;
+    while number < 16 {
+        bits[number] = ((number as f32).to_bits() >> 16) as u16;
+        number += 1;
+    }
+    bits
+};
 
 /// The same bits under the type that the bfloat16 intrinsics take.
 #[inline(always)]

@@ -3,7 +3,7 @@
 //! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
 //! Everything is `inline(always)`, so that a kernel's whole body ends up inside the one function that has the class's
 //! features switched on. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
-//! `dot_pairs` and `dot_blocks` the only ones that differ further (`avx512bf16` sums each pair in hardware). Integers are exact.
+//! `dot_pairs`, `dot_blocks` and `dot_codes` the only ones that differ further (`avx512bf16` sums each pair in hardware). Integers are exact.
 
 use bytemuck::Pod;
 
@@ -34,6 +34,8 @@ pub trait Simd: Copy {
     type Pair: Pod + Send + Sync;
     /// Four neighbouring activations of 8 bits, in the form that `dot_quads` takes.
     type Quad: Pod + Send + Sync;
+    /// Two neighbouring codes of each column, in the form that `dot_codes` takes.
+    type Codes: Copy;
     /// How many rows the linear kernel keeps in registers.
     const ROWS: usize;
     /// How many vectors wide a register tile is, and so a packed weight's panel: 4 where there are 32 registers of full
@@ -110,6 +112,12 @@ pub trait Simd: Copy {
     fn byte(self, a: Self::I, shift: u32) -> Self::V;
     /// The unsigned four bits that begin there; exact.
     fn nibble(self, a: Self::I, shift: u32) -> Self::V;
+    /// The unsigned bytes that begin at bits `shift` and `shift + 8` of each lane; exact.
+    fn two_bytes(self, a: Self::I, shift: u32) -> Self::Codes;
+    /// The unsigned four bits that begin there; exact.
+    fn two_nibbles(self, a: Self::I, shift: u32) -> Self::Codes;
+    /// `sum + first code · x.first + second code · x.second`, rounded as `dot_pairs` does.
+    fn dot_codes(self, sum: Self::V, codes: Self::Codes, x: Self::Pair) -> Self::V;
     /// Four neighbouring activations.
     fn quad(self, values: [i8; 4]) -> Self::Quad;
     /// `sum + Σ code · x` over the four unsigned bytes of each lane. Exact in every class: nothing saturates on the way.

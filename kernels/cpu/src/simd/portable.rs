@@ -33,6 +33,23 @@ impl Simd for Portable {
     type I = Lanes<i32>;
     type Pair = [f32; 2];
     type Quad = [i8; 4];
+    type Codes = [Lanes<f32>; 2];
+
+    #[inline(always)]
+    fn two_bytes(self, a: Lanes<i32>, shift: u32) -> [Lanes<f32>; 2] {
+        [self.byte(a, shift), self.byte(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn two_nibbles(self, a: Lanes<i32>, shift: u32) -> [Lanes<f32>; 2] {
+        [self.nibble(a, shift), self.nibble(a, shift + 8)]
+    }
+
+    #[inline(always)]
+    fn dot_codes(self, sum: Lanes<f32>, codes: [Lanes<f32>; 2], x: [f32; 2]) -> Lanes<f32> {
+        let sum = self.fma(codes[0], self.splat(x[0]), sum);
+        self.fma(codes[1], self.splat(x[1]), sum)
+    }
     const ROWS: usize = 3;
     const WIDTH: usize = 1;
 

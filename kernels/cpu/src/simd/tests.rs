@@ -84,6 +84,41 @@ fn blocks_multiply_neighbouring_pairs() {
     }
 }
 
+/// Products of two codes at each place of a word: bytes, then lower and upper nibbles, each in the lower and the upper half.
+struct Codes<'a>(&'a Lanes<u32>, [Bf16; 2]);
+
+impl Kernel for Codes<'_> {
+    type Output = Vec<Lanes<f32>>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Vec<Lanes<f32>> {
+        let (words, x) = (simd.load_words(self.0), simd.pair(self.1[0], self.1[1]));
+        let bytes = [0, 16].map(|shift| simd.two_bytes(words, shift));
+        let nibbles = [0, 4, 16, 20].map(|shift| simd.two_nibbles(words, shift));
+        let dot = |codes| {
+            let mut out = [0.0; LANES];
+            simd.store(simd.dot_codes(simd.splat(1.0), codes, x), &mut out);
+            out
+        };
+        bytes.into_iter().chain(nibbles).map(dot).collect()
+    }
+}
+
+#[test]
+fn two_codes_meet_two_activations() {
+    let words: Lanes<u32> = std::array::from_fn(|lane| 0x9E37_79B9_u32.wrapping_mul(lane as u32 + 1) ^ 0xff00_0f80);
+    let code = |word: u32, shift: u32, mask: u32| f64::from(word >> shift & mask);
+    let dot = |shift: u32, mask: u32| -> Lanes<f32> {
+        words.map(|word| (1.0 + 2.0 * code(word, shift, mask) - 3.0 * code(word, shift + 8, mask)) as f32)
+    };
+    let expected: Vec<Lanes<f32>> =
+        [(0, 255), (16, 255), (0, 15), (4, 15), (16, 15), (20, 15)].map(|(shift, mask)| dot(shift, mask)).into(); // exact in every class
+    for isa in Isa::available() {
+        let got = isa.run(Codes(&words, [Bf16::from_f32(2.0), Bf16::from_f32(-3.0)]));
+        assert_eq!(got, expected, "{}", isa.name());
+    }
+}
+
 /// The pair product of one class.
 struct Pairs<'a>(&'a Lanes<u32>, [Bf16; 2]);
 

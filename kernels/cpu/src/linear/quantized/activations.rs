@@ -1,11 +1,11 @@
-//! Activations in the order in which the tiles use them, as integers of 8 bits or as float32; and how each meets codes.
+//! Activations in the order in which the tiles use them, as integers of 8 bits, float32 or bfloat16; and how each meets codes.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::pack::{SIGN, nearest, step};
 use super::tile::Word;
 use super::{Activations, QuantizedWeight};
-use crate::element::Element;
+use crate::element::{Bf16, Element, Format};
 use crate::simd::{Kernel, Lanes, Simd};
 
 /// What a segment of one row has besides its activations.
@@ -16,6 +16,25 @@ pub(super) struct Head {
     pub sum: u32,
     /// What one unit of an integer activation stands for; 1 for floats.
     pub scale: f32,
+}
+
+/// In what form activations meet codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Int8,
+    Floats,
+    /// bfloat16: a class that multiplies pairs of them does so, and others have the bits of `Floats`.
+    Pairs,
+}
+
+impl Form {
+    pub(super) fn of<E: Element>(activations: Activations) -> Self {
+        match (activations, E::FORMAT) {
+            (Activations::Int8, _) => Self::Int8,
+            (Activations::Float, Format::Float32) => Self::Floats,
+            (Activations::Float, Format::BFloat16) => Self::Pairs,
+        }
+    }
 }
 
 /// Four neighbouring activations, and sums of their products with codes.
@@ -84,9 +103,9 @@ impl Quad for Int8 {
 }
 
 /// float32.
-pub(super) struct Float;
+pub(super) struct Floats;
 
-impl Quad for Float {
+impl Quad for Floats {
     type X<S: Simd> = [f32; 4];
     type Sum<S: Simd> = S::V;
 
@@ -129,6 +148,51 @@ impl Quad for Float {
     }
 }
 
+/// bfloat16, as it is: codes are exact in it, and so are products.
+pub(super) struct Pairs;
+
+impl Quad for Pairs {
+    type X<S: Simd> = [S::Pair; 2];
+    type Sum<S: Simd> = S::V;
+
+    #[inline(always)]
+    fn start<S: Simd>(simd: S, zero: i32, head: Head) -> S::V {
+        Floats::start(simd, zero, head)
+    }
+
+    #[inline(always)]
+    fn start_each<S: Simd>(simd: S, zeros: &Lanes<u32>, head: Head) -> S::V {
+        Floats::start_each(simd, zeros, head)
+    }
+
+    #[inline(always)]
+    fn add<S: Simd, W: Word, const M: usize, const C: usize>(
+        simd: S,
+        sums: &mut [[S::V; C]; M],
+        words: &[Lanes<u32>; C],
+        at: usize,
+        x: &[[S::Pair; 2]; M],
+    ) {
+        for half in 0..2_u32 {
+            // Once for all rows.
+            let mut codes = [W::two(simd, simd.load_words(&words[0]), at, half); C];
+            for (codes, word) in codes.iter_mut().zip(words).skip(1) {
+                *codes = W::two(simd, simd.load_words(word), at, half);
+            }
+            for (sums, x) in sums.iter_mut().zip(x) {
+                for (sum, &codes) in sums.iter_mut().zip(&codes) {
+                    *sum = simd.dot_codes(*sum, codes, x[half as usize]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(_: S, sum: S::V) -> S::V {
+        sum
+    }
+}
+
 /// Packs the rows of one block: `[quad][row]`, and their heads, `[segment][row]`.
 pub(super) struct Pack<'a, E> {
     pub words: &'a mut [u32],
@@ -150,8 +214,8 @@ impl<E: Element> Kernel for Pack<'_, E> {
             let whole = self.weight.has_whole_rows().then(|| scale_of(&wide));
             for (segment, x) in wide.chunks_exact(4 * layout.quads).enumerate() {
                 let first = segment * layout.quads * rows + row;
-                let head = match self.weight.scheme().activations {
-                    Activations::Int8 => {
+                let head = match Form::of::<E>(self.weight.scheme().activations) {
+                    Form::Int8 => {
                         let to: &mut [S::Quad] = bytemuck::cast_slice_mut(self.words);
                         let (scale, inverse) = whole.unwrap_or_else(|| scale_of(x));
                         let mut sum = 0;
@@ -163,7 +227,15 @@ impl<E: Element> Kernel for Pack<'_, E> {
                         }
                         Head { sum: sum as u32, scale }
                     }
-                    Activations::Float => {
+                    Form::Pairs => {
+                        let to: &mut [[S::Pair; 2]] = bytemuck::cast_slice_mut(self.words);
+                        for (to, x) in to[first..].iter_mut().step_by(rows).zip(x.as_chunks::<4>().0) {
+                            let [a, b, c, d] = x.map(Bf16::from_f32); // exact: they were no more
+                            *to = [simd.pair(a, b), simd.pair(c, d)];
+                        }
+                        Head { sum: sum(x).to_bits(), scale: 1.0 }
+                    }
+                    Form::Floats => {
                         let to: &mut [[f32; 4]] = bytemuck::cast_slice_mut(self.words);
                         for (to, x) in to[first..].iter_mut().step_by(rows).zip(x.as_chunks::<4>().0) {
                             *to = *x;

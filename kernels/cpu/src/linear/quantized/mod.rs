@@ -4,7 +4,8 @@
 //!
 //! 1. K is cut into *segments*: a group of one scale, or where a column has but one scale, parts of at most 2,048. With
 //!    activations of 8 bits a segment's sum is an exact integer (255 · 127 · 2,048 is 1/32 of what fits), so every
-//!    instruction that multiplies integers gives the same bits. With float32 activations it is one accumulator, fed in order.
+//!    instruction that multiplies integers gives the same bits. With activations as they are it is one accumulator, fed in order: bfloat16 by pairs
+//!    where a class multiplies these (codes are exact in bfloat16), else number by number in float32.
 //! 2. Segments are added to one float32 sum per output, in order: `sum += segment · (weight's scale · activations' scale)`.
 //! 3. Rows, pieces of K and threads decide only when an accumulator is fed, as for other formats (`linear`).
 //! 4. Where there are tiles (AMX), several rows go through them if a column has one scale and 8 bits ([`tiled`]): sums are exact,
@@ -27,7 +28,7 @@ use crate::Cpu;
 use crate::element::Element;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
-use activations::{Head, Pack, Quad};
+use activations::{Form, Head, Pack, Quad};
 pub use pack::{Codes, QuantizedWeight};
 pub use scheme::{Activations, Bits, Scheme};
 use tile::Panels;
@@ -83,7 +84,8 @@ fn multiply<E: Element, O: Element>(
         return tiled::multiply(cpu, amx, &write, x, weight);
     }
     let layout = weight.layout();
-    let sizes = isa.run(AskSizes(weight.scheme().activations));
+    let form = Form::of::<E>(weight.scheme().activations);
+    let sizes = isa.run(AskSizes(form));
     let rows = Rows { rows: x.len() / depth, most: sizes.rows };
     let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
     let units = weight.panels() * groups;
@@ -112,7 +114,7 @@ fn multiply<E: Element, O: Element>(
     let (packed, heads) = (&*packed, &*packed_heads);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { write: &write, packed, heads, weight, rows, groups, units });
+        isa.run(Panels { write: &write, packed, heads, weight, form, rows, groups, units });
     });
 }
 
@@ -122,7 +124,7 @@ struct Sizes {
     quad_words: usize,
 }
 
-struct AskSizes(Activations);
+struct AskSizes(Form);
 
 impl Kernel for AskSizes {
     type Output = Sizes;
@@ -130,8 +132,9 @@ impl Kernel for AskSizes {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Sizes {
         let quad = match self.0 {
-            Activations::Int8 => size_of::<<activations::Int8 as Quad>::X<S>>(),
-            Activations::Float => size_of::<<activations::Float as Quad>::X<S>>(),
+            Form::Int8 => size_of::<<activations::Int8 as Quad>::X<S>>(),
+            Form::Floats => size_of::<<activations::Floats as Quad>::X<S>>(),
+            Form::Pairs => size_of::<<activations::Pairs as Quad>::X<S>>(),
         };
         Sizes { rows: S::ROWS, quad_words: quad / size_of::<u32>() }
     }

@@ -26,7 +26,7 @@ impl Bits {
 pub enum Activations {
     /// Integers of 8 bits, rounded anew in each call with a scale for each row and group: sums within a group are exact.
     Int8,
-    /// The activations as they are, in float32.
+    /// The activations as they are.
     Float,
 }
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::QuantizedWeight;
-use super::activations::{Float, Head, Int8, Quad};
+use super::activations::{Floats, Form, Head, Int8, Pairs, Quad};
 use super::pack::Layout;
-use super::scheme::{Activations, Bits};
+use super::scheme::Bits;
 use crate::linear::ahead::{Ahead, NextPiece, Nothing};
 use crate::linear::{GROUP_ROWS, Rows};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -23,6 +23,7 @@ pub(super) struct Panels<'a> {
     pub packed: &'a [u32],
     pub heads: &'a [Head],
     pub weight: &'a QuantizedWeight,
+    pub form: Form,
     pub rows: Rows,
     pub groups: usize,
     pub units: Range<usize>,
@@ -36,6 +37,8 @@ pub(super) trait Word {
     fn quad<S: Simd>(simd: S, word: S::I, at: usize) -> S::I;
     /// One code of it.
     fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
+    /// Its first two codes, or its second two.
+    fn two<S: Simd>(simd: S, word: S::I, at: usize, half: u32) -> S::Codes;
 }
 
 struct EightBits;
@@ -52,6 +55,11 @@ impl Word for EightBits {
     fn float<S: Simd>(simd: S, word: S::I, _: usize, neighbour: u32) -> S::V {
         simd.byte(word, 8 * neighbour)
     }
+
+    #[inline(always)]
+    fn two<S: Simd>(simd: S, word: S::I, _: usize, half: u32) -> S::Codes {
+        simd.two_bytes(word, 16 * half)
+    }
 }
 
 struct FourBits;
@@ -67,6 +75,11 @@ impl Word for FourBits {
     #[inline(always)]
     fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V {
         simd.nibble(word, 8 * neighbour + 4 * at as u32)
+    }
+
+    #[inline(always)]
+    fn two<S: Simd>(simd: S, word: S::I, at: usize, half: u32) -> S::Codes {
+        simd.two_nibbles(word, 16 * half + 4 * at as u32)
     }
 }
 
@@ -94,11 +107,13 @@ impl Panels<'_> {
             let first = self.rows.block(blocks.start).start;
             let sums = &mut sums[..self.rows.block(blocks.end - 1).end - first];
             sums.fill([[0.0; LANES]; C]);
-            match (scheme.bits, scheme.activations) {
-                (Bits::Eight, Activations::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, sums),
-                (Bits::Eight, Activations::Float) => self.multiply::<S, EightBits, Float, C>(simd, panel, blocks, sums),
-                (Bits::Four, Activations::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, sums),
-                (Bits::Four, Activations::Float) => self.multiply::<S, FourBits, Float, C>(simd, panel, blocks, sums),
+            match (scheme.bits, self.form) {
+                (Bits::Eight, Form::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, sums),
+                (Bits::Eight, Form::Floats) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, sums),
+                (Bits::Eight, Form::Pairs) => self.multiply::<S, EightBits, Pairs, C>(simd, panel, blocks, sums),
+                (Bits::Four, Form::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, sums),
+                (Bits::Four, Form::Floats) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
+                (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Pairs, C>(simd, panel, blocks, sums),
             }
             let width = C * LANES;
             (self.write)(first, panel * width, width, sums.as_flattened().as_flattened());
