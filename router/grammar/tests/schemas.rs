@@ -49,6 +49,20 @@ fn what_has_no_short_escape_is_refused_where_it_is_named() {
 }
 
 #[test]
+fn a_name_of_a_pattern_is_a_remark_and_what_a_format_says_needs_no_pattern() {
+    let named = |format: &str, pattern: &str| json!({ "type": "string", "format": format, "pattern": pattern });
+    check(named("starts_with", "^ab.*"), &[r#""abc""#], &[r#""bab""#]);
+    check(named("e164", r"^\+[1-9]\d{6,14}$"), &[r#""+4915112345""#], &[r#""015112345""#]);
+    // As Zod writes them, looking ahead.
+    let duration = r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$";
+    check(named("duration", duration), &[r#""P3W""#, r#""P1Y2M""#], &[r#""3W""#, r#""P""#]);
+    let hostname = r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$";
+    check(named("hostname", hostname), &[r#""a-b.example""#], &[r#""a b""#]);
+    assert_eq!(refused(named("hostname", "^(?=a)a$")).place, "/pattern");
+    assert_eq!(refused(json!({ "type": "string", "format": "starts_with" })).place, "/format");
+}
+
+#[test]
 fn one_option_and_no_other() {
     let pets = json!({
         "oneOf": [{ "$ref": "#/$defs/cat" }, { "$ref": "#/$defs/dog" }],

@@ -374,6 +374,7 @@ impl Simd for Avx512Bf16 {
     type Quad = u32;
     /// Two bfloat16, the first in the lower half.
     type Codes = __m512i;
+    const HAS_PAIRS: bool = true;
 
     #[inline(always)]
     fn two_bytes(self, a: __m512i, shift: u32) -> __m512i {

@@ -36,6 +36,8 @@ pub trait Simd: Copy {
     type Quad: Pod + Send + Sync;
     /// Two neighbouring codes of each column, in the form that `dot_codes` takes.
     type Codes: Copy;
+    /// Whether pairs of bfloat16 are multiplied in one go; else a `Pair` is two float32.
+    const HAS_PAIRS: bool = false;
     /// How many rows the linear kernel keeps in registers.
     const ROWS: usize;
     /// How many vectors wide a register tile is, and so a packed weight's panel: 4 where there are 32 registers of full

@@ -280,11 +280,16 @@ impl<'a> Normal<'a> {
             "contains" | "minContains" | "maxContains" => contains(parts, members, keyword, &below)?,
             "pattern" => {
                 let Value::String(pattern) = value else { return wrong(below, "it is a text") };
+                if members.get("format").and_then(Value::as_str).is_some_and(|name| formats::says(name, pattern)) {
+                    return Ok(());
+                }
                 parts.plain.insert(keyword.to_owned(), Value::String(translated(pattern, &below)?));
             }
             "format" if may_be(members, "string") => {
                 let Some(name) = value.as_str() else { return wrong(below, "it is a text") };
                 match formats::format(name) {
+                    // The pattern beside it says which texts there are: Zod names what it makes patterns of (`starts_with`, `e164`).
+                    None if members.contains_key("pattern") => {}
                     None => {
                         return wrong(below, format!("the format {name:?} is not served; allowed: {}", formats::ALL));
                     }

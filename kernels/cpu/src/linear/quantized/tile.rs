@@ -110,10 +110,17 @@ impl Panels<'_> {
             match (scheme.bits, self.form) {
                 (Bits::Eight, Form::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, sums),
                 (Bits::Eight, Form::Floats) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, sums),
-                (Bits::Eight, Form::Pairs) => self.multiply::<S, EightBits, Pairs, C>(simd, panel, blocks, sums),
+                // Where there are no products of pairs, their words are floats, and so is what is compiled.
+                (Bits::Eight, Form::Pairs) if const { S::HAS_PAIRS } => {
+                    self.multiply::<S, EightBits, Pairs, C>(simd, panel, blocks, sums);
+                }
+                (Bits::Eight, Form::Pairs) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, sums),
                 (Bits::Four, Form::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, sums),
                 (Bits::Four, Form::Floats) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
-                (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Pairs, C>(simd, panel, blocks, sums),
+                (Bits::Four, Form::Pairs) if const { S::HAS_PAIRS } => {
+                    self.multiply::<S, FourBits, Pairs, C>(simd, panel, blocks, sums);
+                }
+                (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
             }
             let width = C * LANES;
             (self.write)(first, panel * width, width, sums.as_flattened().as_flattened());
