@@ -1,6 +1,6 @@
 """CPU kernels on the shapes of Qwen3-0.6B, beside what the machine gives in the same minutes.
 
-    python kernels/bench/cpu.py [--tiny] [--threads 2] [--cpu-time] [--dtype bfloat16] [--isa NAME] [--only WORD] [--json FILE]
+    python kernels/bench/cpu.py [--tiny] [--threads 2] [--cpu-time] [--dtype bfloat16] [--isa NAME] [--only WORD] [--context N] [--json FILE]
 
 Limits are taken right before each line: `read` is how fast all threads read memory together, `gemm` what torch (oneDNN)
 reaches on a large matrix product of the same format; of quantised weights `int8` is what multiplications of integers reach in
@@ -15,13 +15,13 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 import torch
-from pelton_kernels import _native, admit, ops
+from pelton_kernels import _native, admit, ops, reference
 from torch import Tensor
 
 
@@ -201,8 +201,11 @@ class Bench:
             for name, rows, count, before in (
                 ("attention decode", 1, 1, s.context),
                 ("attention decode", 8, 1, s.context),
+                ("attention decode, int8", 1, 1, s.context),
+                ("attention decode, int8", 8, 1, s.context),
                 ("attention warm", 1, 32, s.context),
                 ("attention prefill", 1, s.prefill, 0),
+                ("attention prefill, int8", 1, s.prefill, 0),
                 ("attention prefill", 1, s.context, 0),
             ):
                 self.attend(name, (heads, kv_heads, dim), rows, count, before)
@@ -214,6 +217,8 @@ class Bench:
         known = before + count
         used = -(-known // 32)
         k_cache, v_cache = (torch.randn(rows * used, kv_heads, 32, dim).to(self.dtype) for _ in range(2))
+        if "int8" in name:
+            k_cache, v_cache = reference.codes_of(k_cache), reference.codes_of(v_cache)
         table = torch.randperm(rows * used).int().view(rows, used)
         offsets = torch.arange(0, rows * count + 1, count, dtype=torch.int32)
         starts = torch.full((rows,), before, dtype=torch.int32)
@@ -226,7 +231,7 @@ class Bench:
 
         text = f"{rows} x {count} after {before}, {heads}/{kv_heads} x {dim}"
         if count == 1:
-            self.measure(name, text, call, nbytes=2 * rows * known * kv_heads * dim * self.dtype.itemsize)
+            self.measure(name, text, call, nbytes=2 * rows * known * kv_heads * k_cache.shape[3] * k_cache.itemsize)
         else:
             pairs = rows * (known * (known + 1) - before * (before + 1)) // 2
             self.measure(name, text, call, flops=4 * heads * dim * pairs)
@@ -325,6 +330,7 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     )
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--isa", choices=ops.available_isas(), help="another class than the best")
+    parser.add_argument("--context", type=int, help="tokens before a step of attention; best with --only")
     parser.add_argument("--only", default="", help="lines whose name has this in it")
     parser.add_argument("--json", type=Path, help="write the lines to this file, too")
     options = parser.parse_args(arguments)
@@ -337,7 +343,10 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     if options.cpu_time and options.threads > 1:
         parser.error("--cpu-time is of all threads together: it needs --threads 1")
     clock = time.process_time if options.cpu_time else time.perf_counter
-    bench = Bench(TINY if options.tiny else FULL, dtype, options.only, clock)
+    sizes = TINY if options.tiny else FULL
+    if options.context:
+        sizes = replace(sizes, context=options.context)
+    bench = Bench(sizes, dtype, options.only, clock)
     bench.linear()
     bench.quantized()
     bench.attention()

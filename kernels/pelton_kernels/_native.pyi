@@ -100,6 +100,7 @@ def rope_kv_write(
     rotated: int,
     is_interleaved: bool,
     positions: _Span,
+    cache_dtype: str,
     k_cache: _Span,
     v_cache: _Span,
     cache: _Sizes,
@@ -110,6 +111,7 @@ def paged_attention(
     dtype: str,
     out: _Span,
     q: _Span,
+    cache_dtype: str,
     k_cache: _Span,
     v_cache: _Span,
     cache: _Sizes,
@@ -124,7 +126,7 @@ def paged_attention(
     sinks: _Span | None,
 ) -> None: ...
 def copy_blocks(
-    dtype: str,
+    cache_dtype: str,
     k_cache: _Span,
     v_cache: _Span,
     cache: _Sizes,
@@ -237,7 +239,7 @@ class WorkerEnd:
 class ProgramBuilder:
     def __new__(cls, dtype: str) -> ProgramBuilder: ...
     def buffer(self, each: int, per: str) -> int: ...
-    def layer(self, k: _Span, v: _Span, cache: tuple[int, ...]) -> int: ...
+    def layer(self, k: _Span, v: _Span, cache: tuple[int, ...], cache_dtype: str) -> int: ...
     def embed(self, out: int, table: _Span, by: str, width: int) -> None: ...
     def pick(self, out: int, x: int, width: int) -> None: ...
     def clear(self, out: int) -> None: ...

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 FORMATS = (torch.float32, torch.bfloat16)
+SCALE_BYTES = 4
+"""What stands behind the codes of a token's head in a cache of int8: their scale, a float32."""
 
 
 def expect(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
@@ -20,10 +22,10 @@ def expect(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]
         raise ValueError(f"`{name}` has the strides {tensor.stride()}; allowed: a contiguous tensor")
 
 
-def expect_format(name: str, tensor: Tensor, dimensions: int) -> None:
+def expect_format(name: str, tensor: Tensor, dimensions: int, formats: tuple[torch.dtype, ...] = FORMATS) -> None:
     """Refuses an op's leading tensor unless it is in a storage format and has this many dimensions."""
-    if tensor.dtype not in FORMATS:
-        raise ValueError(f"`{name}` is {_name(tensor.dtype)}; allowed: {', '.join(map(_name, FORMATS))}")
+    if tensor.dtype not in formats:
+        raise ValueError(f"`{name}` is {_name(tensor.dtype)}; allowed: {', '.join(map(_name, formats))}")
     expect_dimensions(name, tensor, dimensions)
 
 
@@ -36,6 +38,21 @@ def expect_dimensions(name: str, tensor: Tensor, dimensions: int) -> None:
 def refuse(name: str, got: object, allowed: str) -> ValueError:
     """The error for a value out of range."""
     return ValueError(f"`{name}` is {got}; allowed: {allowed}")
+
+
+def cache_width(dim: int, cache: Tensor) -> int:
+    """Columns of a cache for heads of `dim` numbers."""
+    return dim + SCALE_BYTES if cache.dtype is torch.int8 else dim
+
+
+def head_dim(cache: Tensor) -> int:
+    """Numbers of a head in a cache of four dimensions."""
+    return cache.shape[3] - SCALE_BYTES if cache.dtype is torch.int8 else cache.shape[3]
+
+
+def cache_format(cache: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """What a cache for activations of `dtype` is expected to be: the same or, on a CPU, codes."""
+    return torch.int8 if cache.dtype is torch.int8 and cache.device.type == "cpu" else dtype
 
 
 def _name(dtype: torch.dtype) -> str:

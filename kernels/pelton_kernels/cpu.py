@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pelton_kernels import _native
+from pelton_kernels.checks import head_dim
 from pelton_kernels.packed import PackedWeight, Scheme
 
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -25,9 +26,10 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 
 
-def _sizes(cache: Tensor) -> tuple[int, int, int, int]:
-    blocks, heads, block_size, dim = cache.shape
-    return blocks, heads, block_size, dim
+def cache_sizes(cache: Tensor) -> tuple[int, int, int, int]:
+    """A cache's sizes, as Rust takes them."""
+    blocks, heads, block_size, _ = cache.shape
+    return blocks, heads, block_size, head_dim(cache)
 
 
 def set_threads(threads: int) -> None:
@@ -172,7 +174,8 @@ def rope_kv_write(
     """See `ops.rope_kv_write`."""
     _native.rope_kv_write(
         _DTYPES[q.dtype], _span(q), _span(k), _span(v), _span(cos_sin), cos_sin.shape[1], is_interleaved,
-        _span(positions), _span(k_cache), _span(v_cache), _sizes(k_cache), _span(kv_slots), q.shape[1],
+        _span(positions), _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), cache_sizes(k_cache), _span(kv_slots),
+        q.shape[1],
     )  # fmt: skip
 
 
@@ -192,16 +195,16 @@ def paged_attention(
 ) -> None:
     """See `ops.paged_attention`."""
     _native.paged_attention(
-        _DTYPES[out.dtype], _span(out), _span(q), _span(k_cache), _span(v_cache), _sizes(k_cache),
-        _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, is_whole, window, soft_cap,
-        None if sinks is None else _span(sinks),
+        _DTYPES[out.dtype], _span(out), _span(q), _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache),
+        cache_sizes(k_cache), _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, is_whole,
+        window, soft_cap, None if sinks is None else _span(sinks),
     )  # fmt: skip
 
 
 def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
     """See `ops.copy_blocks`."""
     _native.copy_blocks(
-        _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), _sizes(k_cache),
+        _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), cache_sizes(k_cache),
         _span(from_blocks), _span(to_blocks), _span(tokens),
     )  # fmt: skip
 

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from pelton_kernels import admit, cpu
-from pelton_kernels.checks import expect, expect_dimensions, expect_format, refuse
+from pelton_kernels.checks import (
+    FORMATS,
+    cache_format,
+    cache_width,
+    expect,
+    expect_dimensions,
+    expect_format,
+    head_dim,
+    refuse,
+)
 from pelton_kernels.packed import PackedWeight, Scheme
 
 __all__ = [
@@ -462,6 +471,8 @@ def rope_kv_write(
 
     q: [T, H, D]; k, v: [T, KH, D]; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
     positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place.
+
+    Caches of int8, on CPUs, are [blocks, KH, block_size, D + 4]: of each token's head codes, and their scale (`reference.codes_of`).
     """
     expect_format("q", q, 3)
     expect_dimensions("k_cache", k_cache, 4)
@@ -476,8 +487,9 @@ def rope_kv_write(
     expect("v", v, q.dtype, (tokens, kv_heads, dim), q.device)
     expect("cos_sin", cos_sin, torch.float32, (cos_sin.shape[0], rotated), q.device)
     expect("positions", positions, torch.int32, (tokens,), q.device)
-    expect("k_cache", k_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
-    expect("v_cache", v_cache, q.dtype, (blocks, kv_heads, block_size, dim), q.device)
+    format, width = cache_format(k_cache, q.dtype), cache_width(dim, k_cache)
+    expect("k_cache", k_cache, format, (blocks, kv_heads, block_size, width), q.device)
+    expect("v_cache", v_cache, format, (blocks, kv_heads, block_size, width), q.device)
     expect("kv_slots", kv_slots, torch.int64, (tokens,), q.device)
     _kernels(q.device).rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved)
 
@@ -507,19 +519,22 @@ def paged_attention(
 
     `is_whole`: not causal: a token sees the others behind it too, to the end of its row, which begins at position 0; a window
     then reaches as far to both sides.
+
+    Caches may be of int8, as `rope_kv_write` writes them.
     """
     expect_format("out", out, 3)
     expect_dimensions("k_cache", k_cache, 4)
     expect_dimensions("block_table", block_table, 2)
     shape = (out.shape[0], out.shape[1], out.shape[2])
     rows, max_blocks = block_table.shape
-    blocks, kv_heads, block_size, dim = k_cache.shape
+    blocks, kv_heads, block_size, width = k_cache.shape
+    dim, format = head_dim(k_cache), cache_format(k_cache, out.dtype)
     if kv_heads == 0 or shape[1] % kv_heads:
         raise refuse("out", f"{shape[1]} heads", f"a multiple of the cache's {kv_heads}")
     expect("out", out, out.dtype, (*shape[:2], dim), out.device)
     expect("q", q, out.dtype, shape, out.device)
-    expect("k_cache", k_cache, out.dtype, (blocks, kv_heads, block_size, dim), out.device)
-    expect("v_cache", v_cache, out.dtype, (blocks, kv_heads, block_size, dim), out.device)
+    expect("k_cache", k_cache, format, (blocks, kv_heads, block_size, width), out.device)
+    expect("v_cache", v_cache, format, (blocks, kv_heads, block_size, width), out.device)
     expect("block_table", block_table, torch.int32, (rows, max_blocks), out.device)
     expect("row_offsets", row_offsets, torch.int32, (rows + 1,), out.device)
     expect("row_starts", row_starts, torch.int32, (rows,), out.device)
@@ -536,7 +551,7 @@ def paged_attention(
 
 def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks: Tensor, tokens: Tensor) -> None:
     """The first tokens[i] tokens of block from_blocks[i] go to block to_blocks[i], in order.   The lists: int32 [C]."""
-    expect_format("k_cache", k_cache, 4)
+    _expect_cache("k_cache", k_cache)
     shape = tuple(k_cache.shape)
     expect("k_cache", k_cache, k_cache.dtype, shape, k_cache.device)
     expect("v_cache", v_cache, k_cache.dtype, shape, k_cache.device)
@@ -546,6 +561,11 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, from_blocks: Tensor, to_blocks
     expect("to_blocks", to_blocks, torch.int32, (count,), k_cache.device)
     expect("tokens", tokens, torch.int32, (count,), k_cache.device)
     _kernels(k_cache.device).copy_blocks(k_cache, v_cache, from_blocks, to_blocks, tokens)
+
+
+def _expect_cache(name: str, cache: Tensor) -> None:
+    formats = (*FORMATS, torch.int8) if cache.device.type == "cpu" else FORMATS
+    expect_format(name, cache, 4, formats)
 
 
 def save_blocks(host: Tensor, caches: Sequence[Caches], blocks: Tensor, host_blocks: Tensor) -> None:
@@ -569,7 +589,7 @@ def _expect_host(host: Tensor, caches: Sequence[Caches], blocks: Tensor, host_bl
     if not caches:
         raise refuse("caches", "empty", "keys and values of one layer at least")
     first = caches[0][0]
-    expect_format("caches", first, 4)
+    _expect_cache("caches", first)
     for pair in caches:
         for cache in pair:
             expect("caches", cache, first.dtype, tuple(first.shape), first.device)

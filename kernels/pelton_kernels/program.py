@@ -105,7 +105,7 @@ class _Lowering:
         fixed = dict(call.fixed)
         if isinstance(layer := fixed.get("layer"), Layer):
             if layer not in self._layers:
-                self._layers[layer] = self.builder.layer(layer.k.span, layer.v.span, layer.sizes)
+                self._layers[layer] = self.builder.layer(layer.k.span, layer.v.span, layer.sizes, layer.dtype)
                 self.script.layers.append(layer.k.address)
             fixed["layer"] = self._layers[layer]
         self._say(call.name, **call.buffers, **fixed)

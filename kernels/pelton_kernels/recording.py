@@ -64,6 +64,7 @@ class Layer:
     k: Lent
     v: Lent
     sizes: tuple[int, ...]
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -405,7 +406,8 @@ class Recorder:
         return Lent(*span(tensor), tensor.itemsize)
 
     def _layer(self, k_cache: Tensor, v_cache: Tensor) -> Layer:
-        return Layer(self._fixed("k_cache", k_cache), self._fixed("v_cache", v_cache), tuple(k_cache.shape))
+        lent = self._fixed("k_cache", k_cache), self._fixed("v_cache", v_cache)
+        return Layer(*lent, cpu.cache_sizes(k_cache), cpu.dtype_name(k_cache))
 
     def _expect(self, tensor: Tensor, name: str) -> None:
         whole = self._inputs[name]

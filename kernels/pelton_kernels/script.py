@@ -19,7 +19,7 @@ BUILDER_CALLS = frozenset(
     name for name in dir(ProgramBuilder) if not name.startswith("_") and name not in {"build", "call_back", "layer"}
 )
 Address = tuple[int, int]  # and elements
-Caches = tuple[Address, Address, tuple[int, ...]]  # keys, values, sizes of each
+Caches = tuple[Address, Address, tuple[int, ...], str]  # keys, values, sizes of each and dtype
 
 
 class ScriptError(Exception):

@@ -41,6 +41,12 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "codes"])
+def has_codes(request: pytest.FixtureRequest) -> bool:
+    """Whether caches hold codes of 8 bits."""
+    return bool(request.param)
+
+
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
     torch.set_num_threads(1)

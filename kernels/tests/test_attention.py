@@ -28,9 +28,16 @@ class Paged:
 
     @classmethod
     def fresh(
-        cls, rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+        cls,
+        rows: list[tuple[int, int]],
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        block_size: int,
+        dtype: torch.dtype,
+        has_codes: bool = False,
     ) -> Paged:
-        """rows: (tokens known before, tokens of this step)."""
+        """rows: (tokens known before, tokens of this step). Codes of what was not written have the scale NaN."""
         counts = [count for _, count in rows]
         used = [-(-(start + count) // block_size) for start, count in rows]
         shuffled = (torch.randperm(sum(used)) + 1).int()  # block 0 belongs to nobody
@@ -43,8 +50,8 @@ class Paged:
                     cache[blocks[position // block_size], :, position % block_size] = torch.randn(kv_heads, dim)
         return cls(
             q=fresh(sum(counts), heads, dim, dtype=dtype),
-            k_cache=k_cache.to(dtype),
-            v_cache=v_cache.to(dtype),
+            k_cache=reference.codes_of(k_cache.to(dtype)) if has_codes else k_cache.to(dtype),
+            v_cache=reference.codes_of(v_cache.to(dtype)) if has_codes else v_cache.to(dtype),
             block_table=table,
             row_offsets=torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32),
             row_starts=torch.tensor([start for start, _ in rows], dtype=torch.int32),
@@ -78,6 +85,10 @@ class Paged:
             row_starts=self.row_starts[row : row + 1] + first,
             sight=self.sight,
         )
+
+    def wide_caches(self) -> tuple[Tensor, Tensor]:
+        """What they mean, in float64."""
+        return tuple(reference.numbers_of(cache, torch.float64).double() for cache in (self.k_cache, self.v_cache))  # type: ignore[return-value]
 
     def forget(self, window: int) -> None:
         """Blocks behind what a row's first token sees are others' by now."""
@@ -115,15 +126,16 @@ def test_paged_attention(
     soft_cap: float | None,
     has_sinks: bool,
     dtype: torch.dtype,
+    has_codes: bool,
 ) -> None:
     rows, heads, kv_heads, dim, block_size = case
-    batch = Paged.fresh(rows, heads, kv_heads, dim, block_size, dtype)
+    batch = Paged.fresh(rows, heads, kv_heads, dim, block_size, dtype, has_codes)
     batch.sight = {"window": window, "soft_cap": soft_cap, "sinks": torch.randn(heads) if has_sinks else None}
     if window is not None:
         batch.forget(window)
     out = batch.attend()
     tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
-    wide = (batch.q.double(), batch.k_cache.double(), batch.v_cache.double())
+    wide = (batch.q.double(), *batch.wide_caches())
     exact = reference.paged_attention(*wide, *tables, **batch.sight)
     plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
     assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
@@ -159,8 +171,10 @@ def test_rows_that_share_blocks_are_as_alone(
     dim: int,
     sight: dict[str, Any],
     dtype: torch.dtype,
+    has_codes: bool,
 ) -> None:
-    batch = Paged.fresh([(kept + own, count) for _, kept, own, count in rows], heads, kv_heads, dim, 32, dtype)
+    known = [(kept + own, count) for _, kept, own, count in rows]
+    batch = Paged.fresh(known, heads, kv_heads, dim, 32, dtype, has_codes)
     batch.sight = {**sight, "sinks": torch.randn(heads)} if "sinks" in sight else sight
     for row, (like, kept, _, _) in enumerate(rows):
         batch.block_table[row, : kept // 32] = batch.block_table[like, : kept // 32]
@@ -195,13 +209,20 @@ WHOLE = [
 
 @pytest.mark.parametrize(("counts", "heads", "kv_heads", "dim", "block_size", "window"), WHOLE)
 def test_whole_rows_see_both_sides(
-    counts: list[int], heads: int, kv_heads: int, dim: int, block_size: int, window: int | None, dtype: torch.dtype
+    counts: list[int],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    window: int | None,
+    dtype: torch.dtype,
+    has_codes: bool,
 ) -> None:
-    batch = Paged.fresh([(0, count) for count in counts], heads, kv_heads, dim, block_size, dtype)
+    batch = Paged.fresh([(0, count) for count in counts], heads, kv_heads, dim, block_size, dtype, has_codes)
     batch.sight = {"window": window, "is_whole": True}
     out = batch.attend()
     tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
-    wide = (batch.q.double(), batch.k_cache.double(), batch.v_cache.double())
+    wide = (batch.q.double(), *batch.wide_caches())
     exact = reference.paged_attention(*wide, *tables, **batch.sight)
     plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
     assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
@@ -234,13 +255,14 @@ def test_the_reference_of_whole_rows_is_attention_by_the_book() -> None:
         torch.testing.assert_close(out, expected)
 
 
-def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype) -> None:
+def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype, has_codes: bool) -> None:
     """A token never sees those after it, even those that share its chunk and its block."""
-    batch = Paged.fresh([(0, 20)], 4, 2, 16, 8, dtype)
+    batch = Paged.fresh([(0, 20)], 4, 2, 16, 8, dtype, has_codes)
     out = batch.attend()
     last = batch.block_table[0, 19 // 8].long()
-    batch.k_cache[last, :, 19 % 8] = torch.nan
-    batch.v_cache[last, :, 19 % 8] = torch.inf
+    for cache, value in ((batch.k_cache, torch.nan), (batch.v_cache, torch.inf)):
+        head = torch.full((16,), value)
+        cache[last, :, 19 % 8] = reference.codes_of(head) if has_codes else head.to(dtype)
     spoiled = batch.attend()
     assert torch.equal(spoiled[:19], out[:19])
     assert not spoiled[19].isfinite().any()
@@ -281,8 +303,47 @@ def test_rope_kv_write(
         assert int(own[0].isnan().sum()) == (72 - tokens) * kv_heads * dim  # nothing else was written
 
 
-def test_copy_blocks_walks_in_order(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
+    (1, 1, 1, 2, 2), (0, 2, 1, 8, 8), (5, 4, 2, 20, 12), (60, 9, 3, 64, 64), (33, 16, 8, 128, 128),
+])  # fmt: skip
+def test_rope_kv_write_of_codes(
+    tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, dtype: torch.dtype
+) -> None:
+    """Bit for bit the reference's codes of the keys and values that plain caches get: every operation is rounded alike in all classes."""
+    q, k, v = fresh(tokens, heads, dim, dtype=dtype), *(fresh(tokens, kv_heads, dim, dtype=dtype) for _ in range(2))
+    if tokens > 2:
+        v[0], v[1, 0, 0], v[2, 0, -1] = 0.0, torch.inf, torch.nan
+    angles = 100 * torch.rand(90, rotated // 2)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
+    positions = torch.randint(0, 90, (tokens,), dtype=torch.int32)
+    kv_slots = torch.randperm(72)[:tokens]
+    for threads in (1, 2, 3):
+        ops.set_threads(threads)
+        own_k = k.clone()
+        caches = [poisoned(9, kv_heads, 8, dim + 4, dtype=torch.int8) for _ in range(2)]
+        ops.rope_kv_write(q.clone(), own_k, v, cos_sin, positions, *caches, kv_slots)
+        assert all(guards_untouched(cache) for cache in caches)
+        for cache, written in zip(caches, (own_k, v), strict=True):
+            expected = torch.full_like(cache, -1)
+            for token, slot in enumerate(kv_slots.tolist()):
+                expected[slot // 8, :, slot % 8] = reference.codes_of(written[token])
+            assert torch.equal(cache[..., :dim], expected[..., :dim]), "and nothing else was written"
+            numbers, wanted = (reference.numbers_of(codes, torch.float32) for codes in (cache, expected))
+            assert torch.equal(numbers.nan_to_num(-1.5), wanted.nan_to_num(-1.5))
+
+
+def test_codes_are_as_close_as_8_bits_can_be(dtype: torch.dtype) -> None:
+    """Half a step of the scale, and the rounding of the division: the reference by which kernels are judged."""
+    x = fresh(200, 3, 40, dtype=dtype)
+    step = x.double().abs().amax(dim=-1, keepdim=True) / 127
+    difference = (reference.numbers_of(reference.codes_of(x), torch.float64) - x.double()).abs()
+    assert bool((difference <= 0.5001 * step).all())
+
+
+def test_copy_blocks_walks_in_order(dtype: torch.dtype, has_codes: bool) -> None:
     k_cache, v_cache = (fresh(6, 3, 8, 40, dtype=dtype) for _ in range(2))
+    if has_codes:
+        k_cache, v_cache = reference.codes_of(k_cache), reference.codes_of(v_cache)
     # A chain (1 -> 2 -> 3), a block onto itself, none of its tokens, all of them.
     lists = [torch.tensor(values, dtype=torch.int32) for values in ([1, 2, 4, 0, 5], [2, 3, 4, 1, 0], [5, 4, 3, 0, 8])]
     expected = [k_cache.clone(), v_cache.clone()]

@@ -51,6 +51,18 @@ def test_saved_and_loaded_blocks_are_those_of_the_reference(layers: int, dtype: 
     assert torch.equal(caches[-1][1][1], caches[-1][1][7])
 
 
+def test_blocks_of_codes_move_with_their_scales() -> None:
+    caches = [tuple(reference.codes_of(torch.randn(9, HEADS, BLOCK_SIZE, DIM)) for _ in range(2)) for _ in range(3)]
+    before = [(keys.clone(), values.clone()) for keys, values in caches]
+    host = torch.zeros(4, 2 * 3 * HEADS * BLOCK_SIZE * (DIM + 4), dtype=torch.uint8)
+    ops.save_blocks(host, caches, ints(7, 0), ints(1, 3))
+    ops.load_blocks(caches, host, ints(1, 3), ints(2, 5))
+    for own, old in zip(caches, before, strict=True):
+        for cache, was in zip(own, old, strict=True):
+            assert torch.equal(cache[[2, 5]], was[[7, 0]])
+            assert torch.equal(cache[[0, 1, 3, 4, 6, 7, 8]], was[[0, 1, 3, 4, 6, 7, 8]])
+
+
 def test_what_does_not_fit_is_refused_by_name(dtype: torch.dtype) -> None:
     caches, host = arena(2, 4, dtype, "cpu"), host_memory(3, 2, dtype)
     before = host.clone()

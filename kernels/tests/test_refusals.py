@@ -64,6 +64,10 @@ def params(word: int, value: int) -> Tensor:
     return changed
 
 
+def codes_cache(width: int) -> Tensor:
+    return torch.zeros(3, 2, 4, width, dtype=torch.int8)
+
+
 x, y = torch.zeros(2, 6), torch.zeros(2, 6)
 
 CASES: list[tuple[Callable[[], None], str]] = [
@@ -120,6 +124,10 @@ CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: rope(kv_slots=ints(12, 0, dtype=torch.int64)), "`kv_slots` is 12 at index 0; allowed: 0 to 11"),
     (lambda: rope(cos_sin=torch.zeros(5, 7)), "`cos_sin` is 7 wide; allowed: an even number up to 8"),
     (lambda: rope(v=torch.zeros(2, 1, 8)), "`v` has the shape"),
+    (lambda: rope(k_cache=codes_cache(8)), r"`k_cache` has the shape \(3, 2, 4, 8\); allowed: \(3, 2, 4, 12\)"),
+    (lambda: rope(k_cache=codes_cache(12)), r"`v_cache` is float32; allowed: int8"),
+    (lambda: attention(v_cache=codes_cache(12)), r"`v_cache` is int8; allowed: float32"),
+    (lambda: attention(k_cache=codes_cache(12)), r"`v_cache` is float32; allowed: int8"),
     (lambda: attention(block_table=ints(2, 3).view(1, 2)), "`block_table` is 3 at index 1; allowed: 0 to 2"),
     (lambda: attention(row_starts=ints(7)), "`row_starts` is 7 at index 0"),
     (lambda: attention(row_offsets=ints(0, 1)), "`row_offsets` goes from 0 to 1"),

@@ -17,6 +17,7 @@ from torch import Tensor
 from pelton.kv_shape import Kind, KvShape
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}  # what the kernels compute in
+CACHE_DTYPES = DTYPES | {"int8": torch.int8}  # and what keys and values may be kept as
 KINDS_MAX = 16  # as many as the router's core knows
 PADDING_MAX = 0.2  # of the layers with one window: what equal kinds may leave unused
 
@@ -78,7 +79,7 @@ def divide(windows: Sequence[int | None]) -> Division:
 
 
 class KvArena:
-    """Keys and values by layer of a kind, each [blocks, heads, block size, head dim].
+    """Keys and values by layer of a kind, each [blocks, heads, block size, head dim], or as codes with their scales behind each head.
 
     Kinds have their layers in the same tensors, and blocks of their own there: a block is one kind's as long as it is held.
     """
@@ -87,7 +88,7 @@ class KvArena:
         self.shape = shape
         self.blocks = blocks
         memory = _allocate(shape, blocks, device)
-        sizes = (shape.layers, 2, blocks, shape.heads, shape.block_size, shape.head_dim)
+        sizes = (shape.layers, 2, blocks, shape.heads, shape.block_size, shape.cache_width)
         self.layers = [(keys, values) for keys, values in memory.view(sizes)]
 
     def save(self, host: Tensor, blocks: Tensor, host_blocks: Tensor) -> None:
@@ -110,7 +111,7 @@ def _allocate(shape: KvShape, blocks: int, device: torch.device) -> Tensor:
     A CPU's is taken from the machine when the server starts, in huge pages where there are some: at once what small models
     need, and of larger ones the rest beside the first requests.
     """
-    size, dtype = blocks * shape.block_bytes, DTYPES[shape.dtype]
+    size, dtype = blocks * shape.block_bytes, CACHE_DTYPES[shape.cache_dtype]
     if device.type != "cpu":
         return torch.empty(size // dtype.itemsize, dtype=dtype, device=device)
     return torch.frombuffer(ArenaBytes(size, shape.parts), dtype=dtype)

@@ -65,6 +65,7 @@ CASES: dict[str, dict[str, object]] = {
     "cohere-normed": {"dtype": "bfloat16"},
     "olmo2": {"dtype": "bfloat16", "quantize": "int8"},
     "mistral": {"quantize": "int4", "quantize_skip": "none"},
+    "phi3": {"dtype": "bfloat16", "kv_dtype": "int8"},
 }
 
 

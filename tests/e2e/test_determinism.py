@@ -1,4 +1,5 @@
-"""The same seed gives the same tokens alone, in a crowd, chunked, from the cache and after a replay: bit for bit, in bfloat16."""
+"""The same seed gives the same tokens alone, in a crowd, chunked, from the cache and after a replay: bit for bit, in bfloat16, and
+with KV of 8 bits."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.load import complete, prompts, together
 from support.server import Server, serving
 
@@ -29,12 +31,14 @@ def jobs() -> list[dict[str, Any]]:
     return made
 
 
-def test_tokens_do_not_depend_on_company_chunks_cache_or_replay(bf16_checkpoint: Path) -> None:
-    with serving(bf16_checkpoint, "--prefix-caching", "false") as server:
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_tokens_do_not_depend_on_company_chunks_cache_or_replay(bf16_checkpoint: Path, kv_dtype: str) -> None:
+    kept_as = ("--kv-dtype", kv_dtype)
+    with serving(bf16_checkpoint, "--prefix-caching", "false", *kept_as) as server:
         alone = [complete(server, **job).tokens for job in jobs()]
         assert [done.tokens for done in together(server, jobs())] == alone, "among 32 others"
         assert len({tuple(tokens) for tokens in alone}) == len(alone), "the requests differ"
-    with serving(bf16_checkpoint, "--token-budget", "33", "--max-running", "32", "--threads", "1") as server:
+    with serving(bf16_checkpoint, "--token-budget", "33", "--max-running", "32", "--threads", "1", *kept_as) as server:
         assert [done.tokens for done in together(server, jobs())] == alone, "chunked, on one thread"
         cached = [complete(server, **job) for job in jobs()]
         assert [done.tokens for done in cached] == alone, "with the prefix cached"

@@ -187,6 +187,30 @@ def test_files_of_another_model_are_not_looked_at(
         assert (again.tokens, again.cached) == (expected[1], 0)
 
 
+def test_blocks_of_8_bits_come_back_from_host_memory_and_disk_and_are_no_others(
+    checkpoints: Path, tmp_path: Path, expected: dict[int, list[int]]
+) -> None:
+    """float32 KV of 16 columns: 64 bytes are 16, and 4 of a scale. So more than three times the tokens fit."""
+    disk, int8 = ("--kv-disk", str(tmp_path / "kv")), ("--kv-dtype", "int8")
+    with serving(checkpoints / "llama-gqa", *FLAGS, *int8, *HOST, *disk) as server:
+        assert server.metric("pelton_blocks") == 80 * 64 // 20
+        first = ask(server, 1)
+        settle(server)
+        push_out(server, range(100, 112))
+        again = ask(server, 1)
+        assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (first.tokens, True)
+        assert tier(server, "host") >= WHOLE_BLOCKS - BLOCK
+        settle(server)
+    with serving(checkpoints / "llama-gqa", *FLAGS, *int8, *HOST, *disk) as server:
+        again = ask(server, 1)
+        assert (again.tokens, again.cached >= WHOLE_BLOCKS) == (first.tokens, True)
+        assert tier(server, "disk") >= WHOLE_BLOCKS - BLOCK
+        assert server.metric("pelton_disk_faults_total") == 0
+    with serving(checkpoints / "llama-gqa", *FLAGS, *HOST, *disk) as server:
+        assert server.metric("pelton_disk_blocks") == 0
+        assert ask(server, 1).tokens == expected[1]
+
+
 def test_files_of_the_same_weights_held_otherwise_are_not_looked_at(
     checkpoints: Path, tmp_path: Path, expected: dict[int, list[int]]
 ) -> None:

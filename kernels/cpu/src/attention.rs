@@ -11,7 +11,9 @@
 //! 2. A task is one KV head and a few neighbouring tokens of one request, or of several that have blocks in common: all its
 //!    queries (tokens × query heads of the group) meet each key that is loaded. Queries do not touch each other's sums, so
 //!    how many share a task changes no bit.
-//! 3. Threads get neighbouring tasks of nearly equal cost (queries × keys).
+//! 3. Where caches hold codes, a score is (q · codes) times scale and the key's scale, and a value's codes meet its weight times its
+//!    scale; Σ exp(s - max) is of the weights themselves.
+//! 4. Threads get neighbouring tasks of nearly equal cost (queries × keys).
 
 mod few;
 mod many;
@@ -20,22 +22,23 @@ mod share;
 
 use crate::Cpu;
 use crate::cache::CacheShape;
+use crate::cached::Held;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices, check_offsets};
 use crate::split::Shared;
 use piece::Walk;
 use share::{Plan, Rows};
 
-/// The arguments of [`paged_attention`].
-pub struct Attention<'a, E> {
+/// The arguments of [`paged_attention`]. `H`: what the caches hold.
+pub struct Attention<'a, E, H> {
     /// `[tokens, heads, dim]`.
     pub out: &'a mut [E],
     /// `[tokens, heads, dim]`.
     pub q: &'a [E],
     /// Holds the keys of these tokens already.
-    pub k_cache: &'a [E],
+    pub k_cache: &'a [H],
     /// Holds their values already.
-    pub v_cache: &'a [E],
+    pub v_cache: &'a [H],
     /// Of both caches.
     pub cache: CacheShape,
     /// `[rows, max blocks]`: the blocks of each row, in order.
@@ -103,13 +106,13 @@ impl Run {
 const TASK_QUERIES: [usize; 3] = [64, 32, 16];
 
 /// Attention of all tokens, over the cache.
-pub fn paged_attention<E: Element>(cpu: &mut Cpu, args: Attention<'_, E>) -> Result<(), Refusal> {
+pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_, E, H>) -> Result<(), Refusal> {
     let Attention { out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, sight } = args;
     let rows = row_starts.len();
     assert!(row_offsets.len() == rows + 1 && (rows == 0 || block_table.len().is_multiple_of(rows)));
     assert!(heads > 0 && heads.is_multiple_of(cache.heads));
     assert!(out.len() == q.len() && q.len().is_multiple_of(heads * cache.dim));
-    assert!(k_cache.len() == cache.len() && v_cache.len() == cache.len());
+    assert!(H::FORMAT == cache.format && k_cache.len() == cache.len() && v_cache.len() == cache.len());
     assert!(sight.window != Some(0) && sight.sinks.is_none_or(|sinks| sinks.len() == heads));
     let tokens = q.len() / (heads * cache.dim);
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);

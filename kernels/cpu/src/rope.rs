@@ -5,6 +5,7 @@
 
 use crate::Cpu;
 use crate::cache::CacheShape;
+use crate::cached::Held;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices};
 use crate::simd::{Kernel, Simd};
@@ -19,8 +20,8 @@ pub enum Pairs {
     Neighbours,
 }
 
-/// The arguments of [`rope_kv_write`].
-pub struct RopeKvWrite<'a, E> {
+/// The arguments of [`rope_kv_write`]. `H`: what the caches hold.
+pub struct RopeKvWrite<'a, E, H> {
     /// `[tokens, heads, dim]`, rotated in place.
     pub q: &'a mut [E],
     /// `[tokens, kv heads, dim]`, rotated in place.
@@ -36,9 +37,9 @@ pub struct RopeKvWrite<'a, E> {
     /// `[tokens]`: which row of `cos_sin`.
     pub positions: &'a [i32],
     /// Takes the rotated k.
-    pub k_cache: &'a mut [E],
+    pub k_cache: &'a mut [H],
     /// Takes v.
-    pub v_cache: &'a mut [E],
+    pub v_cache: &'a mut [H],
     /// Of both caches.
     pub cache: CacheShape,
     /// `[tokens]`: block · block size + place in the block.
@@ -48,13 +49,14 @@ pub struct RopeKvWrite<'a, E> {
 }
 
 /// Rotates q and k in place and writes k and v into the cache.
-pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Result<(), Refusal> {
+pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_, E, H>) -> Result<(), Refusal> {
     let RopeKvWrite { q, k, v, cos_sin, rotated, pairs, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
     let tokens = positions.len();
-    let (dim, kv_heads) = (cache.dim, cache.heads);
+    let (dim, kv_heads, cache_row) = (cache.dim, cache.heads, cache.row());
     assert!(rotated > 0 && rotated.is_multiple_of(2) && rotated <= dim && cos_sin.len().is_multiple_of(rotated));
     assert!(q.len() == tokens * heads * dim && k.len() == tokens * kv_heads * dim && v.len() == k.len());
-    assert!(kv_slots.len() == tokens && k_cache.len() == cache.len() && v_cache.len() == cache.len());
+    assert!(kv_slots.len() == tokens && H::FORMAT == cache.format);
+    assert!(k_cache.len() == cache.len() && v_cache.len() == cache.len());
     check_indices("positions", positions, cos_sin.len() / rotated)?;
     check_indices("kv_slots", kv_slots, cache.blocks * cache.block_size)?;
 
@@ -82,9 +84,9 @@ pub fn rope_kv_write<E: Element>(cpu: &mut Cpu, args: RopeKvWrite<'_, E>) -> Res
                 isa.run(Rotate { head: &mut k[..rotated], cos_sin, pairs });
                 let to = cache.at(slot / cache.block_size, head, slot % cache.block_size);
                 // SAFETY: as above.
-                let (to_k, to_v) = unsafe { (k_cache.piece(to..to + dim), v_cache.piece(to..to + dim)) };
-                to_k.copy_from_slice(k);
-                to_v.copy_from_slice(&v[at..at + dim]);
+                let [to_k, to_v] = [&k_cache, &v_cache].map(|cache| unsafe { cache.piece(to..to + cache_row) });
+                isa.run(Store { head: k, row: to_k });
+                isa.run(Store { head: &v[at..at + dim], row: to_v });
             }
         }
     });
@@ -118,6 +120,20 @@ impl<E: Element> Kernel for Rotate<'_, E> {
                 }
             }
         }
+    }
+}
+
+struct Store<'a, E, H> {
+    head: &'a [E],
+    row: &'a mut [H],
+}
+
+impl<E: Element, H: Held<E>> Kernel for Store<'_, E, H> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        H::store(simd, self.head, self.row);
     }
 }
 

@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 
 use pelton_cpu::program::Weight;
 use pelton_cpu::{
-    Activation, Attention, Bf16, CacheShape, Cpu, Element, Format, Function, Isa, Pairs, Refusal, RopeKvWrite,
-    SampleOut, SampleRows, ScoreOut, ScoreRows, Sight,
+    Activation, Attention, Bf16, CacheFormat, CacheShape, Cpu, Element, Format, Function, Held, Isa, Pairs, Refusal,
+    RopeKvWrite, SampleOut, SampleRows, ScoreOut, ScoreRows, Sight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -90,6 +90,33 @@ macro_rules! by_format {
     };
 }
 pub(crate) use by_format;
+
+/// `$body` with `$H` what such a cache holds of activations of type `$E`.
+macro_rules! by_cache {
+    ($format:expr, $E:ident, $H:ident => $body:expr) => {
+        match $format {
+            CacheFormat::Plain => {
+                type $H = $E;
+                $body
+            }
+            CacheFormat::Codes => {
+                type $H = i8;
+                $body
+            }
+        }
+    };
+}
+
+/// Of caches of this dtype, for activations of that format.
+pub(crate) fn cache_format_of(dtype: &str, activations: Format) -> PyResult<CacheFormat> {
+    if dtype == "int8" {
+        return Ok(CacheFormat::Codes);
+    }
+    if dtype == activations.name() {
+        return Ok(CacheFormat::Plain);
+    }
+    Err(PyValueError::new_err(format!("`cache_dtype` is {dtype}; allowed: {}, int8", activations.name())))
+}
 
 /// How many threads share an op, the caller's among them.
 #[pyfunction]
@@ -259,11 +286,11 @@ fn linear_of<E: Element, O: Element>(
     })
 }
 
-/// Blocks, KV heads, block size, head size.
+/// Blocks, KV heads, block size, head size: of numbers, without what stands behind them.
 pub(crate) type CacheSizes = (usize, usize, usize, usize);
 
-pub(crate) fn cache_shape((blocks, heads, block_size, dim): CacheSizes) -> CacheShape {
-    CacheShape { blocks, heads, block_size, dim }
+pub(crate) fn cache_shape((blocks, heads, block_size, dim): CacheSizes, format: CacheFormat) -> CacheShape {
+    CacheShape { blocks, heads, block_size, dim, format }
 }
 
 #[pyfunction]
@@ -278,6 +305,7 @@ fn rope_kv_write(
     rotated: usize,
     is_interleaved: bool,
     positions: Span,
+    cache_dtype: &str,
     k_cache: Span,
     v_cache: Span,
     cache: CacheSizes,
@@ -285,10 +313,11 @@ fn rope_kv_write(
     heads: usize,
 ) -> PyResult<()> {
     let format = format_of(dtype)?;
-    by_format!(format, E => {
-        let size = size_of::<E>();
+    let cache = cache_shape(cache, cache_format_of(cache_dtype, format)?);
+    by_format!(format, E => by_cache!(cache.format, E, H => {
+        let (size, cache_size) = (size_of::<E>(), size_of::<H>());
         check_apart(
-            &[("q", q, size), ("k", k, size), ("k_cache", k_cache, size), ("v_cache", v_cache, size)],
+            &[("q", q, size), ("k", k, size), ("k_cache", k_cache, cache_size), ("v_cache", v_cache, cache_size)],
             &[("v", v, size), ("cos_sin", cos_sin, 4), ("positions", positions, 4), ("kv_slots", kv_slots, 8)],
         )?;
         // SAFETY: see the module's comment; apart by the check above.
@@ -301,15 +330,15 @@ fn rope_kv_write(
                 rotated,
                 pairs: pairs_of(is_interleaved),
                 positions: positions.read(),
-                k_cache: k_cache.write(),
+                k_cache: k_cache.write::<H>(),
                 v_cache: v_cache.write(),
-                cache: cache_shape(cache),
+                cache,
                 kv_slots: kv_slots.read(),
                 heads,
             }
         };
         py.detach(|| pelton_cpu::rope_kv_write(&mut cpu(), args)).map_err(refused)
-    })
+    }))
 }
 
 #[pyfunction]
@@ -387,13 +416,14 @@ fn soft_cap(py: Python<'_>, x: Span, cap: f32) {
 }
 
 #[pyfunction]
-#[pyo3(signature = (dtype, out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, is_whole, window, soft_cap, sinks))]
+#[pyo3(signature = (dtype, out, q, cache_dtype, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, is_whole, window, soft_cap, sinks))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn paged_attention(
     py: Python<'_>,
     dtype: &str,
     out: Span,
     q: Span,
+    cache_dtype: &str,
     k_cache: Span,
     v_cache: Span,
     cache: CacheSizes,
@@ -408,24 +438,27 @@ fn paged_attention(
     sinks: Option<Span>,
 ) -> PyResult<()> {
     let format = format_of(dtype)?;
-    by_format!(format, E => {
-        let size = size_of::<E>();
+    let cache = cache_shape(cache, cache_format_of(cache_dtype, format)?);
+    by_format!(format, E => by_cache!(cache.format, E, H => {
+        let (size, cache_size) = (size_of::<E>(), size_of::<H>());
         let tables = [
             ("block_table", block_table, 4),
             ("row_offsets", row_offsets, 4),
             ("row_starts", row_starts, 4),
             ("sinks", sinks.unwrap_or(Span::new(0, 0)), 4),
         ];
-        check_apart(&[("out", out, size)], &[("q", q, size), ("k_cache", k_cache, size), ("v_cache", v_cache, size)])?;
+        let caches = [("k_cache", k_cache, cache_size), ("v_cache", v_cache, cache_size)];
+        check_apart(&[("out", out, size)], &[("q", q, size)])?;
+        check_apart(&[("out", out, size)], &caches)?;
         check_apart(&[("out", out, size)], &tables)?;
         // SAFETY: see the module's comment; apart by the checks above.
         let args = unsafe {
             Attention {
                 out: out.write::<E>(),
                 q: q.read(),
-                k_cache: k_cache.read(),
+                k_cache: k_cache.read::<H>(),
                 v_cache: v_cache.read(),
-                cache: cache_shape(cache),
+                cache,
                 block_table: block_table.read(),
                 row_offsets: row_offsets.read(),
                 row_starts: row_starts.read(),
@@ -435,14 +468,14 @@ fn paged_attention(
             }
         };
         py.detach(|| pelton_cpu::paged_attention(&mut cpu(), args)).map_err(refused)
-    })
+    }))
 }
 
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn copy_blocks(
     py: Python<'_>,
-    dtype: &str,
+    cache_dtype: &str,
     k_cache: Span,
     v_cache: Span,
     cache: CacheSizes,
@@ -450,18 +483,29 @@ fn copy_blocks(
     to_blocks: Span,
     tokens: Span,
 ) -> PyResult<()> {
-    let format = format_of(dtype)?;
-    by_format!(format, E => {
-        let size = size_of::<E>();
-        let lists = [("from_blocks", from_blocks, 4), ("to_blocks", to_blocks, 4), ("tokens", tokens, 4)];
-        check_apart(&[("k_cache", k_cache, size), ("v_cache", v_cache, size)], &lists)?;
-        // SAFETY: see the module's comment; apart by the check above.
-        let (caches, from, to, tokens) = unsafe {
-            ([k_cache.write::<E>(), v_cache.write()], from_blocks.read(), to_blocks.read(), tokens.read())
-        };
-        py.detach(|| pelton_cpu::copy_blocks(&mut cpu(), caches, cache_shape(cache), from, to, tokens))
-            .map_err(refused)
+    let (caches, lists) = ([k_cache, v_cache], [from_blocks, to_blocks, tokens]);
+    if cache_dtype == "int8" {
+        // Rows are copied as they lie: of which activations they are makes no difference.
+        return copy_blocks_of::<f32, i8>(py, caches, cache_shape(cache, CacheFormat::Codes), lists);
+    }
+    by_format!(format_of(cache_dtype)?, E => {
+        copy_blocks_of::<E, E>(py, caches, cache_shape(cache, CacheFormat::Plain), lists)
     })
+}
+
+fn copy_blocks_of<E: Element, H: Held<E>>(
+    py: Python<'_>,
+    [k_cache, v_cache]: [Span; 2],
+    shape: CacheShape,
+    [from_blocks, to_blocks, tokens]: [Span; 3],
+) -> PyResult<()> {
+    let size = size_of::<H>();
+    let lists = [("from_blocks", from_blocks, 4), ("to_blocks", to_blocks, 4), ("tokens", tokens, 4)];
+    check_apart(&[("k_cache", k_cache, size), ("v_cache", v_cache, size)], &lists)?;
+    // SAFETY: see the module's comment; apart by the check above.
+    let (caches, from, to, tokens) =
+        unsafe { ([k_cache.write::<H>(), v_cache.write()], from_blocks.read(), to_blocks.read(), tokens.read()) };
+    py.detach(|| pelton_cpu::copy_blocks(&mut cpu(), caches, shape, from, to, tokens)).map_err(refused)
 }
 
 /// Words of a parameter record.

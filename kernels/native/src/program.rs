@@ -4,14 +4,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pelton_cpu::Activation;
 use pelton_cpu::program::{
     self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentMut, LentNorm, Memory, Parts, Per, RowOf, Size, StepRows,
 };
+use pelton_cpu::{Activation, CacheFormat};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{CacheSizes, cache_shape, cpu, format_of, function_of, pairs_of};
+use crate::ops::{CacheSizes, cache_format_of, cache_shape, cpu, format_of, function_of, pairs_of};
 use crate::pooling::pooling_of;
 use crate::span::{Span, check_apart};
 use crate::weights::PackedWeight;
@@ -76,9 +76,9 @@ impl ProgramBuilder {
         Ok(self.parts.buffers.len() - 1)
     }
 
-    /// A pair of caches of the program's format. No other layer may have any of their memory.
-    fn layer(&mut self, k: Span, v: Span, cache: CacheSizes) -> PyResult<usize> {
-        let shape = cache_shape(cache);
+    /// A pair of caches of the program's format, or "int8". No other layer may have any of their memory.
+    fn layer(&mut self, k: Span, v: Span, cache: CacheSizes, cache_dtype: &str) -> PyResult<usize> {
+        let shape = cache_shape(cache, cache_format_of(cache_dtype, self.parts.format)?);
         if k.elements() != shape.len() || v.elements() != shape.len() {
             return Err(PyValueError::new_err(format!(
                 "caches of {} and {} elements; allowed: {}",
@@ -87,7 +87,10 @@ impl ProgramBuilder {
                 shape.len()
             )));
         }
-        let size = self.parts.format.bytes();
+        let size = match shape.format {
+            CacheFormat::Plain => self.parts.format.bytes(),
+            CacheFormat::Codes => size_of::<i8>(),
+        };
         check_apart(&[("k", k, size), ("v", v, size)], &[])?;
         // SAFETY: as in `lend`; apart from each other by the check above, from other layers by the caller's promise. While a
         // program runs or copies blocks, nothing else of this process touches the KV arena: a worker runs one step at a time.

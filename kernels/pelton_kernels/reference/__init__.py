@@ -6,6 +6,7 @@ Never here: anything for speed.
 """
 
 from pelton_kernels.reference.attention import copy_blocks, paged_attention, rope_kv_write
+from pelton_kernels.reference.codes import codes_of, numbers_of
 from pelton_kernels.reference.dense import (
     activate,
     add,
@@ -36,6 +37,7 @@ __all__ = [
     "add",
     "add_layer_norm",
     "add_rms_norm",
+    "codes_of",
     "copy_blocks",
     "embed",
     "embed_segments",
@@ -46,6 +48,7 @@ __all__ = [
     "linear_codes_f32",
     "linear_f32",
     "load_blocks",
+    "numbers_of",
     "paged_attention",
     "philox4x32",
     "pool_rows",

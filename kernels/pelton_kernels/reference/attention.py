@@ -1,10 +1,11 @@
-"""Ops that know positions and the paged cache, `[blocks, KH, block_size, D]`."""
+"""Ops that know positions and the paged cache, `[blocks, KH, block_size, D]`, or D + 4 where it holds codes."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from pelton_kernels.reference.codes import codes_of, numbers_of
 from pelton_kernels.reference.dense import wide
 
 
@@ -34,9 +35,10 @@ def rope_kv_write(
     cos, sin = cos_sin[positions.long()].chunk(2, dim=1)
     q, k = _rotate(q, cos, sin, is_interleaved), _rotate(k, cos, sin, is_interleaved)
     block_size = k_cache.shape[2]
+    new_k, new_v = (codes_of(k), codes_of(v)) if k_cache.dtype is torch.int8 else (k, v)
     for token, slot in enumerate(kv_slots.tolist()):
-        k_cache[slot // block_size, :, slot % block_size] = k[token]
-        v_cache[slot // block_size, :, slot % block_size] = v[token]
+        k_cache[slot // block_size, :, slot % block_size] = new_k[token]
+        v_cache[slot // block_size, :, slot % block_size] = new_v[token]
     return q, k
 
 
@@ -70,7 +72,8 @@ def paged_attention(
         first = 0 if window is None else max(0, start + 1 - window) // size * size  # of the first block that is seen
         used = block_table[row, first // size : -(-known // size)].long()
         k, v = (
-            wide(cache[used]).transpose(0, 1).flatten(1, 2)[:, : known - first] for cache in (k_cache, v_cache)
+            numbers_of(cache[used], wide(q).dtype).transpose(0, 1).flatten(1, 2)[:, : known - first]
+            for cache in (k_cache, v_cache)
         )  # [KH, known - first, D]
         k, v = (heads.repeat_interleave(group, dim=0) for heads in (k, v))
         scores = torch.einsum("thd,hkd->htk", wide(q[tokens]), k) * scale

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pelton_kernels import ops
 from torch import Tensor, nn
 
-from pelton.kv import Place
+from pelton.kv import DTYPES, Place
 from pelton.loading.error import LoadError
 from pelton.step import Step
 
@@ -171,10 +171,11 @@ class Paged:
         self._calls += 1
         assert ask == layer.ask, "a step asks what the model asked when it was heard"
         keys, values = step.kv.layers[layer.place.at]
-        _, kv_heads, _, width = keys.shape
+        shape = step.kv.shape
+        kv_heads, width, dtype = shape.heads, shape.head_dim, DTYPES[shape.dtype]
         heads = ask.heads // ask.kv_heads * kv_heads
-        queries = _filled(q, heads, width, keys.dtype)
-        new_keys, new_values = (_filled(part, kv_heads, width, keys.dtype) for part in (k, v))
+        queries = _filled(q, heads, width, dtype)
+        new_keys, new_values = (_filled(part, kv_heads, width, dtype) for part in (k, v))
         slots, table = step.kv_slots[layer.place.kind], step.block_table[layer.place.kind]
         ops.rope_kv_write(queries, new_keys, new_values, self._still, self._nowhere, keys, values, slots)
         out = torch.empty_like(queries)

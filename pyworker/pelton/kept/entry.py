@@ -179,6 +179,6 @@ def _caches(arena: ArenaBytes, shape: KvShape, blocks: int, layer: int) -> Cache
         raise ValueError(f"it names layer {layer} of {shape.layers}")
     size = blocks * shape.layer_bytes
     start = arena.span[0] + 2 * layer * size
-    elements = size // shape.element_bytes
+    elements = size // shape.cache_bytes
     sizes = (blocks, shape.heads, shape.block_size, shape.head_dim)
-    return (start, elements), (start + size, elements), sizes
+    return (start, elements), (start + size, elements), sizes, shape.cache_dtype

@@ -16,7 +16,7 @@ from pelton.kv_shape import ELEMENT_BYTES
 from pelton.loading.fingerprint import fingerprint
 from pelton.loading.wish import Wish
 
-VERSION = 2  # of what a header says
+VERSION = 3  # of what a header says
 # Wishes that change neither weights nor program. What is not named here does: a new wish is on the safe side.
 INDIFFERENT = {
     "folder",  # its fingerprint counts

@@ -101,7 +101,8 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
 
     config, division = source.config, source.division
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
-    shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds)
+    sizes = division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds
+    shape = KvShape(*sizes, has_codes=_has_codes(wish.kv_dtype, device, source.pooling))
     memory = devices.memory(device, wish.memory_limit_bytes)
     planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, pooling=source.pooling)
     if planned.max_model_len < (wish.max_model_len or config.positions):
@@ -120,7 +121,7 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
         built = source.tried(model, arena, planned.max_model_len)
-    numerics = f"{source.numerics_id(model)}{division.numerics}"
+    numerics = f"{source.numerics_id(model)}{division.numerics}{shape.numerics}"
     return Loaded(
         source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built
     )
@@ -147,6 +148,21 @@ def load_whole(wish: Wish) -> Loaded:
         except StopIteration as end:
             loaded: Loaded = end.value
             return loaded
+
+
+def _has_codes(wish: str, device: torch.device, pooling: Pooling | None) -> bool:
+    """Whether keys and values are kept as codes of 8 bits."""
+    if wish in ("auto", ""):
+        return False
+    if wish != "int8":
+        raise LoadError(f"--kv-dtype {wish}; supported: auto, int8")
+    if device.type != "cpu":
+        raise LoadError("--kv-dtype int8 runs on CPUs; set --device cpu, or leave --kv-dtype away")
+    if pooling is not None and pooling.is_bidirectional:
+        raise LoadError(
+            "--kv-dtype int8: this model keeps no KV from one step to the next, so rounding it would save nothing; leave --kv-dtype away"
+        )
+    return True
 
 
 def _dtype(wish: str, checkpoint: Checkpoint) -> str:

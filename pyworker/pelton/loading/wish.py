@@ -16,6 +16,7 @@ class Wish:
 
     folder: Path
     dtype: str = "auto"
+    kv_dtype: str = "auto"  # or "int8"
     max_model_len: int = 0
     kv_bytes: int = 0
     memory_limit_bytes: int = 0

@@ -98,6 +98,8 @@ pub struct LoadOptions {
     pub quantize: String,
     /// Layers that are not rounded.
     pub quantize_skip: String,
+    /// "auto" or "int8".
+    pub kv_dtype: String,
     /// Where loaded models are kept for the next start, on the worker's host.
     pub kept_folder: PathBuf,
     /// The most that all of them may take there; 0: none is kept.
@@ -135,6 +137,7 @@ impl LoadOptions {
             device: self.device.clone(),
             quantize: self.quantize.clone(),
             quantize_skip: self.quantize_skip.clone(),
+            kv_dtype: self.kv_dtype.clone(),
             kept_folder: utf8(&self.kept_folder).unwrap_or_default(), // nothing is kept there, as if it were not set
             kept_bytes: self.kept_bytes,
             model_backend: self.model_backend.clone(),

@@ -1,11 +1,14 @@
 //! Few queries at once: keys and values are taken as they lie in the cache, up to four queries and four keys at a time.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
-use bytemuck::Zeroable;
+use bytemuck::Pod;
 
 use super::piece::{PIECE, State, Walk};
+use crate::cached::Held;
 use crate::element::Element;
+use crate::norm::padded;
 use crate::simd::{LANES, Simd};
 
 /// How many keys ahead of their use the cache lines of a key are asked for: 8 KiB at 128 elements of bfloat16. Blocks lie
@@ -13,7 +16,7 @@ use crate::simd::{LANES, Simd};
 /// scored, since summing them up is too quick to hide a wait for memory.
 pub(super) const AHEAD: usize = 32;
 
-impl<E: Element> Walk<'_, E> {
+impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Some queries times keys of a piece, the first of them its key `from`; those that a query may not see are left out later.
     /// `next`: the keys behind them.
     #[inline(always)]
@@ -82,34 +85,40 @@ impl<E: Element> Walk<'_, E> {
         places: &[usize; C],
     ) {
         let mut keys = [(&[][..], None); C];
-        for (key, &place) in keys.iter_mut().zip(places) {
-            *key = blocks::<E>(&self.k_cache[place..place + self.cache.dim]);
+        let mut factors = [0.0; C];
+        for ((key, factor), &place) in keys.iter_mut().zip(&mut factors).zip(places) {
+            *key = blocks::<H, H::Block>(&self.k_cache[place..place + self.cache.dim]);
+            *factor = self.factor(place);
         }
         let steps = keys[0].0.len() + usize::from(keys[0].1.is_some());
         let mut sums = [[simd.splat(0.0); C]; Q];
         for step in 0..keys[0].0.len() {
-            for (query, sums) in sums.iter_mut().enumerate() {
-                for (sum, (key, _)) in sums.iter_mut().zip(&keys) {
-                    *sum = E::dot(simd, *sum, &q[query * steps + step], &key[step]);
+            for (at, (key, _)) in keys.iter().enumerate() {
+                let key = H::wide(simd, &key[step]); // once for all queries
+                for (query, sums) in sums.iter_mut().enumerate() {
+                    sums[at] = E::dot(simd, sums[at], &q[query * steps + step], key.borrow());
                 }
             }
         }
-        for (query, sums) in sums.iter_mut().enumerate() {
-            for (sum, (_, tail)) in sums.iter_mut().zip(&keys) {
-                if let Some(tail) = tail {
-                    *sum = E::dot(simd, *sum, &q[query * steps + steps - 1], tail);
+        for (at, (_, tail)) in keys.iter().enumerate() {
+            if let Some(tail) = tail {
+                let key = H::wide(simd, tail);
+                for (query, sums) in sums.iter_mut().enumerate() {
+                    sums[at] = E::dot(simd, sums[at], &q[query * steps + steps - 1], key.borrow());
                 }
             }
         }
+        let (factors_of_four, factors_of_rest) = factors.as_chunks::<4>();
         for (scores, sums) in scores.iter_mut().zip(&sums) {
             let (fours, rest) = sums.as_chunks::<4>();
-            for (scores, four) in scores[at..].chunks_mut(4).zip(fours) {
-                for (score, sum) in scores.iter_mut().zip(simd.sum_four(four)) {
-                    *score = sum * self.scale;
+            for ((scores, four), factors) in scores[at..].chunks_mut(4).zip(fours).zip(factors_of_four) {
+                for ((score, sum), factor) in scores.iter_mut().zip(simd.sum_four(four)).zip(factors) {
+                    *score = sum * factor;
                 }
             }
-            for (score, &sum) in scores[at + 4 * fours.len()..].iter_mut().zip(rest) {
-                *score = simd.sum(sum) * self.scale;
+            let scores = &mut scores[at + 4 * fours.len()..];
+            for ((score, &sum), factor) in scores.iter_mut().zip(rest).zip(factors_of_rest) {
+                *score = simd.sum(sum) * factor;
             }
         }
     }
@@ -212,13 +221,10 @@ impl<E: Element> Walk<'_, E> {
             if WHOLE {
                 let (vectors, _) = self.v_cache[place + start..place + start + C * LANES].as_chunks();
                 for (value, from) in values.iter_mut().zip(vectors) {
-                    *value = E::load(simd, from);
+                    *value = H::load(simd, from);
                 }
             } else {
-                let mut lanes = [E::default(); LANES];
-                let tail = &self.v_cache[place + start..place + self.cache.dim];
-                lanes[..tail.len()].copy_from_slice(tail);
-                values[0] = E::load(simd, &lanes);
+                values[0] = H::load(simd, &padded(&self.v_cache[place + start..place + self.cache.dim]));
             }
             for (sums, scores) in sums.iter_mut().zip(scores) {
                 let weight = simd.splat(scores[key]);
@@ -244,13 +250,13 @@ pub(super) fn shared(ranges: impl Iterator<Item = Range<usize>>) -> Range<usize>
 
 /// A head as whole blocks, and what remains of it filled up with zeros.
 #[inline(always)]
-pub(super) fn blocks<E: Element>(head: &[E]) -> (&[E::Block], Option<E::Block>) {
-    let size = size_of::<E::Block>() / size_of::<E>();
+pub(super) fn blocks<T: Pod, B: Pod>(head: &[T]) -> (&[B], Option<B>) {
+    let size = size_of::<B>() / size_of::<T>();
     let (whole, tail) = head.split_at(head.len() / size * size);
     if tail.is_empty() {
         return (bytemuck::cast_slice(whole), None);
     }
-    let mut last = E::Block::zeroed();
+    let mut last = B::zeroed();
     bytemuck::cast_slice_mut(std::slice::from_mut(&mut last))[..tail.len()].copy_from_slice(tail);
     (bytemuck::cast_slice(whole), Some(last))
 }

@@ -7,10 +7,14 @@
 //! 2. A turn takes two lanes, i and i + 8, the first to be added; turns follow each other so that sums wait at most three deep.
 //! 3. A few keys at a time meet all queries, so that they come from the first-level cache for all but the first.
 
+use std::borrow::Borrow;
 use std::ops::Range;
+
+use bytemuck::Zeroable;
 
 use super::few::shared;
 use super::piece::{PIECE, State, Walk, Weighed};
+use crate::cached::Held;
 use crate::element::Element;
 use crate::simd::{LANES, Lanes, Simd};
 
@@ -71,7 +75,7 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
 
     /// Turns up to [`NEAR`] keys. What stands where there are fewer means nothing.
     #[inline(always)]
-    fn turn_keys(&mut self, cache: &[E], places: &[usize]) {
+    fn turn_keys<H: Held<E>>(&mut self, cache: &[H], places: &[usize]) {
         let (steps, size) = (self.steps(), elements_per_step::<E>());
         for (group, places) in places.chunks(LANES).enumerate() {
             for step in 0..steps {
@@ -79,7 +83,7 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
                 let mut rows = [[0; LANES]; LANES];
                 for (row, place) in rows.iter_mut().zip(places) {
                     let elements = &cache[place + from..place + self.dim.min(from + size)];
-                    *row = words(elements);
+                    *row = words(self.simd, elements);
                 }
                 self.simd.transpose(&mut rows);
                 for (turn, &lane) in FIRST_LANES.iter().enumerate() {
@@ -91,19 +95,18 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
         }
     }
 
-    /// `scores[query][from..]`: scaled dot products with the turned keys.
+    /// `scores[query][from..]`: dot products with the turned keys, each times its key's factor.
     #[inline(always)]
-    fn score(&self, scores: &mut [[f32; PIECE]], from: usize, scale: f32) {
+    fn score(&self, scores: &mut [[f32; PIECE]], from: usize, factors: &[Lanes<f32>; G]) {
         let turns = LANES / 2 * self.steps();
         let keys = pairs::<_, G>(bytemuck::cast_slice::<_, Lanes<E::Unit>>(&self.keys));
         let queries = pairs::<_, Q>(&self.queries);
-        let scale = self.simd.splat(scale);
         for (queries, scores) in queries.chunks_exact(turns).zip(scores.chunks_mut(Q)) {
             let sums = self.dots(keys, queries);
             for (scores, sums) in scores.iter_mut().zip(sums) {
                 let (vectors, _) = scores[from..].as_chunks_mut::<LANES>();
-                for (to, sum) in vectors.iter_mut().zip(sums) {
-                    self.simd.store(self.simd.mul(sum, scale), to);
+                for ((to, sum), factors) in vectors.iter_mut().zip(sums).zip(factors) {
+                    self.simd.store(self.simd.mul(sum, self.simd.load(factors)), to);
                 }
             }
         }
@@ -149,14 +152,14 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
 
     /// Widens up to [`NEAR`] values.
     #[inline(always)]
-    fn widen_values(&mut self, cache: &[E], places: &[usize]) {
+    fn widen_values<H: Held<E>>(&mut self, cache: &[H], places: &[usize]) {
         for (vectors, start) in self.values.chunks_exact_mut(NEAR).zip((0..self.dim).step_by(LANES * WIDE)) {
             let end = self.dim.min(start + LANES * WIDE);
             for (to, place) in vectors.iter_mut().zip(places) {
                 for (to, from) in to.iter_mut().zip(cache[place + start..place + end].chunks(LANES)) {
                     let lanes = match from.try_into() {
-                        Ok(whole) => E::load(self.simd, whole),
-                        Err(_) => E::load(self.simd, &crate::norm::padded(from)),
+                        Ok(whole) => H::load(self.simd, whole),
+                        Err(_) => H::load(self.simd, &crate::norm::padded(from)),
                     };
                     self.simd.store(lanes, to);
                 }
@@ -208,7 +211,7 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
     }
 }
 
-impl<E: Element> Walk<'_, E> {
+impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Scores of the queries that were loaded and some keys of a piece, from its first on. `next`: the keys behind them.
     #[inline(always)]
     pub(super) fn score_many<S: Simd, const Q: usize, const G: usize>(
@@ -228,7 +231,11 @@ impl<E: Element> Walk<'_, E> {
                 self.prefetch(simd, &self.v_cache[place..place + self.cache.dim]);
             }
             many.turn_keys(self.k_cache, keys);
-            many.score(scores, from, self.scale);
+            let mut factors = [[self.scale; LANES]; G];
+            for (factor, &place) in factors.as_flattened_mut().iter_mut().zip(keys) {
+                *factor = self.factor(place);
+            }
+            many.score(scores, from, &factors);
         }
     }
 
@@ -291,14 +298,15 @@ fn elements_per_step<E: Element>() -> usize {
 
 /// Neighbouring elements as one unit per lane, filled up with zeros.
 #[inline(always)]
-fn words<E: Element>(elements: &[E]) -> Lanes<u32> {
+fn words<E: Element, H: Held<E>, S: Simd>(simd: S, elements: &[H]) -> Lanes<u32> {
     let bytes: &[u8] = bytemuck::cast_slice(elements);
-    if bytes.len() == size_of::<Lanes<u32>>() {
-        return bytemuck::pod_read_unaligned(bytes);
+    let mut block = H::Block::zeroed();
+    if bytes.len() == size_of::<H::Block>() {
+        block = bytemuck::pod_read_unaligned(bytes);
+    } else {
+        bytemuck::bytes_of_mut(&mut block)[..bytes.len()].copy_from_slice(bytes);
     }
-    let mut words = [0; LANES];
-    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-    words
+    bytemuck::cast::<E::Block, _>(*H::wide(simd, &block).borrow())
 }
 
 /// As pairs of arrays.

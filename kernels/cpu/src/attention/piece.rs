@@ -6,7 +6,8 @@ use super::few::{AHEAD, blocks};
 use super::many::Many;
 use super::share::{Plan, Stretch};
 use super::{Run, Sight};
-use crate::cache::CacheShape;
+use crate::cache::{CacheFormat, CacheShape};
+use crate::cached::Held;
 use crate::element::Element;
 use crate::math::{exp, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -16,11 +17,11 @@ use crate::split::Shared;
 pub(super) const PIECE: usize = 256;
 
 /// Some of the tasks of one call.
-pub(super) struct Walk<'a, E> {
+pub(super) struct Walk<'a, E, H> {
     pub(super) out: &'a Shared<'a, E>,
     pub(super) q: &'a [E],
-    pub(super) k_cache: &'a [E],
-    pub(super) v_cache: &'a [E],
+    pub(super) k_cache: &'a [H],
+    pub(super) v_cache: &'a [H],
     pub(super) cache: CacheShape,
     pub(super) block_table: &'a [i32],
     pub(super) max_blocks: usize,
@@ -115,9 +116,11 @@ struct Places {
     shared: [usize; PIECE + AHEAD],
     /// Of one member's.
     own: [usize; PIECE],
+    /// The scales of values, where caches hold codes.
+    scales: [f32; PIECE],
 }
 
-impl<E: Element> Kernel for Walk<'_, E> {
+impl<E: Element, H: Held<E>> Kernel for Walk<'_, E, H> {
     type Output = ();
 
     #[inline(always)]
@@ -130,12 +133,12 @@ impl<E: Element> Kernel for Walk<'_, E> {
     }
 }
 
-impl<E: Element> Walk<'_, E> {
+impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     #[inline(always)]
     fn walk<S: Simd, const C: usize, const G: usize>(self, simd: S) {
         let mut state = State::new(self.cache.dim);
         let mut many = Many::<S, E, C, G>::new(simd, self.cache.dim);
-        let mut places = Places { shared: [0; PIECE + AHEAD], own: [0; PIECE] };
+        let mut places = Places { shared: [0; PIECE + AHEAD], own: [0; PIECE], scales: [0.0; PIECE] };
         for task in self.tasks.clone() {
             let (bundle, head) = (&self.plan.bundles[task / self.cache.heads], task % self.cache.heads);
             let runs = &self.plan.runs[bundle.runs.clone()];
@@ -171,7 +174,7 @@ impl<E: Element> Walk<'_, E> {
         for token in runs.iter().flat_map(|run| run.tokens.clone()) {
             let heads = &self.q[(token * self.heads + head * group) * dim..][..group * dim];
             for query in heads.chunks_exact(dim) {
-                let (whole, tail) = blocks(query);
+                let (whole, tail) = blocks::<E, E::Block>(query);
                 state.q.extend_from_slice(whole);
                 state.q.extend(tail);
             }
@@ -220,8 +223,20 @@ impl<E: Element> Walk<'_, E> {
                 self.find(places, std::slice::from_ref(run), head, first);
                 self.score_few::<S, C>(simd, state, self.queries_of(run), &places[keys.len()..], keys.len(), &[]);
             }
+            let has_scales = H::FORMAT == CacheFormat::Codes;
+            if has_scales {
+                self.find_scales(&mut found.scales, keys);
+            }
             for run in members {
                 self.weigh(simd, state, run, first, known(run));
+                if has_scales {
+                    if known(run) > keys.len() {
+                        let places = &mut found.own[..known(run)];
+                        self.find(places, std::slice::from_ref(run), head, first);
+                        self.find_scales(&mut found.scales[keys.len()..], &places[keys.len()..]);
+                    }
+                    self.weigh_values(simd, state, run, &found.scales);
+                }
             }
             if is_many {
                 self.values_many(many, state, queries.clone(), keys);
@@ -273,6 +288,33 @@ impl<E: Element> Walk<'_, E> {
         }
     }
 
+    /// The scales of the values at these places.
+    #[inline(always)]
+    fn find_scales(&self, scales: &mut [f32], places: &[usize]) {
+        for (scale, &place) in scales.iter_mut().zip(places) {
+            *scale = H::scale(&self.v_cache[place..place + self.cache.row()], self.cache.dim);
+        }
+    }
+
+    /// Brings the scales of the values that a run's queries see into their weights.
+    #[inline(always)]
+    fn weigh_values<S: Simd>(&self, simd: S, state: &mut State<E>, run: &Run, scales: &[f32; PIECE]) {
+        for query in self.queries_of(run) {
+            let Range { start, end } = state.weighed[query].seen;
+            let whole = start / LANES * LANES..end.next_multiple_of(LANES);
+            let (weights, _) = state.scores[query][whole.clone()].as_chunks_mut::<LANES>();
+            for (weights, scales) in weights.iter_mut().zip(scales[whole].as_chunks::<LANES>().0) {
+                simd.store(simd.mul(simd.load(weights), simd.load(scales)), weights);
+            }
+        }
+    }
+
+    /// What the dot product of a query and the key at this place is multiplied with.
+    #[inline(always)]
+    pub(super) fn factor(&self, place: usize) -> f32 {
+        self.scale * H::scale(&self.k_cache[place..place + self.cache.row()], self.cache.dim)
+    }
+
     /// Which of a piece's `keys`, the first of them at position `first`, a query of a run sees.
     #[inline(always)]
     fn seen(&self, run: &Run, query: usize, first: usize, keys: usize) -> Range<usize> {
@@ -283,8 +325,8 @@ impl<E: Element> Walk<'_, E> {
 
     /// Asks for all cache lines of one head.
     #[inline(always)]
-    pub(super) fn prefetch<S: Simd>(&self, simd: S, head: &[E]) {
-        for line in head.chunks(64 / size_of::<E>()) {
+    pub(super) fn prefetch<S: Simd>(&self, simd: S, head: &[H]) {
+        for line in head.chunks(64 / size_of::<H>()) {
             simd.prefetch(line.as_ptr().cast());
         }
     }

@@ -1,7 +1,9 @@
 //! Attention against float64, and against itself: in chunks, over other blocks, on other threads.
 
 use super::*;
+use crate::cached::Held;
 use crate::element::Bf16;
+use crate::simd::{Kernel, Simd};
 use crate::{Element, Isa};
 
 fn values<E: Element>(seed: u32, count: usize) -> Vec<E> {
@@ -12,37 +14,58 @@ fn values<E: Element>(seed: u32, count: usize) -> Vec<E> {
     (0..count).map(value).collect()
 }
 
-/// One request of `known` tokens, its keys and values in order, and a cache that holds them in blocks that are not.
-struct Request<E> {
+/// Puts a head into a row of a cache.
+pub(super) struct Store<'a, E, H>(pub(super) &'a [E], pub(super) &'a mut [H]);
+
+impl<E: Element, H: Held<E>> Kernel for Store<'_, E, H> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        H::store(simd, self.0, self.1);
+    }
+}
+
+/// One request of `known` tokens, its keys and values in order, as the cache has them, and a cache that holds them in blocks that
+/// are not in order.
+struct Request<E, H> {
     cache: CacheShape,
     heads: usize,
     known: usize,
     q: Vec<E>,
-    k: Vec<E>,
-    v: Vec<E>,
+    k: Vec<f32>,
+    v: Vec<f32>,
     table: Vec<i32>,
-    caches: [Vec<E>; 2],
+    caches: [Vec<H>; 2],
     is_whole: bool,
     window: Option<usize>,
     soft_cap: Option<f32>,
     sinks: Option<Vec<f32>>,
 }
 
-impl<E: Element> Request<E> {
+impl<E: Element, H: Held<E>> Request<E, H> {
     fn new(known: usize, heads: usize, kv_heads: usize, dim: usize, block_size: usize) -> Self {
         let used = known.div_ceil(block_size);
-        let cache = CacheShape { blocks: used + 2, heads: kv_heads, block_size, dim };
+        let cache = CacheShape { blocks: used + 2, heads: kv_heads, block_size, dim, format: H::FORMAT };
         let table: Vec<i32> = (0..used).map(|at| (used - at) as i32).collect(); // backwards, and block 0 is not used
-        let (k, v) = (values::<E>(2, known * kv_heads * dim), values::<E>(3, known * kv_heads * dim));
         // What no token has written is NaN: a kernel that looked there would show it.
-        let mut caches = [vec![E::from_f32(f32::NAN); cache.len()], vec![E::from_f32(f32::NAN); cache.len()]];
-        for (cache_elements, elements) in caches.iter_mut().zip([&k, &v]) {
+        let empty = vec![E::from_f32(f32::NAN); dim];
+        let mut caches = [vec![H::default(); cache.len()], vec![H::default(); cache.len()]];
+        for row in caches.iter_mut().flat_map(|cache_rows| cache_rows.chunks_exact_mut(cache.row())) {
+            Isa::best().run(Store(&empty, row));
+        }
+        let [k, v] = [2, 3].map(|seed| values::<E>(seed, known * kv_heads * dim));
+        let mut held = [vec![], vec![]];
+        for ((cache_rows, elements), held) in caches.iter_mut().zip([&k, &v]).zip(&mut held) {
             for (at, head) in elements.chunks_exact(dim).enumerate() {
                 let (token, kv_head) = (at / kv_heads, at % kv_heads);
                 let to = cache.at(table[token / block_size] as usize, kv_head, token % block_size);
-                cache_elements[to..to + dim].copy_from_slice(head);
+                let row = &mut cache_rows[to..to + cache.row()];
+                Isa::best().run(Store(head, row));
+                held.extend(numbers::<E, H>(row, dim));
             }
         }
+        let [k, v] = held;
         Self {
             cache,
             heads,
@@ -108,7 +131,7 @@ impl<E: Element> Request<E> {
         let scores: Vec<f64> = (first..behind)
             .map(|key| {
                 let k = &self.k[(key * kv_heads + kv_head) * dim..][..dim];
-                let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(q.to_f32() * k.to_f32())).sum();
+                let dot: f64 = q.iter().zip(k).map(|(q, &k)| f64::from(q.to_f32()) * f64::from(k)).sum();
                 let score = f64::from(0.3_f32) * dot;
                 self.soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
             })
@@ -117,12 +140,32 @@ impl<E: Element> Request<E> {
         let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
-        let value = |key: usize, at: usize| f64::from(self.v[(key * kv_heads + kv_head) * dim + at].to_f32());
+        let value = |key: usize, at: usize| f64::from(self.v[(key * kv_heads + kv_head) * dim + at]);
         (0..dim).map(|at| weights.iter().zip(first..).map(|(w, key)| w / total * value(key, at)).sum()).collect()
     }
 }
 
-fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
+/// What a row means.
+fn numbers<E: Element, H: Held<E>>(row: &[H], dim: usize) -> Vec<f32> {
+    struct Load<'a, E, H>(&'a [H], &'a mut Vec<f32>, std::marker::PhantomData<E>);
+    impl<E: Element, H: Held<E>> Kernel for Load<'_, E, H> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            for some in self.0.chunks(16) {
+                let mut lanes = [0.0; 16];
+                simd.store(H::load(simd, &crate::norm::padded(some)), &mut lanes);
+                self.1.extend(&lanes[..some.len()]);
+            }
+        }
+    }
+    let mut numbers = vec![];
+    Isa::best().run(Load::<E, H>(&row[..dim], &mut numbers, std::marker::PhantomData));
+    numbers.iter().map(|number| number * H::scale(row, dim)).collect()
+}
+
+fn check<E: Element + PartialEq + std::fmt::Debug, H: Held<E>>(tolerance: f64) {
     for isa in Isa::available() {
         for ((known, heads, kv_heads, dim, block_size), (window, soft_cap, has_sinks)) in [
             ((1, 1, 1, 1, 1), (None, None, false)),
@@ -138,7 +181,8 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
             ((700, 2, 2, 24, 8), (Some(300), None, true)),
             ((300, 4, 1, 16, 16), (None, Some(1.5), true)),
         ] {
-            let request = Request::<E>::new(known, heads, kv_heads, dim, block_size).with(window, soft_cap, has_sinks);
+            let request =
+                Request::<E, H>::new(known, heads, kv_heads, dim, block_size).with(window, soft_cap, has_sinks);
             let whole = request.chunk(&mut Cpu::new(isa, 1), 0, known);
             for token in [0, known / 2, known - 1] {
                 for head in 0..heads {
@@ -167,16 +211,22 @@ fn check<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
 
 #[test]
 fn float32_is_right_and_the_same_in_any_chunks() {
-    check::<f32>(2e-5);
+    check::<f32, f32>(2e-5);
 }
 
 #[test]
 fn bfloat16_is_right_and_the_same_in_any_chunks() {
-    check::<Bf16>(2.0 / 256.0); // half a unit in the last place of values up to 2, and the float32 error
+    check::<Bf16, Bf16>(2.0 / 256.0); // half a unit in the last place of values up to 2, and the float32 error
+}
+
+#[test]
+fn codes_are_right_and_the_same_in_any_chunks() {
+    check::<f32, i8>(2e-5); // of what the codes mean: that rounds as activations do
+    check::<Bf16, i8>(2.0 / 256.0);
 }
 
 /// Each token sees both sides: against float64, and the same on any number of threads.
-fn check_whole<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
+fn check_whole<E: Element + PartialEq + std::fmt::Debug, H: Held<E>>(tolerance: f64) {
     for isa in Isa::available() {
         for ((known, heads, kv_heads, dim, block_size), window) in [
             ((1, 1, 1, 1, 1), None),
@@ -187,7 +237,7 @@ fn check_whole<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
             ((600, 2, 2, 24, 8), Some(300)),
             ((40, 3, 3, 80, 7), Some(100)),
         ] {
-            let mut request = Request::<E>::new(known, heads, kv_heads, dim, block_size).with(window, None, false);
+            let mut request = Request::<E, H>::new(known, heads, kv_heads, dim, block_size).with(window, None, false);
             request.is_whole = true;
             let whole = request.chunk(&mut Cpu::new(isa, 1), 0, known);
             for token in [0, known / 3, known - 1] {
@@ -208,8 +258,10 @@ fn check_whole<E: Element + PartialEq + std::fmt::Debug>(tolerance: f64) {
 
 #[test]
 fn a_whole_row_sees_both_sides() {
-    check_whole::<f32>(2e-5);
-    check_whole::<Bf16>(2.0 / 256.0);
+    check_whole::<f32, f32>(2e-5);
+    check_whole::<Bf16, Bf16>(2.0 / 256.0);
+    check_whole::<f32, i8>(2e-5);
+    check_whole::<Bf16, i8>(2.0 / 256.0);
 }
 
 #[test]
@@ -250,7 +302,7 @@ fn runs_are_long_unless_threads_would_wait() {
 
 #[test]
 fn what_lies_outside_is_refused_by_name() {
-    let request = Request::<f32>::new(4, 1, 1, 2, 2);
+    let request = Request::<f32, f32>::new(4, 1, 1, 2, 2);
     let mut cpu = Cpu::new(Isa::best(), 1);
     let mut refused = |table: &[i32], offsets: &[i32], starts: &[i32]| {
         let mut out = vec![0.0; 8];

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::{BufferId, Program, StepRows};
+use crate::cache::CacheFormat;
 use crate::pool_rows::Pooling;
 
 /// The least bytes that must move between memory and the cores, and multiplications and additions.
@@ -41,8 +42,12 @@ impl Program {
                 let window = window.unwrap_or(usize::MAX) as f64;
                 let (keys, pairs) = if *is_whole { seen_whole(rows, window) } else { seen(rows, window) };
                 let dim = shape.dim as f64;
+                let row = match shape.format {
+                    CacheFormat::Plain => dim * element,
+                    CacheFormat::Codes => shape.row() as f64,
+                };
                 Cost {
-                    bytes: buffers + 2.0 * keys * shape.heads as f64 * dim * element,
+                    bytes: buffers + 2.0 * keys * shape.heads as f64 * row,
                     flops: 4.0 * pairs * *heads as f64 * dim,
                 }
             }

@@ -26,7 +26,7 @@ pub use flaw::Flaw;
 pub use lent::{Lent, LentMut};
 pub use run::{CallBacks, Memory, NoCallBacks, Stop};
 
-use crate::cache::{CacheShape, copy_blocks};
+use crate::cache::{CacheFormat, CacheShape, copy_blocks};
 use crate::element::{Bf16, Format};
 use crate::error::Refusal;
 use crate::host::{HostBlocks, load_blocks, save_blocks};
@@ -173,13 +173,17 @@ impl Program {
     pub fn copy_blocks(&mut self, cpu: &mut Cpu, from: &[i32], to: &[i32], tokens: &[i32]) -> Result<(), Refusal> {
         let format = self.parts.format;
         for Layer { k, v, shape } in &mut self.parts.layers {
-            match format {
-                Format::Float32 => {
+            match (shape.format, format) {
+                (CacheFormat::Plain, Format::Float32) => {
                     let caches = [k.as_mut_slice::<f32>(), v.as_mut_slice::<f32>()];
                     copy_blocks(cpu, caches, *shape, from, to, tokens)?;
                 }
-                Format::BFloat16 => {
+                (CacheFormat::Plain, Format::BFloat16) => {
                     let caches = [k.as_mut_slice::<Bf16>(), v.as_mut_slice::<Bf16>()];
+                    copy_blocks(cpu, caches, *shape, from, to, tokens)?;
+                }
+                (CacheFormat::Codes, _) => {
+                    let caches = [k.as_mut_slice::<i8>(), v.as_mut_slice::<i8>()];
                     copy_blocks(cpu, caches, *shape, from, to, tokens)?;
                 }
             }

@@ -9,6 +9,8 @@ use super::places::Places;
 use super::{Embeds, Layer, Program, StepRows};
 use crate::activate::activate;
 use crate::attention::{Attention, Sight, paged_attention};
+use crate::cache::CacheFormat;
+use crate::cached::Held;
 use crate::element::{Bf16, Element, Format};
 use crate::elementwise::{add, scale, soft_cap};
 use crate::embed::{embed, embed_segments, place_embeds};
@@ -141,7 +143,10 @@ impl Walk<'_> {
         bytemuck::cast_slice_mut(&mut self.arena[range])
     }
 
-    fn call<E: Element>(&mut self, call: &Call) -> Result<(), Refusal> {
+    fn call<E: Element>(&mut self, call: &Call) -> Result<(), Refusal>
+    where
+        i8: Held<E>,
+    {
         let (rows, counts) = (self.rows, self.counts);
         match call {
             Call::Embed { out, table, row, width } => {
@@ -257,53 +262,69 @@ impl Walk<'_> {
                 let (cpu, [x]) = self.apart::<f32, 1>([*x]);
                 soft_cap(cpu, x, *cap);
             }
-            Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads } => {
-                let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
-                let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
-                let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
-                let args = RopeKvWrite {
-                    q,
-                    k,
-                    v,
-                    cos_sin: angles.as_slice(),
-                    rotated: *rotated,
-                    pairs: *pairs,
-                    positions: rows.positions,
-                    k_cache: k_cache.as_mut_slice(),
-                    v_cache: v_cache.as_mut_slice(),
-                    cache: *shape,
-                    kv_slots: rows.of_kind(*kind).0,
-                    heads: *heads,
-                };
-                rope_kv_write(self.cpu, args)?;
-            }
-            Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks } => {
-                let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
-                let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
-                let Layer { k, v, shape } = &self.layers[*layer];
-                let args = Attention {
-                    out,
-                    q,
-                    k_cache: k.as_slice(),
-                    v_cache: v.as_slice(),
-                    cache: *shape,
-                    block_table: rows.of_kind(*kind).1,
-                    row_offsets: rows.row_offsets,
-                    row_starts: rows.row_starts,
-                    heads: *heads,
-                    scale: *scale,
-                    sight: Sight {
-                        is_whole: *is_whole,
-                        window: *window,
-                        soft_cap: *soft_cap,
-                        sinks: sinks.as_ref().map(super::Lent::as_slice),
-                    },
-                };
-                paged_attention(self.cpu, args)?;
-            }
+            Call::RopeKvWrite { layer, .. } => match self.layers[*layer].shape.format {
+                CacheFormat::Plain => self.rope_kv_write::<E, E>(call)?,
+                CacheFormat::Codes => self.rope_kv_write::<E, i8>(call)?,
+            },
+            Call::PagedAttention { layer, .. } => match self.layers[*layer].shape.format {
+                CacheFormat::Plain => self.paged_attention::<E, E>(call)?,
+                CacheFormat::Codes => self.paged_attention::<E, i8>(call)?,
+            },
             Call::CallBack { .. } => unreachable!("answered by whoever runs the program, in a step of {counts:?}"),
         }
         Ok(())
+    }
+
+    fn rope_kv_write<E: Element, H: Held<E>>(&mut self, call: &Call) -> Result<(), Refusal> {
+        let Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads } = call else {
+            unreachable!("asked of this call alone")
+        };
+        let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
+        let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
+        let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
+        let args = RopeKvWrite {
+            q,
+            k,
+            v,
+            cos_sin: angles.as_slice(),
+            rotated: *rotated,
+            pairs: *pairs,
+            positions: self.rows.positions,
+            k_cache: k_cache.as_mut_slice::<H>(),
+            v_cache: v_cache.as_mut_slice(),
+            cache: *shape,
+            kv_slots: self.rows.of_kind(*kind).0,
+            heads: *heads,
+        };
+        rope_kv_write(self.cpu, args)
+    }
+
+    fn paged_attention<E: Element, H: Held<E>>(&mut self, call: &Call) -> Result<(), Refusal> {
+        let Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks } = call else {
+            unreachable!("asked of this call alone")
+        };
+        let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
+        let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
+        let Layer { k, v, shape } = &self.layers[*layer];
+        let args = Attention {
+            out,
+            q,
+            k_cache: k.as_slice::<H>(),
+            v_cache: v.as_slice(),
+            cache: *shape,
+            block_table: self.rows.of_kind(*kind).1,
+            row_offsets: self.rows.row_offsets,
+            row_starts: self.rows.row_starts,
+            heads: *heads,
+            scale: *scale,
+            sight: Sight {
+                is_whole: *is_whole,
+                window: *window,
+                soft_cap: *soft_cap,
+                sinks: sinks.as_ref().map(super::Lent::as_slice),
+            },
+        };
+        paged_attention(self.cpu, args)
     }
 
     /// Several buffers at once, as elements, and what runs a kernel over them.

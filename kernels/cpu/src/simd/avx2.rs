@@ -98,6 +98,32 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &Lanes<i8>) -> Two {
+        vouched!({
+            let codes = _mm_loadu_si128(from.as_ptr().cast());
+            let (low, high) = (_mm256_cvtepi8_epi32(codes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(codes)));
+            Two(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        })
+    }
+
+    /// Two neighbours in a lane: each becomes a float, whose lower half is zero, and they share the lane again.
+    #[inline(always)]
+    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
+        let mut out = [Bf16::default(); 32];
+        vouched!({
+            let (codes, words): (*const __m128i, *mut __m256i) = (from.as_ptr().cast(), out.as_mut_ptr().cast());
+            for half in 0..2 {
+                let pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128(codes.add(half)));
+                let first = _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(pairs)));
+                let second = _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32::<8>(pairs)));
+                let both = _mm256_or_si256(second, _mm256_srli_epi32::<16>(_mm256_castps_si256(first)));
+                _mm256_storeu_si256(words.add(half), both);
+            }
+        });
+        out
+    }
+
+    #[inline(always)]
     fn load_i32(self, from: &Lanes<i32>) -> Two {
         vouched!(Two(
             _mm256_cvtepi32_ps(_mm256_loadu_si256(from.as_ptr().cast())),

@@ -84,6 +84,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn load_i8(self, from: &Lanes<i8>) -> __m512 {
+            vouched!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+        }
+
+        #[inline(always)]
         fn load_i32(self, from: &Lanes<i32>) -> __m512 {
             vouched!(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.as_ptr().cast())))
         }
@@ -331,6 +336,20 @@ impl Simd for Avx512 {
         })
     }
 
+    /// Two neighbours in a lane: each becomes a float, whose lower half is zero, and they share the lane again.
+    #[inline(always)]
+    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
+        let mut out = [Bf16::default(); 32];
+        vouched!({
+            let pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            let first = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs)));
+            let second = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32::<8>(pairs)));
+            let both = _mm512_or_si512(second, _mm512_srli_epi32::<16>(_mm512_castps_si512(first)));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), both)
+        });
+        out
+    }
+
     #[inline(always)]
     fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
         [first.to_f32(), second.to_f32()]
@@ -437,6 +456,18 @@ impl Simd for Avx512Bf16 {
     }
 
     #[inline(always)]
+    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
+        let mut out = [Bf16::default(); 32];
+        vouched!({
+            let codes: *const __m128i = from.as_ptr().cast();
+            let first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes)));
+            let second = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(1))));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), bits_of(_mm512_cvtne2ps_pbh(second, first)))
+        });
+        out
+    }
+
+    #[inline(always)]
     fn pair(self, first: Bf16, second: Bf16) -> u32 {
         u32::from(first.0) | u32::from(second.0) << 16
     }
@@ -475,4 +506,11 @@ const NIBBLES: [u16; 16] = {
 fn bf16s(bits: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes for which every bit pattern is valid.
     unsafe { std::mem::transmute(bits) }
+}
+
+/// And back.
+#[inline(always)]
+fn bits_of(bf16s: __m512bh) -> __m512i {
+    // SAFETY: as in `bf16s`.
+    unsafe { std::mem::transmute(bf16s) }
 }

@@ -54,6 +54,10 @@ pub trait Simd: Copy {
     fn load_bf16(self, from: &Lanes<Bf16>) -> Self::V;
     /// Rounds as [`Bf16::from_f32`] does.
     fn store_bf16(self, value: Self::V, to: &mut Lanes<Bf16>);
+    /// From signed bytes; exact.
+    fn load_i8(self, from: &Lanes<i8>) -> Self::V;
+    /// The same as bfloat16; exact.
+    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32];
     /// From signed integers, to nearest even.
     fn load_i32(self, from: &Lanes<i32>) -> Self::V;
 

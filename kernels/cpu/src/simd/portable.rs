@@ -81,6 +81,20 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &Lanes<i8>) -> Lanes<f32> {
+        each(|lane| f32::from(from[lane]))
+    }
+
+    #[inline(always)]
+    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
+        let mut out = [Bf16::default(); 32];
+        for (out, &code) in out.iter_mut().zip(from) {
+            *out = Bf16((f32::from(code).to_bits() >> 16) as u16); // what is cut off is zero
+        }
+        out
+    }
+
+    #[inline(always)]
     fn load_i32(self, from: &Lanes<i32>) -> Lanes<f32> {
         each(|lane| from[lane] as f32)
     }

@@ -30,6 +30,9 @@ impl Kernel for Exact<'_> {
         let mut halves = [Bf16::default(); LANES];
         simd.store_bf16(a, &mut halves);
         results.push(simd.load_bf16(&halves));
+        let codes: [i8; 2 * LANES] = std::array::from_fn(|at| (self.0[at % LANES].to_bits() >> (at % 24)) as i8);
+        results.extend(codes.as_chunks::<LANES>().0.iter().map(|codes| simd.load_i8(codes)));
+        results.extend(simd.bf16_of_i8(&codes).as_chunks::<LANES>().0.iter().map(|codes| simd.load_bf16(codes)));
         results.push(simd.load_i32(&self.0.map(|x| x.to_bits() as i32)));
         results.push(simd.splat(simd.sum(a)));
         results.push(simd.splat(simd.max_lane(a)));
@@ -142,5 +145,30 @@ fn pairs_multiply_first_with_first_and_second_with_second() {
     let expected: Lanes<f32> = std::array::from_fn(|lane| 1.0 + 2.0 * lane as f32 - 2.0); // exact in every class
     for isa in Isa::available() {
         assert_eq!(isa.run(Pairs(&weights, activation)), expected, "{}", isa.name());
+    }
+}
+
+#[test]
+fn codes_are_exact_in_both_formats() {
+    struct Codes<'a>(&'a [i8; 32]);
+    impl Kernel for Codes<'_> {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Vec<f32> {
+            let mut lanes = [[0.0; LANES]; 2];
+            for (lanes, codes) in lanes.iter_mut().zip(self.0.as_chunks::<LANES>().0) {
+                simd.store(simd.load_i8(codes), lanes);
+            }
+            let halves = simd.bf16_of_i8(self.0).map(Bf16::to_f32);
+            assert_eq!(lanes.as_flattened(), halves);
+            halves.to_vec()
+        }
+    }
+    for isa in Isa::available() {
+        for first in (i8::MIN..=i8::MAX).step_by(32) {
+            let codes: [i8; 32] = std::array::from_fn(|at| first.wrapping_add(at as i8));
+            assert_eq!(isa.run(Codes(&codes)), codes.map(f32::from), "{}", isa.name());
+        }
     }
 }

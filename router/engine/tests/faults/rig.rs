@@ -165,6 +165,7 @@ impl Rig {
             device: "cpu".to_owned(),
             quantize: "auto".to_owned(),
             quantize_skip: "head".to_owned(),
+            kv_dtype: "auto".to_owned(),
             kept_folder: std::path::PathBuf::new(),
             kept_bytes: 0,
             model_backend: "auto".to_owned(),

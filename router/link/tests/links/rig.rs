@@ -54,6 +54,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         device: "cpu".to_owned(),
         quantize: "auto".to_owned(),
         quantize_skip: "head".to_owned(),
+        kv_dtype: "auto".to_owned(),
         kept_folder: std::path::PathBuf::new(),
         kept_bytes: 0,
         model_backend: "auto".to_owned(),

@@ -16,7 +16,7 @@ without PyTorch. Takes those flags of `pelton serve` that decide what is loaded.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 19] = [
+const USED: [&str; 20] = [
     "config",
     "model",
     "dtype",
@@ -28,6 +28,7 @@ const USED: [&str; 19] = [
     "task",
     "pooling",
     "kv_memory",
+    "kv_dtype",
     "memory_limit",
     "block_size",
     "token_budget",

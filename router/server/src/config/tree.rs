@@ -9,7 +9,7 @@ use super::setting::settings;
 use super::units::{Bytes, Count, Room, Tokens};
 use super::value::Auto;
 use super::words::{
-    BlockSize, Device, Dtype, GenerationConfig, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret,
+    BlockSize, Device, Dtype, GenerationConfig, KvDtype, LogFormat, LogLevel, ModelBackend, Pooling, Quantize, Secret,
     Speculate, Task, UnknownFields, Url, WorkerAddress,
 };
 
@@ -123,6 +123,9 @@ settings! {
     pub section Engine ("engine", Everywhere) {
         /// Memory for KV blocks of each worker, taken when it loads; `auto` is what weights and activations leave of `memory-limit`, but no more than is likely to be used.
         kv_memory: Auto<Bytes> = "auto";
+        /// What KV blocks hold, on CPUs. `auto` is keys and values as they are computed; `int8` rounds them to 8 bits, with a scale for each
+        /// token and head: about twice as many tokens in the same memory, for a small change of what the model says.
+        kv_dtype: KvDtype = "auto";
         /// Memory of this machine for KV blocks that leave the workers' own: a prompt that comes back finds them there. All workers of
         /// this machine share it, and it stays when one of them is replaced. Not set: what leaves is computed again.
         kv_host_memory: Option<Bytes>;

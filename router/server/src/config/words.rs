@@ -106,6 +106,16 @@ words! {
 }
 
 words! {
+    /// What keys and values are kept as.
+    KvDtype {
+        /// As they are computed.
+        Auto = "auto",
+        /// 8 bits, with a scale for each token and head.
+        Int8 = "int8",
+    }
+}
+
+words! {
     /// Whose definition of a model runs.
     ModelBackend {
         /// Pelton's, where it has one.

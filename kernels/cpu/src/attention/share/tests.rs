@@ -4,6 +4,8 @@ use super::super::{Attention, even_plan, paged_attention, runs};
 use super::{Plan, Rows};
 use crate::attention::Sight;
 use crate::attention::piece::PIECE;
+use crate::attention::tests::Store;
+use crate::cached::Held;
 use crate::element::Bf16;
 use crate::{CacheShape, Cpu, Element, Isa, philox4x32};
 
@@ -27,11 +29,11 @@ impl Draws {
 }
 
 /// Rows with a block table each. What nobody has written is NaN.
-struct World<E> {
+struct World<E, H> {
     cache: CacheShape,
     heads: usize,
     q: Vec<E>,
-    caches: [Vec<E>; 2],
+    caches: [Vec<H>; 2],
     table: Vec<i32>,
     max_blocks: usize,
     offsets: Vec<i32>,
@@ -64,7 +66,7 @@ struct Case {
     sight: Sight<'static>,
 }
 
-impl<E: Element> World<E> {
+impl<E: Element, H: Held<E>> World<E, H> {
     fn new(case: Case, seed: u32) -> Self {
         let mut draws = Draws { seed, count: 0 };
         let (heads, kv_heads, dim) = case.heads;
@@ -101,17 +103,23 @@ impl<E: Element> World<E> {
             starts.push((end - step) as i32);
             offsets.push(offsets[row] + step as i32);
         }
-        let cache = CacheShape { blocks: next as usize, heads: kv_heads, block_size: size, dim };
+        let cache = CacheShape { blocks: next as usize, heads: kv_heads, block_size: size, dim, format: H::FORMAT };
         let max_blocks = tables.iter().map(Vec::len).max().expect("a row") + 1;
-        let mut caches = [vec![E::from_f32(f32::NAN); cache.len()], vec![E::from_f32(f32::NAN); cache.len()]];
-        let written = [draws.values::<E>(cache.len()), draws.values::<E>(cache.len())];
+        let mut caches = [vec![H::default(); cache.len()], vec![H::default(); cache.len()]];
+        let empty = vec![E::from_f32(f32::NAN); dim];
+        for row in caches.iter_mut().flat_map(|rows| rows.chunks_exact_mut(cache.row())) {
+            Isa::best().run(Store(&empty, row));
+        }
+        let numbers = cache.len() / cache.row() * dim;
+        let written = [draws.values::<E>(numbers), draws.values::<E>(numbers)];
         let mut table = vec![];
         for ((blocks, &known), &start) in tables.iter().zip(&known).zip(&starts) {
             for position in 0..known {
                 for head in 0..kv_heads {
                     let at = cache.at(blocks[position / size] as usize, head, position % size);
-                    for (cache, written) in caches.iter_mut().zip(&written) {
-                        cache[at..at + dim].copy_from_slice(&written[at..at + dim]);
+                    for (rows, written) in caches.iter_mut().zip(&written) {
+                        let written = &written[at / cache.row() * dim..][..dim];
+                        Isa::best().run(Store(written, &mut rows[at..at + cache.row()]));
                     }
                 }
             }
@@ -190,9 +198,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn check<E: Element + PartialEq + std::fmt::Debug>() {
+fn check<E: Element + PartialEq + std::fmt::Debug, H: Held<E>>() {
     for (seed, case) in (1..).zip(cases()) {
-        let world = World::<E>::new(case, seed);
+        let world = World::<E, H>::new(case, seed);
         for isa in Isa::available() {
             let mut one = Cpu::new(isa, 1);
             let alone: Vec<E> = (0..case.rows).flat_map(|row| world.attend(&mut one, row..row + 1)).collect();
@@ -209,18 +217,24 @@ fn check<E: Element + PartialEq + std::fmt::Debug>() {
 
 #[test]
 fn float32_rows_that_share_blocks_come_out_as_alone() {
-    check::<f32>();
+    check::<f32, f32>();
 }
 
 #[test]
 fn bfloat16_rows_that_share_blocks_come_out_as_alone() {
-    check::<Bf16>();
+    check::<Bf16, Bf16>();
+}
+
+#[test]
+fn rows_that_share_blocks_of_codes_come_out_as_alone() {
+    check::<f32, i8>();
+    check::<Bf16, i8>();
 }
 
 #[test]
 fn every_run_goes_its_whole_way_once_and_in_order() {
     for (seed, case) in (1..).zip(cases()) {
-        let world = World::<Bf16>::new(case, seed);
+        let world = World::<Bf16, Bf16>::new(case, seed);
         for queries in [64, 32, 16, 5] {
             let plan = world.plan(queries);
             let mut runs = 0;
@@ -258,7 +272,7 @@ fn those_walk_together_that_have_the_same_blocks_at_the_same_positions() {
         (case(32, Prefix::Of(0)), 32),
         (case(8, Prefix::Shifted), 8),
     ] {
-        let plan = World::<f32>::new(case, 3).plan(64);
+        let plan = World::<f32, f32>::new(case, 3).plan(64);
         assert_eq!(plan.bundles.len(), bundles, "{case:?}");
         // 33 runs are 17 and 16, not 32 and one.
         let sizes = plan.bundles.iter().map(|bundle| bundle.runs.len());
@@ -270,7 +284,7 @@ fn those_walk_together_that_have_the_same_blocks_at_the_same_positions() {
 fn a_bundle_is_no_larger_than_keeps_threads_busy() {
     let case =
         Case { rows: 32, prefix: Prefix::Of(512), own: 1, step: 1, heads: (2, 1, 8), block_size: 16, sight: PLAIN };
-    let world = World::<f32>::new(case, 5);
+    let world = World::<f32, f32>::new(case, 5);
     for (threads, bundles) in [(1, 1), (2, 2), (4, 4), (16, 4)] {
         let plan = even_plan(&world.offsets, &world.starts, &world.rows(), 1, threads);
         assert_eq!(plan.bundles.len(), bundles, "on {threads} threads");

@@ -110,6 +110,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         device: config.worker.device.word().to_owned(),
         quantize: config.model.quantize.word().to_owned(),
         quantize_skip: config.model.quantize_skip.clone(),
+        kv_dtype: config.engine.kv_dtype.word().to_owned(),
         kept_folder: config.worker.model_cache.clone(),
         kept_bytes: config.worker.model_cache_size.0,
         model_backend: config.model.model_backend.word().to_owned(),
