@@ -164,3 +164,22 @@ def test_each_combination_comes_to_what_it_has_to(server: Server, choice: str, f
         calls += len(told["calls"])
     assert calls <= 3, "no answer calls twice"
     assert calls == 3 or choice in {"none", "auto", "allowed, auto"}
+
+
+@pytest.mark.parametrize("choice", ["required", "named"])
+def test_a_demanded_call_that_is_cut_shows_no_mark(server: Server, choice: str) -> None:
+    """Issue 6: wherever `max_tokens` or `stop` cuts it, there is the call so far, or nothing."""
+    body = {
+        "messages": [{"role": "user", "content": "What now?"}],
+        "tools": TOOLS,
+        "tool_choice": CHOICES[choice],
+        "chat_template_kwargs": {"enable_thinking": False},
+        "seed": 1,
+    }
+    cuts: list[dict[str, Any]] = [{"max_tokens": count} for count in range(1, 14)]
+    for cut in [*cuts, {"max_tokens": 99, "stop": "tool_call"}, {"max_tokens": 99, "stop": "name"}]:
+        told, reason = whole(server, {**body, **cut})
+        assert streamed(server, {**body, **cut}) == (told, reason)
+        assert told["content"] == "", cut
+        assert reason == ("stop" if "stop" in cut else "length")
+        assert not told["calls"] or told["calls"][0]["name"] in ARGUMENTS

@@ -18,8 +18,8 @@ mod tokenizer;
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
 pub use detokenizer::Detokenizer;
 pub use formats::{
-    AnswerParser, Begin, Beside, CallForm, CallShape, Format, FormatError, Ids, ParameterMarks, Piece, Reading, Tools,
-    Written,
+    AnswerParser, Begin, Beside, CallForm, CallShape, Certain, Format, FormatError, Ids, ParameterMarks, Piece,
+    Reading, Tools, Written,
 };
 pub use pool::{Pool, PoolError};
 pub use stop::{StopMatcher, StopStep};

@@ -69,7 +69,7 @@ fuzz_target!(|input: &[u8]| {
     let tools = has(3).then(|| Arc::clone(&TOOLS));
     let has_tools = tools.is_some();
 
-    let parser = format.parser(Reading { starts_in_reasoning, tools, shows_special });
+    let parser = format.parser(Reading { starts_in_reasoning, tools, shows_special, ..Reading::default() });
     let read = |texts: &mut dyn Iterator<Item = &str>| {
         let mut parser = parser.clone();
         let mut pieces: Vec<Piece> = texts.flat_map(|text| parser.push(text)).collect();

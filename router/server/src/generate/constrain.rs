@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pelton_grammar::{
     BesideText, Body, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
 };
-use pelton_text::{Format, Tokenizer};
+use pelton_text::{Begin, Certain, Format, Tokenizer};
 use serde_json::{Value, json};
 
 use super::{
@@ -78,16 +78,28 @@ impl Serving {
         tools: &[Value],
         prompt: &PreparedPrompt,
     ) -> Result<Option<Grammar>, ApiError> {
-        let is_free = request.options.constrained.is_none()
-            && request.tools.as_ref().is_none_or(|tool_use| {
-                tool_use.demand == Demand::Nothing && tool_use.only.is_none() && !tools.iter().any(is_strict)
-            });
-        if is_free {
+        if request.options.constrained.is_none() && self.certain(request, tools) == Certain::Nothing {
             return Ok(None);
         }
         let (serving, request, tools, chat) = (Arc::clone(self), request.clone(), tools.to_vec(), prompt.chat);
         // To put the script together takes as long as its schemas are.
         self.on_pool(move || serving.compiled(&request, &tools, chat)).await
+    }
+
+    /// What of an answer can be the beginning of a call alone, since a grammar draws it.
+    pub(super) fn certain(&self, request: &Request, tools: &[Value]) -> Certain {
+        let begins_bare =
+            || self.format.as_ref().and_then(Format::beside_calls).is_none_or(|b| matches!(b.begin, Begin::Bare(_)));
+        match (&request.tools, &request.options.constrained) {
+            (None, _) => Certain::Nothing,
+            (Some(ToolUse { demand: Demand::Any | Demand::Named(_), .. }), _) => Certain::All,
+            // A text that has to fit may begin like a call that no mark begins.
+            (Some(_), Some(_)) if begins_bare() => Certain::Nothing,
+            (Some(_), Some(_)) => Certain::First,
+            (Some(ToolUse { only: Some(_), .. }), None) => Certain::Marked,
+            (Some(_), None) if tools.iter().any(is_strict) => Certain::Marked,
+            (Some(_), None) => Certain::Nothing,
+        }
     }
 
     fn compiled(

@@ -186,8 +186,8 @@ impl Follower {
                 Ok(Followed::Over)
             }
             Output::Finished { reason, usage, explanation } => {
-                self.end(delta);
                 let ending = self.ending(reason);
+                self.end(&ending, delta);
                 delta.finish = Some(self.finish(ending, usage, Some(explanation)));
                 Ok(Followed::Over)
             }
@@ -218,11 +218,12 @@ impl Follower {
         }
         let ending = match hit {
             Some(hit) => {
-                self.end_parser(delta);
-                Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()))
+                let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
+                self.end_parser(&ending, delta);
+                ending
             }
             None if is_circle => {
-                self.end(delta);
+                self.end(&Ending::Repetition, delta);
                 Ending::Repetition
             }
             None => return Followed::Going,
@@ -256,10 +257,10 @@ impl Follower {
     }
 
     /// Gives away what is still held back.
-    fn end(&mut self, delta: &mut Delta) {
+    fn end(&mut self, ending: &Ending, delta: &mut Delta) {
         let rest = self.stops.finish();
         self.show(&rest, delta);
-        self.end_parser(delta);
+        self.end_parser(ending, delta);
     }
 
     fn show(&mut self, text: &str, delta: &mut Delta) {
@@ -272,9 +273,10 @@ impl Follower {
         }
     }
 
-    fn end_parser(&mut self, delta: &mut Delta) {
+    fn end_parser(&mut self, ending: &Ending, delta: &mut Delta) {
         if let Some(parser) = &mut self.parser {
-            let pieces = parser.finish();
+            let is_complete = *ending == Ending::Stop(StopCause::EndOfText);
+            let pieces = if is_complete { parser.finish() } else { parser.cut() };
             self.take(pieces, delta);
         }
     }

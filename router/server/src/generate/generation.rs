@@ -11,7 +11,7 @@ use std::{
 };
 
 use pelton_engine::{Answer, Failure, Gives, Grammar, ModelReport, Output, StopRule, Submission, TokenScore, Usage};
-use pelton_text::{Format, Reading, Tools};
+use pelton_text::{Certain, Format, Reading, Tools};
 use serde_json::Value;
 
 use super::{
@@ -83,12 +83,13 @@ impl Serving {
         let tokenized = self.tokenize(std::mem::take(&mut request.prompts), purpose);
         let prompts = self.in_time(&terms, tokenized).await?;
         let words = self.in_time(&terms, self.words(&request.options.words)).await?;
+        let certain = self.certain(&request, &offered);
         let n = request.options.n;
         let (mut scores_told, mut has_a_form) = (0, false);
         let (mut submissions, mut all_rules) = (Vec::new(), Vec::new());
         for prompt in &prompts {
             let grammar = self.in_time(&terms, self.grammar(&request, &offered, prompt)).await?;
-            let form = self.form(&request, prompt, tools.clone());
+            let form = self.form(&request, prompt, tools.clone(), certain);
             let grammar = self.limit_thoughts(grammar, &request, prompt, form.as_ref(), &facts)?;
             has_a_form |= grammar.as_ref().is_some_and(Grammar::has_form);
             let limited = self.limit_words(grammar, &words, &request, &facts);
@@ -184,10 +185,16 @@ impl Serving {
     }
 
     /// How the answers to a chat are split into their parts.
-    fn form(&self, request: &Request, prompt: &PreparedPrompt, tools: Option<Arc<Tools>>) -> Option<(Format, Reading)> {
+    fn form(
+        &self,
+        request: &Request,
+        prompt: &PreparedPrompt,
+        tools: Option<Arc<Tools>>,
+        certain: Certain,
+    ) -> Option<(Format, Reading)> {
         let ChatStart { in_reasoning, .. } = prompt.chat?;
         let shows_special = !request.options.skip_special;
-        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special };
+        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special, certain };
         self.format.clone().map(|format| (format, reading))
     }
 

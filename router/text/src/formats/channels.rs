@@ -15,7 +15,7 @@ use super::marks::{Cutter, Mark, Unit};
 use super::sink::Sink;
 use super::syntax::{Scanned, Scanner};
 use super::table::{Channels, Table};
-use super::{Piece, Reading};
+use super::{Certain, Piece, Reading};
 
 #[derive(Debug, Clone)]
 pub(super) struct Parser {
@@ -102,6 +102,18 @@ impl Parser {
         units.into_iter().for_each(|unit| self.step(unit, &table));
         self.end();
         self.sink.take()
+    }
+
+    pub(super) fn cut(&mut self) -> Vec<Piece> {
+        let is_of_a_call = self.reading.certain == Certain::All && !self.is_reasoning();
+        if let State::Call { name, .. } = &self.state {
+            // Its arguments would have come: it is told as one that was cut.
+            self.sink.start(name, None);
+            self.state = State::Called;
+        }
+        let mut pieces = self.finish();
+        pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
+        pieces
     }
 
     fn step(&mut self, unit: Unit, table: &Table) {

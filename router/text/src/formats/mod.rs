@@ -95,6 +95,23 @@ pub struct Reading {
     pub tools: Option<Arc<Tools>>,
     /// Special tokens that mean nothing where they stand are shown.
     pub shows_special: bool,
+    /// Which beginnings can be those of calls alone.
+    pub certain: Certain,
+}
+
+/// What a grammar lets be nothing but the beginning of a call. If such an answer is cut there, nobody is shown the beginning: it is
+/// no text, and no call yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Certain {
+    /// Nothing: what looks like a call may become a text.
+    #[default]
+    Nothing,
+    /// The mark of a call, if it is what the answer begins with.
+    First,
+    /// Each mark of a call, and whatever begins like a call where no mark does.
+    Marked,
+    /// All that is no thought.
+    All,
 }
 
 /// Splits one answer.
@@ -212,6 +229,14 @@ impl AnswerParser {
         match &mut self.machine {
             Machine::Plain(parser) => parser.finish(),
             Machine::Channels(parser) => parser.finish(),
+        }
+    }
+
+    /// Ends an answer that was cut off; gives what was held back, but for the beginning of what can be a call alone.
+    pub fn cut(&mut self) -> Vec<Piece> {
+        match &mut self.machine {
+            Machine::Plain(parser) => parser.cut(),
+            Machine::Channels(parser) => parser.cut(),
         }
     }
 

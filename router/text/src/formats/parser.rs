@@ -13,7 +13,7 @@ use super::marks::{Cutter, Mark, Marks, Unit};
 use super::sink::Sink;
 use super::syntax::{Context, Reader, Step};
 use super::table::{Calls, Table};
-use super::{Piece, Reading};
+use super::{Certain, Piece, Reading};
 
 #[derive(Debug, Clone)]
 pub(super) struct Parser {
@@ -107,6 +107,25 @@ impl Parser {
         }
         self.raw.clear();
         self.sink.take()
+    }
+
+    pub(super) fn cut(&mut self) -> Vec<Piece> {
+        let is_of_a_call = self.is_of_a_call();
+        let mut pieces = self.finish();
+        pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
+        pieces
+    }
+
+    /// Whether what is kept can belong to a call alone.
+    fn is_of_a_call(&self) -> bool {
+        match (&self.state, self.reading.certain) {
+            (State::Reasoning { .. }, _) => false,
+            // Its name and arguments have been told. What does not belong to these begins a mark.
+            (State::Call { is_told: true, .. }, _) | (_, Certain::All) => true,
+            (State::Text { .. } | State::Between(Between { has_called: true, .. }), _) => false,
+            (State::Call { .. } | State::Between(_), Certain::First) => self.is_fresh,
+            (State::Call { .. } | State::Between(_), certain) => certain == Certain::Marked,
+        }
     }
 
     /// Whether the answer ends within a mark that may follow a call: as when `max_tokens` cuts it. Nobody wants to see that.

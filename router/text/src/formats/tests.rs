@@ -145,7 +145,7 @@ fn every_format_reads_its_examples_however_they_are_cut() {
         let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
         let format = Format::bound(known::named(&name).expect("it is known"), &specials);
         let tools = example.tools.then(tools);
-        let reading = Reading { starts_in_reasoning: example.starts_in_reasoning, tools, shows_special: false };
+        let reading = Reading { starts_in_reasoning: example.starts_in_reasoning, tools, ..Reading::default() };
         let Example { says, text, reasoning, content, calls, .. } = example;
         check(&format.parser(reading), &text, &Answer { reasoning, content, calls }, &format!("{name}, {says}"));
     }
@@ -287,6 +287,57 @@ fn a_mark_behind_a_call_that_is_cut_with_the_answer_is_not_shown() {
     hermes("<tool_call>{\"na", "<tool_call>{\"na", &[]);
 }
 
+#[test]
+fn a_cut_answer_of_calls_alone_shows_none_of_their_marks_in_any_format() {
+    let of_calls = |example: &Example| example.content.is_empty() && example.calls.iter().any(|call| call.ended);
+    for (name, example) in examples().filter(|(_, example)| of_calls(example)) {
+        let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
+        let format = Format::bound(known::named(&name).expect("it is known"), &specials);
+        let (starts_in_reasoning, tools) = (example.starts_in_reasoning, Some(tools()));
+        let reading = Reading { starts_in_reasoning, tools, certain: Certain::All, ..Reading::default() };
+        for at in boundaries(&example.text) {
+            let (begun, what) = (&example.text[..at], format!("{name}, {}", example.says));
+            let cut = |texts: &[&str]| {
+                let (mut parser, mut answer) = (format.parser(reading.clone()), Answer::default());
+                texts.iter().flat_map(|text| parser.push(text)).for_each(|piece| answer.add(piece));
+                parser.cut().into_iter().for_each(|piece| answer.add(piece));
+                assert_eq!(parser.finish(), [], "nothing is left: {what}, cut to {begun:?}");
+                answer
+            };
+            let answer = cut(&[begun]);
+            let each: Vec<String> = begun.chars().map(String::from).collect();
+            assert_eq!(cut(&each.iter().map(String::as_str).collect::<Vec<_>>()), answer, "{what}: {begun:?}");
+            assert_eq!(answer.content, "", "{what}, cut to {begun:?}");
+            for (call, whole) in answer.calls.iter().zip(&example.calls) {
+                assert_eq!(call.name, whole.name, "{what}, cut to {begun:?}");
+                assert!(!call.ended || call.arguments == whole.arguments, "{what}, cut to {begun:?}: {call:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else() {
+    let shown = |name: &str, certain: Certain, text: &str| {
+        let format = Format::bound(known::named(name).expect("it is known"), &[]);
+        let mut parser = format.parser(Reading { tools: Some(tools()), certain, ..Reading::default() });
+        let mut answer = Answer::default();
+        parser.push(text).into_iter().chain(parser.cut()).for_each(|piece| answer.add(piece));
+        answer.content
+    };
+    for (text, free, first, marked, all) in [
+        ("<tool_call>\n{\"na", "<tool_call>\n{\"na", "", "", ""),
+        ("Hm. <tool_call>\n{\"na", "Hm. <tool_call>\n{\"na", "Hm. <tool_call>\n{\"na", "Hm.", "Hm."),
+        ("Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm."),
+        ("Hm.", "Hm.", "Hm.", "Hm.", "Hm."),
+    ] {
+        let of = [Certain::Nothing, Certain::First, Certain::Marked, Certain::All].map(|c| shown("hermes", c, text));
+        assert_eq!(of, [free, first, marked, all], "{text}");
+    }
+    assert_eq!(shown("llama3-json", Certain::Marked, "{\"na"), "");
+    assert_eq!(shown("llama3-json", Certain::Nothing, "{\"na"), "{\"na");
+}
+
 /// Texts made of a format's own marks and of what stands around them.
 fn texts(name: &'static str) -> impl Strategy<Value = String> {
     let format = Format::bound(known::named(name).expect("it is known"), &[]);
@@ -319,7 +370,7 @@ proptest! {
     #[test]
     fn where_the_stream_is_cut_makes_no_difference((name, text, cuts, starts_in_reasoning, has_tools) in cases()) {
         let format = Format::bound(known::named(name).expect("it is known"), &[]);
-        let reading = Reading { starts_in_reasoning, tools: has_tools.then(tools), shows_special: false };
+        let reading = Reading { starts_in_reasoning, tools: has_tools.then(tools), ..Reading::default() };
         let parser = format.parser(reading);
         let at = boundaries(&text);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| at[cut.index(at.len())]).collect();

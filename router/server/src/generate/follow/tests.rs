@@ -1,7 +1,7 @@
 //! Answers, token by token: what is shown of them and how they end.
 
 use pelton_engine::{Micros, RequestId};
-use pelton_text::{Format, Reading, Tools};
+use pelton_text::{Certain, Format, Reading, Tools};
 use serde_json::json;
 
 use super::*;
@@ -204,6 +204,24 @@ fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
         let delta = follow(stopping(stop), &tokens(CALLS));
         assert_eq!(names(&delta.calls)[0], "f");
         assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").has_calls), ("ok", has_calls), "{stop}");
+    }
+}
+
+#[test]
+fn a_demanded_call_that_is_cut_shows_no_mark() {
+    let demanded = || {
+        let mut rules = hermes(Some(ToolReading::Parallel));
+        let (format, reading) = rules.form.take().expect("it has one");
+        TextRules { form: Some((format, Reading { certain: Certain::All, ..reading })), ..rules }
+    };
+    let call = CALLS.strip_prefix("ok ").expect("it begins so");
+    for length in 1..call.len() {
+        let delta = follow(demanded(), &tokens(&call[..length]));
+        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").ending), ("", Ending::Length), "{length}");
+    }
+    for stop in ["_call>", "name", "arguments", "</tool"] {
+        let delta = follow(TextRules { stop: vec![stop.to_owned()], ..demanded() }, &tokens(call));
+        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").ending), ("", by_text(stop)));
     }
 }
 
