@@ -181,7 +181,7 @@ def streams_are_as_described(ctx: Any, response: Any, case: Any) -> None:
     data = [event.split("data: ", 1)[1] for event in events]
     schema = content["text/event-stream"].get("x-event-schema")
     if schema is None:
-        of_responses = {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
+        of_responses = {"response.completed", "response.incomplete", "response.failed", "error"}
         last = of_responses if case.operation.path.startswith("/v1/responses") else {"message_stop", "error"}
         assert json.loads(data[-1])["type"] in last, events[-1]
         return

@@ -243,6 +243,13 @@ def test_a_stream_in_the_background_is_gone_on_with(demo: Server, client: openai
     with client.responses.stream(response_id=response) as again:
         deltas = [event.delta for event in again if event.type == "response.output_text.delta"]
     assert "".join(deltas) == last.response.output_text
+    # Of one that is cancelled the client knows every event, the last one too.
+    endless = client.responses.create(**{**ask, "max_output_tokens": 3000}, text=LONG, background=True, stream=True)
+    response = next(endless).response.id
+    assert client.responses.cancel(response).status == "cancelled"
+    *_, last = endless
+    assert isinstance(last, openai.types.responses.ResponseIncompleteEvent)
+    assert last.response.status == "cancelled"
     plain = client.responses.create(**ask, background=True)
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.retrieve(plain.id, stream=True)

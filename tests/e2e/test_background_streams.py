@@ -157,12 +157,41 @@ def test_who_reads_is_told_that_a_response_was_cancelled_or_deleted(server: Serv
             *_, error = events_of(of_deleted)
     assert answer.json()["status"] == "cancelled"
     assert numbers(seen) == [0, 1, 2]
-    assert (seen[-1]["type"], seen[-1]["response"]) == ("response.cancelled", answer.json())
+    assert (seen[-1]["type"], seen[-1]["response"]) == ("response.incomplete", answer.json())
     assert (error["type"], error["code"]) == ("error", "response_not_found")
     assert followed(server, cancelled) == seen
     with following(server, deleted) as gone:
         assert gone.status_code == 404
     server.wait_until("they are given up", lambda: server.metric("vllm:num_requests_running") == 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_cancelled_response_ends_what_it_began_and_shows_it(server: Server, stream: bool) -> None:
+    """Issue 6: its item was left open, and what there was of it was not shown."""
+    body = {**BODY, "stream": stream, "max_output_tokens": 480}
+    if stream:
+        response = begun(server, max_output_tokens=480)
+        with following(server, response) as events:
+            next(event for event in events_of(events) if event["type"] == "response.output_text.delta")
+    else:
+        before = server.metric("vllm:generation_tokens_total")
+        response = server.post(RESPONSES, body).json()["id"]
+        server.wait_until("it is under way", lambda: server.metric("vllm:generation_tokens_total") > before + 2)
+    answer = server.post(f"{RESPONSES}/{response}/cancel", {}).json()
+    assert (answer["status"], answer["usage"]) == ("cancelled", None)
+    [item] = answer["output"]
+    assert item["status"] == "incomplete"
+    assert item["content"][0]["text"]
+    assert server.get(f"{RESPONSES}/{response}").json() == answer
+    assert server.post(f"{RESPONSES}/{response}/cancel", {}).json() == answer
+    if stream:
+        events = followed(server, response)
+        assert numbers(events) == list(range(len(events)))
+        assert [event["type"] for event in events[-2:]] == ["response.output_item.done", "response.incomplete"]
+        assert (events[-2]["item"], events[-1]["response"]) == (item, answer)
+        told = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        assert "".join(told) == item["content"][0]["text"]
+    server.wait_until("it is given up", lambda: server.metric("vllm:num_requests_running") == 0)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,11 @@ pub(super) async fn cancel(
 ) -> Result<Json<Value>, ApiError> {
     match responses.cancel(&id, terms.tenant, Instant::now()) {
         Cancelled::Done(response) => Ok(Json(response)),
+        Cancelled::Ending(over) => {
+            over.cancelled().await;
+            let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
+            Ok(Json(stored.response))
+        }
         Cancelled::Unknown => Err(unknown(&id)),
         Cancelled::NotBackground => {
             let reason = "names a response that was not asked for with `background`: true".to_owned();

@@ -101,17 +101,20 @@ impl NumberedEvents {
         self.last("response.failed", done, out)
     }
 
+    /// Writes the last events of a response that was cancelled: what was begun is ended. `response.incomplete` is the event that clients
+    /// know of what came to no end of its own; the response in it says `cancelled`.
+    pub(crate) fn cancelled(&mut self, out: &mut BytesMut) -> Done {
+        self.begin(out);
+        let count = &mut self.count;
+        self.output.close("incomplete", &mut |kind, fields| numbered(count, kind, fields, out));
+        let response = self.form.show(&State::Cancelled, &std::mem::take(&mut self.output.items));
+        self.last("response.incomplete", Done { response, output: Vec::new() }, out)
+    }
+
     fn last(&mut self, kind: &'static str, done: Done, out: &mut BytesMut) -> Done {
         numbered(&mut self.count, kind, json!({ "response": done.response }), out);
         done
     }
-}
-
-/// The last event of a response that was cancelled.
-pub(super) fn cancelled(number: u64, response: &Value) -> BytesMut {
-    let mut out = BytesMut::new();
-    write(number, "response.cancelled", json!({ "response": response }), &mut out);
-    out
 }
 
 /// The last event of a stream that cannot go on, though its response may.

@@ -25,7 +25,7 @@ pub(crate) use {
     object::{Done, ResponseForm},
     replay::{EventReader, Replayed, STARTING_AFTER},
     request::{LOGPROBS, RESPONSE, ResponsesRequest, check_included, renamed},
-    store::{Cancelled, Following, Store, Stored},
+    store::{Background, Cancelled, Following, Store, Stored},
 };
 
 use serde_json::{Value, json};

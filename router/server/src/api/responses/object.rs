@@ -35,6 +35,7 @@ pub(super) enum State<'a> {
     InProgress,
     Ended(&'a Finish),
     Failed(&'a ApiError),
+    Cancelled,
 }
 
 impl ResponseForm {
@@ -70,6 +71,7 @@ impl ResponseForm {
         let status = match state {
             State::InProgress => "in_progress",
             State::Failed(_) => "failed",
+            State::Cancelled => "cancelled",
             State::Ended(_) if cut_by.is_some() => "incomplete",
             State::Ended(_) => "completed",
         };

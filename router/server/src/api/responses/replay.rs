@@ -73,11 +73,6 @@ impl EventLog {
         self.kept.borrow().bytes
     }
 
-    /// The number that the next event has.
-    pub(super) fn next(&self) -> u64 {
-        self.kept.borrow().end()
-    }
-
     /// Appends whole events, and forgets the oldest of all that are above the bound.
     pub(super) fn append(&self, events: &[u8], bytes_max: usize) {
         self.kept.send_modify(|kept| {
@@ -290,10 +285,10 @@ mod tests {
         let refused = read(&mut slow).expect("an error").expect_err("too slow");
         assert!(refused.starts_with("`starting_after` is left out"), "{refused}");
         log.trim(0);
-        assert_eq!((log.bytes(), log.next()), (0, 5));
+        assert_eq!((log.bytes(), log.kept.borrow().end()), (0, 5));
         // One that is larger than the bound leaves by itself.
         log.complete(&[b"x".repeat(most).as_slice(), EVENT_END].concat(), most);
-        assert_eq!((log.bytes(), log.next()), (0, 6));
+        assert_eq!((log.bytes(), log.kept.borrow().end()), (0, 6));
         assert!(log.read("a", Some(4)).is_err());
         let mut end = log.read("a", Some(5)).expect("nothing is wanted");
         assert_eq!((read(&mut end), end.is_over()), (text(""), true));

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Done, Item, events,
+    Done, Item,
     items::item,
     replay::{EventLog, EventReader},
 };
@@ -56,7 +56,7 @@ struct Entry {
     /// Of what is stored.
     bytes: usize,
     /// Of a response that was asked for in the background.
-    background: Option<CancellationToken>,
+    background: Option<Background>,
     /// If it is streamed as well.
     events: Option<EventLog>,
     is_done: bool,
@@ -74,11 +74,22 @@ pub(crate) struct Stored {
     pub(crate) output: Vec<Item>,
 }
 
+/// Between who makes a response of the background and who wants it no longer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Background {
+    /// It is to end.
+    pub(crate) cancel: CancellationToken,
+    /// Nobody makes it any more: what there is of it is kept.
+    pub(crate) over: CancellationToken,
+}
+
 /// What became of a wish to end a response.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Cancelled {
-    /// The response as it is now, whether it had ended before or not.
+    /// It had ended before, and is this.
     Done(Value),
+    /// Who makes it ends it now, and says when that is done.
+    Ending(CancellationToken),
     /// It is not one of the background.
     NotBackground,
     /// It is not here.
@@ -133,9 +144,9 @@ impl Store {
         self.insert(id, Entry { tenant, created: now, stored, bytes, background: None, events: None, is_done: true });
     }
 
-    /// Keeps a response that is under way in the background, until the token is cancelled. False: there is no room.
-    pub(crate) fn begin(&self, id: &str, tenant: u64, stored: Stored, token: CancellationToken, now: Instant) -> bool {
-        self.insert(id, Entry::under_way(tenant, stored, token, None, now))
+    /// Keeps a response that is under way in the background. False: there is no room.
+    pub(crate) fn begin(&self, id: &str, tenant: u64, stored: Stored, background: Background, now: Instant) -> bool {
+        self.insert(id, Entry::under_way(tenant, stored, background, None, now))
     }
 
     /// The same with the first events of its stream, for which there must be room, too.
@@ -144,13 +155,13 @@ impl Store {
         id: &str,
         tenant: u64,
         stored: Stored,
-        token: CancellationToken,
+        background: Background,
         events: &[u8],
         now: Instant,
     ) -> bool {
         let log = EventLog::new();
         log.append(events, self.events_max());
-        log.read(id, None).is_ok() && self.insert(id, Entry::under_way(tenant, stored, token, Some(log), now))
+        log.read(id, None).is_ok() && self.insert(id, Entry::under_way(tenant, stored, background, Some(log), now))
     }
 
     fn insert(&self, id: &str, entry: Entry) -> bool {
@@ -166,7 +177,7 @@ impl Store {
         true
     }
 
-    /// More has come of a response's stream. Nothing is done if it was cancelled or deleted meanwhile.
+    /// More has come of a response. Nothing is done if it was deleted meanwhile, or nobody streams it.
     pub(crate) fn append(&self, id: &str, events: &[u8]) {
         let mut kept = self.kept();
         let Some(Entry { events: Some(log), is_done: false, .. }) = kept.entries.get(id) else { return };
@@ -181,13 +192,9 @@ impl Store {
         }
     }
 
-    /// A response of the background has come to its end. Nothing is done if it was cancelled or deleted meanwhile.
-    pub(crate) fn finish(&self, id: &str, done: Done) {
-        self.finish_stream(id, done, &[]);
-    }
-
-    /// The same with the last events of its stream.
-    pub(crate) fn finish_stream(&self, id: &str, done: Done, events: &[u8]) {
+    /// A response of the background has come to its end, with the last events of its stream, if it has one. Nothing is done if it was
+    /// deleted meanwhile.
+    pub(crate) fn finish(&self, id: &str, done: Done, events: &[u8]) {
         let mut kept = self.kept();
         let Some(entry) = kept.entries.get_mut(id).filter(|entry| !entry.is_done) else { return };
         let before = entry.all_bytes();
@@ -231,22 +238,12 @@ impl Store {
         let mut kept = self.kept();
         kept.expire(self.limits.lifetime, now);
         let Some(entry) = kept.of(id, tenant) else { return Cancelled::Unknown };
-        let Some(token) = &entry.background else { return Cancelled::NotBackground };
+        let Some(background) = &entry.background else { return Cancelled::NotBackground };
         if entry.is_done {
             return Cancelled::Done(entry.stored.response.clone());
         }
-        token.cancel();
-        let before = entry.all_bytes();
-        entry.is_done = true;
-        entry.stored.response["status"] = "cancelled".into();
-        entry.bytes = entry.stored.bytes();
-        if let Some(log) = &entry.events {
-            log.complete(&events::cancelled(log.next(), &entry.stored.response), self.events_max());
-        }
-        let (response, after) = (entry.stored.response.clone(), entry.all_bytes());
-        kept.bytes = kept.bytes - before + after;
-        kept.make_room(&self.limits, 0, 0);
-        Cancelled::Done(response)
+        background.cancel.cancel();
+        Cancelled::Ending(background.over.clone())
     }
 
     /// Forgets a response, and ends it if it is under way. False: there is none.
@@ -291,12 +288,12 @@ impl Entry {
     fn under_way(
         tenant: u64,
         stored: Stored,
-        token: CancellationToken,
+        background: Background,
         events: Option<EventLog>,
         created: Instant,
     ) -> Self {
         let bytes = stored.bytes();
-        Self { tenant, created, stored, bytes, background: Some(token), events, is_done: false }
+        Self { tenant, created, stored, bytes, background: Some(background), events, is_done: false }
     }
 
     fn event_bytes(&self) -> usize {
@@ -352,8 +349,8 @@ impl Kept {
             Some(first) if first == id => drop(self.order.pop_front()),
             _ => self.order.retain(|other| other != id),
         }
-        if let Some(token) = entry.background {
-            token.cancel();
+        if let Some(background) = entry.background {
+            background.cancel.cancel();
         }
     }
 }

@@ -450,6 +450,29 @@ fn a_failure_is_the_last_event_and_is_kept() {
 }
 
 #[test]
+fn a_cancelled_response_ends_what_it_has_begun_and_shows_it() {
+    let (mut events, mut out) = (NumberedEvents::new(form()), BytesMut::new());
+    events.deltas(vec![Delta { text: "H".into(), ..Delta::default() }], &mut out);
+    let done = events.cancelled(&mut out);
+    let shown = parsed(&out);
+    let ended: Vec<&str> = shown[shown.len() - 4..].iter().filter_map(|event| event["type"].as_str()).collect();
+    let expected =
+        ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete"];
+    assert_eq!(ended, expected);
+    assert_eq!(shown.last().expect("one")["response"], done.response);
+    assert_eq!(done.response["status"], "cancelled");
+    assert_eq!(put_together(&shown), done.response["output"].as_array().expect("a list").as_slice());
+    let item = &done.response["output"][0];
+    assert_eq!((&item["status"], &item["content"][0]["text"]), (&json!("incomplete"), &json!("H")));
+    assert!(done.output.is_empty(), "no conversation goes on with half an answer");
+    // Before anything has come it is told as any other.
+    let (mut events, mut out) = (NumberedEvents::new(form()), BytesMut::new());
+    events.cancelled(&mut out);
+    let types: Vec<Value> = parsed(&out).iter().map(|event| event["type"].clone()).collect();
+    assert_eq!(types, ["response.created", "response.in_progress", "response.incomplete"]);
+}
+
+#[test]
 fn a_stream_in_the_background_has_the_events_of_any_other() {
     let deltas = || vec![Delta { text: "Hi".into(), ..Delta::default() }];
     let last = || {

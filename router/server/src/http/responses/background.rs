@@ -7,11 +7,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::BytesMut;
-use tokio_util::sync::CancellationToken;
 
 use super::unknown;
 use crate::{
-    api::responses::{Done, Following, NumberedEvents, ResponseForm, Store, Stored},
+    api::responses::{Background, Done, Following, NumberedEvents, ResponseForm, Store, Stored},
     error::ApiError,
     generate::{Generation, Serving},
     http::sse,
@@ -51,23 +50,13 @@ pub(super) fn answer(
     form: ResponseForm,
     generation: Generation,
 ) -> Result<Response, ApiError> {
-    let token = CancellationToken::new();
+    let background = Background::default();
     let shown = Json(stored.response.clone()).into_response();
-    if !keeper.store.begin(&keeper.id, keeper.tenant, stored, token.clone(), Instant::now()) {
+    if !keeper.store.begin(&keeper.id, keeper.tenant, stored, background.clone(), Instant::now()) {
         return Err(no_room());
     }
     keeper.sweep();
-    tokio::spawn(async move {
-        let Some(answers) = token.run_until_cancelled(generation.whole()).await else { return };
-        let done = match answers {
-            Ok(mut answers) => form.whole(answers.pop().expect("one answer was asked for")),
-            Err(error) => {
-                error.report();
-                form.failed(&error, &[])
-            }
-        };
-        keeper.store.finish(&keeper.id, done);
-    });
+    tokio::spawn(make(keeper, background, NumberedEvents::new(form), generation));
     Ok(shown)
 }
 
@@ -79,26 +68,36 @@ pub(super) fn stream(
     form: ResponseForm,
     generation: Generation,
 ) -> Result<Response, ApiError> {
-    let token = CancellationToken::new();
+    let background = Background::default();
     let (mut events, mut first) = (NumberedEvents::new(form), BytesMut::new());
     events.begin(&mut first);
     let Keeper { store, id, tenant } = &keeper;
-    if !store.begin_stream(id, *tenant, stored, token.clone(), &first, Instant::now()) {
+    if !store.begin_stream(id, *tenant, stored, background.clone(), &first, Instant::now()) {
         return Err(no_room());
     }
     keeper.sweep();
     let shown = follow(serving, store, id, *tenant, None);
-    tokio::spawn(async move { token.run_until_cancelled(make(keeper, events, generation)).await });
+    tokio::spawn(make(keeper, background, events, generation));
     shown
 }
 
-/// Makes a response and keeps its events as they come, whoever reads them.
-async fn make(Keeper { store, id, .. }: Keeper, mut events: NumberedEvents, mut generation: Generation) {
+/// Makes a response to its end, or until somebody cancels it, and keeps its events as they come, whoever reads them.
+async fn make(
+    Keeper { store, id, .. }: Keeper,
+    Background { cancel, over }: Background,
+    mut events: NumberedEvents,
+    mut generation: Generation,
+) {
+    let _over = over.drop_guard();
     let mut out = BytesMut::new();
     let done = loop {
-        match generation.next().await {
-            Ok(deltas) => events.deltas(deltas, &mut out),
-            Err(error) => {
+        match cancel.run_until_cancelled(generation.next()).await {
+            None => {
+                drop(generation);
+                break events.cancelled(&mut out);
+            }
+            Some(Ok(deltas)) => events.deltas(deltas, &mut out),
+            Some(Err(error)) => {
                 error.report();
                 break events.error(&error, &mut out);
             }
@@ -109,7 +108,7 @@ async fn make(Keeper { store, id, .. }: Keeper, mut events: NumberedEvents, mut 
         store.append(&id, &out);
         out.clear();
     };
-    store.finish_stream(&id, done, &out);
+    store.finish(&id, done, &out);
 }
 
 /// Streams the events of a response that are kept and those that come, behind one of them or from the first one on.

@@ -26,8 +26,8 @@ fn a_response_is_had_by_its_own_tenant_until_it_is_too_old() {
     assert_eq!(store.get("a", 1, now).map(|it| it.response["status"].clone()), Some("completed".into()));
     assert!(store.get("a", 2, now).is_none() && store.get("b", 1, now).is_none());
     assert!(!store.delete("a", 2, now));
-    assert_eq!(store.cancel("a", 2, now), Cancelled::Unknown);
-    assert_eq!(store.cancel("a", 1, now), Cancelled::NotBackground);
+    assert!(matches!(store.cancel("a", 2, now), Cancelled::Unknown));
+    assert!(matches!(store.cancel("a", 1, now), Cancelled::NotBackground));
     assert!(store.get("a", 1, now + Duration::from_secs(59)).is_some());
     assert!(store.get("a", 1, now + Duration::from_secs(60)).is_none());
     assert_eq!(store.sweep(now + Duration::from_secs(60)), None);
@@ -38,12 +38,12 @@ fn the_oldest_that_is_complete_makes_room() {
     let (store, now) = (store(2, 1 << 20), Instant::now());
     let keep = |id| store.keep(id, 1, empty(), form().whole(whole_text("Hi")), now);
     let is_there = |id| store.get(id, 1, now).is_some();
-    assert!(store.begin("running", 1, empty(), CancellationToken::new(), now));
+    assert!(store.begin("running", 1, empty(), Background::default(), now));
     keep("a");
     keep("b");
     assert_eq!(["running", "a", "b"].map(is_there), [true, false, true]);
-    assert!(store.begin("second", 1, empty(), CancellationToken::new(), now));
-    assert!(!store.begin("third", 1, empty(), CancellationToken::new(), now), "nothing complete is left to go");
+    assert!(store.begin("second", 1, empty(), Background::default(), now));
+    assert!(!store.begin("third", 1, empty(), Background::default(), now), "nothing complete is left to go");
     assert_eq!(["running", "b", "second", "third"].map(is_there), [true, false, true, false]);
 }
 
@@ -57,8 +57,8 @@ fn bytes_are_bounded_and_all_come_back() {
         keep(id, "Hi");
     }
     assert!(store.get("a", 1, now).is_none() && store.get("e", 1, now).is_some());
-    assert!(store.begin("f", 1, empty(), CancellationToken::new(), now));
-    store.finish("f", form().whole(whole_text(&"x".repeat(2000))));
+    assert!(store.begin("f", 1, empty(), Background::default(), now));
+    store.finish("f", form().whole(whole_text(&"x".repeat(2000))), &[]);
     assert!(store.get("f", 1, now).is_none(), "it has grown beyond all room");
     keep("g", "Hi");
     assert!(store.delete("g", 1, now));
@@ -68,19 +68,20 @@ fn bytes_are_bounded_and_all_come_back() {
 #[test]
 fn a_response_of_the_background_ends_once() {
     let (store, now) = (store(10, 1 << 20), Instant::now());
-    let [first, second, third] = [0; 3].map(|_| CancellationToken::new());
-    for (id, token) in [("a", &first), ("b", &second), ("c", &third)] {
-        assert!(store.begin(id, 1, empty(), token.clone(), now));
+    let [first, second, third] = [0; 3].map(|_| Background::default());
+    for (id, background) in [("a", &first), ("b", &second), ("c", &third)] {
+        assert!(store.begin(id, 1, empty(), background.clone(), now));
     }
-    store.finish("a", form().whole(whole_text("Hi")));
-    let Cancelled::Done(response) = store.cancel("a", 1, now) else { panic!("it is one of the background") };
-    assert_eq!((&response["status"], first.is_cancelled()), (&json!("completed"), false));
-    let Cancelled::Done(response) = store.cancel("b", 1, now) else { panic!("it is one of the background") };
-    assert_eq!((&response["status"], second.is_cancelled()), (&json!("cancelled"), true));
-    store.finish("b", form().whole(whole_text("Hi")));
-    assert_eq!(store.get("b", 1, now).map(|it| it.response["status"].clone()), Some("cancelled".into()));
-    assert!(store.delete("c", 1, now) && third.is_cancelled());
-    store.finish("c", form().whole(whole_text("Hi")));
+    store.finish("a", form().whole(whole_text("Hi")), &[]);
+    let Cancelled::Done(response) = store.cancel("a", 1, now) else { panic!("it has ended") };
+    assert_eq!((&response["status"], first.cancel.is_cancelled()), (&json!("completed"), false));
+    let Cancelled::Ending(over) = store.cancel("b", 1, now) else { panic!("it is under way") };
+    assert!(second.cancel.is_cancelled() && !over.is_cancelled());
+    store.finish("b", form().whole(whole_text("Hi")), &[]);
+    store.finish("b", form().whole(whole_text("Twice")), &[]);
+    assert!(store.get("b", 1, now).is_some_and(|it| it.response["output"].to_string().contains("Hi")));
+    assert!(store.delete("c", 1, now) && third.cancel.is_cancelled());
+    store.finish("c", form().whole(whole_text("Hi")), &[]);
     assert!(store.get("c", 1, now).is_none());
 }
 
@@ -99,7 +100,7 @@ fn somebody_sweeps_while_there_is_something() {
 /// A store of 4,000 bytes, of which the events of a response may have 1,000, and a response under way in it.
 fn streaming(id: &str, events: &[u8]) -> (Store, Instant) {
     let (store, now) = (store(10, 4000), Instant::now());
-    assert!(store.begin_stream(id, 1, empty(), CancellationToken::new(), events, now));
+    assert!(store.begin_stream(id, 1, empty(), Background::default(), events, now));
     (store, now)
 }
 
@@ -132,7 +133,7 @@ fn events_are_had_by_their_own_tenant_while_they_come_and_afterwards() {
     store.append("a", b"1\n\n");
     assert_eq!(now(&mut early).as_deref(), Some("0\n\n1\n\n"));
     assert_eq!(now(&mut early), None);
-    store.finish_stream("a", form().whole(whole_text("Hi")), b"2\n\n");
+    store.finish("a", form().whole(whole_text("Hi")), b"2\n\n");
     assert_eq!((now(&mut early).as_deref(), early.is_over()), (Some("2\n\n"), true));
     let mut late = reader(&store, "a", Some(0));
     assert_eq!((now(&mut late).as_deref(), late.is_over()), (Some("1\n\n2\n\n"), true));
@@ -146,7 +147,7 @@ fn events_are_had_by_their_own_tenant_while_they_come_and_afterwards() {
 fn what_was_not_streamed_in_the_background_has_no_events() {
     let (store, now) = (store(10, 4000), Instant::now());
     store.keep("a", 1, empty(), form().whole(whole_text("Hi")), now);
-    assert!(store.begin("b", 1, empty(), CancellationToken::new(), now));
+    assert!(store.begin("b", 1, empty(), Background::default(), now));
     for id in ["a", "b"] {
         assert!(matches!(store.follow(id, 1, None, now), Ok(Following::NotStreamed)));
     }
@@ -167,7 +168,7 @@ fn events_have_their_share_and_count() {
     let refused = store.follow("a", 1, Some(2), now).expect_err("too early").to_string();
     assert!(refused.starts_with("`starting_after` is 2; allowed: 3 or above"), "{refused}");
     assert!(store.follow("a", 1, Some(3), now).is_ok());
-    store.finish_stream("a", form().whole(whole_text("Hi")), b"last\n\n");
+    store.finish("a", form().whole(whole_text("Hi")), b"last\n\n");
     assert_eq!(store.get("a", 1, now).map(|it| it.response["status"].clone()), Some("completed".into()));
     assert!(store.delete("a", 1, now));
     assert_eq!(counted(&store), 0);
@@ -177,7 +178,7 @@ fn events_have_their_share_and_count() {
 fn first_events_without_room_are_no_beginning() {
     let (store, now) = (store(10, 4000), Instant::now());
     let first = [b"x".repeat(1000).as_slice(), b"\n\n"].concat();
-    assert!(!store.begin_stream("a", 1, empty(), CancellationToken::new(), &first, now));
+    assert!(!store.begin_stream("a", 1, empty(), Background::default(), &first, now));
     assert_eq!(counted(&store), 0);
 }
 
@@ -192,7 +193,7 @@ fn text_for(bytes: usize) -> String {
 #[test]
 fn the_events_of_what_is_complete_go_before_it_does() {
     let (store, now) = streaming("a", b"0\n\n");
-    store.finish_stream("a", form().whole(whole_text("Hi")), &[b"x".repeat(800).as_slice(), b"\n\n"].concat());
+    store.finish("a", form().whole(whole_text("Hi")), &[b"x".repeat(800).as_slice(), b"\n\n"].concat());
     let mut follower = reader(&store, "a", None);
     let room = || store.limits.bytes - counted(&store);
     store.keep("b", 1, empty(), form().whole(whole_text(&text_for(room() + 100))), now);
@@ -209,7 +210,7 @@ fn a_stream_that_others_leave_no_room_loses_its_own_beginning() {
     let (store, now) = streaming("a", b"0\n\n");
     let left = store.limits.bytes - counted(&store);
     let filler = Stored::new("x".repeat(left - 200).into(), Vec::new(), Vec::new());
-    assert!(store.begin("b", 1, filler, CancellationToken::new(), now));
+    assert!(store.begin("b", 1, filler, Background::default(), now));
     for _ in 0..3 {
         store.append("a", &[b"x".repeat(70).as_slice(), b"\n\n"].concat());
         counted(&store);
@@ -220,28 +221,17 @@ fn a_stream_that_others_leave_no_room_loses_its_own_beginning() {
 
 #[test]
 fn who_reads_is_told_of_an_end_from_outside() {
-    for id in ["cancelled", "deleted", "too old"] {
+    for id in ["deleted", "too old"] {
         let (store, begun) = streaming(id, b"0\n\n");
         let mut follower = reader(&store, id, Some(0));
         assert_eq!(now(&mut follower), None);
         match id {
-            "cancelled" => drop(store.cancel(id, 1, begun)),
             "deleted" => assert!(store.delete(id, 1, begun)),
             _ => assert_eq!(store.sweep(begun + Duration::from_secs(60)), None),
         }
         let told = now(&mut follower).expect("an end");
-        if id == "cancelled" {
-            assert!(told.starts_with("event: response.cancelled\ndata: "), "{told}");
-            let event: Value = serde_json::from_str(told.split_once("data: ").expect("data").1).expect("JSON");
-            assert_eq!((&event["sequence_number"], &event["response"]["status"]), (&1.into(), &"cancelled".into()));
-            assert!(follower.is_over());
-            // What was under way when it was cancelled comes too late.
-            store.append(id, b"2\n\n");
-            store.finish_stream(id, form().whole(whole_text("Hi")), b"3\n\n");
-            assert_eq!(now(&mut reader(&store, id, Some(0))), Some(told));
-        } else {
-            assert!(told.starts_with("there is no response"), "{told}");
-        }
+        assert!(told.starts_with("there is no response"), "{told}");
+        store.finish(id, form().whole(whole_text("Hi")), b"1\n\n");
         counted(&store);
     }
 }
