@@ -105,3 +105,44 @@ def any_whole_schema(seed: int) -> Any:
         schema = any_schema(rng)
     schema["$defs"] = {"d": any_schema(rng, 1), "e": any_schema(rng, 1)}
     return schema
+
+
+FEW: list[Any] = ["a", "b", 1, 1.0, 2, True, None, [1]]
+
+
+def any_counted_schema(seed: int) -> Any:
+    """One that says how many members or items there are, that items differ, or that some fit: what is told by listing the ways."""
+    rng = random.Random(seed)
+    schema: dict[str, Any] = {"type": rng.choice(["object", "array"])} if rng.random() < 0.9 else {}
+    listed = rng.sample(NAMES, rng.randint(0, 4))
+    few = rng.sample(FEW, rng.randint(1, 4))
+    for_members: dict[str, Callable[[], Any]] = {
+        "properties": lambda: {name: rng.choice([{}, {"const": 1}, {"type": "null"}, False]) for name in listed},
+        "required": lambda: rng.sample(listed, rng.randint(0, min(2, len(listed)))),
+        "additionalProperties": lambda: rng.choice([False, False, {}, {"const": 1}]),
+        "patternProperties": lambda: {pattern: {"const": 1} for pattern in rng.sample(PATTERNS, rng.randint(1, 2))},
+        "minProperties": lambda: rng.randint(0, 3),
+        "maxProperties": lambda: rng.randint(0, 3),
+    }
+    for_items: dict[str, Callable[[], Any]] = {
+        "items": lambda: rng.choice([{"enum": few}, {"type": ["boolean", "null"]}, {"const": few[0]}, False]),
+        "prefixItems": lambda: [rng.choice([{"enum": few}, {"type": "boolean"}, {}]) for _ in range(rng.randint(1, 3))],
+        "uniqueItems": lambda: True,
+        "contains": lambda: rng.choice([{"const": few[0]}, {"type": "null"}, {"enum": few}, {}]),
+        "minContains": lambda: rng.randint(0, 3),
+        "maxContains": lambda: rng.randint(0, 3),
+        "minItems": lambda: rng.randint(0, 2),
+        "maxItems": lambda: rng.randint(1, 4),
+    }
+    chances = {"properties": 0.9, "items": 0.8, "maxItems": 0.7, "patternProperties": 0.2, "contains": 0.5}
+    for keyword, value in [*for_members.items(), *for_items.items()]:
+        if rng.random() < chances.get(keyword, 0.4):
+            schema[keyword] = value()
+    return schema
+
+
+def any_counted_value(rng: random.Random) -> Any:
+    """A value near to those."""
+    if rng.random() < 0.5:
+        return {name: rng.choice([1, None, "a"]) for name in rng.sample([*NAMES, "x1", "y"], rng.randint(0, 4))}
+    return [rng.choice([*FEW, False]) for _ in range(rng.randint(0, 4))]

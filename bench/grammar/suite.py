@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PACKAGE = ROOT / "target" / "schema-suite" / "jsonschema-4.26.0.tar.gz"  # `suite.txt` has its hash
 KNOWN = HERE / "suite_known.json"
-RANDOM = "random"  # in place of a draft and a keyword
+RANDOM, COUNTED = "random", "counted"  # in place of a draft and a keyword
 VALIDATORS = {
     "draft4": jsonschema.Draft4Validator,
     "draft6": jsonschema.Draft6Validator,
@@ -83,6 +83,10 @@ def random_groups(count: int) -> list[Group]:
         rng = random.Random(-1 - seed)
         instances = [("random", random_schemas.any_value(rng), None) for _ in range(10)]
         groups.append(Group(RANDOM, RANDOM, str(seed), random_schemas.any_whole_schema(seed), list(instances)))
+    for seed in range(count):
+        rng = random.Random(-1 - seed)
+        instances = [(COUNTED, random_schemas.any_counted_value(rng), None) for _ in range(20)]
+        groups.append(Group(COUNTED, COUNTED, str(seed), random_schemas.any_counted_schema(seed), list(instances)))
     return groups
 
 

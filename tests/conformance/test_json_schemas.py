@@ -29,3 +29,4 @@ def test_what_is_served_is_kept(tmp_path: Path) -> None:
     fewer = {name: (served[name], SERVED[name]) for name in SERVED if served[name] < SERVED[name]}
     assert not fewer
     assert drafts["random"]["documents"] > 200
+    assert drafts["counted"]["documents"] > 200

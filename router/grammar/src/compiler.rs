@@ -7,9 +7,10 @@ use std::{
 };
 
 use llguidance::{Matcher, api::TopLevelGrammar};
+use serde_json::Value;
 
 use crate::{
-    Body, Constraint, GrammarError, Script, Spelling, State, Vocabulary, cost,
+    Body, Constraint, GrammarError, Script, Spaces, Spelling, State, Vocabulary, cost,
     faults::Fault,
     schema,
     thinking::{Budget, Thinking},
@@ -142,7 +143,7 @@ impl Vocabulary {
         };
         let Body::Text(constraint) = &script.body else { return Err(fault.of_parts()) };
         let schemas = match constraint {
-            Constraint::JsonSchema(whole) => vec![(whole, "")],
+            Constraint::JsonSchema(whole) | Constraint::Spaced(whole, _) => vec![(whole, "")],
             Constraint::Tags(form) => form.schemas(),
             _ => Vec::new(),
         };
@@ -153,7 +154,8 @@ impl Vocabulary {
                 compiled.err().map(|fault| fault.of_schema().reason)
             };
             let Some(reason) = reason_of(schema) else { continue };
-            let alone = |place: &str| reason_of(schema::prepared_part(whole, place).ok()?);
+            let alone =
+                |whole: &Value, place: &str| reason_of(schema::prepared_part(whole, place, &Spaces::Usual).ok()?);
             let (below, why) = schema::place_of_fault(whole, alone);
             return Err(GrammarError { place: format!("{place}{below}"), reason: why.unwrap_or(reason) });
         }

@@ -109,7 +109,7 @@ impl Fault {
     /// Of what a text has to fit.
     pub(crate) fn of_constraint(self, constraint: &Constraint) -> GrammarError {
         match constraint {
-            Constraint::JsonSchema(_) | Constraint::JsonObject => self.of_schema(),
+            Constraint::JsonSchema(_) | Constraint::Spaced(..) | Constraint::JsonObject => self.of_schema(),
             Constraint::Regex(regex) => self.of_regex(regex),
             Constraint::Grammar(text) => {
                 let is_gbnf = gbnf::is_gbnf(text);
@@ -212,6 +212,22 @@ fn regex_fault(regex: &str) -> Option<String> {
         Ok(parsed) => (!parsed.properties().look_set().is_empty())
             .then(|| "anchors within it and word boundaries are not served".to_owned()),
     }
+}
+
+/// What is wrong with a schema's `pattern`, which is `written` for the library; where, if that is what the client sent.
+pub(crate) fn pattern_fault(pattern: &str, written: &str) -> Option<String> {
+    let (place, fault) = match regex_syntax::ParserBuilder::new().utf8(false).build().parse(written) {
+        Ok(_) => return None,
+        Err(regex_syntax::Error::Parse(error)) => (error.span().start.offset, syntax_fault(error.kind())),
+        Err(regex_syntax::Error::Translate(error)) => (error.span().start.offset, meaning_fault(error.kind())),
+        Err(_) => (0, "it cannot be read"),
+    };
+    let is_sent = pattern == written;
+    Some(if is_sent {
+        format!("at character {}: {fault}", written[..place].chars().count() + 1)
+    } else {
+        fault.to_owned()
+    })
 }
 
 fn syntax_fault(kind: &ast::ErrorKind) -> &'static str {

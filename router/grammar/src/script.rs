@@ -12,7 +12,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{BesideText, Fields, Form, GrammarError, beside, faults::matching, gbnf, schema};
+use crate::{BesideText, Fields, Form, GrammarError, Spaces, beside, faults::matching, gbnf, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -50,6 +50,8 @@ pub enum Constraint {
     JsonSchema(Value),
     /// Any JSON object.
     JsonObject,
+    /// JSON that is valid by a schema, with this between its tokens.
+    Spaced(Value, Spaces),
     /// A regular expression that matches all of it.
     Regex(String),
     /// One of these texts.
@@ -173,7 +175,7 @@ impl Script {
 impl Constraint {
     fn to_grammar(&self, specials: &[(String, u32)]) -> Result<GrammarWithLexer, GrammarError> {
         check_size(match self {
-            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::JsonSchema(schema) | Self::Spaced(schema, _) => schema.to_string().len(),
             Self::JsonObject => 0,
             Self::Regex(text) | Self::Grammar(text) => text.len(),
             Self::Choice(texts) => texts.iter().map(String::len).sum(),
@@ -181,6 +183,9 @@ impl Constraint {
         })?;
         match self {
             Self::JsonSchema(value) => Ok(GrammarWithLexer::from_json_schema(schema::prepared(value)?)),
+            Self::Spaced(value, spaces) => {
+                Ok(GrammarWithLexer::from_json_schema(schema::prepared_part(value, "", spaces)?))
+            }
             Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
             Self::Regex(regex) => Ok(GrammarWithLexer::from_regex(matching(regex)?)),
             Self::Tags(form) => Ok(GrammarWithLexer::from_lark(form.to_lark(specials)?)),

@@ -204,13 +204,13 @@ fn what_is_wrong_is_named_with_its_place() {
         vocabulary.compile(&script, Spelling::Usual).map(drop).err().unwrap_or_else(|| panic!("{script:?} is wrong"))
     };
     for (wrong, place) in [
-        (json!({ "type": "object", "properties": { "a": { "type": "text" } } }), "/properties/a"),
+        (json!({ "type": "object", "properties": { "a": { "type": "text" } } }), "/properties/a/type"),
         (
             json!({ "$defs": { "x/y": { "items": { "anyOf": [{ "type": "null" }, { "type": "string", "pattern": "(" }] } } }, "$ref": "#/$defs/x~1y" }),
-            "/$defs/x~1y/items/anyOf/1",
+            "/$defs/x~1y/items/anyOf/1/pattern",
         ),
-        (json!({ "type": "array", "items": { "$ref": "#/$defs/none" } }), "/items"),
-        (json!({ "type": 5 }), ""),
+        (json!({ "type": "array", "items": { "$ref": "#/$defs/none" } }), "/items/$ref"),
+        (json!({ "type": 5 }), "/type"),
         (json!(false), ""),
         (json!([]), ""),
     ] {
@@ -244,7 +244,7 @@ fn what_gets_too_costly_in_the_midst_of_a_text_is_refused_before_one_begins() {
     };
     assert_eq!(place(Script::of(Constraint::Regex(costly.to_owned()))), "");
     let within = json!({ "type": "object", "properties": { "b": { "type": "string", "pattern": format!("^{costly}$") } }, "required": ["b"] });
-    assert_eq!(place(schema(within)), "/properties/b");
+    assert_eq!(place(schema(within)), "/properties/b/pattern");
 }
 
 #[test]
@@ -480,5 +480,5 @@ fn what_is_wrong_with_tags_is_said() {
     assert!(error(Form::Sequence(vec![Form::Exactly("a".into()); 2_000])).reason.contains("more than 1000 parts"));
     let wrong = Form::Schema { schema: json!({ "items": { "type": "text" } }), place: "/structures/1/schema".into() };
     let form = Form::Either(vec![integer("/structures/0/schema"), wrong]);
-    assert_eq!(error(form).place, "/structures/1/schema/items");
+    assert_eq!(error(form).place, "/structures/1/schema/items/type");
 }

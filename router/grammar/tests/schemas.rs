@@ -1,6 +1,6 @@
 //! JSON schemas keyword by keyword: what is served is kept, and what is not is refused with its place. The public suite is in `bench/grammar`.
 
-use pelton_grammar::{Constraint, GrammarError, Script, Spelling, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, GrammarError, Script, Spaces, Spelling, TokenText, Vocabulary};
 use serde_json::{Value, json};
 
 const END: u32 = 256;
@@ -79,7 +79,7 @@ fn one_option_and_no_other() {
     let overlap =
         json!({ "items": { "oneOf": [{ "type": "string", "pattern": "^a" }, { "type": "string", "pattern": "b$" }] } });
     let error = refused(overlap);
-    assert_eq!(error.place, "/items");
+    assert_eq!(error.place, "/items/oneOf");
     assert!(error.reason.contains("several options of its `oneOf`"), "{error}");
 }
 
@@ -168,7 +168,7 @@ fn references_mean_what_the_standard_says() {
     });
     check(schema, &[r#"{"a":null,"b":7,"c":true,"d":7}"#], &[r#"{"a":1}"#, r#"{"b":8}"#, r#"{"c":1}"#, r#"{"d":1}"#]);
     let unknown = refused(json!({ "properties": { "a": { "$ref": "http://x.org/far.json" } } }));
-    assert_eq!(unknown.place, "/properties/a");
+    assert_eq!(unknown.place, "/properties/a/$ref");
     assert!(unknown.reason.contains("nothing is fetched"), "{unknown}");
 }
 
@@ -203,6 +203,13 @@ fn what_cannot_be_kept_is_refused_with_its_place() {
         (json!({ "properties": { "s": { "type": "array", "uniqueItems": true } } }), "/properties/s/uniqueItems"),
         (json!({ "type": "array", "contains": { "type": "null" } }), "/contains"),
         (json!({ "type": "object", "minProperties": 2 }), "/minProperties"),
+        (json!({ "items": { "type": "strin" } }), "/items/type"),
+        (json!({ "properties": { "a": { "type": "string", "pattern": "a(b" } } }), "/properties/a/pattern"),
+        (json!({ "properties": { "a": { "pattern": "[b-a]", "maxLength": 5 } } }), "/properties/a/pattern"),
+        (json!({ "patternProperties": { "a{3,2}": {} } }), "/patternProperties/a{3,2}"),
+        (json!({ "patternProperties": { "^a": {}, "b$": { "type": "null" } } }), "/patternProperties"),
+        (json!({ "properties": { "a": { "$ref": "#/$defs/b" } } }), "/properties/a/$ref"),
+        (json!({ "contains": {}, "minContains": "1" }), "/minContains"),
         (json!({ "items": { "type": "string", "format": "regex" } }), "/items/format"),
         (json!({ "maximum": 18_446_744_073_709_551_615_u64 }), "/maximum"),
         (json!({ "enum": [9_007_199_254_740_993_u64] }), "/enum"),
@@ -257,4 +264,159 @@ fn days_are_those_of_the_calendar() {
     );
     check(format("time"), &["\"12:00:00Z\""], &["\"12:00:60Z\"", "\"24:00:00Z\"", "\"12:00:00\""]);
     check(format("json-pointer"), &["\"\"", "\"/a~0b/\""], &["\"a\"", "\"/~2\""]);
+}
+
+#[test]
+fn how_many_members_there_are_is_kept_by_listing_which() {
+    let of = |more: Value| {
+        let mut schema = json!({ "type": "object", "properties": { "a": {}, "b": {}, "c": {} } });
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let (one, two) = (r#"{"b":1}"#, r#"{"a":1,"c":1}"#);
+    let (all, other) = (r#"{"a":1,"b":1,"c":1}"#, r#"{"x":1}"#);
+    let closed = |more: Value| {
+        let mut schema = of(more);
+        schema["additionalProperties"] = json!(false);
+        schema
+    };
+    check(closed(json!({ "minProperties": 2 })), &[two, all], &["{}", one, other]);
+    check(closed(json!({ "maxProperties": 2 })), &["{}", one, two], &[all, other]);
+    check(closed(json!({ "minProperties": 2, "maxProperties": 2 })), &[two], &["{}", one, all]);
+    check(closed(json!({ "required": ["b"], "minProperties": 3 })), &[all], &[one, two, r#"{"a":1,"b":1}"#]);
+    check(of(json!({ "minProperties": 1 })), &[one, two, all, other, r#"{"a":1,"x":1}"#], &["{}"]);
+    check(
+        of(json!({ "maxProperties": 2 })),
+        &["{}", one, two, other, r#"{"a":1,"x":1}"#],
+        &[all, r#"{"a":1,"b":1,"x":1}"#],
+    );
+    check(
+        of(json!({ "required": ["a"], "minProperties": 2, "maxProperties": 2 })),
+        &[two, r#"{"a":1,"x":1}"#],
+        &["{}", r#"{"a":1}"#, all, one],
+    );
+    let any = json!({ "properties": { "a": {}, "b": {} }, "maxProperties": 1 });
+    check(any, &["{}", r#"{"a":1}"#, "5", "[]"], &[r#"{"a":1,"b":1}"#]);
+    check(json!({ "not": of(json!({ "minProperties": 1 })) }), &["{}", "1"], &[one, two, other]);
+    for (schema, place) in [
+        (of(json!({ "minProperties": 2 })), "/minProperties"),
+        (closed(json!({ "minProperties": 4 })), "/minProperties"),
+        (of(json!({ "minProperties": 1, "maxProperties": 0 })), "/minProperties"),
+        (of(json!({ "required": ["a", "b"], "maxProperties": 1 })), "/maxProperties"),
+    ] {
+        assert_eq!(refused(schema.clone()).place, place, "{schema}");
+    }
+    let names: serde_json::Map<String, Value> = (0..30).map(|at| (format!("n{at}"), json!({}))).collect();
+    let many = json!({ "type": "object", "properties": names, "additionalProperties": false, "maxProperties": 3 });
+    let error = refused(json!({ "items": many }));
+    assert_eq!(error.place, "/items/maxProperties");
+    assert!(error.reason.contains("30 members"), "{error}");
+}
+
+#[test]
+fn items_that_differ_are_kept_where_they_are_of_few_values() {
+    let unique = |more: Value| {
+        let mut schema = json!({ "type": "array", "uniqueItems": true });
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let days = unique(json!({ "items": { "enum": ["mo", "tu", "we", "th"] } }));
+    check(
+        days,
+        &["[]", r#"["tu"]"#, r#"["we","mo","th","tu"]"#],
+        &[r#"["mo","mo"]"#, r#"["mo","tu","mo"]"#, r#"["su"]"#],
+    );
+    let referred =
+        unique(json!({ "items": { "$ref": "#/$defs/d" }, "minItems": 2, "$defs": { "d": { "enum": [1, 1.0, 2] } } }));
+    check(referred, &["[1,2]", "[2,1]"], &["[1]", "[1,1]", "[1,1.0]", "[1,2,1]"]);
+    let flags = unique(json!({ "prefixItems": [{ "type": "boolean" }, { "type": "boolean" }], "items": false }));
+    check(flags, &["[]", "[true]", "[true,false]"], &["[true,true]", "[true,false,true]"]);
+    check(json!({ "uniqueItems": true, "items": { "const": "a" } }), &["[]", r#"["a"]"#, "5"], &[r#"["a","a"]"#]);
+    check(unique(json!({ "items": { "enum": [[1], [1.0], []] } })), &["[[1],[]]"], &["[[1],[1]]", "[[1],[1.0]]"]);
+    check(json!({ "type": ["string", "null"], "uniqueItems": true }), &["\"a\"", "null"], &["[]"]);
+    let twenty: Vec<usize> = (0..20).collect();
+    check(unique(json!({ "items": { "enum": twenty }, "maxItems": 2 })), &["[19,0]", "[3]"], &["[3,3]", "[1,2,3]"]);
+    for schema in [
+        unique(json!({ "items": { "enum": twenty } })),
+        unique(json!({ "items": { "type": ["boolean", "integer"] } })),
+        unique(json!({ "items": { "enum": ["a", "b"] }, "minItems": 3 })),
+        unique(json!({ "items": { "enum": twenty }, "minItems": 21 })), // most that is begun comes to nothing
+        unique(json!({ "items": { "enum": ["x".repeat(600_000), "y"] } })),
+        unique(json!({})),
+    ] {
+        assert_eq!(refused(schema.clone()).place, "/uniqueItems", "{schema}");
+    }
+}
+
+#[test]
+fn items_that_have_to_fit_are_kept_in_short_lists() {
+    let has = |more: Value| {
+        let mut schema = json!({ "type": "array", "items": { "type": ["integer", "null"] } });
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let one = has(json!({ "contains": { "type": "null" }, "maxItems": 4 }));
+    check(one, &["[null]", "[1,2,3,null]", "[null,1,null]"], &["[]", "[1]", "[1,2,3,4]", "[1,2,3,4,null]"]);
+    let two = has(json!({ "contains": { "type": "null" }, "minContains": 2, "maxItems": 3 }));
+    check(two, &["[null,null]", "[null,1,null]"], &["[null]", "[1,null]", "[1,2,null]"]);
+    let exact = has(json!({ "contains": { "type": "null" }, "maxContains": 1, "minItems": 2, "maxItems": 3 }));
+    check(exact, &["[null,1]", "[1,2,null]"], &["[null]", "[null,null]", "[1,2]", "[null,1,null]"]);
+    let none = has(json!({ "contains": { "type": "null" }, "minContains": 0, "maxContains": 0, "maxItems": 2 }));
+    check(none, &["[]", "[1,2]"], &["[null]", "[1,null]"]);
+    let first = json!({ "contains": { "const": "x" }, "prefixItems": [{ "type": "string" }, {}], "items": false });
+    check(first, &[r#"["x"]"#, r#"["a","x"]"#, "5"], &["[]", r#"["a"]"#, r#"[1,"x"]"#, r#"["a","b"]"#]);
+    for (schema, place) in [
+        (has(json!({ "contains": { "type": "null" } })), "/contains"),
+        (has(json!({ "contains": { "type": "null" }, "minContains": 5, "maxItems": 20 })), "/contains"),
+        (has(json!({ "contains": { "type": "null" }, "minContains": 3, "maxItems": 2 })), "/contains"),
+        (has(json!({ "contains": { "type": "null" }, "maxContains": 1, "maxItems": 1_000_000_000 })), "/contains"),
+        (has(json!({ "contains": { "type": "null" }, "minContains": 900, "maxItems": 900 })), "/contains"),
+        (has(json!({ "contains": { "enum": ["x".repeat(100_000)] }, "maxItems": 100 })), "/contains"),
+    ] {
+        assert_eq!(refused(schema.clone()).place, place, "{schema}");
+    }
+}
+
+#[test]
+fn patterns_that_say_the_same_may_fit_one_name() {
+    let same = json!({ "type": "object", "patternProperties": { "^a": { "type": "null" }, "b$": { "type": "null" } }, "additionalProperties": false });
+    check(
+        same,
+        &["{}", r#"{"ax":null}"#, r#"{"xb":null,"ab":null}"#],
+        &[r#"{"ax":1}"#, r#"{"ab":1}"#, r#"{"x":null}"#],
+    );
+    let seen = json!({
+        "type": "object", "unevaluatedProperties": false, "patternProperties": { "^a": {}, "b": {} },
+    });
+    check(seen, &[r#"{"a":1}"#, r#"{"xb":1}"#], &[r#"{"x":1}"#]);
+}
+
+#[test]
+fn what_stands_between_tokens_is_what_was_asked_for() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "array" } }, "required": ["a"] });
+    let fits = |spaces: Spaces, text: &str| {
+        let script = Script::of(Constraint::Spaced(schema.clone(), spaces));
+        let grammar = vocabulary().compile(&script, Spelling::Usual).unwrap_or_else(|error| panic!("{error}"));
+        let mut state = grammar.begin();
+        text.bytes().all(|byte| state.mask().unwrap().allows(byte.into()) && state.take(&[byte.into()]).is_ok())
+            && state.mask().unwrap().allows(END)
+    };
+    let (none, one, lines) = (r#"{"a":[1,2]}"#, r#"{"a": [1, 2]}"#, "{\n\t\"a\": [1,\n2]}");
+    let matching = |pattern: &str| Spaces::Matching(pattern.to_owned());
+    for (spaces, fitting) in [
+        (Spaces::None, [true, false, false]),
+        (Spaces::Usual, [true, true, true]),
+        (matching(""), [true, false, false]),
+        (matching(" ?"), [true, true, false]),
+        (matching(" "), [true, true, false]),
+        (matching(r"[ \n\t]{0,2}"), [true, true, true]),
+        (matching("[ \n\t]*"), [true, true, true]),
+        (matching(r"\n|\t| |\n\t"), [true, true, true]),
+    ] {
+        assert_eq!([none, one, lines].map(|text| fits(spaces.clone(), text)), fitting, "{spaces:?}");
+    }
+    for wrong in ["a", "[ ", r"\s", "[ ]?[\n]?", "^ $", "."] {
+        let script = Script::of(Constraint::Spaced(schema.clone(), matching(wrong)));
+        assert!(vocabulary().compile(&script, Spelling::Usual).is_err(), "{wrong}");
+    }
 }

@@ -1,9 +1,9 @@
 //! What the value of a keyword has to be, and which values cannot be kept.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
-    normal::{Made, may_be, wrong},
+    normal::{Made, wrong},
     pattern,
 };
 
@@ -98,14 +98,4 @@ pub(super) fn check_least_members(least: u64, required: u64, place: &str) -> Mad
         return Ok(());
     }
     wrong(place, format!("{least} members of which {required} are `required`: that they differ cannot be kept"))
-}
-
-pub(super) fn check_unique(members: &Map<String, Value>, value: &Value, place: &str) -> Made<()> {
-    let has_one_at_most = members.get("maxItems").and_then(Value::as_f64).is_some_and(|most| most <= 1.0);
-    match value {
-        Value::Bool(false) => Ok(()),
-        Value::Bool(true) if has_one_at_most || !may_be(members, "array") => Ok(()),
-        Value::Bool(true) => wrong(place, "that items differ cannot be kept while they are drawn"),
-        _ => wrong(place, "it is `true` or `false`"),
-    }
 }

@@ -4,14 +4,18 @@
 
 mod checks;
 mod formats;
+mod lists;
+mod members;
 mod negation;
 mod normal;
 mod pattern;
 mod places;
+mod spaces;
 mod unevaluated;
 
 use normal::Normal;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+pub use spaces::Spaces;
 
 use crate::GrammarError;
 
@@ -21,18 +25,16 @@ const DEPTH_MAX: usize = 64;
 const NORMAL_DEPTH_MAX: usize = 200;
 /// Parts of a schema that are tried alone, to find the one at fault.
 const TRIES_MAX: usize = 64;
-/// Between two tokens of JSON: as much as indented JSON has, so that no model writes spaces for ever.
-const SPACES: &str = r"[\x20\x0A\x0D\x09]{1,40}";
 /// Not `\u....`: a name that may be written in two ways passes for another one.
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// The schema as the library gets it, with our own settings in place of any that came with it.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
-    prepared_part(schema, "")
+    prepared_part(schema, "", &Spaces::Usual)
 }
 
 /// The same of the part at a place, with all that it refers to.
-pub(crate) fn prepared_part(schema: &Value, place: &str) -> Result<Value, GrammarError> {
+pub(crate) fn prepared_part(schema: &Value, place: &str, spaces: &Spaces) -> Result<Value, GrammarError> {
     if depth(schema) > DEPTH_MAX {
         return Err(GrammarError::new(format!("it has more than {DEPTH_MAX} levels")));
     }
@@ -40,7 +42,10 @@ pub(crate) fn prepared_part(schema: &Value, place: &str) -> Result<Value, Gramma
     if depth(&normal) > NORMAL_DEPTH_MAX {
         return Err(GrammarError::new(format!("written out it has more than {NORMAL_DEPTH_MAX} levels")));
     }
-    normal["x-guidance"] = json!({ "whitespace_pattern": SPACES, "json_allowed_escapes": ESCAPES });
+    let spaces = spaces.pattern()?;
+    normal["x-guidance"] = json!({
+        "whitespace_flexible": spaces.is_some(), "whitespace_pattern": spaces, "json_allowed_escapes": ESCAPES,
+    });
     Ok(normal)
 }
 
@@ -53,8 +58,11 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// The smallest part of a schema that `fails` alone, as a JSON pointer, and how.
-pub(crate) fn place_of_fault(schema: &Value, fails: impl Fn(&str) -> Option<String>) -> (String, Option<String>) {
+/// The smallest part of a schema that `fails` alone, as a JSON pointer, and how. `fails` is asked of a place in a document.
+pub(crate) fn place_of_fault(
+    schema: &Value,
+    fails: impl Fn(&Value, &str) -> Option<String>,
+) -> (String, Option<String>) {
     let (mut place, mut part, mut reason, mut tries) = (String::new(), schema, None, 0);
     loop {
         let next = places::parts(part).into_iter().find_map(|(below, value)| {
@@ -62,10 +70,30 @@ pub(crate) fn place_of_fault(schema: &Value, fails: impl Fn(&str) -> Option<Stri
             if tries > TRIES_MAX || value == &Value::Bool(false) {
                 return None;
             }
-            fails(&format!("{place}{below}")).map(|reason| (below, value, reason))
+            fails(schema, &format!("{place}{below}")).map(|reason| (below, value, reason))
         });
-        let Some((below, value, why)) = next else { return (place, reason) };
+        let Some((below, value, why)) = next else { break };
         place += &below;
         (part, reason) = (value, Some(why));
     }
+    // Of its keywords, the one that is wrong whatever the others say. What several say together is the part's own fault.
+    for keyword in part.as_object().into_iter().flat_map(Map::keys) {
+        if keyword == "type" || !normal::is_assertion(keyword) {
+            continue;
+        }
+        tries += 1;
+        if tries > TRIES_MAX {
+            break;
+        }
+        let mut alone = schema.clone();
+        if let Some(Value::Object(members)) = alone.pointer_mut(&place) {
+            let refers = |name: &str| ["$ref", "$dynamicRef", "$recursiveRef"].contains(&name);
+            members
+                .retain(|name, _| name == keyword || name == "type" || !(normal::is_assertion(name) || refers(name)));
+        }
+        if let Some(why) = fails(&alone, &place) {
+            return (format!("{place}/{}", places::escaped(keyword)), Some(why));
+        }
+    }
+    (place, reason)
 }

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::{
-    checks::{Steps, check_bound, check_exact, check_least_members, check_type, check_unique, count, names},
+    checks::{Steps, check_bound, check_exact, check_type, count, names},
     formats::{self, Format},
+    members::{bounded, merged, of_names},
     pattern,
     places::{Document, Draft, escaped},
 };
-use crate::GrammarError;
+use crate::{GrammarError, faults::pattern_fault};
 
 /// Schemas of a normal form at most: rewriting may repeat some.
 const SCHEMAS_MAX: usize = 50_000;
@@ -155,7 +156,26 @@ impl<'a> Normal<'a> {
             self.keyword(&mut parts, members, keyword, value, place)?;
             parts.applied_first |= before < parts.applied.len() && !parts.plain.contains_key("properties");
         }
+        let together = self.together(&parts.plain, members, place)?;
+        parts.more.extend(together);
         Ok(parts.whole())
+    }
+
+    /// What is said of all members and of all items, once what is said of each is rewritten.
+    fn together(
+        &mut self,
+        plain: &Map<String, Value>,
+        members: &'a Map<String, Value>,
+        place: &str,
+    ) -> Made<Vec<Value>> {
+        let mut more = Vec::from_iter(bounded(plain, place)?);
+        if let Some(value) = members.get("uniqueItems") {
+            more.extend(self.unique(plain, value, &format!("{place}/uniqueItems"))?);
+        }
+        if members.contains_key("contains") {
+            more.extend(self.contains(plain, members, contained(members, place)?, place)?);
+        }
+        Ok(more)
     }
 
     /// In drafts up to 7 `$ref` overrides what stands beside it.
@@ -179,7 +199,7 @@ impl<'a> Normal<'a> {
         let below = format!("{place}/{}", escaped(keyword));
         match keyword {
             "type" => {
-                check_type(value, place)?;
+                check_type(value, &below)?;
                 parts.plain.insert(keyword.to_owned(), value.clone());
             }
             "enum" | "const" => {
@@ -233,6 +253,7 @@ impl<'a> Normal<'a> {
                     };
                     schemas.insert(name, self.of(schema, &place)?);
                 }
+                let schemas = if keyword == "properties" { schemas } else { merged(schemas) };
                 parts.plain.insert(keyword.to_owned(), Value::Object(schemas));
             }
             "additionalProperties" => {
@@ -269,15 +290,8 @@ impl<'a> Normal<'a> {
                 parts.plain.insert("items".to_owned(), schema);
             }
             "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
-                let count = count(value, &below)?;
-                if keyword == "minProperties" {
-                    let required = members.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
-                    check_least_members(count, required, &below)?;
-                }
-                parts.plain.insert(keyword.to_owned(), json!(count));
+                parts.plain.insert(keyword.to_owned(), json!(count(value, &below)?));
             }
-            "uniqueItems" => check_unique(members, value, &below)?,
-            "contains" | "minContains" | "maxContains" => contains(parts, members, keyword, &below)?,
             "pattern" => {
                 let Value::String(pattern) = value else { return wrong(below, "it is a text") };
                 if members.get("format").and_then(Value::as_str).is_some_and(|name| formats::says(name, pattern)) {
@@ -332,7 +346,7 @@ impl<'a> Normal<'a> {
             "$dynamicRef" => self.document.dynamic_target(reference, place),
             _ => self.document.recursive_target(reference, place),
         };
-        let target = target.or_else(|reason| wrong(place, reason))?;
+        let target = target.or_else(|reason| wrong(below, reason))?;
         let number = *self.numbers.entry(target).or_insert_with_key(|target| {
             self.targets.push(target.clone());
             self.targets.len() - 1
@@ -422,7 +436,7 @@ fn number_of(reference: &str) -> usize {
 }
 
 /// Whether a keyword says something about values. Others are remarks.
-fn is_assertion(keyword: &str) -> bool {
+pub(super) fn is_assertion(keyword: &str) -> bool {
     const BOUNDS: [&str; 8] = ["Length", "Items", "Properties", "imum", "Contains", "Minimum", "Maximum", "Of"];
     const OTHERS: [&str; 22] = [
         "type",
@@ -460,58 +474,19 @@ pub(super) fn may_be(members: &Map<String, Value>, kind: &str) -> bool {
     }
 }
 
-fn contains(parts: &mut Parts, members: &Map<String, Value>, keyword: &str, place: &str) -> Made<()> {
-    let Some(schema) = members.get("contains") else { return Ok(()) };
-    let least = members.get("minContains").map_or(Ok(1), |least| count(least, place))?;
-    let fits_all = schema == &Value::Bool(true) || schema == &json!({});
-    match (members.get("maxContains"), keyword) {
-        (None, _) if least == 0 => Ok(()),
-        (None, "contains") if fits_all => {
-            parts.more.push(json!({ "minItems": least }));
-            Ok(())
-        }
-        (Some(most), "contains") if fits_all => {
-            parts.more.push(json!({ "minItems": least, "maxItems": count(most, place)? }));
-            Ok(())
-        }
-        (_, "contains") if may_be(members, "array") => {
-            wrong(place, "that some item fits cannot be kept while they are drawn; `prefixItems` and `items` can")
-        }
-        _ => Ok(()),
-    }
+/// How many items are to fit `contains`, at least and at most.
+fn contained(members: &Map<String, Value>, place: &str) -> Made<(usize, Option<usize>)> {
+    let bound = |keyword: &str| {
+        let bound = members.get(keyword).map(|value| count(value, &format!("{place}/{keyword}")));
+        bound.transpose().map(|bound| bound.map(|bound| bound as usize))
+    };
+    Ok((bound("minContains")?.unwrap_or(1), bound("maxContains")?))
 }
 
 pub(super) fn translated(pattern: &str, place: &str) -> Made<String> {
-    pattern::translated(pattern).or_else(|reason| wrong(place, reason))
-}
-
-/// `propertyNames`, as what it means for members.
-fn of_names(schema: &Value, place: &str) -> Made<Option<Value>> {
-    let only = |names: Vec<&Value>| {
-        let names: Map<String, Value> =
-            names.iter().filter_map(|name| Some((name.as_str()?.to_owned(), Value::Bool(true)))).collect();
-        json!({ "properties": names, "additionalProperties": false })
-    };
-    let by_pattern = |pattern: String| json!({ "patternProperties": { pattern: true }, "additionalProperties": false });
-    let members = match schema {
-        Value::Bool(true) => return Ok(None),
-        Value::Object(members) => members,
-        _ => return Ok(Some(only(Vec::new()))),
-    };
-    if !may_be(members, "string") {
-        return Ok(Some(only(Vec::new())));
-    }
-    let said: Vec<&str> = members.keys().map(String::as_str).filter(|keyword| *keyword != "type").collect();
-    let length = |keyword: &str| members.get(keyword).map(Value::to_string).unwrap_or_default();
-    match said[..] {
-        [] => Ok(None),
-        ["enum"] => Ok(Some(only(members["enum"].as_array().map(|names| names.iter().collect()).unwrap_or_default()))),
-        ["const"] => Ok(Some(only(vec![&members["const"]]))),
-        ["pattern"] => Ok(members["pattern"].as_str().map(|pattern| by_pattern(pattern.to_owned()))),
-        ["minLength"] | ["maxLength"] | ["minLength", "maxLength"] | ["maxLength", "minLength"] => {
-            let least = if members.contains_key("minLength") { length("minLength") } else { "0".to_owned() };
-            Ok(Some(by_pattern(format!("^(?s:.{{{least},{}}})$", length("maxLength")))))
-        }
-        _ => wrong(place, "names are kept by one of `enum`, `const`, `pattern`, or a length"),
+    let written = pattern::translated(pattern).or_else(|reason| wrong(place, reason))?;
+    match pattern_fault(pattern, &written) {
+        None => Ok(written),
+        Some(fault) => wrong(place, fault),
     }
 }

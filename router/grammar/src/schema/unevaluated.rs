@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::normal::{Made, Normal, translated, wrong};
+use super::{
+    members::merged,
+    normal::{Made, Normal, translated, wrong},
+};
 
 /// References that are followed one after the other.
 const STEPS_MAX: usize = 8;
@@ -46,7 +49,8 @@ impl<'a> Normal<'a> {
         self.look(members, place, &mut seen, STEPS_MAX)
             .or_else(|reason| wrong(&below, format!("{reason}; `additionalProperties` in each part is served")))?;
         let Seen { names, patterns, is_all } = seen;
-        let more = json!({ "properties": names, "patternProperties": patterns, "additionalProperties": schema });
+        let more =
+            json!({ "properties": names, "patternProperties": merged(patterns), "additionalProperties": schema });
         Ok((!is_all).then_some(more))
     }
 
