@@ -203,11 +203,15 @@ def test_a_model_that_writes_gives_no_vectors(server: Server) -> None:
         ("/pooling", {"input": "a"}),
         ("/classify", {"input": "a"}),
         ("/score", {"text_1": "a", "text_2": "b"}),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
         ("/v2/rerank", {"query": "a", "documents": ["b"]}),
     ]:
         answer = server.post(path, body)
         assert (answer.status_code, answer.json()["error"]["code_name"]) == (400, "wrong_model_kind")
-        assert "the model gives text, and no vectors" in answer.json()["error"]["message"]
+        message = answer.json()["error"]["message"]
+        assert "the model gives text, and no vectors" in message
+        assert path in message, "by the name that it was asked by"
 
 
 def test_embeddings_rank_by_their_cosine(embedder: Server, bert: Reference) -> None:

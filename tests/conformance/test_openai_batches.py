@@ -72,6 +72,7 @@ def test_a_batch_is_answered_as_single_requests_are(client: openai.OpenAI, demo:
     assert batch.status == "completed", batch
     assert batch.request_counts is not None
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (4, 3, 1)
+    assert batch.model == "demo"
     times = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
     assert times == sorted(time for time in times if time is not None)
     assert batch.output_file_id

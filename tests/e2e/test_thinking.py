@@ -254,4 +254,6 @@ def test_what_cannot_be_kept_is_refused(folder: Path, thinker: Server) -> None:
         anthropic = {"messages": ASKED, "max_tokens": 1025, "thinking": limit, "stop_sequences": ["e"]}
         assert server.post(MESSAGES, anthropic).status_code == 200
     wrong = thinker.post(CHAT, body(thinking_token_budget=-2)).json()["error"]
-    assert wrong["message"] == "`thinking_token_budget` is -2; allowed: an integer, 0 or above, or -1 (no limit)"
+    assert (
+        wrong["message"] == "`thinking_token_budget` is -2; allowed: -1 (no limit), or an integer from 0 to 4294967295"
+    )

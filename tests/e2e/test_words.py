@@ -114,6 +114,8 @@ def test_an_answer_that_goes_round_in_circles_is_ended(server: Server) -> None:
         ({"repetition_detection": {"max_pattern_size": 3}}, "repetition_detection.min_count"),
         ({"repetition_detection": {"max_pattern_size": 3, "min_count": 1}}, "repetition_detection.min_count"),
         ({"repetition_detection": {"max_size": 3}}, "repetition_detection.max_size"),
+        ({"repetition_detection": {}}, "repetition_detection.max_pattern_size"),
+        ({"repetition_detection": {"min_count": 3}}, "repetition_detection.max_pattern_size"),
         ({"allowed_token_ids": [1], "use_beam_search": True}, "allowed_token_ids"),
         ({"bad_words": ["a"], "use_beam_search": True}, "bad_words"),
     ],

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{
     fields::{Fields, shown},
@@ -145,6 +146,10 @@ pub(crate) struct Item {
     pub(crate) url: &'static str,
     /// What would be posted there.
     pub(crate) body: Bytes,
+    /// The model that it names.
+    pub(crate) model: Option<String>,
+    /// Answers, or beams, that are under way at once: of wrong numbers one, since nothing comes of them.
+    pub(crate) answers: u32,
 }
 
 impl Item {
@@ -189,10 +194,24 @@ impl Item {
                 return Err(ApiError::invalid(within.at(name), shown(value), allowed));
             }
         }
+        let model = within.raw("model").and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let answers = answers(&mut within);
         let body = text.slice_ref(raw.get().as_bytes());
         fields.finish(&LINE)?;
-        Ok(Self { line, custom_id, url, body })
+        Ok(Self { line, custom_id, url, body, model, answers })
     }
+}
+
+/// How many answers a request draws at once: `n`, which beams are as well, or `best_of`, to each of its prompts.
+fn answers(body: &mut Fields<'_>) -> u32 {
+    let mut count = |name| body.raw(name).and_then(|raw| serde_json::from_str::<f64>(raw.get()).ok()).unwrap_or(1.0);
+    let each = count("n").max(count("best_of")).clamp(1.0, f64::from(u32::MAX)) as u32;
+    // A list of numbers is one prompt.
+    let prompt = body.raw("prompt").map_or("", RawValue::get);
+    let first = prompt.strip_prefix('[').map_or("", str::trim_start);
+    let is_many = first.starts_with(['"', '[']);
+    let prompts = if is_many { JsonSize::of(prompt.as_bytes()).outer_commas + 1 } else { 1 };
+    each.saturating_mul(u32::try_from(prompts).unwrap_or(u32::MAX))
 }
 
 /// Why a batch was not begun, or not ended.
@@ -222,6 +241,13 @@ impl LineError {
         Self { line: Some(line), ..Self::of_batch(code, message) }
     }
 
+    /// A line that names another model than the first that names one.
+    pub(crate) fn of_model(line: u64, model: &str, first: &str) -> Self {
+        let [model, first] = [model, first].map(crate::error::shortened);
+        let message = format!("`body.model` is \"{model}\", and \"{first}\" in lines before: a batch is of one model");
+        Self { param: Some("body.model".to_owned()), ..Self::of_line(line, "mismatched_model", message) }
+    }
+
     /// A second line of the same name.
     pub(crate) fn duplicate(line: u64, custom_id: &str) -> Self {
         let message = format!("`custom_id` \"{}\" is another line's, too", crate::error::shortened(custom_id));
@@ -248,7 +274,28 @@ mod tests {
             r#" {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"stream": false, "x": [1]}} "#,
         );
         let body = Bytes::from_static(br#"{"stream": false, "x": [1]}"#);
-        assert_eq!(read, Ok(Item { line: 7, custom_id: "a".to_owned(), url: "/v1/completions", body }));
+        let (custom_id, url) = ("a".to_owned(), "/v1/completions");
+        assert_eq!(read, Ok(Item { line: 7, custom_id, url, body, model: None, answers: 1 }));
+    }
+
+    #[test]
+    fn a_line_counts_for_all_the_answers_that_it_draws_at_once() {
+        for (body, answers) in [
+            ("{}", 1),
+            (r#"{"n": 5, "use_beam_search": true}"#, 5),
+            (r#"{"n": 2, "best_of": 8}"#, 8),
+            (r#"{"n": 4, "prompt": ["a", "b", "c"]}"#, 12),
+            (r#"{"prompt": [ [1, 2], [3]]}"#, 2),
+            (r#"{"prompt": [1, 2, 3]}"#, 1),
+            (r#"{"prompt": []}"#, 1),
+            (r#"{"prompt": "a,b", "n": null}"#, 1),
+            (r#"{"n": "7"}"#, 1),
+            (r#"{"n": -7}"#, 1),
+            (r#"{"n": 1e300}"#, u32::MAX),
+        ] {
+            let text = format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#);
+            assert_eq!(line(&text).map(|item| item.answers), Ok(answers), "{body}");
+        }
     }
 
     #[test]

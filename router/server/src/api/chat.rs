@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    generate::{Prompt, Request, ToolUse, now},
+    generate::{Prompt, Request, ToolUse, now, told},
     json_size::check_size,
 };
 
@@ -132,8 +132,8 @@ impl ChatRequest {
         let tells_tier = read_tier(&mut fields)?;
         let model = read_model(&mut fields)?;
         let mut options = read_options(&mut fields)?;
-        let older = fields.count("max_tokens")?;
-        let newer = fields.count("max_completion_tokens")?;
+        let older = fields.count("max_tokens", told::MAX_TOKENS)?;
+        let newer = fields.count("max_completion_tokens", told::MAX_TOKENS)?;
         if let (Some(older), Some(newer)) = (older, newer)
             && older != newer
         {
@@ -142,7 +142,7 @@ impl ChatRequest {
         }
         options.max_tokens = newer.or(older);
         options.logprobs = read_logprobs(&mut fields)?;
-        options.prompt_logprobs = fields.count("prompt_logprobs")?;
+        options.prompt_logprobs = fields.count("prompt_logprobs", told::LOGPROBS)?;
         let (input, reading) = read_input(&mut fields)?;
         let add_special = fields.flag("add_special_tokens")?.unwrap_or(false);
         let stream = read_stream(&mut fields)?;
@@ -181,7 +181,7 @@ fn last_answer(input: &ChatInput) -> String {
 
 fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let is_wanted = fields.flag("logprobs")?.unwrap_or(false);
-    let top = fields.count("top_logprobs")?;
+    let top = fields.count("top_logprobs", told::LOGPROBS)?;
     if top.is_some_and(|top| top > 0) && !is_wanted {
         let reason = "is only allowed together with `logprobs`: true".to_owned();
         return Err(ApiError::Conflict { param: fields.at("top_logprobs"), reason });

@@ -33,7 +33,7 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{
-        Delta, Drawn, Finish, Generation, PROMPT_EMBEDS, PreparedPrompt, Prompt, Request, SUFFIX, TRUNCATE, Whole,
+        Delta, Drawn, Finish, Generation, PROMPT_EMBEDS, PreparedPrompt, Prompt, Request, SUFFIX, TRUNCATE, Whole, told,
     },
 };
 
@@ -134,8 +134,8 @@ impl CompletionRequest {
         let has_embeds = !prompts.is_empty();
         prompts.extend(read_prompts(&mut fields, add_special, suffix.is_some(), has_embeds)?);
         let mut options = read_options(&mut fields)?;
-        options.max_tokens = fields.count("max_tokens")?;
-        options.logprobs = fields.count("logprobs")?;
+        options.max_tokens = fields.count("max_tokens", told::MAX_TOKENS_OR_0)?;
+        options.logprobs = fields.count("logprobs", told::LOGPROBS)?;
         let echo = fields.flag("echo")?.unwrap_or(false);
         let prompts = match suffix {
             Some(_) if echo => {
@@ -145,7 +145,7 @@ impl CompletionRequest {
             Some(suffix) => filled(prompts, &suffix, &fields)?,
             None => prompts,
         };
-        let prompt_logprobs = fields.count("prompt_logprobs")?;
+        let prompt_logprobs = fields.count("prompt_logprobs", told::LOGPROBS)?;
         options.prompt_logprobs = prompt_logprobs.max(options.logprobs.filter(|_| echo));
         let stream = read_stream(&mut fields)?;
         let logprobs = options.logprobs;

@@ -2,13 +2,14 @@
 //!
 //! One of them at most: two could ask for what no text is. Whether a schema or a grammar is right, its compiler says.
 
-use pelton_grammar::Constraint;
-use serde_json::{Value, value::RawValue};
+use pelton_grammar::{Constraint, Spaces};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    fields::{Fields, shown},
-    shape::{Field, Kind, Most, Shape, needed, optional},
+    fields::{Fields, quoted, shown},
+    shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     tags,
+    twice::check_names,
 };
 use crate::{error::ApiError, generate::Constrained, json_size::check_size};
 
@@ -70,6 +71,24 @@ const STRUCTURED_OUTPUTS: Shape = Shape {
     fields: &[&[
         optional("json", SCHEMA_OR_TEXT, "A JSON schema, or the text of one."),
         optional("json_object", Kind::Flag, "Any JSON object."),
+        with_default(
+            "disable_any_whitespace",
+            Kind::Flag,
+            "false",
+            "With `json` or `json_object`: whether nothing stands between the document's tokens.",
+        ),
+        optional(
+            "whitespace_pattern",
+            Kind::TEXT,
+            "With `json` or `json_object`: what may stand there, a regular expression of white space alone.",
+        ),
+        with_default(
+            "disable_additional_properties",
+            Kind::Flag,
+            "false",
+            "The schema says it: `additionalProperties`.",
+        ),
+        with_default("disable_fallback", Kind::Flag, "false", "Without effect: one compiler does all."),
         optional("regex", Kind::TEXT, "A regular expression that the whole answer matches."),
         optional("choice", TEXTS, "The answer is one of these."),
         optional("grammar", Kind::TEXT, "A grammar, in Lark's form or GBNF."),
@@ -160,6 +179,41 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
     if let Some(raw) = outputs.raw("structural_tag") {
         all.push(tags::read_text_or_object(outputs.at("structural_tag"), raw)?);
     }
+    outputs.flag("disable_fallback")?;
+    if outputs.flag("disable_additional_properties")? == Some(true) {
+        let param = outputs.at("disable_additional_properties");
+        let what = "closing a schema's objects (`additionalProperties`: false in the schema does it)".into();
+        return Err(ApiError::NotServed { param, what });
+    }
+    read_spaces(outputs, all)
+}
+
+/// What stands between the tokens of a document.
+fn read_spaces(outputs: &mut Fields<'_>, all: &mut [Constrained]) -> Result<(), ApiError> {
+    let is_disabled = outputs.flag("disable_any_whitespace")?.unwrap_or(false);
+    let pattern = outputs.text("whitespace_pattern")?;
+    let conflict = |param: String, reason: &str| Err(ApiError::Conflict { param, reason: reason.to_owned() });
+    let (param, spaces) = match (is_disabled, pattern) {
+        (false, None) => return Ok(()),
+        (true, Some(_)) => {
+            let reason = "cannot go together with `disable_any_whitespace`: true";
+            return conflict(outputs.at("whitespace_pattern"), reason);
+        }
+        (true, None) => (outputs.at("disable_any_whitespace"), Spaces::None),
+        (false, Some(pattern)) => (outputs.at("whitespace_pattern"), Spaces::Matching(pattern)),
+    };
+    if let (Err(error), Spaces::Matching(pattern)) = (spaces.check(), &spaces) {
+        return Err(ApiError::invalid(param, quoted(pattern), error.reason));
+    }
+    match all.last_mut().map(|asked| &mut asked.constraint) {
+        Some(asked @ Constraint::JsonObject) => *asked = Constraint::Spaced(json!({ "type": "object" }), spaces),
+        Some(asked @ Constraint::JsonSchema(_)) => {
+            if let Constraint::JsonSchema(schema) = std::mem::replace(asked, Constraint::JsonObject) {
+                *asked = Constraint::Spaced(schema, spaces);
+            }
+        }
+        _ => return conflict(param, "is only allowed together with `json` or `json_object`"),
+    }
     Ok(())
 }
 
@@ -196,9 +250,11 @@ fn schema(param: String, raw: &RawValue) -> Result<Constrained, ApiError> {
 pub(super) fn schema_value(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
     let wrong = |raw: &RawValue| ApiError::invalid(param, shown(raw), "a JSON schema: an object, or the text of one");
     check_size(param, raw.get())?;
+    check_names(param, raw.get())?;
     let mut value: Value = serde_json::from_str(raw.get()).map_err(|_| wrong(raw))?;
     if let Value::String(text) = &value {
         check_size(param, text)?;
+        check_names(param, text)?;
         value = serde_json::from_str(text).map_err(|_| wrong(raw))?;
     }
     match value {
@@ -261,6 +317,51 @@ mod tests {
         check(&json!({ "guided_grammar": "start: \"a\"" }), grammar(), "guided_grammar");
         let object = json!({ "structured_outputs": { "json_object": true, "regex": null } });
         check(&object, Constraint::JsonObject, "structured_outputs.json_object");
+    }
+
+    #[test]
+    fn what_stands_between_tokens_is_read_and_goes_with_json_alone() {
+        let schema = json!({ "type": "object" });
+        let spaced = |spaces| Constraint::Spaced(schema.clone(), spaces);
+        let asked = |more: Value| {
+            let mut outputs = json!({ "json": schema });
+            outputs.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            json!({ "structured_outputs": outputs })
+        };
+        let param = "structured_outputs.json";
+        check(&asked(json!({ "disable_any_whitespace": true })), spaced(Spaces::None), param);
+        check(&asked(json!({ "whitespace_pattern": " ?" })), spaced(Spaces::Matching(" ?".into())), param);
+        let plain = || Constraint::JsonSchema(schema.clone());
+        let nothing = json!({ "disable_any_whitespace": false, "whitespace_pattern": null, "disable_fallback": true });
+        check(&asked(nothing), plain(), param);
+        let object = json!({ "structured_outputs": { "json_object": true, "disable_any_whitespace": true } });
+        check(&object, spaced(Spaces::None), "structured_outputs.json_object");
+        for (more, param) in [
+            (json!({ "whitespace_pattern": "[a ]" }), "structured_outputs.whitespace_pattern"),
+            (json!({ "whitespace_pattern": "[" }), "structured_outputs.whitespace_pattern"),
+            (
+                json!({ "whitespace_pattern": " ", "disable_any_whitespace": true }),
+                "structured_outputs.whitespace_pattern",
+            ),
+            (json!({ "disable_additional_properties": true }), "structured_outputs.disable_additional_properties"),
+            (json!({ "json": null, "regex": "a", "whitespace_pattern": " " }), "structured_outputs.whitespace_pattern"),
+        ] {
+            assert_eq!(refused(&asked(more.clone())), param, "{more}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_a_schema_has_twice_is_refused_by_its_place() {
+        let twice = r#"{"type": "object", "properties": {"a": {}, "b": {"type": "null", "type": "string"}}}"#;
+        let text = serde_json::to_string(twice).expect("a text");
+        for (body, place) in [
+            (format!(r#"{{"structured_outputs": {{"json": {twice}}}}}"#), "structured_outputs.json"),
+            (format!(r#"{{"guided_json": {text}}}"#), "guided_json"),
+        ] {
+            let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+            let error = read_constrained(&mut fields).expect_err("it is wrong").to_string();
+            assert_eq!(error, format!("`{place}/properties/b/type` is given twice"));
+        }
     }
 
     #[test]

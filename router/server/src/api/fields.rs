@@ -228,8 +228,9 @@ impl<'a> Fields<'a> {
         whole.map(Some).ok_or_else(|| self.wrong(name, raw, allowed))
     }
 
-    pub(crate) fn count(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
-        self.integer(name, "an integer, 0 or above")
+    /// A number of things. `allowed` says how many there may be, as whoever checks it says.
+    pub(crate) fn count(&mut self, name: &'static str, allowed: &'static str) -> Result<Option<u32>, ApiError> {
+        self.integer(name, allowed)
     }
 
     /// The same for a number that must be there.
@@ -248,7 +249,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A number of 32 bits. `range` is asked of it later: it is told here of what has no 32 bits, and so would be shown as something else.
+    /// A number of 32 bits. `range` is asked of it later: it is told here of what is none, or has no 32 bits and so would be shown as
+    /// something else.
     pub(crate) fn number(&mut self, name: &'static str, range: &RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
         #[cfg(test)]
         self.note(name, Way::Number);
@@ -256,8 +258,7 @@ impl<'a> Fields<'a> {
         if let Some(number) = number_of(raw) {
             return Ok(Some(number));
         }
-        let allowed = if is_number(raw) { told_range(range).into() } else { Cow::from("a number") };
-        Err(self.wrong(name, raw, allowed))
+        Err(self.wrong(name, raw, told_range(range)))
     }
 
     /// An object of numbers, each in words that an error has for its name.
@@ -418,10 +419,6 @@ fn whole(number: &str) -> Option<i64> {
 /// A number that 32 bits hold.
 fn number_of(raw: &RawValue) -> Option<f32> {
     serde_json::from_str(raw.get()).ok().filter(|number: &f32| number.is_finite())
-}
-
-fn is_number(raw: &RawValue) -> bool {
-    raw.get().starts_with(|c: char| c == '-' || c.is_ascii_digit())
 }
 
 /// As errors of the shared checks tell it.

@@ -1,5 +1,7 @@
 //! `messages` of a chat: checked field by field here, brought into the template's form by `pelton_text`.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, value::RawValue};
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
     shape::{Field, Kind, Most, Shape, needed, optional},
     unserved::refuse_all,
 };
-use crate::error::ApiError;
+use crate::{error::ApiError, generate::told};
 
 const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
 const CONTENT: &str = "a text, or a list of parts {\"type\": \"text\", \"text\": ...}";
@@ -117,7 +119,36 @@ pub(crate) fn read_messages<'a>(fields: &mut Fields<'a>) -> Result<Vec<Value>, A
         let path = format!("{path}[{index}]");
         read_message(fields.within(path.clone(), raw)?, path, raw)
     };
-    raws.iter().enumerate().map(one).collect()
+    let messages: Vec<Value> = raws.iter().enumerate().map(one).collect::<Result<_, _>>()?;
+    check_results(&messages, &path)?;
+    Ok(messages)
+}
+
+/// Refuses results that answer nothing, as OpenAI does: such a chat has lost the message with the call. Where calls cannot be told by
+/// their ids nothing is refused: a client may show them to the template without ids, or as the text of the message before.
+fn check_results(messages: &[Value], path: &str) -> Result<(), ApiError> {
+    let (mut made, mut may_be_any) = (HashSet::new(), false);
+    for (index, message) in messages.iter().enumerate() {
+        let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        match message["role"].as_str() {
+            Some("tool") => {
+                let id = message["tool_call_id"].as_str().unwrap_or_default();
+                if !may_be_any && !made.contains(id) {
+                    let reason = format!(
+                        "is {}, and no message before it has a call of this `id` among its `tool_calls`: a result stands behind the call that it answers",
+                        quoted(id)
+                    );
+                    return Err(ApiError::Conflict { param: format!("{path}[{index}].tool_call_id"), reason });
+                }
+            }
+            Some("assistant") => {
+                may_be_any = calls.is_empty() || calls.iter().any(|call| call["id"].as_str().is_none_or(str::is_empty));
+                made.extend(calls.iter().filter_map(|call| call["id"].as_str()));
+            }
+            _ => may_be_any = false,
+        }
+    }
+    Ok(())
 }
 
 fn read_message(mut fields: Fields<'_>, path: String, raw: &RawValue) -> Result<Value, ApiError> {
@@ -248,7 +279,7 @@ fn unfit(part: &Fields<'_>, kind: &str) -> ApiError {
 fn check_tool_calls(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     for mut call in fields.objects("tool_calls")?.unwrap_or_default() {
         call.text("id")?;
-        call.count("index")?;
+        call.count("index", told::COUNT)?;
         call.one_of("type", &["function"], "\"function\"")?;
         let Some(mut function) = call.object("function")? else {
             return Err(ApiError::Missing {
@@ -296,6 +327,26 @@ mod tests {
                 {"role": "tool", "tool_call_id": "1", "content": "5"}]"#,
             "",
         );
+    }
+
+    #[test]
+    fn a_result_stands_behind_the_call_that_it_answers() {
+        let call =
+            r#"{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}"#;
+        let result = |id: &str| format!(r#"{{"role": "tool", "tool_call_id": "{id}", "content": "5"}}"#);
+        let user = r#"{"role": "user", "content": "hi"}"#;
+        let chat = |messages: &[&str]| format!("[{}]", messages.join(","));
+        check(&chat(&[user, call, &result("1"), user]), "");
+        check(&chat(&[user, call, user, &result("1")]), ""); // it may come late
+        check(&chat(&[&result("1"), user]), "messages[0].tool_call_id");
+        check(&chat(&[user, &result("1")]), "messages[1].tool_call_id");
+        check(&chat(&[user, call, &result("1"), &result("2")]), "messages[3].tool_call_id");
+        check(&chat(&[user, &result("1"), call]), "messages[1].tool_call_id");
+        // Calls that a client shows as text, or without ids.
+        let shown = r#"{"role": "assistant", "content": "<tool_call>f</tool_call>"}"#;
+        check(&chat(&[user, shown, &result("1"), &result("2")]), "");
+        check(&chat(&[user, shown, user, &result("1")]), "messages[3].tool_call_id");
+        check(&chat(&[user, &call.replace(r#""id": "1", "#, ""), &result("1")]), "");
     }
 
     #[test]

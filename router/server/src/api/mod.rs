@@ -31,6 +31,7 @@ mod thinking;
 pub(crate) mod tokens;
 mod tools;
 mod turns;
+pub(crate) mod twice;
 pub(crate) mod unknown;
 mod unserved;
 mod usage;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     constrained::read_constrained,
     fields::{Fields, quoted},
-    shape::{Field, Kind, Most, Shape, optional, with_default},
+    shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     thinking::{BUDGET, QWENS_BUDGET, THINKING_BUDGET, read_budget},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         ALLOWED_TOKEN_IDS, BAD_WORDS, BAD_WORDS_MAX, BeamSearch, Cut, KEEP_MAX, Options, PATTERN_MAX,
         PROMPT_CACHE_RETENTION, REPETITION, Repetition, Side, TRUNCATE, TRUNCATION_SIDE, WordRules,
         options::{
-            CACHE_SALT_MAX, LOGIT_BIAS_MAX, SPACES, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, TOLD_IDS, bounds,
+            CACHE_SALT_MAX, LOGIT_BIAS_MAX, SPACES, STOP_STRING_BYTES_MAX, STOP_TOKEN_IDS_MAX, TOLD_IDS, bounds, told,
         },
     },
 };
@@ -203,10 +203,9 @@ const CIRCLES: Shape = Shape::new(
     "RepetitionDetection",
     "What counts as going round in circles: the answer's end is a run of tokens, several times over.",
     &[&[
-        with_default(
+        needed(
             "max_pattern_size",
             Kind::Integer(0, Most::Is(PATTERN_MAX as i64)),
-            "0",
             "Tokens of the longest run; 0: off.",
         ),
         with_default(
@@ -281,20 +280,19 @@ pub(super) fn read_cut(fields: &mut Fields<'_>) -> Result<Option<Cut>, ApiError>
 
 /// Everything of [`Options`] but what chats and completions spell differently: `max_tokens` and `logprobs`.
 pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError> {
-    let integer = "an integer";
     Ok(Options {
-        n: fields.count("n")?.unwrap_or(1),
+        n: fields.count("n", told::N)?.unwrap_or(1),
         max_tokens: None,
-        min_tokens: fields.count("min_tokens")?.unwrap_or(0),
+        min_tokens: fields.count("min_tokens", told::MIN_TOKENS)?.unwrap_or(0),
         temperature: fields.number("temperature", &bounds::TEMPERATURE)?,
-        top_k: fields.integer("top_k", integer)?,
+        top_k: fields.integer("top_k", told::TOP_K)?,
         top_p: fields.number("top_p", &bounds::TOP_P)?,
         min_p: fields.number("min_p", &bounds::MIN_P)?,
         repetition_penalty: fields.number("repetition_penalty", &bounds::REPETITION_PENALTY)?,
         presence_penalty: fields.number("presence_penalty", &bounds::PENALTY)?,
         frequency_penalty: fields.number("frequency_penalty", &bounds::PENALTY)?,
         logit_bias: read_logit_bias(fields)?,
-        seed: fields.integer("seed", "an integer of 64 bits")?,
+        seed: fields.integer("seed", told::LONG)?,
         stop: read_stop(fields)?,
         stop_token_ids: fields.token_ids("stop_token_ids")?.unwrap_or_default(),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
@@ -312,7 +310,7 @@ pub(crate) fn read_options(fields: &mut Fields<'_>) -> Result<Options, ApiError>
         },
         repetition: read_repetition(fields)?,
         thoughts: read_budget(fields)?,
-        priority: fields.integer("priority", "an integer of 32 bits")?,
+        priority: fields.integer("priority", told::SIGNED)?,
         user: fields.text("user")?,
         cache_salt: fields.text("cache_salt")?,
         keep: read_retention(fields)?,
@@ -341,15 +339,21 @@ fn read_beams(fields: &mut Fields<'_>) -> Result<Option<BeamSearch>, ApiError> {
 /// `None`: nothing is asked for.
 fn read_repetition(fields: &mut Fields<'_>) -> Result<Option<Repetition>, ApiError> {
     let Some(mut asked) = fields.object(REPETITION)? else { return Ok(None) };
-    let max_pattern = asked.count("max_pattern_size")?.unwrap_or(0);
-    let min_pattern = asked.count("min_pattern_size")?.unwrap_or(0).max(1);
-    let allowed = "an integer, 2 or above, with a `max_pattern_size` above 0";
-    let min_count = match asked.integer("min_count", allowed)? {
+    let size = "an integer from 0 (off) to 1024"; // `PATTERN_MAX`
+    let max_pattern = asked.count("max_pattern_size", size)?;
+    let min_pattern = asked.count("min_pattern_size", "an integer from 0 to `max_pattern_size`")?.unwrap_or(0).max(1);
+    let allowed = "an integer from 2 to 4294967295, with a `max_pattern_size` above 0";
+    let min_count = asked.integer("min_count", allowed)?;
+    let missing = |param, allowed| ApiError::Missing { param, allowed };
+    let [of_pattern, of_count] = ["max_pattern_size", "min_count"].map(|member| asked.at(member));
+    asked.finish(&CIRCLES)?; // a member by a wrong name is told by that, not as missing
+    // Without it nothing would be looked for: 0 says so.
+    let max_pattern = max_pattern.ok_or_else(|| missing(of_pattern, size))?;
+    let min_count = match min_count {
         Some(count) => count,
         None if max_pattern == 0 => 0,
-        None => return Err(ApiError::Missing { param: asked.at("min_count"), allowed }),
+        None => return Err(missing(of_count, allowed)),
     };
-    asked.finish(&CIRCLES)?;
     Ok((max_pattern > 0).then_some(Repetition { min_pattern, max_pattern, min_count }))
 }
 
@@ -369,7 +373,7 @@ pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOption
         let reason = "is only allowed together with `stream`: true".to_owned();
         Err(ApiError::Conflict { param, reason })
     };
-    let allowed = "an integer, 1 or above";
+    let allowed = told::COUNT_FROM_1;
     let interval = fields.integer(STREAM_INTERVAL, allowed)?.unwrap_or(1);
     match interval {
         0 => return Err(ApiError::invalid(fields.at(STREAM_INTERVAL), interval, allowed)),

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
-    generate::{Delta, Drawn, Finish, PreparedPrompt, Prompt, Request, Whole},
+    generate::{Delta, Drawn, Finish, PreparedPrompt, Prompt, Request, Whole, told},
 };
 
 /// A prompt, rendered and tokenised.
@@ -121,13 +121,13 @@ impl TokensRequest {
         refuse_sampling(&mut sampling)?;
         refuse_all(&mut sampling, UNSERVED_IN_SAMPLING)?;
         let mut options = read_options(&mut sampling)?;
-        options.max_tokens = sampling.count("max_tokens")?;
-        options.logprobs = sampling.count("logprobs")?;
-        options.prompt_logprobs = sampling.count("prompt_logprobs")?;
+        options.max_tokens = sampling.count("max_tokens", told::MAX_TOKENS)?;
+        options.logprobs = sampling.count("logprobs", told::LOGPROBS)?;
+        options.prompt_logprobs = sampling.count("prompt_logprobs", told::LOGPROBS)?;
         sampling.flag("detokenize")?; // no text is told in any case
         let cut = read_cut(&mut sampling)?;
         sampling.finish(&SAMPLING_PARAMS)?;
-        options.priority = fields.integer("priority", "an integer of 32 bits")?.or(options.priority);
+        options.priority = fields.integer("priority", told::SIGNED)?.or(options.priority);
         options.cache_salt = fields.text("cache_salt")?.or(options.cache_salt);
         let stream = read_stream(&mut fields)?;
         let request_id = read_request_id(&mut fields)?;

@@ -21,7 +21,7 @@ pub(super) const BUDGET: Kind = Kind::Integer(-1, Most::U32);
 
 /// How long at most.
 pub(super) fn read_budget(fields: &mut Fields<'_>) -> Result<Option<ThoughtLimit>, ApiError> {
-    let allowed = "an integer, 0 or above, or -1 (no limit)";
+    let allowed = "-1 (no limit), or an integer from 0 to 4294967295";
     let mut limit = None;
     for name in [THINKING_BUDGET, QWENS_BUDGET] {
         let Some(tokens) = fields.integer::<i64>(name, allowed)? else { continue };

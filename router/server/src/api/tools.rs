@@ -9,6 +9,7 @@ use super::{
     lists::Items,
     parameters::check_parameters,
     shape::{Field, Kind, Most, Shape, needed, optional, with_default},
+    twice::check_names,
 };
 use crate::{
     error::ApiError,
@@ -140,6 +141,9 @@ fn read_tool(mut tool: Fields<'_>, path: String, raw: &RawValue) -> Result<Value
     }
     function.text("description")?;
     function.object("parameters")?;
+    if let Some(schema) = function.raw("parameters") {
+        check_names(&function.at("parameters"), schema.get())?;
+    }
     function.flag("strict")?;
     function.finish(&FUNCTION)?;
     let may_have_more = tool.passes_unknown();

@@ -81,7 +81,14 @@ mod tests {
 
     #[test]
     fn an_answer_is_one_line_that_holds_the_response_as_it_was() {
-        let item = Item { line: 1, custom_id: "a\n\"b".to_owned(), url: "/v1/completions", body: Bytes::new() };
+        let item = Item {
+            line: 1,
+            custom_id: "a\n\"b".to_owned(),
+            url: "/v1/completions",
+            body: Bytes::new(),
+            model: None,
+            answers: 1,
+        };
         let body = Bytes::from_static(br#"{"z":1.0,"a":"x\n"}"#);
         let answer = InnerAnswer { status: StatusCode::OK, request_id: "r".to_owned(), body };
         let read = |line: Bytes| -> Value {

@@ -88,6 +88,9 @@ pub(crate) struct Batch {
     pub(crate) counts: Counts,
     #[serde(default)] // batches of earlier versions have none
     pub(crate) usage: Option<Usage>,
+    /// What answers it, once its requests are begun.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
 }
 
 impl Batch {
@@ -113,6 +116,7 @@ impl Batch {
             ended_at: None,
             counts: Counts::default(),
             usage: None,
+            model: None,
         }
     }
 
@@ -139,6 +143,7 @@ impl Batch {
             id: self.id.clone(),
             object: "batch",
             endpoint: self.endpoint.clone(),
+            model: self.model.clone(),
             errors: (!self.errors.is_empty()).then(|| BatchErrors { object: "list", data: self.errors.clone() }),
             input_file_id: self.input_file_id.clone(),
             completion_window: self.completion_window.clone(),
@@ -167,6 +172,8 @@ pub(crate) struct BatchObject {
     id: String,
     object: &'static str,
     endpoint: String,
+    /// What answers it, once its requests are begun.
+    model: Option<String>,
     errors: Option<BatchErrors>,
     input_file_id: String,
     completion_window: String,

@@ -88,13 +88,18 @@ impl<R: BufRead> Lines<R> {
 /// made it wants to hear so at once.
 pub(crate) fn check<R: BufRead>(mut lines: Lines<R>) -> io::Result<Result<u64, Vec<LineError>>> {
     let (mut count, mut errors) = (0, Vec::new());
-    let mut names = Names::default();
+    let (mut names, mut first) = (Names::default(), None);
     while let Some(read) = lines.next()? {
         count += 1;
         match read {
             Ok(item) if !names.insert(&item.custom_id) => {
                 errors.push(LineError::duplicate(item.line, &item.custom_id));
             }
+            Ok(Item { line, model: Some(model), .. }) => match &first {
+                None => first = Some(model),
+                Some(first) if *first != model => errors.push(LineError::of_model(line, &model, first)),
+                Some(_) => {}
+            },
             Ok(_) => {}
             Err(error) => errors.push(error),
         }
@@ -232,6 +237,19 @@ mod tests {
             Err(vec![wrong("invalid_json_line", Some(2)), wrong("duplicate_custom_id", Some(3))])
         );
         assert_eq!(check_of(&"{\n".repeat(1000)).expect_err("all are wrong").len(), ERRORS_MAX);
+    }
+
+    #[test]
+    fn all_lines_are_of_one_model() {
+        let of = |id: &str, model: &str| {
+            format!(
+                r#"{{"custom_id": "{id}", "method": "POST", "url": "/v1/completions", "body": {{"model": {model}}}}}"#
+            )
+        };
+        let text = [line("a"), of("b", "\"m\""), of("c", "null"), of("d", "\"m\""), of("e", "5")].join("\n");
+        assert_eq!(check_of(&text), Ok(5));
+        let text = [of("a", "\"m\""), of("b", "\"other\"")].join("\n");
+        assert_eq!(check_of(&text), Err(vec![("mismatched_model".to_owned(), Some(2))]));
     }
 
     #[test]

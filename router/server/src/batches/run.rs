@@ -98,7 +98,7 @@ impl Batches {
         let mut work = Work::new(input.path(), form, batch.tenant);
         if batch.drafts.is_none() {
             match work.check().await? {
-                Ok(total) => self.begin(id, total).await,
+                Ok(total) => self.begin(id, total, door.model_name()).await,
                 Err(errors) => {
                     self.end(id, Status::Failed, |batch| batch.errors = errors).await;
                     return Ok(());
@@ -155,10 +155,11 @@ impl Batches {
     }
 
     /// All lines are requests: from now on there are outputs.
-    async fn begin(&self, id: &str, total: u64) {
+    async fn begin(&self, id: &str, total: u64, model: &str) {
         let draft = || format!("file-{}", uuid::Uuid::new_v4().simple());
         self.change(id, |batch| {
             batch.counts.total = total;
+            batch.model = Some(model.to_owned());
             batch.drafts = Some((draft(), draft()));
         });
         self.turn(id, Status::InProgress).await;

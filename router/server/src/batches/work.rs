@@ -60,7 +60,7 @@ async fn ask_all(
     let (mut asking, mut ended) = (JoinSet::new(), Ended::Whole);
     while let Some(item) = requests.recv().await {
         let item = item?;
-        let Some(slot) = stop.run_until_cancelled(door.slot()).await else {
+        let Some(slot) = stop.run_until_cancelled(door.slot(item.answers)).await else {
             ended = Ended::Stopped;
             break;
         };

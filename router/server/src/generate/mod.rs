@@ -35,7 +35,7 @@ pub use embeds::GivenEmbeds;
 pub use follow::{CallPiece, Delta, Drawn, Ending, Finish, StopCause};
 pub use generation::Generation;
 pub use options::Options;
-pub(crate) use options::{KEEP_MAX, PROMPT_CACHE_RETENTION, check_defaults};
+pub(crate) use options::{KEEP_MAX, PROMPT_CACHE_RETENTION, check_defaults, told};
 pub use pool::{PoolContent, PoolInput, PoolRequest, Pooled, Truncation};
 pub use prepare::{ChatStart, PreparedPrompt, Prompt};
 pub use repetition::Repetition;

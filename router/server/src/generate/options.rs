@@ -54,6 +54,22 @@ pub(crate) mod bounds {
     pub(crate) const LENGTH_PENALTY: RangeInclusive<f32> = -10.0..=10.0;
 }
 
+/// What integers may be, in words: for what is none, and is told so before anybody knows the model.
+pub(crate) mod told {
+    pub(crate) const N: &str = "an integer from 1 to 128";
+    pub(crate) const LOGPROBS: &str = "an integer from 0 to 20";
+    pub(crate) const TOP_K: &str = "-1 or 0 (all tokens), or an integer from 1 to 4294967295";
+    pub(crate) const MAX_TOKENS: &str = "an integer from 1 to the model's context";
+    /// With `echo`, the prompt alone may be asked for.
+    pub(crate) const MAX_TOKENS_OR_0: &str = "an integer from 1 to the model's context, or 0 together with `echo`";
+    pub(crate) const MIN_TOKENS: &str = "an integer from 0 to `max_tokens`";
+    /// What has no other bounds than its bits.
+    pub(crate) const COUNT: &str = "an integer from 0 to 4294967295";
+    pub(crate) const COUNT_FROM_1: &str = "an integer from 1 to 4294967295";
+    pub(crate) const SIGNED: &str = "an integer from -2147483648 to 2147483647";
+    pub(crate) const LONG: &str = "an integer from -9223372036854775808 to 9223372036854775807";
+}
+
 /// What a client asked for. `None`: nothing, so that a default applies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -190,7 +206,7 @@ impl Options {
             prompt_logprobs: self.prompt_logprobs,
         };
         number("temperature", sampling.temperature, bounds::TEMPERATURE, "a number from 0 to 2")?;
-        integer("top_k", top_k, bounds::TOP_K, "-1 or 0 (all tokens), or at least 1")?;
+        integer("top_k", top_k, bounds::TOP_K, told::TOP_K)?;
         number("top_p", sampling.top_p, bounds::TOP_P, "a number above 0, at most 1")?;
         number("min_p", sampling.min_p, bounds::MIN_P, "a number from 0 to 1")?;
         number(

@@ -69,7 +69,7 @@ pub struct Pooled {
 
 impl Serving {
     /// What the loaded model gives instead of text. `route` names who asks.
-    pub(crate) fn pooling(&self, route: &'static str) -> Result<Pooling, ApiError> {
+    pub(crate) fn pooling(&self, route: &str) -> Result<Pooling, ApiError> {
         self.ready()?.pooling.ok_or_else(|| ApiError::WrongModelKind {
             gives: "text, and no vectors",
             refused: route.to_owned(),

@@ -32,7 +32,7 @@ impl Repetition {
         within(&at("min_pattern_size"), min_pattern, "", 1..=max_pattern, || {
             format!("an integer from 0 to `max_pattern_size`, which is {max_pattern}")
         })?;
-        within(&at("min_count"), min_count, "", 2..=u32::MAX, || "an integer, 2 or above".to_owned())
+        within(&at("min_count"), min_count, "", 2..=u32::MAX, || "an integer from 2 to 4294967295".to_owned())
     }
 }
 

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::chat;
 use crate::{
-    api::{structural_tag_of_json, why_no_json},
+    api::{structural_tag_of_json, twice::check_names, why_no_json},
     error::ApiError,
     generate::{
         BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Repetition,
@@ -180,6 +180,7 @@ fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, A
         }
         Asked::JsonSchema(schema) => {
             check_size("sampling.json_schema", &schema)?;
+            check_names("sampling.json_schema", &schema)?;
             let schema = serde_json::from_str(&schema).map_err(|error| {
                 ApiError::invalid(
                     "sampling.json_schema",

@@ -42,11 +42,12 @@ pub(crate) struct InnerDoor {
     router: Router,
     serving: Arc<Serving>,
     slots: Arc<Semaphore>,
+    in_flight: u32,
     /// Requests that hold a slot.
     under_way: Arc<AtomicUsize>,
 }
 
-/// The right to have one request under way.
+/// The right to have a request under way, with all answers that it draws at once.
 pub(crate) struct Slot {
     under_way: Arc<AtomicUsize>,
     _permit: OwnedSemaphorePermit,
@@ -63,12 +64,13 @@ pub(crate) struct InnerAnswer {
 }
 
 impl InnerDoor {
-    /// At most `in_flight` requests are under way.
+    /// At most so many answers are under way, or one request of more.
     pub(crate) fn new(app: &App, in_flight: usize) -> Self {
         Self {
             router: routes::inner_router(app),
             serving: Arc::clone(&app.serving),
             slots: Arc::new(Semaphore::new(in_flight)),
+            in_flight: u32::try_from(in_flight).expect("settings have a bound"),
             under_way: Arc::default(),
         }
     }
@@ -78,9 +80,16 @@ impl InnerDoor {
         self.serving.limits.body_bytes
     }
 
-    /// Waits for its turn: those who wait for slots get them in the order in which they came.
-    pub(crate) async fn slot(&self) -> Slot {
-        let permit = Arc::clone(&self.slots).acquire_owned().await.expect("never closed");
+    /// What the model is called.
+    pub(crate) fn model_name(&self) -> &str {
+        self.serving.model_name()
+    }
+
+    /// Waits for its turn: those who wait for slots get them in the order in which they came. A request of more answers than there are
+    /// slots takes all of them.
+    pub(crate) async fn slot(&self, answers: u32) -> Slot {
+        let count = answers.clamp(1, self.in_flight);
+        let permit = Arc::clone(&self.slots).acquire_many_owned(count).await.expect("never closed");
         while self.under_way.load(Relaxed) > 0 && self.serving.engine.stats().queue.requests >= WAITING_MAX {
             tokio::time::sleep(HOLD).await;
         }

@@ -5,8 +5,8 @@ use axum::{
     extract::State,
     response::{IntoResponse as _, Response},
 };
-use http::header;
-use pelton_engine::{Gives, Pooling};
+use http::{Uri, header};
+use pelton_engine::Gives;
 
 use super::{App, around::RequestId, body::JsonBody, explain::Explains};
 use crate::{
@@ -74,28 +74,30 @@ pub(super) async fn classify(
 }
 
 pub(super) async fn score(
+    route: Uri,
     (State(app), Extension(id), terms, explains, JsonBody(body)): Parts,
 ) -> Result<Response, ApiError> {
     explains.refuse()?;
     let serving = app.serving;
     let mut request = serving.on_text(body.len(), move || ScoreRequest::read(&body)).await?;
     serving.check_model(request.model())?;
-    let pooling = serving.pooling("/score")?;
+    let pooling = serving.pooling(route.path())?;
     let head = head(&serving, "score", request.take_request_id(), id);
-    let pooled = serving.pool(request.pool_request(&pooling)?, terms).await?;
+    let pooled = serving.pool(request.pool_request(&pooling, route.path())?, terms).await?;
     written(&serving, move || request.respond(&head, &pooled, &pooling)).await
 }
 
 pub(super) async fn rerank(
+    route: Uri,
     (State(app), Extension(id), terms, explains, JsonBody(body)): Parts,
 ) -> Result<Response, ApiError> {
     explains.refuse()?;
     let serving = app.serving;
     let mut request = serving.on_text(body.len(), move || RerankRequest::read(&body)).await?;
     serving.check_model(request.model())?;
-    let pooling: Pooling = serving.pooling("/rerank")?;
+    let pooling = serving.pooling(route.path())?;
     let head = head(&serving, "rerank", request.take_request_id(), id);
-    let pooled = serving.pool(request.pool_request(&pooling)?, terms).await?;
+    let pooled = serving.pool(request.pool_request(&pooling, route.path())?, terms).await?;
     written(&serving, move || request.respond(&head, &pooled, &pooling)).await
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiE
 }
 
 fn priority(headers: &HeaderMap, name: &'static str) -> Result<Option<i32>, ApiError> {
-    header(headers, name, "an integer of 32 bits", |text| text.parse().ok())
+    header(headers, name, "an integer from -2147483648 to 2147483647", |text| text.parse().ok())
 }
 
 fn milliseconds(headers: &HeaderMap, name: &'static str, least: u64) -> Result<Option<Duration>, ApiError> {

@@ -17,12 +17,14 @@ use crate::{
         thinking::{EFFORT, read_effort, set_effort, switch},
         tools::in_tool,
         turns::Last,
+        twice::check_names,
         unknown::Given,
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
     generate::{
         Constrained, Options, PROMPT_CACHE_RETENTION, Prompt, Request, ThoughtLimit, ToolUse, now, options::bounds,
+        told,
     },
 };
 
@@ -201,7 +203,7 @@ impl MessagesRequest {
         let mut fields = Fields::of_body(body)?.spelled(&MESSAGE)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
-        let max_tokens: u32 = fields.need_count("max_tokens", "an integer, 1 or above")?;
+        let max_tokens: u32 = fields.need_count("max_tokens", told::MAX_TOKENS)?;
         if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
             let allowed = format!("less than `max_tokens`, which is {max_tokens}");
             return Err(ApiError::invalid(BUDGET_TOKENS, budget, allowed));
@@ -209,11 +211,11 @@ impl MessagesRequest {
         let mut options = Options {
             max_tokens: Some(max_tokens),
             temperature: fields.number("temperature", &bounds::TEMPERATURE)?,
-            top_k: fields.integer("top_k", "an integer")?,
+            top_k: fields.integer("top_k", told::TOP_K)?,
             top_p: fields.number("top_p", &bounds::TOP_P)?,
-            seed: fields.integer("seed", "an integer of 64 bits")?,
+            seed: fields.integer("seed", told::LONG)?,
             stop: fields.texts("stop_sequences", "a list of texts")?.unwrap_or_default(),
-            priority: fields.integer("priority", "an integer of 32 bits")?,
+            priority: fields.integer("priority", told::SIGNED)?,
             cache_salt: fields.text("cache_salt")?,
             ..Options::default()
         };
@@ -353,6 +355,9 @@ fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Con
     }
     let schema: Map<String, Value> = format.need("schema", "a JSON schema, an object")?;
     let param = format.at("schema");
+    if let Some(raw) = format.raw("schema") {
+        check_names(&param, raw.get())?;
+    }
     format.finish(&FORMAT)?;
     Ok(Some(Constrained { constraint: Constraint::JsonSchema(schema.into()), param }))
 }

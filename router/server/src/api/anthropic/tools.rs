@@ -12,6 +12,7 @@ use crate::{
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Tools, is_function_name},
+        twice::check_names,
     },
     error::ApiError,
     generate::{Demand, ToolReading, ToolUse},
@@ -107,6 +108,9 @@ fn read_tool(tool: &mut Fields<'_>, reader: &mut Reader) -> Result<(String, Valu
         function.insert("description".to_owned(), description.into());
     }
     let schema = Value::Object(tool.need("input_schema", "a JSON schema, an object")?);
+    if let Some(schema) = tool.raw("input_schema") {
+        check_names(&tool.at("input_schema"), schema.get())?;
+    }
     check_parameters(|| tool.at("input_schema"), &schema)?;
     function.insert("parameters".to_owned(), schema);
     if let Some(strict) = tool.flag("strict")? {

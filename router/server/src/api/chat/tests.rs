@@ -152,11 +152,11 @@ fn a_budget_of_thoughts_has_two_names() {
     for (fields, expected) in [
         (
             r#""thinking_token_budget": -2"#,
-            "`thinking_token_budget` is -2; allowed: an integer, 0 or above, or -1 (no limit)",
+            "`thinking_token_budget` is -2; allowed: -1 (no limit), or an integer from 0 to 4294967295",
         ),
         (
             r#""thinking_budget": 4294967296"#,
-            "`thinking_budget` is 4294967296; allowed: an integer, 0 or above, or -1 (no limit)",
+            "`thinking_budget` is 4294967296; allowed: -1 (no limit), or an integer from 0 to 4294967295",
         ),
         (
             r#""thinking_token_budget": -1, "thinking_budget": 1"#,

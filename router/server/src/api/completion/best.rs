@@ -7,7 +7,7 @@ use crate::{
         shape::{Field, Kind, Most, optional},
     },
     error::ApiError,
-    generate::{Options, Whole},
+    generate::{Options, Whole, told},
 };
 
 /// The field that asks for it.
@@ -24,7 +24,7 @@ pub(super) fn read_best_of(
     stream: Option<StreamOptions>,
 ) -> Result<u32, ApiError> {
     let told = options.n;
-    let Some(drawn) = fields.count(BEST_OF.name)? else { return Ok(told) };
+    let Some(drawn) = fields.count(BEST_OF.name, told::N)? else { return Ok(told) };
     if drawn < told {
         return Err(ApiError::invalid(fields.at(BEST_OF.name), drawn, format!("at least `n`, which is {told}")));
     }

@@ -20,7 +20,7 @@ const BODY: Shape = Shape::new(
 fn error(body: &str) -> String {
     let read = |body: &str| -> Result<(), ApiError> {
         let mut fields = Fields::of_body(body.as_bytes())?;
-        fields.count("max_tokens")?;
+        fields.count("max_tokens", "an integer from 0 to 9")?;
         fields.flag("stream")?;
         fields.token_ids("tokens")?;
         if let Some(mut inner) = fields.object("stream_options")? {
@@ -47,7 +47,7 @@ fn a_whole_number_is_one_however_it_is_written() {
     for number in ["5", "5.0", "50e-1"] {
         let body = format!(r#"{{"max_tokens": {number}, "tokens": [1, {number}]}}"#);
         let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
-        assert_eq!(fields.count("max_tokens"), Ok(Some(5)), "{number}");
+        assert_eq!(fields.count("max_tokens", "an integer from 0 to 9"), Ok(Some(5)), "{number}");
         assert_eq!(fields.token_ids("tokens"), Ok(Some(vec![1, 5])), "{number}");
     }
     for number in ["5.5", "-1.0", "4294967296.0", "1e300", "18014398509481985.0"] {
@@ -59,9 +59,9 @@ fn a_whole_number_is_one_however_it_is_written() {
 #[test]
 fn a_wrong_value_is_named_shown_and_corrected() {
     for (body, expected) in [
-        (r#"{"max_tokens": "5"}"#, "`max_tokens` is the text \"5\"; allowed: an integer, 0 or above"),
-        (r#"{"max_tokens": 1.5}"#, "`max_tokens` is 1.5; allowed: an integer, 0 or above"),
-        (r#"{"max_tokens": -1}"#, "`max_tokens` is -1; allowed: an integer, 0 or above"),
+        (r#"{"max_tokens": "5"}"#, "`max_tokens` is the text \"5\"; allowed: an integer from 0 to 9"),
+        (r#"{"max_tokens": 1.5}"#, "`max_tokens` is 1.5; allowed: an integer from 0 to 9"),
+        (r#"{"max_tokens": -1}"#, "`max_tokens` is -1; allowed: an integer from 0 to 9"),
         (r#"{"stream": 1}"#, "`stream` is 1; allowed: true or false"),
         (r#"{"stream_options": [1]}"#, "`stream_options` is a list; allowed: an object"),
         (
@@ -89,7 +89,7 @@ fn what_is_wrong_within_a_list_or_an_object_is_shown() {
     for (body, expected) in [
         (r#"{"t": 1e308}"#, "`t` is 1e308; allowed: a number from 0 to 2"),
         (r#"{"t": -1e999}"#, "`t` is -1e999; allowed: a number from 0 to 2"),
-        (r#"{"t": "1"}"#, "`t` is the text \"1\"; allowed: a number"),
+        (r#"{"t": "1"}"#, "`t` is the text \"1\"; allowed: a number from 0 to 2"),
     ] {
         assert_eq!(number(body), Err(expected.to_owned()), "{body}");
     }

@@ -83,7 +83,7 @@ impl EmbeddingRequest {
             Some("base64") => Encoding::Base64,
             _ => Encoding::Float,
         };
-        let dimensions = fields.count("dimensions")?;
+        let dimensions = fields.count("dimensions", "an integer from 1 to the width of the model's vectors")?;
         let common = Common::read(&mut fields)?;
         let inputs = read_input(&mut fields)?;
         fields.finish(&EMBEDDING)?;

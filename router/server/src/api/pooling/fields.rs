@@ -13,7 +13,7 @@ use crate::{
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     },
     error::ApiError,
-    generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation},
+    generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation, told},
 };
 
 const INPUT: &str = "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
@@ -76,7 +76,7 @@ impl Common {
             is_finished: activation.or(normalize),
             add_special: fields.flag("add_special_tokens")?.unwrap_or(true),
             truncation: read_truncation(fields)?,
-            priority: fields.integer("priority", "an integer of 32 bits")?,
+            priority: fields.integer("priority", told::SIGNED)?,
             user: fields.text("user")?,
         })
     }

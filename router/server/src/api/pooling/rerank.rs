@@ -18,7 +18,7 @@ use crate::{
         unknown::Given,
     },
     error::ApiError,
-    generate::{PoolRequest, Pooled},
+    generate::{PoolRequest, Pooled, told},
 };
 
 /// The body of a request for an order.
@@ -63,11 +63,11 @@ impl RerankRequest {
             });
         };
         let texts = read_texts(&fields, "documents", raw)?;
-        let top_n = fields.count("top_n")?.unwrap_or(0) as usize;
+        let top_n = fields.count("top_n", told::COUNT)?.unwrap_or(0) as usize;
         let return_documents = fields.flag("return_documents")?.unwrap_or(true);
-        let last_text_max = fields.count("max_tokens_per_doc")?;
+        let last_text_max = fields.count("max_tokens_per_doc", told::COUNT_FROM_1)?;
         if last_text_max == Some(0) {
-            return Err(ApiError::invalid("max_tokens_per_doc", 0, "an integer, 1 or above"));
+            return Err(ApiError::invalid("max_tokens_per_doc", 0, told::COUNT_FROM_1));
         }
         fields.finish(&RERANK)?;
         let first = Side { param: "query".to_owned(), texts: vec![query] };
@@ -84,8 +84,8 @@ impl RerankRequest {
     }
 
     /// What the engine has to do for it.
-    pub(crate) fn pool_request(&self, pooling: &Pooling) -> Result<PoolRequest, ApiError> {
-        self.pairs.pool_request(&self.common, pooling, "/rerank")
+    pub(crate) fn pool_request(&self, pooling: &Pooling, route: &str) -> Result<PoolRequest, ApiError> {
+        self.pairs.pool_request(&self.common, pooling, route)
     }
 
     /// The response, as JSON.

@@ -85,8 +85,8 @@ impl ScoreRequest {
     }
 
     /// What the engine has to do for it.
-    pub(crate) fn pool_request(&self, pooling: &Pooling) -> Result<PoolRequest, ApiError> {
-        self.pairs.pool_request(&self.common, pooling, "/score")
+    pub(crate) fn pool_request(&self, pooling: &Pooling, route: &str) -> Result<PoolRequest, ApiError> {
+        self.pairs.pool_request(&self.common, pooling, route)
     }
 
     /// The response, as JSON.
@@ -140,7 +140,7 @@ impl Pairs {
         &self,
         common: &Common,
         pooling: &Pooling,
-        route: &'static str,
+        route: &str,
     ) -> Result<PoolRequest, ApiError> {
         let Self { first, second, last_text_max } = self;
         let single = |side: &Side, index: usize| PoolInput {

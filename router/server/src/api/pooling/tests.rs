@@ -154,19 +154,20 @@ fn a_score_is_of_pairs_one_to_all_or_one_to_one() {
         json!({"queries": ["q"], "items": ["a", "b"]}),
         json!({"data_1": "q", "data_2": ["a", "b"]}),
     ] {
-        let request = read(body.clone()).expect("right").pool_request(&classifier(&["only"])).expect("one class");
+        let request =
+            read(body.clone()).expect("right").pool_request(&classifier(&["only"]), "/score").expect("one class");
         let contents: Vec<&PoolContent> = request.inputs.iter().map(|input| &input.content).collect();
         assert_eq!(contents, [&pair("q", "a"), &pair("q", "b")], "{body}");
     }
     let request = read(json!({"text_1": ["q", "r"], "text_2": ["a", "b"]})).expect("right");
-    let pairs = request.pool_request(&classifier(&["only"])).expect("one class");
+    let pairs = request.pool_request(&classifier(&["only"]), "/score").expect("one class");
     assert_eq!(inputs(&pairs)[1], ("text_2[1]", &pair("r", "b")));
-    let alone = request.pool_request(&embedding_model(true)).expect("embeddings");
+    let alone = request.pool_request(&embedding_model(true), "/score").expect("embeddings");
     assert_eq!(alone.inputs.len(), 4);
     let vectors = pooled(&[&[1.0, 0.0], &[0.0, 1.0], &[2.0, 0.0], &[0.0, -3.0]]);
     let told = parsed(request.respond(&head(), &vectors, &embedding_model(false)));
     assert_eq!(told["data"][1], json!({"index": 1, "object": "score", "score": -1.0}));
-    let several = request.pool_request(&classifier(&["a", "b"])).expect_err("two classes").to_string();
+    let several = request.pool_request(&classifier(&["a", "b"]), "/v1/score").expect_err("two classes").to_string();
     assert!(several.contains("/score with a model of 2 classes is not for it; use /classify"), "{several}");
     for (body, expected) in [
         (json!({"text_1": "q"}), "`text_1` is missing"),
@@ -189,7 +190,7 @@ fn documents_come_best_first_and_of_equals_the_first() {
     let body = json!({"query": "q", "documents": ["a", {"text": "b"}, "c"], "max_tokens_per_doc": 9});
     let request = read(body).expect("right");
     let model = classifier(&["only"]);
-    let asked = request.pool_request(&model).expect("one class");
+    let asked = request.pool_request(&model, "/rerank").expect("one class");
     assert_eq!((asked.inputs.len(), asked.last_text_max), (3, Some(9)));
     assert_eq!(inputs(&asked)[1], ("documents[1]", &PoolContent::Pair("q".into(), "b".to_owned())));
     let vectors = pooled(&[&[-1.0], &[5.0], &[-1.0]]);

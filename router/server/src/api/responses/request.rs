@@ -25,7 +25,7 @@ use crate::{
         },
     },
     error::ApiError,
-    generate::{Options, Prompt, Request, now},
+    generate::{Options, Prompt, Request, now, told},
 };
 
 /// What is not served, as in `unserved`.
@@ -157,7 +157,7 @@ impl ResponsesRequest {
         let model = read_model(&mut fields)?;
         let Input { turns, items } = read_input(&mut fields)?;
         let mut options = read_options(&mut fields)?;
-        options.max_tokens = fields.count("max_output_tokens")?;
+        options.max_tokens = fields.count("max_output_tokens", told::MAX_TOKENS)?;
         options.logprobs = read_logprobs(&mut fields)?;
         let mut kwargs = Map::new();
         let Text { form, verbosity, shown: text } = read_text(&mut fields)?;
@@ -174,7 +174,7 @@ impl ResponsesRequest {
         repeat("background", is_background.into());
         repeat("instructions", instructions.clone().into());
         repeat("max_output_tokens", options.max_tokens.into());
-        repeat("max_tool_calls", fields.count("max_tool_calls")?.into()); // of tools that the server runs: there are none
+        repeat("max_tool_calls", fields.count("max_tool_calls", told::COUNT)?.into()); // of tools that the server runs: there are none
         repeat("top_logprobs", options.logprobs.unwrap_or(0).into());
         repeat("temperature", number(options.temperature));
         repeat("top_p", number(options.top_p));
@@ -301,7 +301,7 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     for include in fields.texts("include", "a list of texts")?.unwrap_or_default() {
         is_wanted |= check_included(&fields.at("include"), &include)? == LOGPROBS;
     }
-    let top = fields.count("top_logprobs")?;
+    let top = fields.count("top_logprobs", told::LOGPROBS)?;
     if top.is_some_and(|top| top > 0) && !is_wanted {
         let reason = "is only allowed together with `include`: [\"message.output_text.logprobs\"]".to_owned();
         return Err(ApiError::Conflict { param: fields.at("top_logprobs"), reason });

@@ -7,6 +7,7 @@ use crate::{
     api::{
         fields::Fields,
         shape::{Field, Kind, Shape, needed, optional},
+        twice::check_names,
         verbosity::{ABOUT, LENGTHS, VERBOSITY, read_verbosity},
     },
     error::ApiError,
@@ -89,6 +90,9 @@ fn read_format(mut format: Fields<'_>) -> Result<(Option<Constrained>, Value), A
             shown["name"] = format.need::<String>("name", "a text")?.into();
             shown["description"] = format.text("description")?.into();
             let schema: Map<String, Value> = format.need("schema", "a JSON schema, an object")?;
+            if let Some(raw) = format.raw("schema") {
+                check_names(&format.at("schema"), raw.get())?;
+            }
             shown["schema"] = schema.clone().into();
             format.flag("strict")?; // strict or not, the answer fits
             shown["strict"] = true.into();

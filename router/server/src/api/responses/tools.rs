@@ -10,6 +10,7 @@ use crate::{
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
         tools::{Choice, MODES, Tools, check_kind, is_function_name, read_mode, read_some},
+        twice::check_names,
         unserved::{Unserved, refuse_all},
     },
     error::ApiError,
@@ -119,6 +120,9 @@ fn read_tool(tool: &mut Fields<'_>) -> Result<(String, Map<String, Value>), ApiE
     }
     if let Some(parameters) = tool.read("parameters", "a JSON schema, an object")? {
         let parameters = Value::Object(parameters);
+        if let Some(schema) = tool.raw("parameters") {
+            check_names(&tool.at("parameters"), schema.get())?;
+        }
         check_parameters(|| tool.at("parameters"), &parameters)?;
         function.insert("parameters".to_owned(), parameters);
     }

@@ -31,6 +31,16 @@ fn check(change: impl FnOnce(&mut Options), expected: Option<&str>) {
 }
 
 #[test]
+fn what_is_told_of_integers_is_what_is_asked_of_them() {
+    assert_eq!(told::N, format!("an integer from 1 to {}", LIMITS.max_n));
+    assert_eq!(told::LOGPROBS, format!("an integer from 0 to {}", LIMITS.max_logprobs));
+    let all = |least: i64, most: i64| format!("an integer from {least} to {most}");
+    assert_eq!([told::COUNT, told::COUNT_FROM_1], [all(0, u32::MAX.into()), all(1, u32::MAX.into())]);
+    assert_eq!([told::SIGNED, told::LONG], [all(i32::MIN.into(), i32::MAX.into()), all(i64::MIN, i64::MAX)]);
+    assert!(told::TOP_K.ends_with(&all(1, *bounds::TOP_K.end())));
+}
+
+#[test]
 fn what_is_out_of_range_is_refused_by_name() {
     check(|_| {}, None);
     check(|o| o.temperature = Some(2.0), None);
