@@ -282,6 +282,7 @@ fn how_many_members_there_are_is_kept_by_listing_which() {
     };
     check(closed(json!({ "minProperties": 2 })), &[two, all], &["{}", one, other]);
     check(closed(json!({ "maxProperties": 2 })), &["{}", one, two], &[all, other]);
+    check(closed(json!({ "minProperties": 2, "maxProperties": 9 })), &[two, all], &["{}", one, other]);
     check(closed(json!({ "minProperties": 2, "maxProperties": 2 })), &[two], &["{}", one, all]);
     check(closed(json!({ "required": ["b"], "minProperties": 3 })), &[all], &[one, two, r#"{"a":1,"b":1}"#]);
     check(of(json!({ "minProperties": 1 })), &[one, two, all, other, r#"{"a":1,"x":1}"#], &["{}"]);
@@ -297,6 +298,9 @@ fn how_many_members_there_are_is_kept_by_listing_which() {
     );
     let any = json!({ "properties": { "a": {}, "b": {} }, "maxProperties": 1 });
     check(any, &["{}", r#"{"a":1}"#, "5", "[]"], &[r#"{"a":1,"b":1}"#]);
+    let none =
+        json!({ "properties": { "a": {} }, "required": ["a", "b"], "additionalProperties": false, "maxProperties": 1 });
+    check(none, &["5", "[]"], &["{}", r#"{"a":1}"#, r#"{"a":1,"b":1}"#]);
     check(json!({ "not": of(json!({ "minProperties": 1 })) }), &["{}", "1"], &[one, two, other]);
     for (schema, place) in [
         (of(json!({ "minProperties": 2 })), "/minProperties"),

@@ -18,18 +18,23 @@ const WAYS_MAX: usize = 128;
 
 /// `minProperties` and `maxProperties` beside members that may be left out: a schema that says the same. `None`: the library keeps them as
 /// they are. `plain`: the schema with its parts in normal form.
-pub(super) fn bounded(plain: &Map<String, Value>, place: &str) -> Made<Option<Value>> {
+pub(super) fn bounded(plain: &mut Map<String, Value>, place: &str) -> Made<Option<Value>> {
     if !may_be(plain, "object") {
         return Ok(None);
     }
     let bound = |keyword: &str| plain.get(keyword).and_then(Value::as_u64).map(|bound| bound as usize);
     let (least, most) = (bound("minProperties").unwrap_or(0), bound("maxProperties"));
-    let required: BTreeSet<&str> =
-        plain.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: BTreeSet<String> = plain
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.as_str().map(str::to_owned))
+        .collect();
     let listed = plain.get("properties").and_then(Value::as_object).into_iter().flatten();
-    let optional: Vec<&str> = listed
-        .filter(|(name, schema)| *schema != &Value::Bool(false) && !required.contains(name.as_str()))
-        .map(|(name, _)| name.as_str())
+    let optional: Vec<String> = listed
+        .filter(|(name, schema)| *schema != &Value::Bool(false) && !required.contains(*name))
+        .map(|(name, _)| name.clone())
         .collect();
     let has_patterns = plain.get("patternProperties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
     let is_closed = plain.get("additionalProperties") == Some(&Value::Bool(false)) && !has_patterns;
@@ -49,8 +54,13 @@ pub(super) fn bounded(plain: &Map<String, Value>, place: &str) -> Made<Option<Va
         false => check_least_members(least as u64, required.len() as u64, &at_least)?,
     }
     let least = least.saturating_sub(required.len());
-    let most = most.map(|most| most.saturating_sub(required.len()));
-    let says_nothing = least == 0 && most.is_none_or(|most| is_closed && most >= optional.len());
+    let says_something = |most: &usize| !is_closed || *most < required.len() + optional.len();
+    let most = most.filter(says_something).map(|most| most.saturating_sub(required.len()));
+    if most.is_none() {
+        // The library would look at it all the same.
+        plain.shift_remove("maxProperties");
+    }
+    let says_nothing = least == 0 && most.is_none();
     let is_of_the_library = is_closed && least <= 1 && most.is_none_or(|most| most == 1);
     if optional.is_empty() || says_nothing || is_of_the_library {
         return Ok(None);
@@ -71,7 +81,7 @@ pub(super) fn bounded(plain: &Map<String, Value>, place: &str) -> Made<Option<Va
         return wrong(if most.is_some() { at_most } else { at_least }, reason);
     };
     let way = |chosen: Vec<usize>| {
-        let names: Vec<&str> = chosen.iter().map(|&at| optional[at]).collect();
+        let names: Vec<&String> = chosen.iter().map(|&at| &optional[at]).collect();
         let mut way = json!({ "type": "object", "required": names });
         if most.is_some() {
             way["properties"] = without(optional.iter().filter(|name| !names.contains(name)));
@@ -87,8 +97,8 @@ pub(super) fn bounded(plain: &Map<String, Value>, place: &str) -> Made<Option<Va
     Ok(Some(json!({ "anyOf": ways })))
 }
 
-fn without<'a>(names: impl Iterator<Item = &'a &'a str>) -> Value {
-    names.map(|name| ((*name).to_owned(), Value::Bool(false))).collect::<Map<String, Value>>().into()
+fn without<'a>(names: impl Iterator<Item = &'a String>) -> Value {
+    names.map(|name| (name.clone(), Value::Bool(false))).collect::<Map<String, Value>>().into()
 }
 
 /// `patternProperties` of which several say the same: one pattern for each of these. A name may then fit several of them, which the library

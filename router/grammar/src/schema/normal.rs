@@ -156,7 +156,7 @@ impl<'a> Normal<'a> {
             self.keyword(&mut parts, members, keyword, value, place)?;
             parts.applied_first |= before < parts.applied.len() && !parts.plain.contains_key("properties");
         }
-        let together = self.together(&parts.plain, members, place)?;
+        let together = self.together(&mut parts.plain, members, place)?;
         parts.more.extend(together);
         Ok(parts.whole())
     }
@@ -164,7 +164,7 @@ impl<'a> Normal<'a> {
     /// What is said of all members and of all items, once what is said of each is rewritten.
     fn together(
         &mut self,
-        plain: &Map<String, Value>,
+        plain: &mut Map<String, Value>,
         members: &'a Map<String, Value>,
         place: &str,
     ) -> Made<Vec<Value>> {
