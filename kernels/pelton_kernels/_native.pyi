@@ -124,6 +124,7 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: _Span | None,
+    slopes: _Span | None,
 ) -> None: ...
 def copy_blocks(
     cache_dtype: str,
@@ -282,6 +283,7 @@ class ProgramBuilder:
         window: int | None,
         soft_cap: float | None,
         sinks: _Span | None,
+        slopes: _Span | None,
     ) -> None: ...
     def call_back(
         self, name: str, function: Callable[[int, int, list[int]], None], reads: list[int], writes: list[int]

@@ -192,12 +192,13 @@ def paged_attention(
     soft_cap: float | None,
     sinks: Tensor | None,
     is_whole: bool,
+    slopes: Tensor | None,
 ) -> None:
     """See `ops.paged_attention`."""
     _native.paged_attention(
         _DTYPES[out.dtype], _span(out), _span(q), _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache),
         cache_sizes(k_cache), _span(block_table), _span(row_offsets), _span(row_starts), q.shape[1], scale, is_whole,
-        window, soft_cap, None if sinks is None else _span(sinks),
+        window, soft_cap, None if sinks is None else _span(sinks), None if slopes is None else _span(slopes),
     )  # fmt: skip
 
 

@@ -138,6 +138,7 @@ class Kernels(Protocol):
         soft_cap: float | None,
         sinks: Tensor | None,
         is_whole: bool,
+        slopes: Tensor | None,
     ) -> None: ...
 
     def copy_blocks(
@@ -507,6 +508,7 @@ def paged_attention(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
     is_whole: bool = False,
+    slopes: Tensor | None = None,
 ) -> None:
     """Causal attention over the cache, which holds the keys and values of these tokens already.
 
@@ -519,6 +521,8 @@ def paged_attention(
 
     `is_whole`: not causal: a token sees the others behind it too, to the end of its row, which begins at position 0; a window
     then reaches as far to both sides.
+
+    `slopes`: float32 [H], causal alone: a score gets slope · (key's position - query's), behind the soft cap (ALiBi).
 
     Caches may be of int8, as `rope_kv_write` writes them.
     """
@@ -544,8 +548,12 @@ def paged_attention(
         raise refuse("soft_cap", soft_cap, "a number above 0")
     if sinks is not None:
         expect("sinks", sinks, torch.float32, shape[1:2], out.device)
+    if slopes is not None:
+        expect("slopes", slopes, torch.float32, shape[1:2], out.device)
+        if is_whole:
+            raise refuse("slopes", "given for whole rows", "None with `is_whole`")
     _kernels(out.device).paged_attention(
-        out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole
+        out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole, slopes
     )
 
 

@@ -275,6 +275,7 @@ class Recorder:
         soft_cap: float | None,
         sinks: Tensor | None,
         is_whole: bool,
+        slopes: Tensor | None,
     ) -> None:
         kind = self._kind(block_table, "block_table")
         self._expect(row_offsets, "row_offsets")
@@ -290,10 +291,12 @@ class Recorder:
             window=window,
             soft_cap=soft_cap,
             sinks=None if sinks is None else self._fixed("sinks", sinks),
+            slopes=None if slopes is None else self._fixed("slopes", slopes),
         )
         cpu.paged_attention(
-            out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole
-        )
+            out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks, is_whole,
+            slopes,
+        )  # fmt: skip
 
     def numerics_id(self, dtype: torch.dtype, scheme: Scheme | None) -> str:
         return cpu.numerics_id(dtype, scheme)

@@ -108,6 +108,8 @@ CASES = [
 ]
 
 
+SLOPED = [CASES[1], CASES[2], CASES[3], CASES[5]]
+
 # And window, soft cap, whether there are sinks.
 SIGHTS = [
     *((case, None, None, False) for case in CASES),
@@ -149,6 +151,49 @@ def test_paged_attention(
         assert torch.equal(batch.attend(), out)
 
 
+@pytest.mark.parametrize("case", SLOPED)
+@pytest.mark.parametrize("sight", [{}, {"soft_cap": 2.0}, {"window": 20}], ids=str)
+def test_slopes_let_scores_fall_with_distance(
+    case: tuple[list[tuple[int, int]], int, int, int, int],
+    sight: dict[str, Any],
+    dtype: torch.dtype,
+    has_codes: bool,
+) -> None:
+    rows, heads, kv_heads, dim, block_size = case
+    batch = Paged.fresh(rows, heads, kv_heads, dim, block_size, dtype, has_codes)
+    batch.sight = {**sight, "slopes": torch.rand(heads) * 0.3}
+    if "window" in sight:
+        batch.forget(sight["window"])
+    out = batch.attend()
+    tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
+    exact = reference.paged_attention(batch.q.double(), *batch.wide_caches(), *tables, **batch.sight)
+    plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
+    assert error(out, exact) <= 2 * error(plain, exact) + ulp(dtype)
+    for row, (_, count) in enumerate(rows):
+        begin = int(batch.row_offsets[row])
+        for cut in {0, count // 2, count - 1} & set(range(count + 1)):
+            parts = [batch.row(row, 0, cut).attend(), batch.row(row, cut, count).attend()]
+            assert torch.equal(torch.cat(parts), out[begin : begin + count])
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        assert torch.equal(batch.attend(), out)
+
+
+def test_slopes_are_those_of_attention_by_the_book() -> None:
+    batch = Paged.fresh([(0, 30)], 2, 2, 8, 4, torch.float32)
+    batch.sight = {"slopes": torch.tensor([0.5, 0.1])}
+    far = torch.arange(30)
+    k, v = (
+        cache[batch.block_table[0, :8].long()].transpose(0, 1).flatten(1, 2)[:, :30]
+        for cache in (batch.k_cache, batch.v_cache)
+    )
+    bias = batch.sight["slopes"][:, None, None] * (far[None, :] - far[:, None])
+    bias = bias.masked_fill(far[None, :] > far[:, None], -torch.inf)
+    q = batch.q.transpose(0, 1)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, scale=0.2).transpose(0, 1)
+    torch.testing.assert_close(batch.attend(), expected)
+
+
 # Of each row the one that it begins like, how many tokens of that it keeps, what it knows behind them, and its tokens of this step.
 ALIKE = {
     "one": [(0, 0, 300, 1)],
@@ -161,7 +206,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("sight", [{}, {"window": 100}, {"soft_cap": 2.0, "sinks": True}], ids=str)
+@pytest.mark.parametrize("sight", [{}, {"window": 100}, {"soft_cap": 2.0, "sinks": True}, {"slopes": True}], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(2, 2, 32), (8, 1, 64), (4, 2, 20)])
 @pytest.mark.parametrize("rows", ALIKE.values(), ids=ALIKE)
 def test_rows_that_share_blocks_are_as_alone(
@@ -175,7 +220,7 @@ def test_rows_that_share_blocks_are_as_alone(
 ) -> None:
     known = [(kept + own, count) for _, kept, own, count in rows]
     batch = Paged.fresh(known, heads, kv_heads, dim, 32, dtype, has_codes)
-    batch.sight = {**sight, "sinks": torch.randn(heads)} if "sinks" in sight else sight
+    batch.sight = sight | {name: torch.randn(heads) for name in ("sinks", "slopes") if name in sight}
     for row, (like, kept, _, _) in enumerate(rows):
         batch.block_table[row, : kept // 32] = batch.block_table[like, : kept // 32]
     if "window" in sight:

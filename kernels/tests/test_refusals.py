@@ -107,6 +107,8 @@ CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: attention(window=0), "`window` is 0; allowed: 1 and more"),
     (lambda: attention(soft_cap=-1.0), "`soft_cap` is -1.0; allowed: a number above 0"),
     (lambda: attention(sinks=torch.zeros(3)), "`sinks` has the shape"),
+    (lambda: attention(slopes=torch.zeros(3)), "`slopes` has the shape"),
+    (lambda: attention(slopes=torch.zeros(4), is_whole=True), "`slopes` is given for whole rows"),
     (lambda: ops.add_rms_norm(x, x, torch.zeros(2, 6), torch.zeros(6), 1e-6), "`out` shares memory with `residual`"),
     (lambda: ops.silu_mul(x, torch.zeros(2, 6)), r"`gate_up` has the shape \(2, 6\); allowed: \(2, 12\)"),
     (lambda: ops.pack(torch.zeros(0, 4)), "`weight` is"),

@@ -110,6 +110,8 @@ VARIANTS |= {
             "tie_word_embeddings": True,
         },
     ),
+    "bloom": ("bloom", {"tie_word_embeddings": True}),
+    "bloom-heads": ("bloom", {"n_head": 6, "hidden_size": 96, "layer_norm_epsilon": 1e-3}),  # no power of two
     "starcoder2": ("starcoder2", {"sliding_window": 27, "tie_word_embeddings": True}),
     "starcoder2-unbiased": ("starcoder2", {"use_bias": False, "num_key_value_heads": 1}),
     "cohere": ("cohere", {"tie_word_embeddings": True}),
@@ -130,6 +132,7 @@ KINDS = {
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
     "gpt_neox": (transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM),
+    "bloom": (transformers.BloomConfig, transformers.BloomForCausalLM),
     "starcoder2": (transformers.Starcoder2Config, transformers.Starcoder2ForCausalLM),
     "cohere": (transformers.CohereConfig, transformers.CohereForCausalLM),
     "cohere2": (transformers.Cohere2Config, transformers.Cohere2ForCausalLM),

@@ -25,7 +25,7 @@ from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 # Between them they make every call that any variant makes.
 PROGRAMS = ["llama", "llama-tied-biased", "qwen3-tied-yarn", "gemma2", "gemma3", "granite", "olmo2", "phi3"]
-PROGRAMS += ["gpt2", "gpt2-scaled", "gpt_neox", "cohere-normed"]
+PROGRAMS += ["gpt2", "gpt2-scaled", "gpt_neox", "cohere-normed", "bloom"]
 # And what KV is kept as: with codes a full attention, windows with soft caps, and the other norms and rotations.
 KEPT_AS = [*((variant, "auto") for variant in PROGRAMS), ("llama", "int8"), ("gemma2", "int8"), ("gpt_neox", "int8")]
 

@@ -3,7 +3,8 @@
 //!
 //! For each query: scores s_j = scale · q·k_j over its own position and all before, out = Σ softmax(s)_j · v_j. With a window
 //! only the latest positions are seen (of a whole row: the nearest on both sides); with a soft cap a score is cap · tanh(s / cap); a head's sink is one more score, of a
-//! key whose value is zero.
+//! key whose value is zero. With slopes a score falls by its head's slope for each position that its key lies back (ALiBi,
+//! arXiv:2108.12409), behind the soft cap.
 //!
 //! 1. Keys are taken in *pieces* of 256 at absolute positions. A piece has its own maximum, sum and weighted values; pieces
 //!    are merged in order. So a query's bits do not depend on where its chunk began, or on which blocks came from a cache.
@@ -66,6 +67,8 @@ pub struct Sight<'a> {
     pub soft_cap: Option<f32>,
     /// `[heads]`: the score of each head's sink.
     pub sinks: Option<&'a [f32]>,
+    /// `[heads]`: a score gets slope · (key's position - query's).
+    pub slopes: Option<&'a [f32]>,
 }
 
 impl Sight<'_> {
@@ -113,7 +116,8 @@ pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_
     assert!(heads > 0 && heads.is_multiple_of(cache.heads));
     assert!(out.len() == q.len() && q.len().is_multiple_of(heads * cache.dim));
     assert!(H::FORMAT == cache.format && k_cache.len() == cache.len() && v_cache.len() == cache.len());
-    assert!(sight.window != Some(0) && sight.sinks.is_none_or(|sinks| sinks.len() == heads));
+    assert!(sight.window != Some(0));
+    assert!([sight.sinks, sight.slopes].iter().flatten().all(|of_heads| of_heads.len() == heads));
     let tokens = q.len() / (heads * cache.dim);
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
     check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;

@@ -416,7 +416,7 @@ fn soft_cap(py: Python<'_>, x: Span, cap: f32) {
 }
 
 #[pyfunction]
-#[pyo3(signature = (dtype, out, q, cache_dtype, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, is_whole, window, soft_cap, sinks))]
+#[pyo3(signature = (dtype, out, q, cache_dtype, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, is_whole, window, soft_cap, sinks, slopes))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn paged_attention(
     py: Python<'_>,
@@ -436,6 +436,7 @@ fn paged_attention(
     window: Option<usize>,
     soft_cap: Option<f32>,
     sinks: Option<Span>,
+    slopes: Option<Span>,
 ) -> PyResult<()> {
     let format = format_of(dtype)?;
     let cache = cache_shape(cache, cache_format_of(cache_dtype, format)?);
@@ -446,6 +447,7 @@ fn paged_attention(
             ("row_offsets", row_offsets, 4),
             ("row_starts", row_starts, 4),
             ("sinks", sinks.unwrap_or(Span::new(0, 0)), 4),
+            ("slopes", slopes.unwrap_or(Span::new(0, 0)), 4),
         ];
         let caches = [("k_cache", k_cache, cache_size), ("v_cache", v_cache, cache_size)];
         check_apart(&[("out", out, size)], &[("q", q, size)])?;
@@ -464,7 +466,13 @@ fn paged_attention(
                 row_starts: row_starts.read(),
                 heads,
                 scale,
-                sight: Sight { is_whole, window, soft_cap, sinks: sinks.map(|sinks| sinks.read()) },
+                sight: Sight {
+                    is_whole,
+                    window,
+                    soft_cap,
+                    sinks: sinks.map(|sinks| sinks.read()),
+                    slopes: slopes.map(|slopes| slopes.read()),
+                },
             }
         };
         py.detach(|| pelton_cpu::paged_attention(&mut cpu(), args)).map_err(refused)

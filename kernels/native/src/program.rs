@@ -224,7 +224,7 @@ impl ProgramBuilder {
     }
 
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]
-    #[pyo3(signature = (out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks))]
+    #[pyo3(signature = (out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks, slopes))]
     fn paged_attention(
         &mut self,
         out: usize,
@@ -237,10 +237,12 @@ impl ProgramBuilder {
         window: Option<usize>,
         soft_cap: Option<f32>,
         sinks: Option<Span>,
+        slopes: Option<Span>,
     ) {
         let (out, q) = (BufferId(out), BufferId(q));
-        let sinks = sinks.map(|sinks| lend(sinks, 4));
-        let call = Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks };
+        let [sinks, slopes] = [sinks, slopes].map(|of_heads| of_heads.map(|of_heads| lend(of_heads, 4)));
+        let call =
+            Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks, slopes };
         self.parts.calls.push(call);
     }
 

@@ -54,11 +54,12 @@ def paged_attention(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
     is_whole: bool = False,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale · q·k) · v over each token's own position and all before, row by row; `is_whole`: and all behind.   q: [T, H, D].
 
     With a window only over the latest so many positions, or so many to both sides; soft cap: cap · tanh(s / cap); a sink is one more score in the
-    softmax, of a value of zero.
+    softmax, of a value of zero; with slopes a score gets slope · (key's position - query's).
     """
     out = torch.empty_like(q)
     group = q.shape[1] // k_cache.shape[1]
@@ -80,6 +81,8 @@ def paged_attention(
         if soft_cap is not None:
             scores = soft_cap * torch.tanh(scores / soft_cap)
         position, key = (torch.arange(begin, known, device=q.device) for begin in (start, first))
+        if slopes is not None:
+            scores = scores + slopes.to(scores.dtype)[:, None, None] * (key - position[:, None]).to(scores.dtype)
         sees = torch.full_like(position, known - 1) if is_whole else position  # to here
         hidden = key > sees[:, None]
         if window is not None:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pelton_kernels.checks import refuse
 from pelton_kernels.triton.math import tanh
 
 # Keys per turn of the loop. Pieces lie at absolute positions, so a token's sum is walked in the same order in every chunking.
@@ -121,9 +122,11 @@ def paged_attention(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor,
     block_table: Tensor, row_offsets: Tensor, row_starts: Tensor, scale: float,
     window: int | None = None, soft_cap: float | None = None, sinks: Tensor | None = None,
-    is_whole: bool = False,
+    is_whole: bool = False, slopes: Tensor | None = None,
 ) -> None:  # fmt: skip
     """See `ops.paged_attention`."""
+    if slopes is not None:
+        raise refuse("slopes", "given", "None on a GPU")
     tokens, heads, dim = q.shape
     rows = row_starts.shape[0]
     kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]

@@ -11,8 +11,21 @@ from pelton.layers.rotary import Rotary
 from pelton.step import Step
 
 
+def slopes_of(heads: int) -> tuple[float, ...]:
+    """By how much each head's scores fall with each position (ALiBi, arXiv:2108.12409): 2^(-8/n), 2^(-16/n) ... for a power of two; the
+    heads beyond the nearest one below take every second of the next one's."""
+
+    def powers(count: int) -> list[float]:
+        return [2.0 ** (-8 * (head + 1) / count) for head in range(count)]
+
+    nearest = 1 << (heads.bit_length() - 1)
+    return tuple(powers(nearest) + powers(2 * nearest)[::2][: heads - nearest])
+
+
 class CachedAttention(nn.Module):
     """softmax(scale · q · kᵀ) · v, causal or, if `is_whole`, over the whole row, in the request's blocks. Without weights of its own."""
+
+    slopes: Tensor | None
 
     def __init__(
         self,
@@ -22,8 +35,10 @@ class CachedAttention(nn.Module):
         window: int | None = None,
         soft_cap: float | None = None,
         is_whole: bool = False,
+        slopes: tuple[float, ...] | None = None,
     ) -> None:
         super().__init__()
+        self.register_buffer("slopes", None if slopes is None else torch.tensor(slopes))
         self.place = place
         self.rotary = rotary
         self.scale = scale
@@ -50,5 +65,6 @@ class CachedAttention(nn.Module):
             self.window,
             self.soft_cap,
             is_whole=self.is_whole,
+            slopes=self.slopes,
         )
         return out.flatten(1)  # [tokens, heads x head_dim]

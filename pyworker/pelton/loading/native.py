@@ -16,6 +16,7 @@ from pelton.layers.linear import Linear
 from pelton.layers.rotary import Rotary
 from pelton.loading import weights
 from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig
 from pelton.models.decoder import Decoder
 from pelton.models.family import IGNORED, Family
@@ -42,6 +43,8 @@ class NativeSource:
         self.pooling = None  # they draw tokens
         self.name = family.name
         self.config = config
+        if config.has_slopes and device.type != "cpu":
+            raise LoadError(f"{family.name}: attention that falls with distance (ALiBi) runs on CPUs; set --device cpu")
         self._quantization = quantization
         self._checkpoint = checkpoint
         self._device = device

@@ -8,7 +8,7 @@ from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.models import gemma, gpt, llama
 from pelton.models.config import DecoderConfig
-from pelton.models.family import FUSED, GPT2, GPT_NEOX, NORMS_AFTER, PLAIN_MLP, Family
+from pelton.models.family import BLOOM, FUSED, GPT2, GPT_NEOX, NORMS_AFTER, PLAIN_MLP, Family
 
 ARCHITECTURES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama", llama.llama, {}),
@@ -23,6 +23,7 @@ ARCHITECTURES: dict[str, Family] = {
     "Phi3ForCausalLM": Family("phi3", llama.phi3, FUSED),
     "GPT2LMHeadModel": Family("gpt2", gpt.gpt2, GPT2, gpt.GPT2_FIELDS),
     "GPTNeoXForCausalLM": Family("gpt_neox", gpt.gpt_neox, GPT_NEOX, gpt.NEOX_FIELDS),
+    "BloomForCausalLM": Family("bloom", gpt.bloom, BLOOM, gpt.BLOOM_FIELDS),
     "Starcoder2ForCausalLM": Family("starcoder2", gpt.starcoder2, PLAIN_MLP, gpt.STARCODER2_FIELDS),
     "CohereForCausalLM": Family("cohere", gpt.cohere, {}, gpt.COHERE_FIELDS),
     "Cohere2ForCausalLM": Family("cohere2", gpt.cohere2, {}, gpt.COHERE_FIELDS),

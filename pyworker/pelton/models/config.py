@@ -63,6 +63,8 @@ class DecoderConfig:
     logit_cap: float | None = None
     is_gated: bool = True  # the MLP
     has_learned_positions: bool = False  # a table of `positions` rows, added to the embedding
+    has_slopes: bool = False  # scores fall with each position that a key lies back (ALiBi)
+    norms_embedding: bool = False  # before the first block
     attention_scale_falls: bool = False  # it is divided by the layer's number, from 1
     embedding_scale: float = 1.0
     scales_given: bool = (

@@ -12,7 +12,7 @@ from pelton_kernels import ops
 from torch import Tensor, nn
 
 from pelton.kv import Place
-from pelton.layers.attention import CachedAttention
+from pelton.layers.attention import CachedAttention, slopes_of
 from pelton.layers.embedding import Embedding
 from pelton.layers.linear import Head, Linear
 from pelton.layers.mlp import GatedMlp, PlainMlp
@@ -43,7 +43,8 @@ class Attention(nn.Module):
             widths = {"head": (config.head_dim, config.head_dim), "all heads": (q_width, kv_width)}[config.query_norm]
             self.q_norm, self.k_norm = (RmsNorm(width, config.norm_eps, config.gain_offset) for width in widths)
         scale = config.attention_scale / (layer + 1 if config.attention_scale_falls else 1)
-        self.core = CachedAttention(place, rotary, scale, window, config.attention_cap)
+        slopes = slopes_of(config.heads) if config.has_slopes else None
+        self.core = CachedAttention(place, rotary, scale, window, config.attention_cap, slopes=slopes)
         self.out = Linear(q_width, [config.width], config.out_bias, is_transposed=config.is_transposed)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]
@@ -138,6 +139,7 @@ class Trunk(nn.Module):
         self.config = config
         given_scale = config.embedding_scale if config.scales_given else 1.0
         self.embedding = Embedding(config.vocab, config.width, config.embedding_scale, given_scale=given_scale)
+        self.embedding_norm = _norm(config) if config.norms_embedding else None
         self.positions = Embedding(config.positions, config.width) if config.has_learned_positions else None
         make = Block if config.block == "serial" else ParallelBlock
         self.blocks = nn.ModuleList(
@@ -148,6 +150,8 @@ class Trunk(nn.Module):
 
     def forward(self, step: Step) -> Tensor:  # [tokens, width]: what the head reads
         x: Tensor = self.embedding(step.ids, step.embeds)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         if self.positions is not None:
             ops.add(x, self.positions(step.positions))
         residual = torch.zeros_like(x)

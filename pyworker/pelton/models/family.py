@@ -60,6 +60,17 @@ GPT_NEOX: dict[str, list[str]] = {
     "norm": ["gpt_neox.final_layer_norm"],
     "head": ["embed_out"],
 }
+BLOOM: dict[str, list[str]] = {
+    "embedding": ["transformer.word_embeddings"],
+    "embedding_norm": ["transformer.word_embeddings_layernorm"],
+    "blocks.*.attention_norm": ["transformer.h.*.input_layernorm"],
+    "blocks.*.attention.qkv": ["transformer.h.*.self_attention.query_key_value"],
+    "blocks.*.attention.out": ["transformer.h.*.self_attention.dense"],
+    "blocks.*.mlp_norm": ["transformer.h.*.post_attention_layernorm"],
+    "blocks.*.mlp.up": ["transformer.h.*.mlp.dense_h_to_4h"],
+    "blocks.*.mlp.down": ["transformer.h.*.mlp.dense_4h_to_h"],
+    "norm": ["transformer.ln_f"],
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""GPT-2, GPT-NeoX, StarCoder2 and Cohere: decoders with layer norms, with MLPs without a gate, or with attention and MLP side by side."""
+"""GPT-2, GPT-NeoX, BLOOM, StarCoder2 and Cohere: decoders with layer norms, with MLPs without a gate, or with attention and MLP side by side."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ NEOX_FIELDS = {
     "partial_rotary_factor": "rotary_pct",
     "rope_theta": "rotary_emb_base",
 }
+BLOOM_FIELDS = {"rms_norm_eps": "layer_norm_epsilon", "max_position_embeddings": "seq_length"}
+BLOOM_OTHERS = {"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
 STARCODER2_FIELDS = {"rms_norm_eps": "norm_epsilon"}
 COHERE_FIELDS = {"rms_norm_eps": "layer_norm_eps"}
 
@@ -67,6 +69,31 @@ def gpt_neox(fields: Fields) -> DecoderConfig:
         block="parallel" if fields.flag("use_parallel_residual", default=True) else "serial",
         norm="layer",
         norm_bias=True,
+    )
+
+
+def bloom(fields: Fields) -> DecoderConfig:
+    """arXiv:2211.05100: no positions but what scores lose with distance; the embedding is normed; each head's query, key and value are fused."""
+    if fields.flag("apply_residual_connection_post_layernorm"):
+        raise LoadError("`apply_residual_connection_post_layernorm` in config.json is true; supported: false")
+    fields = _ungrouped(fields).without("hidden_act", "intermediate_size")
+    # Old checkpoints and transformers name some sizes otherwise.
+    fields = fields.usual(**{name: fields.get(other) for name, other in BLOOM_OTHERS.items() if other in fields})
+    fields = fields.usual(intermediate_size=4 * fields.count("hidden_size"), tie_word_embeddings=True)
+    config = read_decoder(
+        fields, norm_eps=1e-5, activation=("hidden_act", "gelu_pytorch_tanh"), rope=NONE, is_gated=False
+    )
+    return replace(
+        config,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        is_fused=True,
+        is_fused_by_head=True,
+        norm="layer",
+        norm_bias=True,
+        has_slopes=True,
+        norms_embedding=True,
     )
 
 

@@ -228,7 +228,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                 self.find_scales(&mut found.scales, keys);
             }
             for run in members {
-                self.weigh(simd, state, run, first, known(run));
+                self.weigh(simd, state, run, head, first, known(run));
                 if has_scales {
                     if known(run) > keys.len() {
                         let places = &mut found.own[..known(run)];
@@ -276,10 +276,17 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
 
     /// Turns the scores of a run's queries for the first `keys` of a piece into weights.
     #[inline(always)]
-    fn weigh<S: Simd>(&self, simd: S, state: &mut State<E>, run: &Run, first: usize, keys: usize) {
+    fn weigh<S: Simd>(&self, simd: S, state: &mut State<E>, run: &Run, head: usize, first: usize, keys: usize) {
         let queries = self.queries_of(run);
         if let Some(cap) = self.sight.soft_cap {
             soften(simd, &mut state.scores[queries.clone()], keys, cap);
+        }
+        if let Some(slopes) = self.sight.slopes {
+            let group = self.group();
+            for (at, scores) in state.scores[queries.clone()].iter_mut().enumerate() {
+                let behind = first as f32 - (run.position + at / group) as f32;
+                lean(simd, scores, keys, slopes[head * group + at % group], behind);
+            }
         }
         for (at, query) in queries.enumerate() {
             let seen = self.seen(run, at, first, keys);
@@ -384,6 +391,21 @@ fn soften<S: Simd>(simd: S, scores: &mut [[f32; PIECE]], keys: usize, cap: f32) 
             let softened = simd.mul(cap, tanh(simd, simd.mul(simd.load(vector), share)));
             simd.store(softened, vector);
         }
+    }
+}
+
+/// Adds slope · (key - query) to scores. `behind`: that distance of the piece's first key. Exact, as positions are: below 2^24.
+#[inline(always)]
+fn lean<S: Simd>(simd: S, scores: &mut [f32; PIECE], keys: usize, slope: f32, behind: f32) {
+    let mut lanes = [0.0; LANES];
+    for (at, lane) in lanes.iter_mut().enumerate() {
+        *lane = at as f32;
+    }
+    let (slope, lanes) = (simd.splat(slope), simd.load(&lanes));
+    let (vectors, _) = scores[..keys.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
+    for (at, vector) in vectors.iter_mut().enumerate() {
+        let distance = simd.add(simd.splat(behind + (at * LANES) as f32), lanes);
+        simd.store(simd.fma(slope, distance, simd.load(vector)), vector);
     }
 }
 

@@ -112,6 +112,7 @@ impl<E: Element, H: Held<E>> Request<E, H> {
                 window: self.window,
                 soft_cap: self.soft_cap,
                 sinks: self.sinks.as_deref(),
+                slopes: None,
             },
         };
         paged_attention(cpu, args).expect("arguments are in range");

@@ -252,6 +252,7 @@ pub enum Call {
         window: Option<usize>,
         soft_cap: Option<f32>,
         sinks: Option<Lent>,
+        slopes: Option<Lent>,
     },
     /// Something that has no kernel: whoever runs the program does it.
     CallBack {
@@ -286,9 +287,10 @@ impl fmt::Display for Call {
                 let neighbours = if *pairs == Pairs::Neighbours { " by neighbours" } else { "" };
                 write!(f, " layer {layer}, {heads} heads, {rotated} turned{neighbours}")
             }
-            Self::PagedAttention { layer, heads, is_whole, window, .. } => {
+            Self::PagedAttention { layer, heads, is_whole, window, slopes, .. } => {
                 let sides = if *is_whole { ", both sides" } else { "" };
-                write!(f, " layer {layer}, {heads} heads{sides}")?;
+                let slopes = if slopes.is_some() { ", slopes" } else { "" };
+                write!(f, " layer {layer}, {heads} heads{sides}{slopes}")?;
                 window.map_or(Ok(()), |window| write!(f, ", window {window}"))
             }
             Self::Scale { factor, .. } => write!(f, " {factor}"),

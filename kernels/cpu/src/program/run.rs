@@ -300,7 +300,9 @@ impl Walk<'_> {
     }
 
     fn paged_attention<E: Element, H: Held<E>>(&mut self, call: &Call) -> Result<(), Refusal> {
-        let Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks } = call else {
+        let Call::PagedAttention { out, q, layer, kind, heads, scale, is_whole, window, soft_cap, sinks, slopes } =
+            call
+        else {
             unreachable!("asked of this call alone")
         };
         let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
@@ -322,6 +324,7 @@ impl Walk<'_> {
                 window: *window,
                 soft_cap: *soft_cap,
                 sinks: sinks.as_ref().map(super::Lent::as_slice),
+                slopes: slopes.as_ref().map(super::Lent::as_slice),
             },
         };
         paged_attention(self.cpu, args)

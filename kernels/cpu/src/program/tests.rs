@@ -119,6 +119,7 @@ fn calls_that_are_no_program_are_refused_by_name() {
         window: None,
         soft_cap: None,
         sinks: None,
+        slopes: None,
     };
     let mut unlayered = parts(&mut cpu);
     unlayered.calls[1] = attention;

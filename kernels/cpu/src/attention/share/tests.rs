@@ -168,7 +168,7 @@ impl<E: Element, H: Held<E>> World<E, H> {
     }
 }
 
-const PLAIN: Sight<'static> = Sight { is_whole: false, window: None, soft_cap: None, sinks: None };
+const PLAIN: Sight<'static> = Sight { is_whole: false, window: None, soft_cap: None, sinks: None, slopes: None };
 const SINKS: [f32; 8] = [0.5, -1.0, 2.0, 0.0, 1.5, -0.25, 3.0, 1.0];
 
 fn cases() -> Vec<Case> {
@@ -194,6 +194,7 @@ fn cases() -> Vec<Case> {
         windowed(case(12, Prefix::Of(513), 30, 3, (4, 1, 20), 16), 270),
         windowed(mixed, 33),
         Case { sight: sinks, ..mixed },
+        Case { sight: Sight { slopes: Some(&SINKS), ..PLAIN }, ..mixed },
         Case { sight: Sight { window: Some(300), ..sinks }, ..case(20, Prefix::Any, 200, 2, (8, 4, 16), 32) },
     ]
 }
