@@ -194,19 +194,19 @@ def test_who_is_beside_a_constrained_answer_draws_what_it_draws_alone(server: Se
     ("fields", "param"),
     [
         ({"structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "text"}}}}},
-         "structured_outputs.json/properties/a"),
+         "structured_outputs.json/properties/a/type"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"items": {"pattern": "("}}}}},
-         "response_format.json_schema.schema/items"),
+         "response_format.json_schema.schema/items/pattern"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
         ({"response_format": {"type": "structural_tag", "triggers": ["<"], "structures": [
             {"begin": "<a>", "schema": {"items": {"type": "text"}}, "end": "</a>"}]}},
-         "response_format.structures[0].schema/items"),
+         "response_format.structures[0].schema/items/type"),
         ({"response_format": {"type": "structural_tag", "triggers": ["<b"], "structures": []}}, "response_format"),
         ({"structured_outputs": {"grammar": "start: nothing"}}, "structured_outputs.grammar"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),  # B:SO2
         ({"structured_outputs": {"json": False}}, "structured_outputs.json"),
-        ({"guided_json": {"allOf": [{"minimum": 5}, {"maximum": 4}], "type": "integer"}}, "guided_json"),
+        ({"guided_json": {"allOf": [{"minimum": 5}, {"maximum": 4}], "type": "integer"}}, "guided_json/allOf"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused_before_it_is_admitted(
@@ -331,7 +331,7 @@ def test_what_cannot_be_fitted_is_said_in_our_words(server: Server) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": [1]}, "strict": True}}]},
          "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "no"}}}}}],
-          "tool_choice": "required"}, "tools[0].function.parameters/properties/x"),
+          "tool_choice": "required"}, "tools[0].function.parameters/properties/x/type"),
     ],
 )  # fmt: skip
 def test_a_demand_that_cannot_be_met_is_refused(demo: Server, fields: dict[str, Any], param: str) -> None:
@@ -339,3 +339,18 @@ def test_a_demand_that_cannot_be_met_is_refused(demo: Server, fields: dict[str, 
     response = demo.post(CHAT, body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_what_stands_between_the_tokens_of_a_document_may_be_said(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for more, spaced in [
+        ({"disable_any_whitespace": True}, r'\{"a":"[xy]"\}'),
+        ({"whitespace_pattern": " ?"}, r'\{ ?"a" ?: ?"[xy]" ?\}'),
+    ]:
+        for choice in complete(server, structured_outputs={"json": schema, **more}, n=4, max_tokens=200):
+            assert re.fullmatch(spaced, choice["text"]), choice
