@@ -48,7 +48,7 @@ MORE_THAN_A_FIELD = [
     r"`messages\[\d+\]\.content\[\d+\]\.tool_use_id` is ",
     r"`input` is an output for the call",
     r"`previous_response_id` is ",
-    r"`(sampling_params\.)?structured_outputs` is missing",  # one of its fields
+    r"`(sampling_params\.)?structured_outputs` is an object that asks for none",  # one of its fields
     r"`(sampling_params\.)?(structured_outputs|response_format|text|guided).* a JSON schema: an object, or the text of one",
     r"`(sampling_params\.)?structured_outputs\.structural_tag",  # a text that is JSON, of a form of its own
     r"`input\[\d+\]\.encrypted_content`: reasoning that another server has encrypted",

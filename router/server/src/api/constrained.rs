@@ -110,7 +110,7 @@ pub(super) fn read_constrained(fields: &mut Fields<'_>) -> Result<Option<Constra
         outputs.finish(&STRUCTURED_OUTPUTS)?;
         if all.is_empty() {
             let allowed = "one of `json`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag`";
-            return Err(ApiError::Missing { param: fields.at("structured_outputs"), allowed });
+            return Err(ApiError::invalid(fields.at("structured_outputs"), "an object that asks for none", allowed));
         }
     }
     read_guided(fields, &mut all)?;

@@ -269,7 +269,7 @@ impl Options {
     /// says that a text is complete.
     pub(crate) fn stop_ids(&self, has_grammar: bool, facts: &ModelFacts<'_>) -> Result<Arc<[TokenId]>, ApiError> {
         let max = facts.limits.max_stop_strings;
-        within("stop", self.stop.len(), " texts", 0..=max, || format!("a text, or a list of at most {max} texts"))?;
+        within("stop", self.stop.len(), " texts", 0..=max, || format!("at most {max} texts"))?;
         for text in &self.stop {
             within("stop", text.len(), " bytes of text", 1..=STOP_STRING_BYTES_MAX, || {
                 format!("texts of 1 to {STOP_STRING_BYTES_MAX} bytes")

@@ -14,7 +14,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(id)) => Ok(Self(id)),
-            Err(_) => Err(ApiError::invalid("id", shortened(parts.uri.path()), "a text in UTF-8, percent-encoded")),
+            Err(_) => {
+                let path = parts.uri.path();
+                let id = path.split('/').find(|part| part.contains('%')).unwrap_or(path);
+                Err(ApiError::invalid("id", shortened(id), "a text in UTF-8, percent-encoded"))
+            }
         }
     }
 }

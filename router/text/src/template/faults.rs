@@ -23,7 +23,7 @@ pub(super) fn describe(error: &Error) -> String {
         }
         ErrorKind::CannotUnpack => "a list has another number of items than names are given for".to_owned(),
         ErrorKind::InvalidOperation | ErrorKind::NonPrimitive | ErrorKind::NonKey => {
-            "a value is of a type that this cannot be done with".to_owned()
+            "a value is of a type, or of a size, that this cannot be done with".to_owned()
         }
         ErrorKind::BadSerialization | ErrorKind::CannotDeserialize => "a value cannot be written as JSON".to_owned(),
         _ => "this cannot be done".to_owned(),
@@ -57,7 +57,10 @@ mod tests {
             ("{{ 1 is nothing }}", "line 1 of the template: there is no test `nothing`"),
             ("\n\n{{ nothing(1) }}", "line 3 of the template: there is no function `nothing`"),
             ("{{ nothing.at.all }}", "line 1 of the template: a value is used that is not there"),
-            ("{{ [] + 1 }}", "line 1 of the template: a value is of a type that this cannot be done with"),
+            (
+                "{{ [] + 1 }}",
+                "line 1 of the template: a value is of a type, or of a size, that this cannot be done with",
+            ),
             ("{% include 'x' %}", "line 1 of the template: it asks for another template, and there is none"),
         ] {
             let environment = Environment::new();
