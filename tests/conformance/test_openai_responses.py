@@ -146,6 +146,23 @@ def test_a_stream_is_kept_too_and_nothing_that_is_not_wanted(client: openai.Open
         client.responses.retrieve(silent.id)
 
 
+def test_input_tokens_are_counted_as_the_response_counts_them(demo: Server, client: openai.OpenAI) -> None:
+    first: dict[str, Any] = {"model": "demo", "instructions": "Be brief.", "input": "What is Pelton?"}
+    kept = client.responses.create(**first, max_output_tokens=8)
+    second = {"model": "demo", "previous_response_id": kept.id, "input": "And why?", "tools": [TOOL]}
+    for ask in (first, second):
+        counted = client.responses.input_tokens.count(**ask)
+        assert counted.object == "response.input_tokens"
+        usage = client.responses.create(**ask, max_output_tokens=8).usage
+        assert usage is not None
+        assert counted.input_tokens == usage.input_tokens
+    refused = demo.post(f"{RESPONSES}/input_tokens", {"input": 5})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    compact = demo.post(f"{RESPONSES}/compact", {"input": "hi"})
+    assert compact.status_code == 400
+    assert "not served yet" in compact.json()["error"]["message"]
+
+
 def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
     turns: list[Any] = [{"role": "user", "content": f"Turn {number}."} for number in range(5)]
     response = client.responses.create(model="demo", input=turns, max_output_tokens=2)

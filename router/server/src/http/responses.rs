@@ -32,6 +32,10 @@ use crate::{
 
 use background::Keeper;
 
+pub(super) const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
+/// OpenAI's, and no id of a response: whoever asks for it is told that nothing here makes conversations shorter that way.
+pub(super) const COMPACT: &str = "/v1/responses/compact";
+
 /// Items on a page of `input_items`.
 const PAGE: Lengths = Lengths { usual: 20, most: 100 };
 
@@ -80,6 +84,30 @@ pub(super) async fn create(
         keeper.keep(stored, done);
     }
     Ok(shown)
+}
+
+/// How many tokens a response would be an answer to.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct InputTokens {
+    #[schemars(extend("const" = "response.input_tokens"))]
+    object: &'static str,
+    input_tokens: usize,
+}
+
+/// Counts what [`create`] would give the model. Nothing is kept.
+pub(super) async fn input_tokens(
+    State(App { serving, responses, .. }): State<App>,
+    terms: Terms,
+    JsonBody(body): JsonBody,
+) -> Result<Json<InputTokens>, ApiError> {
+    let mut asked = serving.on_text(body.len(), move || ResponsesRequest::read(&body)).await?;
+    serving.check_model(asked.model.as_deref())?;
+    let before = conversation(&responses, asked.previous.as_deref(), terms.tenant)?;
+    let bytes = before.iter().map(|item| item.get().len()).sum();
+    let mut request = serving.on_text(bytes, move || asked.request(&before)).await?;
+    let prompt = request.prompts.pop().expect("a response is an answer to one prompt");
+    let prepared = serving.count(prompt).await.map_err(renamed)?;
+    Ok(Json(InputTokens { object: "response.input_tokens", input_tokens: prepared.ids.len() }))
 }
 
 /// Whether the response is kept: OpenAI's clients expect it unless they say otherwise.

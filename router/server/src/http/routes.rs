@@ -31,6 +31,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         (anthropic::MESSAGES, POST, post(anthropic::messages)),
         (anthropic::COUNT_TOKENS, POST, post(anthropic::count_tokens)),
         ("/v1/responses", POST, post(responses::create)),
+        (responses::INPUT_TOKENS, POST, post(responses::input_tokens)),
         ("/v1/responses/{id}", "GET, HEAD, DELETE", get(responses::retrieve).delete(responses::delete)),
         ("/v1/responses/{id}/cancel", POST, post(responses::cancel)),
         ("/v1/responses/{id}/input_items", GET, get(responses::input_items)),
@@ -120,6 +121,10 @@ async fn unknown_route(request: Request) -> Response {
 async fn wrong_method(request: Request) -> Response {
     let path = request.extensions().get::<axum::extract::MatchedPath>().map_or("", |path| path.as_str());
     let allowed = routes().into_iter().find(|(known, ..)| *known == path).map_or("", |(_, allowed, _)| allowed);
+    if request.uri().path() == responses::COMPACT {
+        let what = "compacting a conversation (`truncation`: \"auto\" leaves its oldest turns out)".into();
+        return around::rejection(&request, ApiError::NotServed { param: responses::COMPACT.to_owned(), what });
+    }
     let method = request.method().to_string();
     around::rejection(&request, ApiError::WrongMethod { method, allowed: allowed.to_owned() })
 }

@@ -31,7 +31,7 @@ use crate::{
         health::Health,
         models::Version,
         pages::Listed,
-        responses::DeletedResponse,
+        responses::{DeletedResponse, INPUT_TOKENS, InputTokens},
     },
 };
 
@@ -167,6 +167,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
             None,
             "Named and numbered events, as OpenAI's: `response.created`, `response.in_progress`, items with their parts and deltas, and at the end `response.completed`, `response.incomplete` or `response.failed`.",
         ),
+    ),
+    reads(
+        INPUT_TOKENS,
+        "countInputTokens",
+        RESPONSES,
+        "How many tokens a request for a response has before its answer.",
+        Asks::Body(&[&responses::RESPONSE], RESPONSE_EXAMPLES),
+        Answer::Json(of::<InputTokens>),
     ),
     of_response(
         "get",
