@@ -332,6 +332,9 @@ impl Serving {
         check_arguments(&input.messages)?;
         self.settle(&mut input);
         let beginning = Beginning { continued: continued(&input), is_sober: input.is_sober() };
+        if let Err(error) = template.arrange(&mut input) {
+            return Ok(Err(error));
+        }
         input.messages = template.adapt(input.messages);
         Ok(template.render(&input).map(|text| {
             let start = self.start(&text, &beginning);
@@ -406,6 +409,7 @@ impl Serving {
 pub(super) fn unrendered(error: TemplateError) -> ApiError {
     match error {
         TemplateError::Input { param, reason } => ApiError::Conflict { param: param.to_owned(), reason },
+        TemplateError::Misplaced { at, reason } => ApiError::Conflict { param: format!("messages[{at}].role"), reason },
         TemplateError::Raised(reason) => {
             let reason = format!("do not suit the model's chat template, which says: {reason}");
             ApiError::Conflict { param: "messages".to_owned(), reason }

@@ -13,6 +13,7 @@ mod messages;
 mod own;
 mod python;
 mod rewrite;
+mod roles;
 mod source;
 mod strftime;
 mod wishes;
@@ -20,7 +21,7 @@ mod wishes;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value as Jinja};
@@ -32,6 +33,7 @@ use faults::describe;
 use messages::Continuation;
 pub use messages::arguments_of;
 pub use own::{OwnTemplate, Refused};
+use roles::{Roles, instructs};
 pub use strftime::LocalTime;
 use wishes::{Known, VERBOSITY, Watched};
 pub use wishes::{THINKING_SWITCHES, Wishes};
@@ -68,6 +70,14 @@ pub enum TemplateError {
         /// The part of the chat.
         param: &'static str,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// The template would leave a message out, or refuses its place. The client's fault.
+    #[error("`messages[{at}].role` {reason}")]
+    Misplaced {
+        /// Which message, counted from 0.
+        at: usize,
+        /// What is wrong with it, as the rest of a sentence.
         reason: String,
     },
     /// There is no template of that name. The client's fault.
@@ -134,6 +144,9 @@ struct Inner {
     takes_content_parts: bool,
     /// By name: what each template looks at for the plainest chat.
     known: BTreeMap<String, Known>,
+    /// By name: what each template makes of systems and developers. Asked by the first chat in which one speaks: a template may have
+    /// come with a chat, and each rendering is its sender's time.
+    roles: BTreeMap<String, OnceLock<Roles>>,
 }
 
 impl ChatTemplate {
@@ -159,7 +172,8 @@ impl ChatTemplate {
             environment.add_template_owned(name.clone(), source).map_err(|error| invalid(describe(&error)))?;
         }
         let (takes_content_parts, known) = (false, BTreeMap::new());
-        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts, known };
+        let roles = sources.keys().map(|name| (name.clone(), OnceLock::new())).collect();
+        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts, known, roles };
         inner.takes_content_parts = inner.shows_content_parts();
         inner.known = inner.sources.keys().map(|name| (name.clone(), inner.plainest(name).0)).collect();
         Ok(Self { inner: Arc::new(inner) })
@@ -174,6 +188,16 @@ impl ChatTemplate {
     /// The texts of all templates.
     pub fn sources(&self) -> String {
         self.inner.sources.values().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Brings what systems and developers say under roles and into places by which the template tells it, so that nothing of it is left out
+    /// in silence. Comes before [`ChatTemplate::adapt`].
+    pub fn arrange(&self, input: &mut ChatInput) -> Result<(), TemplateError> {
+        if !input.messages.iter().any(instructs) {
+            return Ok(());
+        }
+        let roles = self.inner.roles(self.inner.choose(input)?);
+        roles.arrange(&mut input.messages)
     }
 
     /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
@@ -229,6 +253,14 @@ impl Inner {
             }
             Err(error) => (Known::default(), Err(error)),
         }
+    }
+
+    fn roles(&self, name: &str) -> Roles {
+        let render = |messages| {
+            let plain = ChatInput { add_generation_prompt: true, ..ChatInput::default() };
+            self.run(name, &Watched::new(self.variables(&plain, messages)?))
+        };
+        *self.roles[name].get_or_init(|| Roles::of(render))
     }
 
     fn choose(&self, input: &ChatInput) -> Result<&str, TemplateError> {

@@ -42,8 +42,12 @@ impl OwnTemplate {
             TemplateError::Invalid { reason, .. } => refused(format!("cannot be read: {reason}")),
             other => refused(format!("cannot be read: {other}")),
         })?;
-        input.messages = template.adapt(input.messages);
-        template.render(&input).map_err(|error| match error {
+        let rendered = template.arrange(&mut input).and_then(|()| {
+            input.messages = template.adapt(std::mem::take(&mut input.messages));
+            template.render(&input)
+        });
+        rendered.map_err(|error| match error {
+            TemplateError::Misplaced { at, reason } => Refused { param: format!("messages[{at}].role"), reason },
             TemplateError::Input { param, reason } => Refused { param: param.to_owned(), reason },
             TemplateError::Raised(said) => refused(format!("refuses these messages: {said}")),
             TemplateError::Broken(reason) | TemplateError::Failed(reason) => {

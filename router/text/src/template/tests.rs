@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::json;
 
-fn template(source: &str) -> ChatTemplate {
+pub(super) fn template(source: &str) -> ChatTemplate {
     ChatTemplate::from_sources(BTreeMap::from([("default".to_owned(), source.to_owned())]), Map::new()).expect("parses")
 }
 

@@ -345,6 +345,8 @@ pub(crate) fn renamed(error: ApiError) -> ApiError {
     error.renamed(|param| {
         let name = match param {
             "messages" => "input",
+            // Its place among messages: instructions and what was said before stand there, too.
+            message if message.starts_with("messages[") => "input",
             "max_tokens" => "max_output_tokens",
             "logprobs" => "top_logprobs",
             "verbosity" => "text.verbosity",

@@ -120,6 +120,8 @@ fn a_wrong_schema_is_named_by_its_place_in_the_request() {
     let fault = |param: &str| ApiError::WrongGrammar { param: param.to_owned(), reason: "it is wrong".to_owned() };
     let named = renamed(fault("tools[3].function.parameters/properties/a")).to_string();
     assert_eq!(named, "`tools[3].parameters/properties/a` cannot be used: it is wrong");
+    let misplaced = ApiError::Conflict { param: "messages[3].role".to_owned(), reason: "is wrong".to_owned() };
+    assert_eq!(renamed(misplaced).to_string(), "`input` is wrong");
     assert!(renamed(fault("text.format.schema/type")).to_string().starts_with("`text.format.schema/type`"));
 }
 
