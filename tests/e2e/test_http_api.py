@@ -158,7 +158,9 @@ def test_a_stream_adds_up_to_the_whole_answer(server: Server) -> None:
         assert "".join(part["text"] for part in mine) == choice["text"]
         assert [token for part in mine for token in part["token_ids"]] == choice["token_ids"]
         assert [text for part in mine for text in part["logprobs"]["tokens"]] == choice["logprobs"]["tokens"]
-        assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+        names, tops = choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"]
+        assert [next(iter(top)) for top in tops] == names, "drawn tokens are named as candidates are"
+        assert "" not in names
         assert [part["finish_reason"] for part in mine if part["finish_reason"]] == ["length"]
     assert last["choices"] == []
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):

@@ -74,8 +74,8 @@ impl<'a> ChatLogprobs<'a> {
 /// `logprobs` of a completion's choice: four lists, one entry per token.
 ///
 /// With `echo` the prompt's tokens come first; before the first of them there is nothing to go by.
-/// `tokens` are the texts by which the answer grew, so that they add up to it. Candidates that were not drawn are shown as
-/// their own text or, where that is none, as `bytes:\xE2\x82`, OpenAI's form.
+/// A token has one name, drawn or not: its own text or, where that is none, `bytes:\xe2\x82`, OpenAI's form. So a token that ends an answer
+/// is named, too, and where tokens end within characters, names do not add up to the text; `text_offset` says where each begins in it.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
@@ -167,10 +167,11 @@ impl CompletionLogprobs {
         for drawn in tokens {
             let Some(logprobs) = drawn.logprobs.as_deref() else { continue };
             let mut top = ByText(Vec::with_capacity(logprobs.top.len() + 1));
-            let own = self.name(drawn.token, || drawn.text.clone());
+            let name = |token| self.name(token, || exact_text_of(tokenizer, token));
+            let own = name(drawn.token);
             top.add(own.clone(), logprobs.chosen);
             for &(token, logprob) in logprobs.top.iter().filter(|(token, _)| *token != drawn.token) {
-                top.add(self.name(token, || exact_text_of(tokenizer, token)), logprob);
+                top.add(name(token), logprob);
             }
             self.tokens.push(own);
             self.token_logprobs.push(Some(finite(logprobs.chosen)));
@@ -220,13 +221,7 @@ mod tests {
     #[test]
     fn the_same_token_has_the_same_number_in_every_list() {
         let logprobs = TokenLogprobs { chosen: -0.634_254_63, top: vec![(66, -0.1), (65, -0.634_254_63)] };
-        let drawn = Drawn {
-            token: 65,
-            text_offset: 0,
-            text: "A".to_owned(),
-            logprobs: Some(Box::new(logprobs)),
-            is_reasoning: false,
-        };
+        let drawn = Drawn { token: 65, text_offset: 0, logprobs: Some(Box::new(logprobs)), is_reasoning: false };
         let mut shown = CompletionLogprobs::default();
         shown.add(&tokenizer(), &[drawn], 0);
         let shown = serde_json::to_string(&shown).expect("plain");
@@ -234,5 +229,26 @@ mod tests {
             shown,
             r#"{"tokens":["A"],"token_logprobs":[-0.63425463],"top_logprobs":[{"A":-0.63425463,"B":-0.1}],"text_offset":[0]}"#
         );
+    }
+
+    #[test]
+    fn a_drawn_token_is_named_as_candidates_are() {
+        for (token, name) in [(65, "A"), (END, "<end>"), (0x8e, "bytes:\\x8e")] {
+            let drawn = |token, others| Drawn {
+                token,
+                text_offset: 3,
+                logprobs: Some(Box::new(TokenLogprobs { chosen: -1.0, top: others })),
+                is_reasoning: false,
+            };
+            let mut shown = CompletionLogprobs::default();
+            shown.add(&tokenizer(), &[drawn(token, vec![(66, -0.5)]), drawn(66, vec![(token, -0.5)])], 2);
+            assert_eq!(shown.tokens, [name, "B"]);
+            let names = |at: usize| -> Vec<&str> {
+                let top = shown.top_logprobs[at].as_ref().expect("there are some");
+                top.0.iter().map(|(name, _)| name.as_str()).collect()
+            };
+            assert_eq!((names(0), names(1)), (vec![name, "B"], vec!["B", name]));
+            assert_eq!(shown.text_offset, [5, 5]);
+        }
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn drawn(token: u32) -> Drawn {
-        Drawn { token, text_offset: 0, text: String::new(), logprobs: None, is_reasoning: false }
+        Drawn { token, text_offset: 0, logprobs: None, is_reasoning: false }
     }
 
     fn text(choice: usize, token: u32, text: &str) -> Delta {

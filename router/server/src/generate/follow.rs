@@ -48,9 +48,6 @@ pub struct Drawn {
     pub token: TokenId,
     /// Characters of text before it, special tokens left out or not as asked.
     pub text_offset: usize,
-    /// The text that became complete with it, if log-probabilities were asked for. So these texts add up to the answer's
-    /// (before stop strings and tool calls are taken out): a token that ends within a character has less text than bytes.
-    pub text: String,
     /// If asked for.
     pub logprobs: Option<Box<TokenLogprobs>>,
     /// It belongs to the reasoning, or to the marks around it. Text that a stop string holds back counts where it comes out.
@@ -208,9 +205,8 @@ impl Follower {
             // Nothing comes behind it: the end of a broken character belongs to the last token.
             text.push_str(&self.detokenizer.finish());
         }
-        let of_token = if logprobs.is_some() { text.clone() } else { String::new() };
         let (text_offset, is_reasoning) = (self.characters, self.is_reasoning());
-        delta.tokens.push(Drawn { token, text_offset, text: of_token, logprobs, is_reasoning });
+        delta.tokens.push(Drawn { token, text_offset, logprobs, is_reasoning });
         let hit = self.text(&text, delta);
         if let (true, Some(drawn)) = (is_reasoning || self.is_reasoning(), delta.tokens.last_mut()) {
             drawn.is_reasoning = true;

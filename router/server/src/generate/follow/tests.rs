@@ -158,7 +158,6 @@ fn a_token_knows_its_text_and_where_it_begins() {
         (&[&whole[..5], &[END]].concat(), vec!["a", "", "é", "b", "", "\u{fffd}"], vec![0, 1, 1, 2, 3, 3]),
     ] {
         let delta = follow(rules(), answer);
-        assert_eq!(delta.tokens.iter().map(|drawn| drawn.text.as_str()).collect::<Vec<_>>(), texts);
         assert_eq!(delta.tokens.iter().map(|drawn| drawn.text_offset).collect::<Vec<_>>(), offsets);
         assert_eq!(delta.text, texts.concat());
     }
