@@ -198,6 +198,16 @@ def test_echo_shows_the_prompt_first(server: Server) -> None:
     assert nothing["usage"]["completion_tokens"] == 0
 
 
+def test_an_echo_alone_may_fill_the_context(server: Server) -> None:
+    (model,) = server.get("/v1/models").json()["data"]
+    full = {"prompt": [5] * model["max_model_len"], "echo": True}
+    nothing = server.post(COMPLETIONS, {**full, "max_tokens": 0})
+    assert nothing.status_code == 200, nothing.text
+    assert nothing.json()["usage"]["completion_tokens"] == 0
+    for fields in ({"max_tokens": 1}, {"max_tokens": 0, "logprobs": 1}):
+        assert server.post(COMPLETIONS, {**full, **fields}).json()["error"]["param"] == "prompt"
+
+
 def test_stop_ids_end_an_answer_and_are_named(server: Server) -> None:
     ask = {**ASK, "return_token_ids": True}
     free = server.post(COMPLETIONS, ask).json()["choices"][0]

@@ -332,6 +332,8 @@ impl Options {
         let limit = facts.max_model_len;
         let room = match u32::try_from(prompt).ok().and_then(|prompt| limit.checked_sub(prompt)) {
             Some(room) if room > 0 => room,
+            // Nothing is drawn, and nothing asked of the engine. What is told of a prompt's tokens takes a drawn one.
+            Some(0) if echo && self.max_tokens == Some(0) && self.prompt_logprobs.is_none() => 0,
             _ => {
                 let param = if is_chat { "messages" } else { "prompt" };
                 return Err(ApiError::PromptTooLong {

@@ -164,7 +164,13 @@ fn an_answer_gets_the_room_that_the_prompt_leaves() {
     assert_eq!(asked(None).max_tokens(10, true, false, &facts), Ok(54));
     assert_eq!(asked(None).max_tokens(60, false, false, &facts), Ok(4));
     assert_eq!(asked(Some(64)).max_tokens(10, false, false, &facts), Ok(54));
-    assert_eq!(asked(Some(0)).max_tokens(10, false, true, &facts), Ok(0));
+    for prompt in [10, 64] {
+        assert_eq!(asked(Some(0)).max_tokens(prompt, false, true, &facts), Ok(0));
+    }
+    let told = Options { prompt_logprobs: Some(1), ..asked(Some(0)) };
+    for (options, prompt) in [(asked(Some(0)), 65), (told, 64), (asked(None), 64)] {
+        assert!(matches!(options.max_tokens(prompt, false, true, &facts), Err(ApiError::PromptTooLong { .. })));
+    }
     for prompt in [64, 65, usize::MAX] {
         assert!(matches!(asked(Some(1)).max_tokens(prompt, false, false, &facts), Err(ApiError::PromptTooLong { .. })));
     }
