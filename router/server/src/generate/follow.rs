@@ -23,7 +23,7 @@ pub struct Delta {
     pub text: String,
     /// Parts of tool calls.
     pub calls: Vec<CallPiece>,
-    /// The tokens, also those whose text is held back still.
+    /// The tokens, also those whose text is held back still, unless it may turn out to be a mark before reasoning.
     pub tokens: Vec<Drawn>,
     /// On the last delta of an answer.
     pub finish: Option<Finish>,
@@ -139,6 +139,10 @@ pub(crate) struct Follower {
     drawn: u32,
     /// Characters that the detokeniser has given.
     characters: usize,
+    /// Characters that the parser was given.
+    parsed: usize,
+    /// Tokens that may be part of a mark with which reasoning begins. They are told when it is clear whether they are.
+    undecided: Vec<Drawn>,
 }
 
 impl Follower {
@@ -155,6 +159,8 @@ impl Follower {
             scores: Vec::new(),
             drawn: 0,
             characters: 0,
+            parsed: 0,
+            undecided: Vec::new(),
             rules,
         }
     }
@@ -206,12 +212,10 @@ impl Follower {
             text.push_str(&self.detokenizer.finish());
         }
         let (text_offset, is_reasoning) = (self.characters, self.is_reasoning());
-        delta.tokens.push(Drawn { token, text_offset, logprobs, is_reasoning });
+        self.undecided.push(Drawn { token, text_offset, logprobs, is_reasoning });
+        let shown = delta.text.len();
         let hit = self.text(&text, delta);
-        if let (true, Some(drawn)) = (is_reasoning || self.is_reasoning(), delta.tokens.last_mut()) {
-            drawn.is_reasoning = true;
-            self.reasoning_tokens = self.reasoning_tokens.map(|count| count + 1);
-        }
+        self.decide(is_reasoning, delta.text.len() > shown, delta);
         let ending = match hit {
             Some(hit) => {
                 let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
@@ -228,6 +232,28 @@ impl Follower {
         // The engine has not said it; whoever wants to know asks it.
         delta.finish = Some(self.finish(ending, usage, None));
         Followed::Enough
+    }
+
+    /// Tells tokens of which it is clear what they are. `was_reasoning`: before the last one came; `has_shown`: content came out with it.
+    fn decide(&mut self, was_reasoning: bool, has_shown: bool, delta: &mut Delta) {
+        if was_reasoning || self.is_reasoning() {
+            // What was held is the mark, unless it came out as content before one that the last token was alone.
+            let others = if has_shown { self.undecided.len() - 1 } else { 0 };
+            for drawn in &mut self.undecided[others..] {
+                drawn.is_reasoning = true;
+                self.reasoning_tokens = self.reasoning_tokens.map(|count| count + 1);
+            }
+            delta.tokens.append(&mut self.undecided);
+            return;
+        }
+        let clear = match self.parser.as_ref().and_then(AnswerParser::undecided) {
+            Some(held) if held > 0 || self.characters > self.parsed || self.detokenizer.is_within_character() => {
+                let begins = self.parsed - held;
+                self.undecided.iter().position(|drawn| drawn.text_offset >= begins).unwrap_or(self.undecided.len())
+            }
+            _ => self.undecided.len(),
+        };
+        delta.tokens.extend(self.undecided.drain(..clear));
     }
 
     fn is_reasoning(&self) -> bool {
@@ -263,6 +289,7 @@ impl Follower {
         match &mut self.parser {
             None => delta.text.push_str(text),
             Some(parser) => {
+                self.parsed += text.chars().count();
                 let pieces = parser.push(text);
                 self.take(pieces, delta);
             }
@@ -275,6 +302,7 @@ impl Follower {
             let pieces = if is_complete { parser.finish() } else { parser.cut() };
             self.take(pieces, delta);
         }
+        delta.tokens.append(&mut self.undecided);
     }
 
     fn take(&mut self, pieces: Vec<Piece>, delta: &mut Delta) {

@@ -27,6 +27,8 @@ pub(super) struct Parser {
     /// Messages with something in them, by where they went: a line's end stands between two of a kind.
     thoughts: usize,
     contents: usize,
+    /// Characters of a header that does not say yet what its message is.
+    header: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +75,7 @@ impl Header {
 impl Parser {
     pub(super) fn new(table: Arc<Table>, reading: Reading) -> Self {
         let (cutter, sink) = (Cutter::default(), Sink::default());
-        Self { table, reading, cutter, sink, state: State::Outside, thoughts: 0, contents: 0 }
+        Self { table, reading, cutter, sink, state: State::Outside, thoughts: 0, contents: 0, header: 0 }
     }
 
     pub(super) fn is_reasoning(&self) -> bool {
@@ -87,6 +89,12 @@ impl Parser {
     /// Whether the thoughts themselves have begun: the header is a mark around them.
     pub(super) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Reasoning { .. })
+    }
+
+    /// See [`super::AnswerParser::undecided`].
+    pub(super) fn undecided(&self) -> Option<usize> {
+        let is_before = matches!(self.state, State::Outside | State::Header(_));
+        is_before.then(|| self.header + self.cutter.held().chars().count())
     }
 
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
@@ -122,6 +130,11 @@ impl Parser {
             Unit::Mark(mark) => self.mark(mark, channels, table),
             Unit::Char(c) => self.char(c),
         }
+        let length = match unit {
+            Unit::Mark(mark) => table.marks.text(mark).chars().count(),
+            Unit::Char(_) => 1,
+        };
+        self.header = if matches!(self.state, State::Header(_)) { self.header + length } else { 0 };
     }
 
     fn mark(&mut self, mark: Mark, channels: &Channels, table: &Table) {

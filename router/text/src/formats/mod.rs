@@ -248,6 +248,14 @@ impl AnswerParser {
         }
     }
 
+    /// Characters at the end of what has come that may be part of a mark with which reasoning begins; `None`: none can begin here.
+    pub fn undecided(&self) -> Option<usize> {
+        match &self.machine {
+            Machine::Plain(parser) => parser.undecided(),
+            Machine::Channels(parser) => parser.undecided(),
+        }
+    }
+
     /// Whether what comes now is reasoning.
     pub fn is_reasoning(&self) -> bool {
         match &self.machine {

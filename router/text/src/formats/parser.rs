@@ -80,6 +80,18 @@ impl Parser {
         matches!(self.state, State::Reasoning { .. })
     }
 
+    /// See [`super::AnswerParser::undecided`].
+    pub(super) fn undecided(&self) -> Option<usize> {
+        let reasoning = self.table.reasoning.as_ref()?;
+        let may_open = reasoning.anywhere || (self.is_fresh && !self.has_reasoned);
+        if !may_open || !matches!(self.state, State::Text { .. }) {
+            return None;
+        }
+        let held = self.cutter.held();
+        let is_mark = reasoning.open.iter().any(|mark| self.table.marks.text(*mark).starts_with(held));
+        Some(if is_mark { held.chars().count() } else { 0 })
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
         let units = self.cutter.push(&table.marks, text);

@@ -230,10 +230,59 @@ fn reasoning_stands_apart_and_its_tokens_are_counted() {
     let delta = follow(hermes(None), &tokens(&format!("{thoughts}\n\nYes.")));
     assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
     let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
-    // The parser knows the opening mark when it is complete: from its last byte to the closing mark's.
-    assert_eq!(counted, thoughts.len() - "<think".len());
+    // Both marks are of many tokens here.
+    assert_eq!(counted, thoughts.len());
+    assert!(delta.tokens[..counted].iter().all(|drawn| drawn.is_reasoning), "they are the first");
     assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
     assert_eq!(follow(rules(), &tokens("a")).finish.expect("it has ended").reasoning_tokens, None);
+}
+
+/// How many tokens are told as reasoning; all are told, in their order.
+#[track_caller]
+fn check_reasoning(rules: TextRules, answer: &[u32], expected: usize) {
+    let delta = follow(rules, answer);
+    assert_eq!(delta.tokens.iter().map(|drawn| drawn.token).collect::<Vec<_>>(), answer);
+    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
+    assert_eq!(counted, expected);
+    assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
+}
+
+#[test]
+fn the_tokens_of_a_mark_are_flagged_when_it_turns_out_to_be_one() {
+    check_reasoning(hermes(None), &tokens("<thing> and <think>"), 0);
+    check_reasoning(hermes(None), &tokens("<thi"), 0);
+    check_reasoning(hermes(None), &tokens("\n<<think>Hm."), 0);
+    check_reasoning(hermes(None), &tokens("\n<think>Hm."), "<think>Hm.".len());
+    let stopping = TextRules { stop: vec!["<x>".to_owned()], ..hermes(None) };
+    check_reasoning(stopping.clone(), &tokens("<think>Hm."), "<think>Hm.".len());
+    check_reasoning(stopping, &tokens("<think>Hm.</think>Yes<x>"), "<think>Hm.</think>".len());
+    // The first byte of a mark whose first character has three.
+    let declaration = "name = 'x'\n[reasoning]\nopen = ['◁t▷']\nclose = ['◁/t▷']";
+    let format = Format::declared(declaration, &tokenizer()).expect("it is right");
+    let rules = TextRules { form: Some((format, Reading::default())), ..rules() };
+    check_reasoning(rules.clone(), &tokens("◁t▷Hm.◁/t▷Yes."), "◁t▷Hm.◁/t▷".len());
+    check_reasoning(rules, &tokens("€ 5"), 0);
+}
+
+#[test]
+fn a_header_of_thoughts_on_a_channel_is_a_mark_around_them() {
+    let names = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"];
+    let tokenizer = crate::generate::testing::tokenizer_with(&names);
+    let ids = |text: &str| tokenizer.encode(text, false).expect("a text");
+    let format = Format::named("harmony", &tokenizer).expect("it is known");
+    let answer =
+        [ids("<|channel|>analysis<|message|>Hm.<|end|>"), ids("<|start|>assistant<|channel|>final<|message|>Yes.")];
+    let mut follower = Follower::new(
+        &tokenizer,
+        Arc::new(TextRules { form: Some((format, Reading::default())), stop_ids: [].into(), ..rules() }),
+    );
+    let mut delta = Delta::default();
+    for token in answer.concat() {
+        follower.push(Output::Token { token, logprobs: None }, &mut delta).expect("no failure");
+    }
+    let flags: Vec<bool> = delta.tokens.iter().map(|drawn| drawn.is_reasoning).collect();
+    assert_eq!(flags, [vec![true; answer[0].len()], vec![false; answer[1].len()]].concat());
+    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
 }
 
 #[test]
