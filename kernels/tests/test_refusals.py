@@ -163,7 +163,7 @@ def test_numerics_id_names_class_format_scheme_and_version() -> None:
         ops.force_isa(isa)
         assert ops.numerics_id("cpu", torch.bfloat16) == f"cpu-{isa}-bfloat16-3"
         assert ops.numerics_id(torch.device("cpu"), torch.float32) == f"cpu-{isa}-float32-3"
-        assert ops.numerics_id("cpu", torch.float32, INT8) == f"cpu-{isa}-float32-int8-2"
+        assert ops.numerics_id("cpu", torch.float32, INT8) == f"cpu-{isa}-float32-int8-3"
         scheme = Scheme(4, 64, "float")
-        assert ops.numerics_id("cpu", torch.bfloat16, scheme) == f"cpu-{isa}-bfloat16-int4-g64-a16-2"
+        assert ops.numerics_id("cpu", torch.bfloat16, scheme) == f"cpu-{isa}-bfloat16-int4-g64-a16-3"
     ops.force_isa(None)

@@ -184,7 +184,7 @@ def change_config(folder: Path, **fields: Any) -> None:
         ({"num_key_value_heads": 3}, "no multiple of `num_key_value_heads` 3"),
         ({"rms_norm_eps": 0}, "`rms_norm_eps` in config.json is 0"),
         ({"tie_word_embeddings": "yes"}, "supported: true or false"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "`rope_parameters.rope_type` .* is 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "`rope_parameters.rope_type` .* is 'ntk'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "config.json has no `rope_parameters.factor`"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "`partial_rotary_factor`"),
     ],
@@ -209,7 +209,7 @@ def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: 
         ("gpt2", {"n_layer": 9999}, "`n_layer` in config.json is 9999; the files in .* have 3"),
         ("gpt2", {"n_inner": 10**12}, "`n_inner` in config.json is 1000000000000; the largest side of a tensor"),
         ("gpt2", {"layer_norm_epsilon": 0}, "`layer_norm_epsilon` in config.json is 0; supported: a number above 0"),
-        ("gpt_neox", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "`rope_parameters.rope_type`"),
+        ("gpt_neox", {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "`rope_parameters.rope_type`"),
         ("gpt_neox", {"rope_parameters": None, "rotary_pct": "1"}, "`rotary_pct` in config.json is '1'"),
         (
             "gpt_neox",

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::config::ModelBackend;
 
 /// The families of `pelton.models`, by the names that checkpoints give them.
-const ARCHITECTURES: [&str; 15] = [
+const ARCHITECTURES: [&str; 16] = [
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen2ForCausalLM",
@@ -27,6 +27,7 @@ const ARCHITECTURES: [&str; 15] = [
     "Phi3ForCausalLM",
     "GPT2LMHeadModel",
     "GPTNeoXForCausalLM",
+    "BloomForCausalLM",
     "Starcoder2ForCausalLM",
     "CohereForCausalLM",
     "Cohere2ForCausalLM",
