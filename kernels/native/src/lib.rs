@@ -5,14 +5,18 @@
 use pyo3::prelude::*;
 
 mod arena;
+mod attention;
 mod frame;
 mod host;
 mod kept;
+mod linear;
+mod machine;
 mod masks;
 mod norms;
 mod ops;
 mod pooling;
 mod program;
+mod sampling;
 mod span;
 mod steps;
 mod weights;
@@ -24,7 +28,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     host::register(module)?;
     kept::register(module)?;
     masks::register(module)?;
+    machine::register(module)?;
     ops::register(module)?;
+    linear::register(module)?;
+    attention::register(module)?;
+    sampling::register(module)?;
     norms::register(module)?;
     weights::register(module)?;
     pooling::register(module)?;

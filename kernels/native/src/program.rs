@@ -11,7 +11,8 @@ use pelton_cpu::{Activation, CacheFormat};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{CacheSizes, cache_format_of, cache_shape, cpu, format_of, function_of, pairs_of};
+use crate::attention::{CacheSizes, cache_format_of, cache_shape, pairs_of};
+use crate::ops::{cpu, format_of, function_of};
 use crate::pooling::pooling_of;
 use crate::span::{Span, check_apart};
 use crate::weights::PackedWeight;
