@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 if not torch.cuda.is_available():
     # Triton reads this when it is imported, and other tests' libraries import it too: so here, before all of them.
