@@ -116,6 +116,33 @@ def test_a_tool_is_called_and_its_result_is_read(client: anthropic.Anthropic) ->
     assert after.usage.output_tokens > 0
 
 
+def test_a_call_that_was_cut_is_the_same_whole_and_streamed(client: anthropic.Anthropic) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"cities": {"type": "array", "items": TOOL["input_schema"], "minItems": 3}},
+        "required": ["cities"],
+        "additionalProperties": False,
+    }
+    ask: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [{**TOOL, "input_schema": schema}],
+        "tool_choice": {"type": "tool", "name": "get_weather"},
+        "extra_body": GREEDY,
+    }
+    inputs = []
+    for max_tokens in range(10, 60, 3):
+        whole = client.messages.create(**ask, max_tokens=max_tokens)
+        with client.messages.stream(**ask, max_tokens=max_tokens) as stream:
+            streamed = stream.get_final_message()
+        [ours, theirs] = [[block.input for block in it.content if block.type == "tool_use"] for it in (whole, streamed)]
+        assert ours == theirs
+        if whole.stop_reason == "max_tokens":
+            inputs.extend(ours)
+    assert {"cities"} in [set(cut) for cut in inputs], "some were cut in the midst"
+    assert all(set(cut) <= {"cities"} for cut in inputs), inputs
+
+
 def test_structured_output_fits_its_schema(client: anthropic.Anthropic) -> None:
     schema = {
         "type": "object",

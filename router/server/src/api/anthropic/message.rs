@@ -1,11 +1,11 @@
 //! A whole message, and what streams share with it: blocks, the reason of the end, usage.
 
 use pelton_engine::Usage as AnswerUsage;
-use pelton_text::arguments_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::cut::input_of;
 use crate::generate::{Call, Ending, Finish, StopCause, Whole};
 
 /// Stands where Anthropic proves that a thought is its own. Clients drop thoughts that have nothing there.
@@ -118,5 +118,5 @@ impl MessageForm {
 }
 
 fn tool_use(Call { id, name, arguments }: Call) -> Block {
-    Block::ToolUse { id, name, input: arguments_of(&arguments) }
+    Block::ToolUse { id, name, input: input_of(&arguments) }
 }

@@ -4,6 +4,7 @@
 //! Never here: how an answer is made, and OpenAI's names.
 
 mod blocks;
+mod cut;
 mod error;
 mod events;
 mod message;
