@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from safetensors.torch import load_file, save_file
 from support.checkpoints import CHAT_TEMPLATE, END, SPECIALS, Variant, make_checkpoint
-from support.server import Server, serving, sse
+from support.server import Server, serving, sse, sse_lines
 
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 ASKED = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -223,6 +223,25 @@ def test_anthropics_budget_is_kept(thinker: Server) -> None:
     message = chat["choices"][0]["message"]
     assert (thinking["thinking"], text["text"]) == (message["reasoning"], message["content"])
     assert thought(chat) < free["usage"]["output_tokens"]
+
+
+def test_thoughts_that_are_omitted_are_a_block_without_text(thinker: Server) -> None:
+    thinking = {"type": "adaptive", "display": "omitted"}
+    asked = {"messages": ASKED, "max_tokens": 12, "temperature": 0, "thinking": thinking}
+    whole = thinker.post(MESSAGES, asked).json()
+    assert whole["content"] == [{"type": "thinking", "thinking": "", "signature": "unsigned"}]
+    assert whole["usage"]["output_tokens"] == 12
+    with thinker.stream(MESSAGES, {**asked, "stream": True}) as response:
+        told = [json.loads(line.removeprefix("data: ")) for line in sse_lines(response) if line.startswith("data: ")]
+    events = [event for event in told if event["type"].startswith("content_block")]
+    begin = {"type": "thinking", "thinking": "", "signature": ""}
+    assert [event.get("content_block", event.get("delta")) for event in events] == [
+        begin,
+        {"type": "signature_delta", "signature": "unsigned"},
+        None,
+    ]
+    answer = {"role": "assistant", "content": [*whole["content"], {"type": "text", "text": "Light."}]}
+    assert thinker.post(MESSAGES, {**asked, "messages": [*ASKED, answer, *ASKED]}).status_code == 200
 
 
 def test_marks_of_control_tokens(folder: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ pub(super) async fn messages(
     let form = MessageForm {
         id: format!("msg_{request_id}"),
         model: serving.model_name().to_owned(),
-        shows_thinking: asked.shows_thinking,
+        thoughts: asked.thoughts,
         prompt: generation.prompts()[0].ids.len(),
         request_id,
     };

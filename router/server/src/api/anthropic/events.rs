@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     ErrorBody, MessageForm,
-    message::{End, MessageUsage, SIGNATURE},
+    message::{End, MessageUsage, SIGNATURE, Thoughts},
 };
 use crate::{
     api::{
@@ -75,7 +75,9 @@ impl MessageEvents {
         match part {
             Part::Thought(thought) => {
                 self.open(Block::Thinking, || json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
-                self.grow(&json!({ "type": "thinking_delta", "thinking": thought }), out);
+                if self.form.thoughts == Thoughts::Told {
+                    self.grow(&json!({ "type": "thinking_delta", "thinking": thought }), out);
+                }
             }
             Part::Text(text) => {
                 self.open(Block::Text, || json!({ "type": "text", "text": "", "citations": null }), out);
@@ -105,7 +107,7 @@ impl Events for MessageEvents {
         for delta in deltas {
             self.begin(out);
             let Delta { choice: _, reasoning, text, calls, scores: _, tokens: _, finish } = delta;
-            let reasoning = if self.form.shows_thinking { reasoning } else { String::new() };
+            let reasoning = if self.form.thoughts == Thoughts::Hidden { String::new() } else { reasoning };
             let open_call = self.open.and_then(|block| if let Block::Call(index) = block { Some(index) } else { None });
             for part in parts(reasoning, text, calls, open_call) {
                 self.part(part, out);

@@ -11,11 +11,22 @@ use crate::generate::{Call, Ending, Finish, StopCause, Whole};
 /// Stands where Anthropic proves that a thought is its own. Clients drop thoughts that have nothing there.
 pub(super) const SIGNATURE: &str = "unsigned";
 
+/// What a message tells of the model's thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thoughts {
+    /// Nothing: nobody asked for any.
+    Hidden,
+    /// That there were some, in a block without text.
+    Omitted,
+    /// All of them.
+    Told,
+}
+
 /// How a message is shown, in streams and whole.
 pub(crate) struct MessageForm {
     pub(crate) id: String,
     pub(crate) model: String,
-    pub(crate) shows_thinking: bool,
+    pub(crate) thoughts: Thoughts,
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
     pub(crate) request_id: String,
@@ -101,8 +112,9 @@ impl MessageForm {
     pub(crate) fn whole(&self, answer: Whole) -> Message<'_> {
         let Whole { reasoning, text, calls, scores: _, tokens: _, finish } = answer;
         let mut content = Vec::new();
-        if self.shows_thinking && !reasoning.is_empty() {
-            content.push(Block::Thinking { thinking: reasoning, signature: SIGNATURE });
+        if self.thoughts != Thoughts::Hidden && !reasoning.is_empty() {
+            let thinking = if self.thoughts == Thoughts::Told { reasoning } else { String::new() };
+            content.push(Block::Thinking { thinking, signature: SIGNATURE });
         }
         if !text.is_empty() {
             content.push(Block::Text { text, citations: None });

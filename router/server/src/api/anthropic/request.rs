@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     blocks::{CACHE_CONTROL, MESSAGES, Reader, SYSTEM},
+    message::Thoughts,
     tools::{TOOLS, read_tools},
 };
 use crate::{
@@ -124,7 +125,7 @@ const METADATA: Shape = Shape::new(
 
 const THINKING_KINDS: &[&str] = &["enabled", "adaptive", "disabled"];
 const DISPLAYS: &[&str] = &["summarized", "omitted"];
-const DISPLAY: Field = optional("display", Kind::Word(DISPLAYS), "`omitted` leaves the thoughts out.");
+const DISPLAY: Field = optional("display", Kind::Word(DISPLAYS), "With `omitted` a block of thoughts has no text.");
 const ENABLED: Shape = Shape::new(
     "ThinkingEnabled",
     "The model thinks.",
@@ -167,8 +168,7 @@ const FORMAT: Shape = Shape::new(
 pub(crate) struct MessagesRequest {
     pub(crate) model: Option<String>,
     pub(crate) is_stream: bool,
-    /// Whether what the model thinks is told.
-    pub(crate) shows_thinking: bool,
+    pub(crate) thoughts: Thoughts,
     pub(crate) request: Request,
 }
 
@@ -192,7 +192,7 @@ struct Asked {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thinking {
-    is_shown: bool,
+    thoughts: Thoughts,
     budget: Option<u32>,
     /// Not left to the model.
     is_demanded: bool,
@@ -232,7 +232,7 @@ impl MessagesRequest {
         options.thoughts = thinking.budget.map(|tokens| ThoughtLimit { tokens, param: BUDGET_TOKENS.to_owned() });
         let (prompt, tools) = asked.into_prompt()?;
         let request = Request { tools, ..Request::new(vec![prompt], options) };
-        Ok(Self { model, is_stream, shows_thinking: thinking.is_shown, request })
+        Ok(Self { model, is_stream, thoughts: thinking.thoughts, request })
     }
 }
 
@@ -295,7 +295,7 @@ impl Asked {
 fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Thinking, ApiError> {
     let Some(mut thinking) = fields.object("thinking")? else {
         switch(kwargs, false);
-        return Ok(Thinking { is_shown: false, budget: None, is_demanded: false });
+        return Ok(Thinking { thoughts: Thoughts::Hidden, budget: None, is_demanded: false });
     };
     let allowed = "\"enabled\", \"adaptive\" or \"disabled\"";
     let Some(kind) = thinking.one_of("type", THINKING_KINDS, allowed)? else {
@@ -313,16 +313,19 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
         kwargs.insert("thinking_budget".to_owned(), tokens.into());
         budget = Some(tokens);
     }
-    let display = match thinks {
-        true => thinking.one_of("display", DISPLAYS, "\"summarized\" or \"omitted\"")?,
-        false => None,
+    let thoughts = if !thinks {
+        Thoughts::Hidden
+    } else if thinking.one_of("display", DISPLAYS, "\"summarized\" or \"omitted\"")? == Some("omitted") {
+        Thoughts::Omitted
+    } else {
+        Thoughts::Told
     };
     thinking.finish(match kind {
         "enabled" => &ENABLED,
         "adaptive" => &ADAPTIVE,
         _ => &DISABLED,
     })?;
-    Ok(Thinking { is_shown: thinks && display != Some("omitted"), budget, is_demanded: kind == "enabled" })
+    Ok(Thinking { thoughts, budget, is_demanded: kind == "enabled" })
 }
 
 /// `output_config`, and `output_format`, which was its `format` before.

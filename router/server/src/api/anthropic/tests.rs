@@ -5,7 +5,7 @@ use pelton_engine::Usage as AnswerUsage;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{message::Thoughts, *};
 use crate::{
     api::stream::Events as _,
     error::ApiError,
@@ -107,15 +107,15 @@ fn thinking_is_off_unless_it_is_asked_for() {
         let asked = read(fields);
         let kwargs = &input(&asked).kwargs;
         assert_eq!(kwargs["enable_thinking"], kwargs["thinking"]);
-        (asked.shows_thinking, kwargs["enable_thinking"].clone(), kwargs.get("thinking_budget").cloned())
+        (asked.thoughts, kwargs["enable_thinking"].clone(), kwargs.get("thinking_budget").cloned())
     };
-    assert_eq!(thinks(json!({})), (false, false.into(), None));
-    assert_eq!(thinks(json!({ "thinking": { "type": "disabled" } })), (false, false.into(), None));
-    assert_eq!(thinks(json!({ "thinking": { "type": "adaptive" } })), (true, true.into(), None));
+    assert_eq!(thinks(json!({})), (Thoughts::Hidden, false.into(), None));
+    assert_eq!(thinks(json!({ "thinking": { "type": "disabled" } })), (Thoughts::Hidden, false.into(), None));
+    assert_eq!(thinks(json!({ "thinking": { "type": "adaptive" } })), (Thoughts::Told, true.into(), None));
     let enabled = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
-    assert_eq!(thinks(enabled), (true, true.into(), Some(1024.into())));
+    assert_eq!(thinks(enabled), (Thoughts::Told, true.into(), Some(1024.into())));
     let silent = json!({ "thinking": { "type": "adaptive", "display": "omitted" } });
-    assert_eq!(thinks(silent), (false, true.into(), None));
+    assert_eq!(thinks(silent), (Thoughts::Omitted, true.into(), None));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn who_asks_for_a_thread_is_told_to_go_on_without() {
 
 fn form() -> MessageForm {
     let (id, model) = ("msg_1".to_owned(), "demo".to_owned());
-    MessageForm { id, model, shows_thinking: true, prompt: 3, request_id: "1".to_owned() }
+    MessageForm { id, model, thoughts: Thoughts::Told, prompt: 3, request_id: "1".to_owned() }
 }
 
 fn finish(ending: Ending, has_calls: bool) -> Delta {
@@ -235,9 +235,13 @@ fn finish(ending: Ending, has_calls: bool) -> Delta {
     Delta { finish: Some(finish), ..Delta::default() }
 }
 
-/// The values of a stream's events, each of which is called by its type.
 fn events(deltas: Vec<Vec<Delta>>) -> Vec<Value> {
-    let (mut events, mut out) = (MessageEvents::new(form()), BytesMut::new());
+    events_in(form(), deltas)
+}
+
+/// The values of a stream's events, each of which is called by its type.
+fn events_in(form: MessageForm, deltas: Vec<Vec<Delta>>) -> Vec<Value> {
+    let (mut events, mut out) = (MessageEvents::new(form), BytesMut::new());
     deltas.into_iter().for_each(|deltas| events.deltas(deltas, &mut out));
     events.end(&mut out);
     let text = String::from_utf8(out.to_vec()).expect("UTF-8");
@@ -296,9 +300,13 @@ fn put_together(events: &[Value]) -> Value {
 }
 
 fn whole(deltas: Vec<Delta>) -> Value {
+    whole_in(&form(), deltas)
+}
+
+fn whole_in(form: &MessageForm, deltas: Vec<Delta>) -> Value {
     let mut sum = Sum::default();
     deltas.into_iter().for_each(|delta| sum.add(delta));
-    serde_json::to_value(form().whole(sum.whole())).expect("plain")
+    serde_json::to_value(form.whole(sum.whole())).expect("plain")
 }
 
 fn text(text: &str) -> Delta {
@@ -371,13 +379,25 @@ fn a_call_that_was_cut_has_what_came_to_its_end() {
 fn thoughts_are_told_only_if_they_are_wanted() {
     let thought = Delta { reasoning: "Hm.".into(), ..Delta::default() };
     let all = vec![thought, text("Hi"), finish(Ending::Stop(StopCause::EndOfText), false)];
-    let mut sum = Sum::default();
-    all.iter().cloned().for_each(|delta| sum.add(delta));
-    let silent = MessageForm { shows_thinking: false, ..form() };
-    let shown = serde_json::to_value(silent.whole(sum.whole())).expect("plain");
-    assert_eq!(shown["content"], json!([{ "type": "text", "text": "Hi", "citations": null }]));
-    let mut out = BytesMut::new();
-    let mut events = MessageEvents::new(MessageForm { shows_thinking: false, ..form() });
-    events.deltas(all, &mut out);
-    assert!(!String::from_utf8_lossy(&out).contains("Hm."));
+    let hi = json!({ "type": "text", "text": "Hi", "citations": null });
+    let thinking = |text: &str| json!({ "type": "thinking", "thinking": text, "signature": "unsigned" });
+    for (thoughts, expected) in [
+        (Thoughts::Told, vec![thinking("Hm."), hi.clone()]),
+        (Thoughts::Omitted, vec![thinking(""), hi.clone()]),
+        (Thoughts::Hidden, vec![hi.clone()]),
+    ] {
+        let form = || MessageForm { thoughts, ..form() };
+        let streamed = put_together(&events_in(form(), vec![all.clone()]));
+        assert_eq!(streamed["content"], Value::from(expected), "{thoughts:?}");
+        assert_eq!(whole_in(&form(), all.clone()), streamed);
+    }
+}
+
+#[test]
+fn a_thought_that_was_omitted_is_taken_back() {
+    let omitted = json!({ "type": "thinking", "thinking": "", "signature": "unsigned" });
+    let answer = json!({ "role": "assistant", "content": [omitted, { "type": "text", "text": "Hi" }] });
+    let turns = json!([{ "role": "user", "content": "hi" }, answer, { "role": "user", "content": "Well?" }]);
+    let asked = read(json!({ "messages": turns }));
+    assert_eq!(input(&asked).messages[1], json!({ "role": "assistant", "content": "Hi" }));
 }
