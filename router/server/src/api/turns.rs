@@ -81,11 +81,6 @@ impl Turns {
         self.turns.push(Turn { role: "tool", texts, answers: Some(id), ..Turn::default() });
     }
 
-    /// Whether a call has been made under this id.
-    pub(super) fn has_call(&self, id: &str) -> bool {
-        self.turns.iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id)
-    }
-
     /// Another conversation that goes on with this one.
     pub(super) fn join(&mut self, other: Self) {
         self.turns.extend(other.turns);
@@ -243,7 +238,6 @@ mod tests {
         assert_eq!(turns.last(), Last::Answer);
         turns.called("1", "add", "{\"a\":5}");
         assert_eq!(turns.last(), Last::Calls);
-        assert!(turns.has_call("1") && !turns.has_call("2"));
         turns.resulted("1".into(), vec!["10".into()]);
         turns.called("2", "add", "{}");
         turns.resulted("2".into(), vec![]);

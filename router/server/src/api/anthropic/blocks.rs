@@ -1,6 +1,6 @@
 //! `system` and `messages`: content in blocks, as turns of a chat.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use serde_json::{Map, Value, value::RawValue};
 
@@ -123,6 +123,12 @@ pub(super) struct Reader {
     pub(super) turns: Turns,
     /// The longest that any `cache_control` asks for.
     pub(super) keep: Option<Duration>,
+    /// Calls by their ids, and whether a result has come.
+    calls: HashMap<String, bool>,
+    /// Those of the model's last turn: the paths of their ids, and these.
+    latest: Vec<(String, String)>,
+    /// Who has spoken last.
+    speaker: &'static str,
 }
 
 enum Content<'a> {
@@ -148,7 +154,19 @@ impl Reader {
         if messages.is_empty() {
             return Err(ApiError::invalid(fields.at("messages"), "an empty list", SOME_MESSAGES));
         }
-        messages.into_iter().try_for_each(|message| self.message(message))
+        messages.into_iter().try_for_each(|message| self.message(message))?;
+        if self.speaker == "user" { self.check_answered() } else { Ok(()) }
+    }
+
+    /// The model's last calls must have results before it speaks again, and at the end.
+    fn check_answered(&mut self) -> Result<(), ApiError> {
+        match self.latest.drain(..).find(|(_, id)| !self.calls[id]) {
+            None => Ok(()),
+            Some((param, id)) => {
+                let reason = format!("is {}, and the next message has no `tool_result` block for it", quoted(&id));
+                Err(ApiError::Conflict { param, reason })
+            }
+        }
     }
 
     fn message(&mut self, mut message: Fields<'_>) -> Result<(), ApiError> {
@@ -159,6 +177,9 @@ impl Reader {
             return Err(ApiError::Missing { param: message.at("content"), allowed: CONTENT });
         };
         message.finish(if role == "user" { &OF_USER } else { &OF_ASSISTANT })?;
+        if std::mem::replace(&mut self.speaker, role) == "user" && role == "assistant" {
+            self.check_answered()?;
+        }
         match (role, content) {
             ("user", Content::Text(text)) => self.turns.say_on(vec![text]),
             ("user", Content::Blocks(blocks)) => self.of_user(blocks)?,
@@ -225,17 +246,23 @@ impl Reader {
         }
         refuse_all(&mut block, TOOLSETS)?;
         self.cache_control(&mut block)?;
+        let path = block.at("id");
         block.finish(&CALL)?;
+        if self.calls.insert(id.clone(), false).is_some() {
+            return Err(ApiError::invalid(path, quoted(&id), "an `id` that no `tool_use` block before it has"));
+        }
+        self.latest.push((path, id.clone()));
         self.turns.called(&id, &name, input.get());
         Ok(())
     }
 
     fn result(&mut self, mut block: Fields<'_>) -> Result<(), ApiError> {
         let id: String = block.need("tool_use_id", "a text")?;
-        if !self.turns.has_call(&id) {
+        let Some(is_answered) = self.calls.get_mut(&id) else {
             let allowed = "the `id` of a `tool_use` block in a message before";
             return Err(ApiError::invalid(block.at("tool_use_id"), quoted(&id), allowed));
-        }
+        };
+        *is_answered = true;
         let mut texts = self.texts(&mut block, "content")?;
         if block.flag("is_error")? == Some(true) {
             texts.insert(0, ERROR_MARK.to_owned());

@@ -401,3 +401,27 @@ fn a_thought_that_was_omitted_is_taken_back() {
     let asked = read(json!({ "messages": turns }));
     assert_eq!(input(&asked).messages[1], json!({ "role": "assistant", "content": "Hi" }));
 }
+
+#[test]
+fn calls_have_ids_of_their_own_and_results_in_the_next_message() {
+    let call = |id: &str| json!({ "type": "tool_use", "id": id, "name": "f", "input": {} });
+    let result = |id: &str| json!({ "type": "tool_result", "tool_use_id": id });
+    let text = json!({ "type": "text", "text": "x" });
+    let says = |role: &str, content: Value| json!({ "role": role, "content": content });
+    let calls = |ids: &[&str]| says("assistant", ids.iter().map(|id| call(id)).collect());
+    let results = |ids: &[&str]| says("user", ids.iter().map(|id| result(id)).collect());
+    let user = says("user", json!([text]));
+    for (turns, expected) in [
+        (json!([user, calls(&["1", "2"]), results(&["2", "1"])]), ""),
+        (json!([user, calls(&["1"]), results(&["1"]), calls(&["2"]), results(&["2"]), user]), ""),
+        // Turns of one speaker that follow each other are one.
+        (json!([user, calls(&["1"]), calls(&["2"]), results(&["1"]), user, results(&["2"])]), ""),
+        (json!([user, calls(&["1", "1"]), results(&["1"])]), "messages[1].content[1].id"),
+        (json!([user, calls(&["1"]), results(&["1"]), calls(&["1"]), results(&["1"])]), "messages[3].content[0].id"),
+        (json!([user, calls(&["1", "2"]), results(&["1"])]), "messages[1].content[1].id"),
+        (json!([user, calls(&["1"]), user]), "messages[1].content[0].id"),
+        (json!([user, calls(&["1"]), user, calls(&["2"]), results(&["1", "2"])]), "messages[1].content[0].id"),
+    ] {
+        assert_eq!(refused(json!({ "messages": turns })), expected, "{turns}");
+    }
+}
