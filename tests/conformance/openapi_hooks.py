@@ -51,11 +51,11 @@ MORE_THAN_A_FIELD = [
     r"`(sampling_params\.)?structured_outputs` is an object that asks for none",  # one of its fields
     r"`(sampling_params\.)?(structured_outputs|response_format|text|guided).* a JSON schema: an object, or the text of one",
     r"`(sampling_params\.)?structured_outputs\.structural_tag",  # a text that is JSON, of a form of its own
-    r"`input\[\d+\]\.encrypted_content`: reasoning that another server has encrypted",
+    r"`input\[\d+\]\.encrypted_content` is a text; allowed: null, or ",
     r"`(sampling_params\.)?(request_id|prompt|token_ids|input|tokens|documents|queries).* has \d+ (tokens|bytes)",
     r"`(input_file_id|completion_window|metadata|output_expires_after)` is ",
     r"`expires_after`",
-    r"`x-explain`: an explanation of such a request is not served yet",
+    r"`x-explain` is 1; allowed: 0",
     r"`after` is ",
     r"the model .* is not served here",
     r"`(text_1|queries|data_1)` is a list of \d+ texts, and",

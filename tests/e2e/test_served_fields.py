@@ -181,10 +181,14 @@ def test_what_was_refused_before_may_be_sent_back(server: Server) -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            '`messages[0].content[0].type`: content of type "image_url" is not served yet',
+            '`messages[0].content[0].type` is "image_url"; allowed: "text" (and "refusal", in a message of the assistant\'s); '
+            "not served yet: content that is not text",
         ),
         ({"messages": [{"role": "function", "content": "x"}]}, '`messages[0].role` is the text "function"; allowed: '),
-        ({"ec_transfer_params": {}}, "`ec_transfer_params`: moving encodings between servers is not served yet"),
+        (
+            {"ec_transfer_params": {}},
+            "`ec_transfer_params` is an object; allowed: null; not served yet: moving encodings between servers",
+        ),
     ],
 )
 def test_an_error_shows_what_is_wrong(server: Server, fields: dict[str, Any], expected: str) -> None:

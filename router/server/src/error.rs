@@ -52,10 +52,14 @@ pub enum ApiError {
         nearest: Option<String>,
     },
     /// A parameter of the protocol that Pelton does not serve yet: refused, since ignoring it would be a lie.
-    #[error("`{param}`: {what} is not served yet")]
+    #[error("`{param}` is {got}; allowed: {allowed}; not served yet: {what}")]
     NotServed {
         /// Its path in the request.
         param: String,
+        /// What the client sent, shortened.
+        got: String,
+        /// What asks for nothing of the kind.
+        allowed: Cow<'static, str>,
         /// What was asked for.
         what: Cow<'static, str>,
     },
@@ -285,6 +289,16 @@ impl ApiError {
     /// A parameter with a wrong value.
     pub(crate) fn invalid(param: impl Into<String>, got: impl Display, allowed: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid { param: param.into(), got: got.to_string(), allowed: allowed.into() }
+    }
+
+    /// A parameter that asks for what is not served yet. `what` is a noun, `allowed` what the parameter may be meanwhile.
+    pub(crate) fn not_served(
+        param: impl Into<String>,
+        got: impl Display,
+        allowed: impl Into<Cow<'static, str>>,
+        what: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::NotServed { param: param.into(), got: got.to_string(), allowed: allowed.into(), what: what.into() }
     }
 
     /// The same error by the names of a protocol that calls a parameter otherwise: `name` gives the new one, if any.

@@ -182,8 +182,8 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
     outputs.flag("disable_fallback")?;
     if outputs.flag("disable_additional_properties")? == Some(true) {
         let param = outputs.at("disable_additional_properties");
-        let what = "closing a schema's objects (`additionalProperties`: false in the schema does it)".into();
-        return Err(ApiError::NotServed { param, what });
+        let what = "closing a schema's objects (`additionalProperties`: false in the schema does it)";
+        return Err(ApiError::not_served(param, true, "false", what));
     }
     read_spaces(outputs, all)
 }

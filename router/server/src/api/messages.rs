@@ -268,10 +268,10 @@ const UNSERVED_PARTS: &[&str] = &[
 
 /// Why a part is not taken: nobody has it yet, or nobody knows it.
 fn unfit(part: &Fields<'_>, kind: &str) -> ApiError {
-    let not_served = |what: String| ApiError::NotServed { param: part.at("type"), what: what.into() };
+    let not_served = |what: &'static str| ApiError::not_served(part.at("type"), quoted(kind), PART_KINDS, what);
     match kind {
-        "thinking" => not_served("content of type \"thinking\" (send what was thought as `reasoning`)".to_owned()),
-        kind if UNSERVED_PARTS.contains(&kind) => not_served(format!("content of type {}", quoted(kind))),
+        "thinking" => not_served("thoughts as content (send what was thought as `reasoning`)"),
+        kind if UNSERVED_PARTS.contains(&kind) => not_served("content that is not text"),
         kind => ApiError::invalid(part.at("type"), quoted(kind), PART_KINDS),
     }
 }

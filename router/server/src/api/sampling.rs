@@ -392,7 +392,7 @@ pub(crate) fn read_stream(fields: &mut Fields<'_>) -> Result<Option<StreamOption
     // OpenAI's padding against eavesdroppers who measure chunks: `false` asks for none, and none is added.
     if options.flag("include_obfuscation")? == Some(true) {
         let param = options.at("include_obfuscation");
-        return Err(ApiError::NotServed { param, what: "padding of chunks".into() });
+        return Err(ApiError::not_served(param, true, "false", "padding of chunks"));
     }
     options.finish(&STREAM_OPTIONS)?;
     if !is_stream {

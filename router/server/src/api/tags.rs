@@ -125,8 +125,7 @@ fn part(mut fields: Fields<'_>, root: &str) -> Result<Form, ApiError> {
             (Form::Separated { tags, separator, times }, &described::SEPARATED)
         }
         "qwen_xml_parameter" => {
-            let what = format!("parts of the type {}", shown(kind)).into();
-            return Err(ApiError::NotServed { param: fields.at("type"), what });
+            return Err(ApiError::not_served(fields.at("type"), shown(kind), KINDS, "parameters in Qwen's XML"));
         }
         _ => return Err(fields.wrong("type", kind, KINDS)),
     };
@@ -138,7 +137,7 @@ fn part(mut fields: Fields<'_>, root: &str) -> Result<Form, ApiError> {
 fn refuse_excludes(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     match texts(fields, "excludes")? {
         Some(excluded) if !excluded.is_empty() => {
-            Err(ApiError::NotServed { param: fields.at("excludes"), what: "excluding texts".into() })
+            Err(ApiError::not_served(fields.at("excludes"), "a list of some", "an empty list", "excluding texts"))
         }
         _ => Ok(()),
     }

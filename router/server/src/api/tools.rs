@@ -19,6 +19,9 @@ use crate::{
 /// Characters of a function's name at most, as for OpenAI.
 const NAME_MAX: usize = 64;
 
+/// What nobody serves of tools, as errors say it.
+pub(super) const UNSERVED_TOOLS: &str = "tools of other types";
+
 /// What [`read_tools`] reads.
 pub(super) const TOOLS: &[Field] = &[
     optional(
@@ -126,10 +129,7 @@ fn read_each<'a>(fields: &Fields<'a>, path: &str, raws: &[&'a RawValue]) -> Resu
 fn read_tool(mut tool: Fields<'_>, path: String, raw: &RawValue) -> Result<Value, ApiError> {
     let kind: String = tool.need("type", "\"function\"")?;
     if kind != "function" {
-        return Err(ApiError::NotServed {
-            param: tool.at("type"),
-            what: format!("a tool of type {}", quoted(&kind)).into(),
-        });
+        return Err(ApiError::not_served(tool.at("type"), quoted(&kind), "\"function\"", UNSERVED_TOOLS));
     }
     let Some(mut function) = tool.object("function")? else {
         return Err(ApiError::Missing { param: tool.at("function"), allowed: "an object with a `name`" });
@@ -218,7 +218,7 @@ fn read_choice_of(fields: &mut Fields<'_>, tools: &[Value]) -> Result<Choice, Ap
             choice.finish(&SOME)?;
             Ok(Choice { demand, only: Some(only) })
         }
-        other => Err(not_served(&choice, other)),
+        other => Err(unserved_choice(&choice, other, "\"function\" or \"allowed_tools\"")),
     }
 }
 
@@ -244,11 +244,11 @@ pub(super) fn read_some<'a>(allowed: &mut Fields<'a>) -> Result<Vec<Fields<'a>>,
 
 /// Refuses what is no function.
 pub(super) fn check_kind(choice: &Fields<'_>, kind: &str) -> Result<(), ApiError> {
-    if kind == "function" { Ok(()) } else { Err(not_served(choice, kind)) }
+    if kind == "function" { Ok(()) } else { Err(unserved_choice(choice, kind, "\"function\"")) }
 }
 
-fn not_served(choice: &Fields<'_>, kind: &str) -> ApiError {
-    ApiError::NotServed { param: choice.at("type"), what: format!("a choice of type {}", quoted(kind)).into() }
+fn unserved_choice(choice: &Fields<'_>, kind: &str, allowed: &'static str) -> ApiError {
+    ApiError::not_served(choice.at("type"), quoted(kind), allowed, "other choices")
 }
 
 fn read_named(mut choice: Fields<'_>, tools: &[Value]) -> Result<String, ApiError> {

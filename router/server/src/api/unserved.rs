@@ -4,7 +4,7 @@
 //! a lie that somebody finds out in production.
 
 use super::{
-    fields::Fields,
+    fields::{Fields, shown},
     shape::{Field, Kind, optional},
 };
 use crate::error::ApiError;
@@ -102,10 +102,17 @@ pub(super) fn refuse_all(fields: &mut Fields<'_>, table: &[Unserved]) -> Result<
         // Compared without spaces: no value here has a space within a text.
         let value: String = raw.get().split_ascii_whitespace().collect();
         if !without_effect.contains(&value.as_str()) {
-            return Err(ApiError::NotServed { param: fields.at(name), what: what.into() });
+            return Err(ApiError::not_served(fields.at(name), shown(raw), or(without_effect), what));
         }
     }
     Ok(())
+}
+
+/// What a parameter may be, `null` first.
+fn or(without_effect: &[&str]) -> String {
+    let Some((last, others)) = without_effect.split_last() else { return "null".to_owned() };
+    let others: String = others.iter().map(|value| format!(", {value}")).collect();
+    format!("null{others} or {last}")
 }
 
 #[cfg(test)]
@@ -137,6 +144,20 @@ mod tests {
         check(r#"{"ec_transfer_params": {}}"#, Some("ec_transfer_params"));
         check(r#"{"return_weight_versions": true}"#, Some("return_weight_versions"));
         check(r#"{"service_tier": "turbo"}"#, Some("service_tier"));
+    }
+
+    #[test]
+    fn a_refusal_says_what_passes() {
+        let told = |body: &str| {
+            let mut fields = Fields::of_body(body.as_bytes()).expect("an object");
+            refuse_in_chat(&mut fields).expect_err("it is not served").to_string()
+        };
+        let expected = "`audio` is an object; allowed: null; not served yet: spoken answers";
+        assert_eq!(told(r#"{"audio": {"voice": "alloy"}}"#), expected);
+        let expected = "`store` is true; allowed: null or false; not served yet: storing answers";
+        assert_eq!(told(r#"{"store": true}"#), expected);
+        let expected = "`function_call` is the text \"f\"; allowed: null, \"none\" or \"auto\"; not served yet: the old form of calling functions (use `tools`)";
+        assert_eq!(told(r#"{"function_call": "f"}"#), expected);
     }
 
     #[test]

@@ -132,16 +132,22 @@ impl Serving {
         let reading = if let Demand::Named(_) = demand { ToolReading::Single } else { *reading };
         let calls = |tools: &[&Value]| {
             calls(format, &self.tokenizer, tools, reading).map_err(|why| {
-                let (param, what) = match demand {
-                    Demand::Nothing if text.is_some() => (form_of(request), "constraining an answer beside tools"),
-                    Demand::Nothing if only.is_some() => ("tool_choice".to_owned(), "allowing some tools alone"),
-                    Demand::Nothing => ("tools".to_owned(), "constraining arguments (`strict`)"),
-                    Demand::Any | Demand::Named(_) => ("tool_choice".to_owned(), "demanding a call"),
+                let choice = || "tool_choice".to_owned();
+                let free = "\"auto\" or \"none\"";
+                let (param, got, allowed, what) = match demand {
+                    Demand::Nothing if text.is_some() => {
+                        let what = "constraining an answer beside tools";
+                        (form_of(request), "asked for beside `tools`", "one of the two", what)
+                    }
+                    Demand::Nothing if only.is_some() => (choice(), "some tools", free, "allowing some tools alone"),
+                    Demand::Nothing => {
+                        let what = "constraining arguments (`strict`)";
+                        ("tools".to_owned(), "a list with `strict` tools", "tools without it", what)
+                    }
+                    Demand::Any | Demand::Named(_) => (choice(), "a demand", free, "demanding a call"),
                 };
-                ApiError::NotServed {
-                    param,
-                    what: format!("{what} in the model's format ({}): {why}", format.name()).into(),
-                }
+                let what = format!("{what} in the model's format ({}): {why}", format.name());
+                ApiError::not_served(param, got, allowed, what)
             })
         };
         Ok(Some(match demand {

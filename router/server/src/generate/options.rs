@@ -296,9 +296,8 @@ impl Options {
         self.words.check(facts)?;
         self.repetition.map_or(Ok(()), |repetition| repetition.check())?;
         if self.joins_special && !self.skip_special && facts.separates_tokens {
-            let what =
-                "joining special tokens without the spaces that this model's tokenizer puts between tokens".into();
-            return Err(ApiError::NotServed { param: SPACES.to_owned(), what });
+            let what = "joining special tokens without the spaces that this model's tokenizer puts between tokens";
+            return Err(ApiError::not_served(SPACES, false, "true", what));
         }
         let max = facts.limits.max_n;
         within("n", self.n, "", 1..=max, || format!("an integer from 1 to {max}"))?;
@@ -309,8 +308,9 @@ impl Options {
         }
         if let Some(keep) = self.keep {
             if !facts.limits.keeps_prompts {
-                let what = "keeping prompts: this server's prefix cache is off, or `kv-keep-share` is 0";
-                return Err(ApiError::NotServed { param: PROMPT_CACHE_RETENTION.to_owned(), what: what.into() });
+                let what = "keeping prompts (this server's prefix cache is off, or `kv-keep-share` is 0)";
+                let got = format_args!("{} seconds", keep.as_secs());
+                return Err(ApiError::not_served(PROMPT_CACHE_RETENTION, got, "null", what));
             }
             let (seconds, most) = (keep.as_secs(), KEEP_MAX.as_secs());
             within(PROMPT_CACHE_RETENTION, seconds, " seconds", 0..=most, || format!("at most {most} seconds"))?;

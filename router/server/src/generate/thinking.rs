@@ -60,8 +60,8 @@ impl Serving {
             return Err(ApiError::Conflict { param, reason: reason.to_owned() });
         };
         let Some(close) = closing(format, &self.tokenizer) else {
-            let what = format!("ending thoughts in the model's format ({})", format.name()).into();
-            return Err(ApiError::NotServed { param, what });
+            let what = format!("ending thoughts in the model's format ({})", format.name());
+            return Err(ApiError::not_served(param, limit.tokens, "null", what));
         };
         Ok((format, close))
     }

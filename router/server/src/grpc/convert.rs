@@ -35,7 +35,7 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
         }
     };
     if message.echo && prompt.is_chat() {
-        return Err(ApiError::NotServed { param: "echo".to_owned(), what: "repeating a chat".into() });
+        return Err(ApiError::not_served("echo", true, "false for a chat", "repeating a chat"));
     }
     let mut options = message.sampling.map(self::options).transpose()?.unwrap_or_default();
     options.n = message.n.unwrap_or(1);

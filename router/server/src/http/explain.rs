@@ -11,8 +11,8 @@ pub(super) struct Explains(pub(super) bool);
 impl Explains {
     /// Where an answer's form has no place for it.
     pub(super) fn refuse(self) -> Result<(), ApiError> {
-        let what = "an explanation of such a request".into();
-        if self.0 { Err(ApiError::NotServed { param: "x-explain".to_owned(), what }) } else { Ok(()) }
+        let refused = || ApiError::not_served("x-explain", 1, "0", "explaining what such a request went through");
+        if self.0 { Err(refused()) } else { Ok(()) }
     }
 }
 

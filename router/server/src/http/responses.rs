@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     api::responses::{
-        Cancelled, Item, LOGPROBS, ResponseEvents, ResponseForm, ResponsesRequest, STARTING_AFTER, Store, Stored,
-        check_included, new_id, renamed,
+        Cancelled, Item, LOGPROBS, ResponseEvents, ResponseForm, ResponsesRequest, SEALED, STARTING_AFTER, Store,
+        Stored, check_included, new_id, renamed,
     },
     error::{ApiError, shortened},
     generate::{Terms, seconds_since_1970},
@@ -118,8 +118,8 @@ fn stores(store: &Store, asked: &ResponsesRequest) -> Result<bool, ApiError> {
         return Ok(store.is_open() && is_wanted.unwrap_or(true));
     }
     let param = if asked.is_background { "background" } else { "store" };
-    let what = "keeping responses: `response-store-count` of this server is 0, and it";
-    Err(ApiError::NotServed { param: param.to_owned(), what: what.into() })
+    let what = "keeping responses (`response-store-count` of this server is 0)";
+    Err(ApiError::not_served(param, true, "false", what))
 }
 
 /// All that was said up to the end of a kept response.
@@ -181,7 +181,7 @@ impl Retrieval {
                 },
                 ("include_obfuscation", "false") => {}
                 ("include_obfuscation", "true") => {
-                    return Err(ApiError::NotServed { param: name, what: "padding of events".into() });
+                    return Err(ApiError::not_served(name, true, "false", "padding of events"));
                 }
                 ("include_obfuscation", _) => return wrong("true or false"),
                 (include, value) if is_include(include) => included(include, value)?,
@@ -204,8 +204,9 @@ fn is_include(name: &str) -> bool {
 /// Refuses to include what nobody kept.
 fn included(name: &str, value: &str) -> Result<(), ApiError> {
     if is_include(name) && check_included(name, value)? == LOGPROBS {
-        let what = "to include log-probabilities later (ask for them with the response)".into();
-        return Err(ApiError::NotServed { param: name.to_owned(), what });
+        let what = "log-probabilities later than with the response";
+        let got = format_args!("\"{}\"", shortened(value));
+        return Err(ApiError::not_served(name, got, format!("\"{SEALED}\""), what));
     }
     Ok(())
 }

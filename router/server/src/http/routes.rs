@@ -122,8 +122,9 @@ async fn wrong_method(request: Request) -> Response {
     let path = request.extensions().get::<axum::extract::MatchedPath>().map_or("", |path| path.as_str());
     let allowed = routes().into_iter().find(|(known, ..)| *known == path).map_or("", |(_, allowed, _)| allowed);
     if request.uri().path() == responses::COMPACT {
-        let what = "compacting a conversation (`truncation`: \"auto\" leaves its oldest turns out)".into();
-        return around::rejection(&request, ApiError::NotServed { param: responses::COMPACT.to_owned(), what });
+        let allowed = "`truncation`: \"auto\" of a response, which leaves the oldest turns out";
+        let error = ApiError::not_served(responses::COMPACT, "asked for", allowed, "compacting a conversation");
+        return around::rejection(&request, error);
     }
     let method = request.method().to_string();
     around::rejection(&request, ApiError::WrongMethod { method, allowed: allowed.to_owned() })

@@ -292,7 +292,8 @@ impl Reader {
         let text = block.need("text", "a text")?;
         self.cache_control(&mut block)?;
         if block.read("citations", "a list")?.is_some_and(|Items(citations)| !citations.is_empty()) {
-            return Err(ApiError::NotServed { param: block.at("citations"), what: "citing documents".into() });
+            let (got, allowed) = ("a list of some", "null or an empty list");
+            return Err(ApiError::not_served(block.at("citations"), got, allowed, "citing documents"));
         }
         block.finish(&TEXT)?;
         Ok(text)
@@ -353,7 +354,7 @@ const UNSERVED_BLOCKS: &[&str] = &[
 fn unfit(block: &Fields<'_>, kind: &str, allowed: &'static str) -> ApiError {
     let param = block.at("type");
     if UNSERVED_BLOCKS.contains(&kind) {
-        return ApiError::NotServed { param, what: format!("a block of type {} here", quoted(kind)).into() };
+        return ApiError::not_served(param, quoted(kind), allowed, "other blocks of Anthropic's");
     }
     ApiError::invalid(param, quoted(kind), allowed)
 }

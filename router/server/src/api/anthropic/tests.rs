@@ -218,7 +218,7 @@ fn errors_have_anthropics_kinds() {
 
 #[test]
 fn who_asks_for_a_thread_is_told_to_go_on_without() {
-    let error = ApiError::NotServed { param: "thread".into(), what: "keeping a conversation".into() };
+    let error = ApiError::not_served("thread", "an object", "null", "keeping a conversation");
     let body = serde_json::to_value(ErrorBody::new(&error, "req_1")).expect("plain");
     let details = json!({ "error_code": "thread_unsupported_request", "unsupported": ["thread"] });
     assert_eq!(body["error"]["details"], details);

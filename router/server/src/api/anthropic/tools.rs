@@ -11,10 +11,10 @@ use crate::{
         lists::Items,
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
-        tools::{Tools, is_function_name},
+        tools::{Tools, UNSERVED_TOOLS, is_function_name},
         twice::check_names,
     },
-    error::ApiError,
+    error::{ApiError, shortened},
     generate::{Demand, ToolReading, ToolUse},
 };
 
@@ -95,8 +95,7 @@ pub(super) fn read_tools(fields: &mut Fields<'_>, reader: &mut Reader) -> Result
 
 fn read_tool(tool: &mut Fields<'_>, reader: &mut Reader) -> Result<(String, Value), ApiError> {
     if let Some(kind) = tool.text("type")?.filter(|kind| kind != "custom") {
-        let what = format!("a tool of type {}", quoted(&kind)).into();
-        return Err(ApiError::NotServed { param: tool.at("type"), what });
+        return Err(ApiError::not_served(tool.at("type"), quoted(&kind), "\"custom\"", UNSERVED_TOOLS));
     }
     let name: String = tool.need("name", "a text")?;
     if !is_function_name(&name, NAME_MAX) {
@@ -124,17 +123,16 @@ fn read_tool(tool: &mut Fields<'_>, reader: &mut Reader) -> Result<(String, Valu
 
 fn refuse_rest(tool: &mut Fields<'_>) -> Result<(), ApiError> {
     if tool.flag("defer_loading")? == Some(true) {
-        return Err(ApiError::NotServed { param: tool.at("defer_loading"), what: "searching for tools".into() });
+        return Err(ApiError::not_served(tool.at("defer_loading"), true, "false", "searching for tools"));
     }
     if tool.read("input_examples", "a list")?.is_some_and(|Items(examples)| !examples.is_empty()) {
-        return Err(ApiError::NotServed {
-            param: tool.at("input_examples"),
-            what: "examples of a tool's input".into(),
-        });
+        let what = "examples of a tool's input";
+        return Err(ApiError::not_served(tool.at("input_examples"), "a list of some", "an empty list", what));
     }
     let callers: Option<Vec<String>> = tool.read("allowed_callers", "a list of texts")?;
-    if callers.is_some_and(|callers| callers != ["direct"]) {
-        return Err(ApiError::NotServed { param: tool.at("allowed_callers"), what: "a tool that others call".into() });
+    if let Some(callers) = callers.filter(|callers| *callers != ["direct"]) {
+        let got = shortened(&format!("{callers:?}"));
+        return Err(ApiError::not_served(tool.at("allowed_callers"), got, "[\"direct\"]", "a tool that others call"));
     }
     Ok(())
 }

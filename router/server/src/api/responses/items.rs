@@ -247,8 +247,12 @@ impl Input {
             "function_call_output" => self.result(&mut fields, id).map(|()| &RESULT)?,
             "reasoning" => self.reasoning(&mut fields, id).map(|()| &REASONING)?,
             other if UNSERVED_ITEMS.contains(&other) => {
-                let what = format!("an item of type {}", quoted(other)).into();
-                return Err(ApiError::NotServed { param: fields.at("type"), what });
+                return Err(ApiError::not_served(
+                    fields.at("type"),
+                    quoted(other),
+                    ITEM_KINDS,
+                    "other items of OpenAI's",
+                ));
             }
             other => return Err(ApiError::invalid(fields.at("type"), quoted(other), ITEM_KINDS)),
         };
@@ -314,8 +318,8 @@ impl Input {
         let content = parts(fields, "content", &[&REASONING_PART])?;
         let is_sealed = fields.text("encrypted_content")?.is_some_and(|sealed| !sealed.is_empty());
         if is_sealed && content.is_empty() && summary.is_empty() {
-            let what = "reasoning that another server has encrypted".into();
-            return Err(ApiError::NotServed { param: fields.at("encrypted_content"), what });
+            let (param, allowed) = (fields.at("encrypted_content"), "null, or reasoning as `content` beside it");
+            return Err(ApiError::not_served(param, "a text", allowed, "reasoning that another server has encrypted"));
         }
         let told = if content.is_empty() { &summary } else { &content };
         self.turns.thought(&told.concat());
@@ -346,17 +350,16 @@ fn parts(fields: &mut Fields<'_>, name: &'static str, shapes: &[&'static Shape])
     for mut part in fields.objects(name)?.unwrap_or_default() {
         let kind: String = part.need("type", "a text, such as \"input_text\"")?;
         let Some(shape) = shapes.iter().find(|shape| shape.fields[0][0].kind.has_word(&kind)) else {
-            let param = part.at("type");
-            if UNSERVED_PARTS.contains(&kind.as_str()) {
-                let what = format!("a part of type {} here", quoted(&kind)).into();
-                return Err(ApiError::NotServed { param, what });
-            }
             let words = shapes.iter().filter_map(|shape| match shape.fields[0][0].kind {
                 Kind::Word(words) => Some(words),
                 _ => None,
             });
-            let allowed: Vec<String> = words.flatten().map(|word| quoted(word)).collect();
-            return Err(ApiError::invalid(param, quoted(&kind), allowed.join(", ")));
+            let allowed = words.flatten().map(|word| quoted(word)).collect::<Vec<_>>().join(", ");
+            let param = part.at("type");
+            return Err(match UNSERVED_PARTS.contains(&kind.as_str()) {
+                true => ApiError::not_served(param, quoted(&kind), allowed, "other parts of OpenAI's"),
+                false => ApiError::invalid(param, quoted(&kind), allowed),
+            });
         };
         part = part.spelled(shape)?;
         texts.push(part.need(if kind == "refusal" { "refusal" } else { "text" }, "a text")?);

@@ -24,7 +24,7 @@ pub(crate) use {
     items::Item,
     object::{Done, ResponseForm},
     replay::{EventReader, Replayed, STARTING_AFTER},
-    request::{LOGPROBS, RESPONSE, ResponsesRequest, check_included, renamed},
+    request::{LOGPROBS, RESPONSE, ResponsesRequest, SEALED, check_included, renamed},
     store::{Background, Cancelled, Following, Store, Stored},
 };
 

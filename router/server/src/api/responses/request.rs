@@ -98,7 +98,7 @@ pub(crate) const RESPONSE: Shape = Shape {
 };
 
 pub(crate) const LOGPROBS: &str = "message.output_text.logprobs";
-const SEALED: &str = "reasoning.encrypted_content";
+pub(crate) const SEALED: &str = "reasoning.encrypted_content";
 const INCLUDES: &[&str] = &[LOGPROBS, SEALED];
 
 const STREAM_OPTIONS: Shape = Shape {
@@ -287,11 +287,10 @@ pub(crate) fn check_included(param: &str, include: &str) -> Result<&'static str,
     if let Some(served) = INCLUDES.iter().find(|known| **known == include) {
         return Ok(served);
     }
-    if UNSERVED_INCLUDES.contains(&include) {
-        let what = format!("to include {}", quoted(include)).into();
-        return Err(ApiError::NotServed { param: param.to_owned(), what });
-    }
     let allowed = format!("\"{LOGPROBS}\" and \"{SEALED}\"");
+    if UNSERVED_INCLUDES.contains(&include) {
+        return Err(ApiError::not_served(param, quoted(include), allowed, "what tools of the server's found"));
+    }
     Err(ApiError::invalid(param, quoted(include), allowed))
 }
 
@@ -314,7 +313,7 @@ fn read_stream(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
     if let Some(mut options) = fields.object("stream_options")? {
         if options.flag("include_obfuscation")? == Some(true) {
             let param = options.at("include_obfuscation");
-            return Err(ApiError::NotServed { param, what: "padding of events".into() });
+            return Err(ApiError::not_served(param, true, "false", "padding of events"));
         }
         options.finish(&STREAM_OPTIONS)?;
     }

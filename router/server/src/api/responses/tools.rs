@@ -9,7 +9,7 @@ use crate::{
         fields::{Fields, quoted},
         parameters::check_parameters,
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
-        tools::{Choice, MODES, Tools, check_kind, is_function_name, read_mode, read_some},
+        tools::{Choice, MODES, Tools, UNSERVED_TOOLS, check_kind, is_function_name, read_mode, read_some},
         twice::check_names,
         unserved::{Unserved, refuse_all},
     },
@@ -105,8 +105,7 @@ pub(super) fn read_tools(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
 fn read_tool(tool: &mut Fields<'_>) -> Result<(String, Map<String, Value>), ApiError> {
     let kind: String = tool.need("type", "\"function\"")?;
     if kind != "function" {
-        let what = format!("a tool of type {}", quoted(&kind)).into();
-        return Err(ApiError::NotServed { param: tool.at("type"), what });
+        return Err(ApiError::not_served(tool.at("type"), quoted(&kind), "\"function\"", UNSERVED_TOOLS));
     }
     let name: String = tool.need("name", "a text")?;
     if !is_function_name(&name, NAME_MAX) {
