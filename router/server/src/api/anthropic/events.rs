@@ -1,11 +1,13 @@
 //! A message's stream: blocks that begin, grow and end, one after the other.
 
 use bytes::BytesMut;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Map;
 
 use super::{
     ErrorBody, MessageForm,
-    message::{End, MessageUsage, SIGNATURE, Thoughts},
+    message::{Block, End, Message, MessageUsage, SIGNATURE, Thoughts},
 };
 use crate::{
     api::{
@@ -16,9 +18,74 @@ use crate::{
     generate::{CallPiece, Delta, Finish},
 };
 
+/// What the data of an event is.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "MessageEvent")]
+pub(crate) enum Event<'a> {
+    Told(Told<'a>),
+    /// In the place of whatever would follow.
+    Error(ErrorBody<'a>),
+}
+
+/// An event of a message that is under way. Its name is its type.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "MessageEventTold")]
+pub(crate) enum Told<'a> {
+    /// The first one; the message is empty.
+    MessageStart { message: Message<'a> },
+    /// A block begins, empty.
+    ContentBlockStart { index: usize, content_block: Block },
+    /// The block grows.
+    ContentBlockDelta { index: usize, delta: BlockDelta },
+    /// The block has ended.
+    ContentBlockStop { index: usize },
+    /// Why the message ended, and what it took.
+    MessageDelta { delta: End, usage: MessageUsage },
+    /// The last one.
+    MessageStop {},
+    /// Nothing has come for a while.
+    Ping {},
+}
+
+/// What a block grows by.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type")]
+#[schemars(rename = "MessageBlockDelta")]
+pub(crate) enum BlockDelta {
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'static str },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
+}
+
+impl Told<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::MessageStart { .. } => "message_start",
+            Self::ContentBlockStart { .. } => "content_block_start",
+            Self::ContentBlockDelta { .. } => "content_block_delta",
+            Self::ContentBlockStop { .. } => "content_block_stop",
+            Self::MessageDelta { .. } => "message_delta",
+            Self::MessageStop {} => "message_stop",
+            Self::Ping {} => "ping",
+        }
+    }
+
+    fn write(self, out: &mut BytesMut) {
+        let name = self.name();
+        named_event(out, name, &Event::Told(self));
+    }
+}
+
 /// The block that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum Growing {
     Thinking,
     Text,
     /// Of this number within the answer.
@@ -29,7 +96,7 @@ enum Block {
 pub(crate) struct MessageEvents {
     form: MessageForm,
     has_begun: bool,
-    open: Option<Block>,
+    open: Option<Growing>,
     /// Blocks that have ended, so the index of the open one.
     ended: usize,
 }
@@ -41,64 +108,58 @@ impl MessageEvents {
 
     fn begin(&mut self, out: &mut BytesMut) {
         if !std::mem::replace(&mut self.has_begun, true) {
-            named_event(out, "message_start", &json!({ "type": "message_start", "message": self.form.empty() }));
+            Told::MessageStart { message: self.form.empty() }.write(out);
         }
     }
 
     /// Makes this block the open one; `content` is what it begins as.
-    fn open(&mut self, block: Block, content: impl FnOnce() -> Value, out: &mut BytesMut) {
+    fn open(&mut self, block: Growing, content_block: Block, out: &mut BytesMut) {
         if self.open == Some(block) {
             return;
         }
         self.close(out);
         self.open = Some(block);
-        let kind = "content_block_start";
-        named_event(out, kind, &json!({ "type": kind, "index": self.ended, "content_block": content() }));
+        Told::ContentBlockStart { index: self.ended, content_block }.write(out);
     }
 
-    fn grow(&self, delta: &Value, out: &mut BytesMut) {
-        let kind = "content_block_delta";
-        named_event(out, kind, &json!({ "type": kind, "index": self.ended, "delta": delta }));
+    fn grow(&self, delta: BlockDelta, out: &mut BytesMut) {
+        Told::ContentBlockDelta { index: self.ended, delta }.write(out);
     }
 
     fn close(&mut self, out: &mut BytesMut) {
         let Some(block) = self.open.take() else { return };
-        if block == Block::Thinking {
-            self.grow(&json!({ "type": "signature_delta", "signature": SIGNATURE }), out);
+        if block == Growing::Thinking {
+            self.grow(BlockDelta::Signature { signature: SIGNATURE }, out);
         }
-        let kind = "content_block_stop";
-        named_event(out, kind, &json!({ "type": kind, "index": self.ended }));
+        Told::ContentBlockStop { index: self.ended }.write(out);
         self.ended += 1;
     }
 
     fn part(&mut self, part: Part, out: &mut BytesMut) {
         match part {
-            Part::Thought(thought) => {
-                self.open(Block::Thinking, || json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
+            Part::Thought(thinking) => {
+                self.open(Growing::Thinking, Block::Thinking { thinking: String::new(), signature: "" }, out);
                 if self.form.thoughts == Thoughts::Told {
-                    self.grow(&json!({ "type": "thinking_delta", "thinking": thought }), out);
+                    self.grow(BlockDelta::Thinking { thinking }, out);
                 }
             }
             Part::Text(text) => {
-                self.open(Block::Text, || json!({ "type": "text", "text": "", "citations": null }), out);
-                self.grow(&json!({ "type": "text_delta", "text": text }), out);
+                self.open(Growing::Text, Block::Text { text: String::new(), citations: None }, out);
+                self.grow(BlockDelta::Text { text }, out);
             }
             Part::Call(CallPiece::Start { index, id, name }) => {
-                let content = || json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
-                self.open(Block::Call(index), content, out);
+                self.open(Growing::Call(index), Block::ToolUse { id, name, input: Map::new() }, out);
             }
             Part::Call(CallPiece::Arguments { index, delta }) => {
-                assert_eq!(self.open, Some(Block::Call(index)), "arguments follow the beginning of their call");
-                self.grow(&json!({ "type": "input_json_delta", "partial_json": delta }), out);
+                assert_eq!(self.open, Some(Growing::Call(index)), "arguments follow the beginning of their call");
+                self.grow(BlockDelta::InputJson { partial_json: delta }, out);
             }
         }
     }
 
     fn finish(&mut self, finish: &Finish, out: &mut BytesMut) {
         self.close(out);
-        let usage = MessageUsage::from(finish.usage);
-        let kind = "message_delta";
-        named_event(out, kind, &json!({ "type": kind, "delta": End::from(finish), "usage": usage }));
+        Told::MessageDelta { delta: End::from(finish), usage: MessageUsage::from(finish.usage) }.write(out);
     }
 }
 
@@ -108,7 +169,7 @@ impl Events for MessageEvents {
             self.begin(out);
             let Delta { choice: _, reasoning, text, calls, scores: _, tokens: _, finish } = delta;
             let reasoning = if self.form.thoughts == Thoughts::Hidden { String::new() } else { reasoning };
-            let open_call = self.open.and_then(|block| if let Block::Call(index) = block { Some(index) } else { None });
+            let open_call = self.open.and_then(|block| if let Growing::Call(at) = block { Some(at) } else { None });
             for part in parts(reasoning, text, calls, open_call) {
                 self.part(part, out);
             }
@@ -119,14 +180,14 @@ impl Events for MessageEvents {
     }
 
     fn end(&mut self, out: &mut BytesMut) {
-        named_event(out, "message_stop", &json!({ "type": "message_stop" }));
+        Told::MessageStop {}.write(out);
     }
 
     fn keep_alive(&mut self, out: &mut BytesMut) {
-        named_event(out, "ping", &json!({ "type": "ping" }));
+        Told::Ping {}.write(out);
     }
 
     fn error(&mut self, error: &ApiError, out: &mut BytesMut) {
-        named_event(out, "error", &ErrorBody::new(error, &self.form.request_id));
+        named_event(out, "error", &Event::Error(ErrorBody::new(error, &self.form.request_id)));
     }
 }

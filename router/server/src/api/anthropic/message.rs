@@ -50,7 +50,7 @@ pub(crate) struct Message<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "MessageBlock")]
-pub(super) enum Block {
+pub(crate) enum Block {
     /// What the model thought.
     Thinking { thinking: String, signature: &'static str },
     /// What it says; nothing is cited.
@@ -61,7 +61,7 @@ pub(super) enum Block {
 
 /// Why a message ended; `null` while it has not.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(super) struct End {
+pub(crate) struct End {
     #[schemars(extend("enum" = ["max_tokens", "stop_sequence", "tool_use", "end_turn", null]))]
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct End {
 
 /// Tokens that a message took. Those of the prompt are divided into read from the cache and others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-pub(super) struct MessageUsage {
+pub(crate) struct MessageUsage {
     input_tokens: u32,
     cache_creation_input_tokens: u32,
     cache_read_input_tokens: u32,

@@ -15,7 +15,7 @@ mod tools;
 
 pub(crate) use {
     error::ErrorBody,
-    events::MessageEvents,
+    events::{Event, MessageEvents},
     message::{Message, MessageForm},
     request::{COUNT, CountRequest, MESSAGE, MessagesRequest, renamed},
 };

@@ -270,10 +270,12 @@ fn put_together(events: &[Value]) -> Value {
             "content_block_delta" => {
                 assert_eq!(event["index"], blocks.len() - 1);
                 let (arguments, block) = (open.as_mut().expect("open"), blocks.last_mut().expect("one"));
-                for (name, value) in event["delta"].as_object().expect("an object") {
+                let delta = event["delta"].as_object().expect("an object");
+                for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
+                    let grows = if name == "partial_json" { "input_json" } else { name.as_str() };
+                    assert_eq!(delta["type"], format!("{grows}_delta"));
                     let more = value.as_str().expect("a text");
                     match name.as_str() {
-                        "type" => {}
                         "partial_json" => arguments.push_str(more),
                         name => block[name] = (block[name].as_str().expect("a text").to_owned() + more).into(),
                     }

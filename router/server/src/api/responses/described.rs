@@ -91,7 +91,7 @@ struct OutputDetails {
 /// A part of an answer.
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseOutputItem", tag = "type", rename_all = "snake_case")]
-enum OutputItem {
+pub(crate) enum OutputItem {
     /// What the model thought.
     Reasoning { id: String, status: String, summary: Vec<Value>, content: Vec<ReasoningText> },
     /// What it says.
@@ -103,20 +103,145 @@ enum OutputItem {
 /// A piece of thought.
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseReasoningText")]
-struct ReasoningText {
+pub(crate) struct ReasoningText {
     #[schemars(extend("const" = "reasoning_text"))]
     r#type: String,
     text: String,
 }
 
+/// What an item's content has.
+#[derive(JsonSchema)]
+#[schemars(rename = "ResponseContentPart", untagged)]
+pub(crate) enum ContentPart {
+    Thought(ReasoningText),
+    Text(OutputText),
+}
+
+/// What the data of an event is. Its name is its type.
+#[derive(JsonSchema)]
+#[schemars(tag = "type")]
+pub(crate) enum ResponseEvent {
+    #[schemars(rename = "response.created")]
+    Created { sequence_number: u64, response: ResponseObject },
+    #[schemars(rename = "response.in_progress")]
+    InProgress { sequence_number: u64, response: ResponseObject },
+    /// An item begins, empty.
+    #[schemars(rename = "response.output_item.added")]
+    ItemAdded { sequence_number: u64, output_index: usize, item: OutputItem },
+    /// Its one part begins, empty; calls have none.
+    #[schemars(rename = "response.content_part.added")]
+    PartAdded { sequence_number: u64, item_id: String, output_index: usize, content_index: usize, part: ContentPart },
+    #[schemars(rename = "response.reasoning_text.delta")]
+    ThoughtDelta { sequence_number: u64, item_id: String, output_index: usize, content_index: usize, delta: String },
+    #[schemars(rename = "response.reasoning_text.done")]
+    ThoughtDone { sequence_number: u64, item_id: String, output_index: usize, content_index: usize, text: String },
+    #[schemars(rename = "response.output_text.delta")]
+    TextDelta {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: String,
+        logprobs: Vec<Value>,
+    },
+    #[schemars(rename = "response.output_text.done")]
+    TextDone {
+        sequence_number: u64,
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        text: String,
+        logprobs: Vec<Value>,
+    },
+    #[schemars(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta { sequence_number: u64, item_id: String, output_index: usize, delta: String },
+    #[schemars(rename = "response.function_call_arguments.done")]
+    ArgumentsDone { sequence_number: u64, item_id: String, output_index: usize, name: String, arguments: String },
+    #[schemars(rename = "response.content_part.done")]
+    PartDone { sequence_number: u64, item_id: String, output_index: usize, content_index: usize, part: ContentPart },
+    #[schemars(rename = "response.output_item.done")]
+    ItemDone { sequence_number: u64, output_index: usize, item: OutputItem },
+    /// The last one, of an answer that came to its end.
+    #[schemars(rename = "response.completed")]
+    Completed { sequence_number: u64, response: ResponseObject },
+    /// The last one, of an answer that was cut or cancelled.
+    #[schemars(rename = "response.incomplete")]
+    Incomplete { sequence_number: u64, response: ResponseObject },
+    /// The last one, of an answer that came to nothing.
+    #[schemars(rename = "response.failed")]
+    Failed { sequence_number: u64, response: ResponseObject },
+    /// The last one of a stream that cannot go on, though its response may.
+    #[schemars(rename = "error")]
+    BrokenOff { sequence_number: u64, code: String, message: String, param: Option<String> },
+}
+
 /// A piece of text.
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseOutputText")]
-struct OutputText {
+pub(crate) struct OutputText {
     #[schemars(extend("const" = "output_text"))]
     r#type: String,
     text: String,
     annotations: Vec<Value>,
     /// As those of chats; empty unless they were asked for.
     logprobs: Vec<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+
+    use bytes::BytesMut;
+    use schemars::generate::SchemaSettings;
+
+    use super::{
+        super::{
+            NumberedEvents, broken_off,
+            tests::{events, finish, form, parsed},
+        },
+        *,
+    };
+    use crate::{
+        error::ApiError,
+        generate::{CallPiece, Delta, Ending, StopCause},
+    };
+
+    /// Of each event that is described, by its type: the fields that it has to have.
+    fn described() -> HashMap<String, BTreeSet<String>> {
+        let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+        generator.subschema_for::<ResponseEvent>();
+        let schemas = generator.take_definitions(true);
+        let variants = schemas["ResponseEvent"]["oneOf"].as_array().expect("one of several").clone();
+        let fields = |variant: &Value| {
+            let required = variant["required"].as_array().expect("a list").iter();
+            required.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let kind = |variant: &Value| variant["properties"]["type"]["const"].as_str().expect("a type").to_owned();
+        variants.iter().map(|variant| (kind(variant), fields(variant))).collect()
+    }
+
+    #[test]
+    fn events_are_as_they_are_described() {
+        let start = CallPiece::Start { index: 0, id: "call_0".into(), name: "f".into() };
+        let arguments = CallPiece::Arguments { index: 0, delta: "{}".into() };
+        let said =
+            Delta { reasoning: "Hm.".into(), text: "Hi".into(), calls: vec![start, arguments], ..Delta::default() };
+        let end = |ending| Delta { finish: Some(finish(ending, true)), ..Delta::default() };
+        let mut told = events(vec![vec![said.clone(), end(Ending::Stop(StopCause::EndOfText))]]);
+        told.extend(events(vec![vec![said, end(Ending::Length)]]));
+        let (mut failing, mut out) = (NumberedEvents::new(form()), BytesMut::new());
+        failing.error(&ApiError::Internal { log: String::new() }, &mut out);
+        told.extend(parsed(&out));
+        let broken = broken_off(0, &ApiError::NotKept { what: "response", id: "resp_1".to_owned() });
+        told.extend(parsed(&broken));
+        let described = described();
+        let mut seen = BTreeSet::new();
+        for event in &told {
+            let kind = event["type"].as_str().expect("a type");
+            let fields: BTreeSet<String> = event.as_object().expect("an object").keys().cloned().collect();
+            assert_eq!(Some(&fields), described.get(kind), "{kind}");
+            seen.insert(kind.to_owned());
+        }
+        assert_eq!(seen, described.keys().cloned().collect(), "none is described that is never told");
+    }
 }

@@ -19,7 +19,7 @@ mod truncation;
 
 pub use store::StoreLimits;
 pub(crate) use {
-    described::ResponseObject,
+    described::{ResponseEvent, ResponseObject},
     events::{NumberedEvents, ResponseEvents, broken_off},
     items::Item,
     object::{Done, ResponseForm},

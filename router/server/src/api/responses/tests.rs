@@ -299,7 +299,7 @@ pub(super) fn form() -> ResponseForm {
     ResponseForm { id, created: 1, model, asked: Map::new(), shows_logprobs: None }
 }
 
-fn finish(ending: Ending, has_calls: bool) -> Finish {
+pub(super) fn finish(ending: Ending, has_calls: bool) -> Finish {
     let usage = AnswerUsage { prompt: 3, cached: 2, completion: 5 };
     Finish { ending, has_calls, usage, reasoning_tokens: Some(1), explanation: None }
 }
@@ -310,7 +310,7 @@ pub(super) fn whole_text(text: &str) -> Whole {
 }
 
 /// A stream's events, each of which is called by its type and numbered.
-fn events(deltas: Vec<Vec<Delta>>) -> Vec<Value> {
+pub(super) fn events(deltas: Vec<Vec<Delta>>) -> Vec<Value> {
     let mut events = ResponseEvents::new(form(), |_| ());
     let mut out = BytesMut::new();
     deltas.into_iter().for_each(|deltas| events.deltas(deltas, &mut out));
@@ -318,7 +318,7 @@ fn events(deltas: Vec<Vec<Delta>>) -> Vec<Value> {
     parsed(&out)
 }
 
-fn parsed(out: &[u8]) -> Vec<Value> {
+pub(super) fn parsed(out: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(out).expect("UTF-8");
     let event = |(number, event): (usize, &str)| {
         let (name, data) =

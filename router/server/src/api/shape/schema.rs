@@ -92,7 +92,7 @@ impl Schemas {
             Kind::Map(value) => json!({ "type": "object", "additionalProperties": self.of(value) }),
             Kind::ByToken(range, most) => json!({
                 "type": "object",
-                "propertyNames": { "pattern": "^[0-9]{1,10}$" },
+                "propertyNames": { "pattern": format!("^0*({})$", up_to(self.most(Most::Token).unwrap_or(u32::MAX.into()))) },
                 "additionalProperties": { "type": "number", "minimum": range.start(), "maximum": range.end() },
                 "maxProperties": self.most(*most),
             }),
@@ -135,6 +135,24 @@ impl Schemas {
             Most::Token => vocabulary.map(|tokens| i64::from(tokens) - 1),
         }
     }
+}
+
+/// A pattern of the integers from 0 to one, without zeros before them.
+fn up_to(most: i64) -> String {
+    let digits = most.to_string();
+    let shorter = (1..digits.len()).map(|length| match length {
+        1 => "[0-9]".to_owned(),
+        length => format!("[1-9][0-9]{{{}}}", length - 1),
+    });
+    // As long as it: equal up to some digit, and less there; or equal.
+    let less = digits.char_indices().filter_map(|(at, digit)| {
+        let least = if at == 0 && digits.len() > 1 { '1' } else { '0' };
+        let below = char::from_u32(u32::from(digit) - 1).filter(|below| *below >= least)?;
+        Some(format!("{}[{least}-{below}][0-9]{{{}}}", &digits[..at], digits.len() - at - 1))
+    });
+    let mut all: Vec<String> = shorter.chain(less).collect();
+    all.push(digits.clone());
+    all.join("|")
 }
 
 fn text(least: u64, most: u64, pattern: Option<&str>) -> Value {

@@ -121,13 +121,10 @@ impl Writer {
             Answer::Text(media) => json!({ media: { "schema": { "type": "string" } } }),
             Answer::Json(of) => json!({ "application/json": { "schema": schema_of(&mut self.answers, of) } }),
             Answer::JsonOrEvents(of, event, about) => {
-                let mut events = json!({ "schema": { "description": about } });
-                if let Some(of) = event {
-                    events["x-event-schema"] = schema_of(&mut self.answers, of);
-                }
+                let of_event = schema_of(&mut self.answers, event);
                 json!({
                     "application/json": { "schema": schema_of(&mut self.answers, of) },
-                    "text/event-stream": events,
+                    "text/event-stream": { "schema": { "description": about }, "x-event-schema": of_event },
                 })
             }
         };
@@ -286,5 +283,7 @@ pub(super) mod tests {
         assert_eq!(of("n")["maximum"], 128);
         assert_eq!(of("temperature")["maximum"], 2.0);
         assert_eq!(of("stop_token_ids")["items"]["maximum"], 999);
+        let ids = "^0*([0-9]|[1-9][0-9]{1}|[1-8][0-9]{2}|9[0-8][0-9]{1}|99[0-8][0-9]{0}|999)$";
+        assert_eq!(of("logit_bias")["propertyNames"]["pattern"], ids);
     }
 }

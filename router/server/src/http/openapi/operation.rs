@@ -47,8 +47,8 @@ pub(super) enum Answer {
     /// A status alone.
     Nothing,
     Json(OfType),
-    /// JSON, or server-sent events if `stream` is true: what is in one's data, if they are all of one type, and in words.
-    JsonOrEvents(OfType, Option<OfType>, &'static str),
+    /// JSON, or server-sent events if `stream` is true: what is in one's data, as a type and in words.
+    JsonOrEvents(OfType, OfType, &'static str),
     /// Text of this media type.
     Text(&'static str),
 }

@@ -18,7 +18,7 @@ use crate::{
             rerank::{self, RerankResponse},
             score::{self, Scores},
         },
-        responses::{self, ResponseObject},
+        responses::{self, ResponseEvent, ResponseObject},
         scale_out::{self, Rendered, TokensChunk, TokensResponse},
         shape::Shape,
         tokens::{self, DetokenizeResponse, TokenizeResponse},
@@ -142,7 +142,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         OPENAI,
         "Answers a conversation.",
         Asks::Body(&[&chat::CHAT], CHAT_EXAMPLES),
-        Answer::JsonOrEvents(of::<Explained<ChatResponse<'static>>>, Some(of::<ChatChunk<'static>>), CHUNKS),
+        Answer::JsonOrEvents(of::<Explained<ChatResponse<'static>>>, of::<ChatChunk<'static>>, CHUNKS),
     ),
     generates(
         "/v1/completions",
@@ -150,11 +150,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         OPENAI,
         "Continues prompts.",
         Asks::Body(&[&completion::COMPLETION], COMPLETION_EXAMPLES),
-        Answer::JsonOrEvents(
-            of::<Explained<CompletionResponse<'static>>>,
-            Some(of::<CompletionChunk<'static>>),
-            CHUNKS,
-        ),
+        Answer::JsonOrEvents(of::<Explained<CompletionResponse<'static>>>, of::<CompletionChunk<'static>>, CHUNKS),
     ),
     generates(
         "/v1/responses",
@@ -164,7 +160,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Asks::Body(&[&responses::RESPONSE], RESPONSE_EXAMPLES),
         Answer::JsonOrEvents(
             of::<ResponseObject>,
-            None,
+            of::<ResponseEvent>,
             "Named and numbered events, as OpenAI's: `response.created`, `response.in_progress`, items with their parts and deltas, and at the end `response.completed`, `response.incomplete` or `response.failed`.",
         ),
     ),
@@ -200,8 +196,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ),
         Answer::JsonOrEvents(
             of::<ResponseObject>,
-            None,
-            "The events of `createResponse`, `response.cancelled`, and `error` if the stream cannot go on.",
+            of::<ResponseEvent>,
+            "The events of `createResponse`, and `error` if the stream cannot go on.",
         ),
     ),
     of_response(
@@ -236,7 +232,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Asks::Body(&[&anthropic::MESSAGE], MESSAGES_EXAMPLES),
         Answer::JsonOrEvents(
             of::<anthropic::Message<'static>>,
-            None,
+            of::<anthropic::Event<'static>>,
             "Named events, as Anthropic's: `message_start`, blocks with their deltas, `message_delta`, `message_stop`; `ping` while nothing comes; `error`.",
         ),
     ),
@@ -359,7 +355,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             &[&scale_out::GENERATE],
             &[("three tokens", r#"{"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 4}}"#)],
         ),
-        Answer::JsonOrEvents(of::<TokensResponse<'static>>, Some(of::<TokensChunk<'static>>), CHUNKS),
+        Answer::JsonOrEvents(of::<TokensResponse<'static>>, of::<TokensChunk<'static>>, CHUNKS),
     ),
     keeps(
         "post",
