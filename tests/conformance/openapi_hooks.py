@@ -52,7 +52,7 @@ MORE_THAN_A_FIELD = [
     r"`(sampling_params\.)?structured_outputs\.structural_tag",  # a text that is JSON, of a form of its own
     r"`input\[\d+\]\.encrypted_content` is a text; allowed: null, or ",
     r"`(sampling_params\.)?(request_id|prompt|token_ids|input|tokens|documents|queries).* has \d+ (tokens|bytes)",
-    r"`(input_file_id|completion_window|metadata|output_expires_after)` is ",
+    r"`(input_file_id|completion_window|output_expires_after)` is ",
     r"`expires_after`",
     r"`x-explain` is 1; allowed: 0",
     r"`after` is ",

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{
     fields::{Fields, shown},
+    metadata::{metadata, read_metadata},
     shape::{Field, Kind, Most, Shape, needed, optional},
     unknown::Given,
 };
@@ -33,9 +34,6 @@ pub(crate) const ENDPOINTS: [&str; 9] = [
 const ENDPOINT: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, /score, /v1/rerank, /rerank or \
                         /v2/rerank";
 
-/// OpenAI's bounds of `metadata`, in pairs, and in bytes of names and values.
-const METADATA: (usize, usize, usize) = (16, 64, 512);
-
 /// OpenAI's bounds of a file's life, in seconds.
 const LIFETIMES_S: std::ops::RangeInclusive<u64> = 3600..=LIFETIME_S;
 const LIFETIME: &str = "an integer from 3600 to 2592000";
@@ -48,11 +46,7 @@ pub(crate) const BATCH: Shape = Shape::new(
         needed("input_file_id", Kind::TEXT, "The `id` of an uploaded file: a request a line."),
         needed("endpoint", Kind::Word(&ENDPOINTS), "What all its requests are for."),
         needed("completion_window", Kind::TEXT, "In which time: from `1m` to `30d`, such as `24h`."),
-        optional(
-            "metadata",
-            Kind::Map(&Kind::TEXT),
-            "For the client's own books: 16 names of 64 bytes, with texts of 512.",
-        ),
+        metadata("For the client's own books."),
         optional("output_expires_after", Kind::Object(&EXPIRY), "How long the outputs are kept. 30 days unless given."),
     ]],
 );
@@ -97,14 +91,7 @@ impl BatchRequest {
             .ok_or_else(|| ApiError::Missing { param: "endpoint".to_owned(), allowed: ENDPOINT })?;
         const WINDOW: &str = "a time from 1m to 30d, such as \"24h\"";
         let completion_window: String = fields.need("completion_window", WINDOW)?;
-        let metadata = fields.named_texts("metadata")?;
-        if let Some(metadata) = &metadata {
-            let (pairs, name, value) = METADATA;
-            if metadata.len() > pairs || metadata.iter().any(|(key, text)| key.len() > name || text.len() > value) {
-                let allowed = "at most 16 names of at most 64 bytes, with texts of at most 512 bytes";
-                return Err(ApiError::invalid("metadata", "more", allowed));
-            }
-        }
+        let metadata = read_metadata(&mut fields)?;
         let mut output_lifetime_s = LIFETIME_S;
         if let Some(mut expiry) = fields.object("output_expires_after")? {
             expiry.one_of("anchor", &["created_at"], "\"created_at\"")?;

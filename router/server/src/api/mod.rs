@@ -15,6 +15,7 @@ mod json;
 mod lists;
 mod logprobs;
 mod messages;
+mod metadata;
 pub(crate) mod models;
 pub(crate) mod pace;
 mod parameters;

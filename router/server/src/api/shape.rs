@@ -59,8 +59,8 @@ pub(crate) enum Kind {
     /// A list of so many.
     List(&'static Kind, u64, Most),
     Object(&'static Shape),
-    /// An object of any names with values of a kind.
-    Map(&'static Kind),
+    /// An object of so many names of so many characters at most, with values of a kind.
+    Map(&'static Kind, usize, usize),
     /// The same, with token ids for names.
     ByToken(&'static RangeInclusive<f32>, Most),
     /// An object that is handed on as it is.

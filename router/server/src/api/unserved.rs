@@ -5,6 +5,7 @@
 
 use super::{
     fields::{Fields, shown},
+    metadata::{METADATA, metadata, read_metadata},
     shape::{Field, Kind, optional},
 };
 use crate::error::ApiError;
@@ -48,12 +49,10 @@ pub(super) const BOOKS: &[Field] = &[
     optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
     optional(SERVICE_TIER, TIER, WITHOUT_EFFECT),
     optional("session_id", Kind::TEXT, WITHOUT_EFFECT),
-    optional("metadata", Kind::Map(&Kind::TEXT), WITHOUT_EFFECT),
+    metadata(WITHOUT_EFFECT),
 ];
 
 pub(super) const WITHOUT_EFFECT: &str = "For the client's own books; changes no answer.";
-
-const METADATA: &str = "metadata";
 
 /// What OpenAI calls the way in which a request is processed.
 pub(super) const SERVICE_TIER: &str = "service_tier";
@@ -91,7 +90,7 @@ fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiErro
     for field in BOOKS.iter().filter(|field| ![METADATA, SERVICE_TIER].contains(&field.name)) {
         fields.text(field.name)?;
     }
-    fields.named_texts(METADATA)?;
+    read_metadata(fields)?;
     Ok(())
 }
 

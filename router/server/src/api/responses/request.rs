@@ -13,6 +13,7 @@ use crate::{
     api::{
         constrained::STRUCTURED,
         fields::{Fields, quoted},
+        metadata::{METADATA, metadata, read_metadata},
         models::{MODEL, read_model},
         sampling::{SAMPLING, read_options},
         shape::{Kind, Most, Shape, optional, with_default},
@@ -88,7 +89,7 @@ pub(crate) const RESPONSE: Shape = Shape {
             optional("prompt_cache_key", Kind::TEXT, WITHOUT_EFFECT),
             optional("safety_identifier", Kind::TEXT, WITHOUT_EFFECT),
             optional(SERVICE_TIER, TIER, WITHOUT_EFFECT),
-            optional("metadata", Kind::Map(&Kind::TEXT), "Repeated by the response."),
+            metadata("Repeated by the response."),
         ],
         TOOLS,
         SAMPLING,
@@ -190,8 +191,7 @@ impl ResponsesRequest {
         }
         read_tier(&mut fields)?;
         repeat(SERVICE_TIER, TIER_USED.into());
-        let metadata = fields.named_texts("metadata")?;
-        repeat("metadata", json!(metadata.unwrap_or_default()));
+        repeat(METADATA, json!(read_metadata(&mut fields)?.unwrap_or_default()));
         let Asked { tools, shown_tools, shown_choice, is_parallel } = read_tools(&mut fields)?;
         repeat("tools", shown_tools.into());
         repeat("tool_choice", shown_choice);

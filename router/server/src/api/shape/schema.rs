@@ -89,7 +89,12 @@ impl Schemas {
                 self.list(item, *least, *most)
             }
             Kind::Object(shape) => self.of_shape(shape),
-            Kind::Map(value) => json!({ "type": "object", "additionalProperties": self.of(value) }),
+            Kind::Map(value, names, length) => json!({
+                "type": "object",
+                "propertyNames": { "maxLength": length },
+                "additionalProperties": self.of(value),
+                "maxProperties": names,
+            }),
             Kind::ByToken(range, most) => json!({
                 "type": "object",
                 "propertyNames": { "pattern": format!("^0*({})$", up_to(self.most(Most::Token).unwrap_or(u32::MAX.into()))) },

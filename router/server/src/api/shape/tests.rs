@@ -84,7 +84,7 @@ fn samples(kind: &'static Kind, is_within_itself: bool) -> Vec<Value> {
         Kind::List(item, ..) => samples(item).into_iter().map(|item| json!([item])).collect(),
         Kind::Object(shape) if is_within_itself && holds_itself(shape) => vec![Value::Object(least(shape))],
         Kind::Object(shape) => instances(shape, is_within_itself || holds_itself(shape)),
-        Kind::Map(value) => samples(value).into_iter().map(|value| json!({ "a": value })).collect(),
+        Kind::Map(value, ..) => samples(value).into_iter().map(|value| json!({ "a": value })).collect(),
         Kind::ByToken(range, _) => vec![json!({ "7": range.start() })],
         Kind::AnyObject | Kind::Schema => vec![json!({ "type": "object" })],
         Kind::Absent => vec![Value::Null],
@@ -109,7 +109,7 @@ fn within(shape: &'static Shape, names: &mut BTreeSet<&'static str>) {
 fn all_of(kind: &'static Kind, names: &mut BTreeSet<&'static str>) {
     match kind {
         Kind::Object(shape) => within(shape, names),
-        Kind::List(kind, ..) | Kind::Map(kind) => all_of(kind, names),
+        Kind::List(kind, ..) | Kind::Map(kind, ..) => all_of(kind, names),
         Kind::Either(kinds) => kinds.iter().for_each(|kind| all_of(kind, names)),
         _ => {}
     }

@@ -285,5 +285,8 @@ pub(super) mod tests {
         assert_eq!(of("stop_token_ids")["items"]["maximum"], 999);
         let ids = "^0*([0-9]|[1-9][0-9]{1}|[1-8][0-9]{2}|9[0-8][0-9]{1}|99[0-8][0-9]{0}|999)$";
         assert_eq!(of("logit_bias")["propertyNames"]["pattern"], ids);
+        let noted = of("metadata");
+        assert_eq!((&noted["maxProperties"], &noted["propertyNames"]["maxLength"]), (&json!(16), &json!(64)));
+        assert_eq!(noted["additionalProperties"]["maxLength"], 512);
     }
 }
