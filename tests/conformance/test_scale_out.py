@@ -83,6 +83,27 @@ def test_what_would_not_be_answered_is_not_rendered(
 
 
 @pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {"regex": "(a"}}),
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {"json": {"type": "text"}}}),
+        ("/v1/completions", {"prompt": [300] * 100_000}),
+        ("/v1/completions", {"prompt": ["a"] * 1000, "n": 2}),
+        ("/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "max_tokens": 0}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a " * 9000}]}),
+        ("/v1/chat/completions", {**CHAT, "structured_outputs": {"grammar": "root ::= other"}}),
+        ("/v1/chat/completions", {**CHAT, "allowed_token_ids": [300], "bad_words": ["a"], "min_tokens": 5, "n": 200}),
+        ("/v1/chat/completions", {**CHAT, "use_beam_search": True, "top_p": 0.5}),
+    ],
+)
+def test_what_is_rendered_is_refused_in_the_words_of_what_is_answered(
+    demo: Server, path: str, fields: dict[str, Any]
+) -> None:
+    rendered, answered = demo.post(f"{path}/render", fields), demo.post(path, fields)
+    assert (rendered.status_code, rendered.json()) == (400, answered.json())
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"token_ids": []}, "token_ids"),

@@ -60,13 +60,16 @@ def test_it_is_told_what_other_templates_are(trusting: Server) -> None:
         "{{ bos_token }}|{{ wish }}|{{ tools[0].function.name }}|{{ documents[0].text }}|{{ messages[0].content }}"
     )
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-    said = body(
-        chat_template=template,
-        chat_template_kwargs={"wish": "short"},
-        tools=[tool],
-        documents=[{"text": "paper"}],
-    )
-    written = trusting.post(RENDER, said).json()["token_ids"]
+    # This model's format has no calls, so a chat with tools is neither answered nor rendered.
+    said = {
+        "messages": ASKED,
+        "chat_template": template,
+        "chat_template_kwargs": {"wish": "short"},
+        "tools": [tool],
+        "documents": [{"text": "paper"}],
+    }
+    assert trusting.post(RENDER, said).json() == trusting.post(CHAT, said).json()
+    written = trusting.post(TOKENIZE, said).json()["tokens"]
     text = trusting.post("/detokenize", {"tokens": written}).json()["prompt"]
     assert text.endswith("|short|look|paper|Why is the sky blue?"), text
 

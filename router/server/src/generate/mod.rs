@@ -6,6 +6,7 @@
 
 mod beams;
 mod calls;
+mod checked;
 mod constrain;
 mod cut;
 mod embeds;

@@ -10,13 +10,7 @@ use pelton_grammar::Compiler;
 use pelton_text::{ChatTemplate, Checkpoint, Format, Pool, PoolError, Tokenizer};
 use tokio::sync::watch;
 
-use super::{
-    Prompt, Request, constrain,
-    fill::FillMarks,
-    fingerprint::fingerprint,
-    options::{ModelFacts, in_vocabulary},
-    thinking::thinks,
-};
+use super::{Options, constrain, fill::FillMarks, fingerprint::fingerprint, options::ModelFacts, thinking::thinks};
 use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
@@ -246,33 +240,27 @@ impl Serving {
         }
     }
 
-    /// Checks what a request that is not answered here asks for, as far as it is known of a model that may still load.
-    pub(crate) fn check_unanswered(&self, request: &Request, is_chat: bool) -> Result<(), ApiError> {
+    /// The same of a model that may still load, as far as it is known.
+    pub(super) fn facts_so_far(&self) -> ModelFacts<'_> {
         let loaded = self.status.borrow().model.as_ref().map(|model| model.vocab_size);
-        let facts = ModelFacts {
-            vocab_size: loaded.or(self.checkpoint.vocab_size).unwrap_or(u32::MAX),
+        ModelFacts {
+            vocab_size: loaded.or(self.checkpoint.vocab_size).unwrap_or_else(|| self.tokenizer.vocab_size()),
             max_model_len: self.max_model_len().unwrap_or(u32::MAX),
             eos_ids: &self.checkpoint.eos_ids,
             defaults: &self.checkpoint.defaults,
             limits: &self.limits,
             separates_tokens: self.tokenizer.separates_tokens(),
-        };
-        for prompt in &request.prompts {
-            match prompt {
-                Prompt::Ids(ids) => ids.iter().try_for_each(|&id| in_vocabulary("prompt", id, &facts))?,
-                Prompt::Embeds { param, .. } => {
-                    let reason = "has no tokens that could be told; `/v1/completions` answers it".to_owned();
-                    return Err(ApiError::Conflict { param: param.clone(), reason });
-                }
-                Prompt::Text { .. } | Prompt::Between { .. } | Prompt::Chat { .. } | Prompt::LongChat { .. } => {}
-            }
         }
-        let options = &request.options;
+    }
+
+    /// Checks what a chat that is only counted asks for.
+    pub(crate) fn check_counted(&self, options: &Options) -> Result<(), ApiError> {
+        let facts = self.facts_so_far();
         options.sampling(&facts, 0)?;
         options.stop_ids(false, &facts)?;
         options.check_rest(&facts)?;
         options.thoughts.as_ref().map_or(Ok(()), |limit| self.check_thoughts(limit))?;
-        options.max_tokens(0, is_chat, request.echo, &facts).map(drop)
+        options.max_tokens(0, true, false, &facts).map(drop)
     }
 
     /// 0 without a salt, so that requests without one share their blocks.

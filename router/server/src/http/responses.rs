@@ -105,7 +105,7 @@ pub(super) async fn input_tokens(
     let before = conversation(&responses, asked.previous.as_deref(), terms.tenant)?;
     let bytes = before.iter().map(|item| item.get().len()).sum();
     let mut request = serving.on_text(bytes, move || asked.request(&before)).await?;
-    serving.check_unanswered(&request, true).map_err(renamed)?;
+    serving.check_counted(&request.options).map_err(renamed)?;
     let prompt = request.prompts.pop().expect("a response is an answer to one prompt");
     let prepared = serving.count(prompt).await.map_err(renamed)?;
     Ok(Json(InputTokens { object: "response.input_tokens", input_tokens: prepared.ids.len() }))

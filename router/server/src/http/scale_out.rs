@@ -27,9 +27,8 @@ pub(super) async fn render_completions(
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
     let asked = serving.on_text(body.len(), move || CompletionRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    serving.check_unanswered(&asked.request, false).map_err(|error| asked.renamed(error))?;
-    let purpose = asked.request.purpose();
-    let prompts = serving.tokenize(asked.request.prompts, purpose).await?;
+    let rendered = serving.render(asked.request.clone()).await;
+    let prompts = rendered.map_err(|error| asked.renamed(error))?;
     Ok(Json(prompts.iter().map(Rendered::new).collect()))
 }
 
@@ -39,9 +38,8 @@ pub(super) async fn render_chat(
 ) -> Result<Json<Rendered>, ApiError> {
     let asked = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
-    serving.check_unanswered(&asked.request, true).map_err(|error| asked.renamed(error))?;
-    let purpose = asked.request.purpose();
-    let prompts = serving.tokenize(asked.request.prompts, purpose).await?;
+    let rendered = serving.render(asked.request.clone()).await;
+    let prompts = rendered.map_err(|error| asked.renamed(error))?;
     let prompt = prompts.first().expect("a chat is one prompt");
     Ok(Json(Rendered::new(prompt)))
 }
