@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai.types import Batch
@@ -13,6 +14,7 @@ from support.batches import done, input_file, lines_of, request, uploaded
 from support.server import Server
 
 CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
@@ -151,6 +153,23 @@ def test_a_file_with_a_wrong_line_fails_whole(
     assert batch.errors.data is not None
     assert [(error.code, error.line) for error in batch.errors.data] == expected
     assert all(error.message for error in batch.errors.data)
+
+
+def test_a_file_may_begin_with_a_mark_of_utf_8(client: openai.OpenAI) -> None:
+    line = request("one", CHAT, {"messages": HI, "max_tokens": 2})
+    file = client.files.create(file=b"\xef\xbb\xbf" + line.encode(), purpose="batch")
+    batch = done(client, client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h"))
+    assert batch.request_counts is not None
+    assert (batch.status, batch.request_counts.completed) == ("completed", 1)
+
+
+def test_a_plain_value_is_no_file(demo: Server) -> None:
+    form: Any = {"purpose": (None, "batch"), "file": (None, "{}")}
+    refused = httpx.post(f"{demo.url}/v1/files", files=form)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "file"
+    assert error["message"].startswith("`file` is a plain value; allowed: a file")
 
 
 def test_what_is_not_there_and_what_is_wrong_is_refused(client: openai.OpenAI, demo: Server) -> None:

@@ -55,7 +55,7 @@ def test_standard_input_is_an_input(checkpoints: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["nonsense"], "line 1: the body is not a JSON object"),
+        (["nonsense"], "line 1: the line is not a JSON object"),
         ([request("a", COMPLETIONS, {}), request("a", COMPLETIONS, {})], "line 2: `custom_id`"),
         ([request("a", "/v1/models", {})], "line 1: `url`"),
         ([], "no request in the file"),

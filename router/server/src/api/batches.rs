@@ -220,7 +220,15 @@ impl LineError {
             ApiError::Invalid { param, .. } | ApiError::Conflict { param, .. } => ("invalid_value", Some(param)),
             _ => ("invalid_json_line", None),
         };
-        Self { code: code.to_owned(), message: error.to_string(), param: param.cloned(), line: Some(line) }
+        let message = match error {
+            // Its line is the file's, told beside it; the text that was read has one alone.
+            ApiError::BadBody { reason } => {
+                let reason = reason.strip_prefix("line 1, ").unwrap_or(reason);
+                format!("the line is not a JSON object that can be read: {reason}")
+            }
+            error => error.to_string(),
+        };
+        Self { code: code.to_owned(), message, param: param.cloned(), line: Some(line) }
     }
 
     /// Of a line that cannot be read at all.
@@ -292,6 +300,14 @@ mod tests {
         let read =
             line(&format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#));
         assert_eq!(read.map(|item| item.body), Ok(Bytes::from(body)));
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_of_the_line_and_not_of_a_body() {
+        let told = |text: &str| line(text).expect_err("it is wrong").message;
+        let expected = "the line is not a JSON object that can be read: column 14: a colon belongs here";
+        assert_eq!(told(r#"{"custom_id" 1}"#), expected);
+        assert_eq!(told("[]"), "the line is not a JSON object that can be read: it is an empty list");
     }
 
     #[test]

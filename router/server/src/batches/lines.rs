@@ -19,6 +19,8 @@ const LINES_MAX: u64 = 1_000_000;
 const ERRORS_MAX: usize = 100;
 /// What a line has beside its request's body.
 const AROUND_BODY: usize = 4096;
+/// What some editors begin a file with, to say that it is UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What lines may be.
 #[derive(Debug, Clone, Copy)]
@@ -57,12 +59,17 @@ impl<R: BufRead> Lines<R> {
                 return Ok(None);
             }
             self.line += 1;
+            if self.line == 1 && text.starts_with(MARK) {
+                text.drain(..MARK.len());
+            }
             if read > limit && text.last() != Some(&b'\n') {
                 self.skip()?;
                 let message = format!("the line has more than {limit} bytes");
                 return Ok(Some(Err(LineError::of_line(self.line, "line_too_long", message))));
             }
-            if !text.trim_ascii().is_empty() {
+            // Without the line's end: an error within it is of its only line.
+            text.truncate(text.trim_ascii_end().len());
+            if !text.is_empty() {
                 return Ok(Some(Item::read(self.line, &Bytes::from(text), self.form.endpoint)));
             }
         }
@@ -224,6 +231,15 @@ mod tests {
         }
         assert_eq!(numbers, [2, 4]);
         assert_eq!(check_of(&text), Ok(2));
+    }
+
+    #[test]
+    fn a_file_may_begin_with_a_mark_of_utf_8() {
+        let marked = |text: &str| format!("\u{feff}{text}");
+        assert_eq!(check_of(&marked(&line("a"))), Ok(1));
+        assert_eq!(check_of(&marked(&format!("\n{}", line("a")))), Ok(1));
+        let wrong = vec![("invalid_json_line".to_owned(), Some(2))];
+        assert_eq!(check_of(&format!("{}\n{}", line("a"), marked(&line("b")))), Err(wrong), "elsewhere it is none");
     }
 
     #[test]

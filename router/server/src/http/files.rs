@@ -70,6 +70,10 @@ struct Upload {
 impl Upload {
     async fn take<P: Source>(&mut self, part: Part, form: &mut Form<P>, files: &Arc<Files>) -> Result<(), ApiError> {
         let is_twice = match part.name.as_str() {
+            "file" if part.filename.is_none() => {
+                let allowed = "a file: a part with a `filename`, as of `curl -F file=@NAME`";
+                return Err(ApiError::invalid("file", "a plain value", allowed));
+            }
             "file" if self.file.is_none() => {
                 let mut draft = files.draft().await?;
                 while let Some(piece) = form.piece().await? {

@@ -145,7 +145,24 @@ fn part(head: &str) -> Result<Part, ApiError> {
     let (kind, parameters) = disposition.split_once(';').unwrap_or((disposition, ""));
     let name = parameter(parameters, "name").filter(|_| kind.trim().eq_ignore_ascii_case("form-data"));
     let name = name.ok_or_else(|| broken("a part has no name"))?;
-    Ok(Part { name, filename: parameter(parameters, "filename") })
+    // Some clients write names that are not ASCII in the form of RFC 5987 alone.
+    let filename =
+        parameter(parameters, "filename").or_else(|| parameter(parameters, "filename*").map(|it| decoded(&it)));
+    Ok(Part { name, filename })
+}
+
+/// `UTF-8''caf%C3%A9.jsonl` as a text. What stands for no byte stays as it is.
+fn decoded(extended: &str) -> String {
+    let mut rest = extended.rsplit('\'').next().unwrap_or_default();
+    let mut bytes = Vec::new();
+    while let Some((before, after)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(b'%'));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A parameter's value: `; name="a \"text\""; other=word`. Browsers write a quote as `%22`, and others as `\"`.
@@ -291,6 +308,20 @@ mod tests {
             ("text/plain", false),
         ] {
             assert_eq!(Form::new(content_type, VecDeque::new()).is_ok(), is_form, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn a_files_name_may_be_extended() {
+        for (head, expected) in [
+            ("; filename*=UTF-8''caf%C3%A9.jsonl", Some("café.jsonl")),
+            ("; filename*=utf-8'en'100%25", Some("100%")),
+            ("; filename*=x%zz%", Some("x%zz%")),
+            ("; filename=\"a\"; filename*=UTF-8''b", Some("a")),
+            ("", None),
+        ] {
+            let part = part(&format!("Content-Disposition: form-data; name=\"file\"{head}")).expect("a part");
+            assert_eq!(part.filename.as_deref(), expected, "{head}");
         }
     }
 
