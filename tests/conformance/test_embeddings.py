@@ -108,6 +108,14 @@ def client(embedder: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{embedder.url}/v1", api_key="none", max_retries=0)
 
 
+def test_a_chat_is_refused_with_what_such_a_model_takes(embedder: Server) -> None:
+    refused = embedder.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})
+    assert refused.status_code == 400
+    message = refused.json()["error"]["message"]
+    assert message.endswith("send its text alone, as `prompt` to /tokenize"), message
+    assert embedder.post("/tokenize", {"prompt": "hi"}).status_code == 200
+
+
 def in_32_bits(numbers: Sequence[float]) -> list[float]:
     """JSON has the shortest words for them, which 64 bits read otherwise."""
     return [float(number) for number in torch.tensor(numbers, dtype=torch.float32).tolist()]

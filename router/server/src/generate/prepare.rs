@@ -326,7 +326,7 @@ impl Serving {
         let Some(template) = &self.template else {
             return Err(ApiError::Conflict {
                 param: "messages".to_owned(),
-                reason: "cannot be used: the model has no chat template; use /v1/completions".to_owned(),
+                reason: format!("cannot be used: the model has no chat template; {}", self.instead_of_chats()),
             });
         };
         check_arguments(&input.messages)?;
@@ -340,6 +340,12 @@ impl Serving {
             let start = self.start(&text, &beginning);
             (text, start)
         }))
+    }
+
+    /// What a model without a chat template does take.
+    fn instead_of_chats(&self) -> &'static str {
+        let gives_vectors = self.status.borrow().model.as_ref().is_some_and(|model| model.pooling.is_some());
+        if gives_vectors { "send its text alone, as `prompt` to /tokenize" } else { "use /v1/completions" }
     }
 
     /// Of the wishes of a chat, those are left that are not so anyway: a model that thinks by itself is not asked to, and one that does not
