@@ -116,6 +116,18 @@ def test_a_tool_is_called_and_its_result_is_read(client: anthropic.Anthropic) ->
     assert after.usage.output_tokens > 0
 
 
+def test_models_are_listed(client: anthropic.Anthropic, demo: Server) -> None:
+    [model] = list(client.models.list(limit=1))
+    assert (model.type, model.id, model.display_name) == ("model", "demo", "demo")
+    assert model.created_at.year >= 2025
+    assert client.models.retrieve("demo") == model
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.models.retrieve("other")
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["error"]["type"] == "not_found_error"
+    assert demo.get("/v1/models").json()["object"] == "list", "without the header it is OpenAI's"
+
+
 def test_a_call_that_was_cut_is_the_same_whole_and_streamed(client: anthropic.Anthropic) -> None:
     schema = {
         "type": "object",

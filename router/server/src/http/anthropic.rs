@@ -1,4 +1,4 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`, and what their clients expect of every answer there.
+//! `/v1/messages` and `/v1/messages/count_tokens`, and what their clients expect of every answer there and of `/v1/models`.
 
 use axum::{
     Extension, Json,
@@ -6,7 +6,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,6 +20,10 @@ use crate::{
 /// By which Anthropic's clients know a request.
 static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// Which version of the protocol a client speaks; all are the same here.
+static VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+pub(super) const MODELS: &str = "/v1/models";
 pub(super) const MESSAGES: &str = "/v1/messages";
 pub(super) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 
@@ -74,9 +78,21 @@ pub(super) fn is_anthropic(path: &str) -> bool {
     path.strip_prefix(MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a client says that it speaks Anthropic's protocol: on a route that another protocol has, too.
+pub(super) fn speaks(headers: &HeaderMap) -> bool {
+    headers.contains_key(&VERSION)
+}
+
+/// Whether a request is to be answered as Anthropic would.
+fn is_spoken(request: &Request) -> bool {
+    let path = request.uri().path();
+    let is_of_models = path.strip_prefix(MODELS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    is_anthropic(path) || is_of_models && speaks(request.headers())
+}
+
 /// On these routes every answer has the header `request-id`, and every error Anthropic's form.
 pub(super) async fn speak(request: Request, next: Next) -> Response {
-    if !is_anthropic(request.uri().path()) {
+    if !is_spoken(&request) {
         return next.run(request).await;
     }
     let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());

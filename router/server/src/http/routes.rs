@@ -41,7 +41,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<App>)> {
         ("/v1/batches", "GET, HEAD, POST", get(batches::list).post(batches::create)),
         ("/v1/batches/{id}", GET, get(batches::retrieve)),
         ("/v1/batches/{id}/cancel", POST, post(batches::cancel)),
-        ("/v1/models", GET, get(models::list)),
+        (anthropic::MODELS, GET, get(models::list)),
         ("/v1/models/{*id}", GET, get(models::one)),
         ("/v1/embeddings", POST, post(pooling::embeddings)),
         ("/pooling", POST, post(pooling::pooling)),
