@@ -336,14 +336,15 @@ impl Events for ChatEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
             let Delta { choice: index, reasoning, text, calls, scores, mut tokens, finish } = delta;
-            self.usage.drawn(index, tokens.len());
-            if let Some(finish) = &finish {
-                self.usage.finished(index, finish);
-            }
+            // The chunk that tells the role tells no token, and counts none.
             if !std::mem::replace(&mut self.has_begun[index], true) {
                 let content = Some(self.form.echoed.clone());
                 let role = MessageDelta { role: Some("assistant"), content, ..MessageDelta::default() };
                 self.chunk(index, role, &scores, &[], None, out);
+            }
+            self.usage.drawn(index, tokens.len());
+            if let Some(finish) = &finish {
+                self.usage.finished(index, finish);
             }
             let reasoning = self.form.told(reasoning, &mut tokens);
             let shows_tokens = (self.form.has_logprobs || self.form.shown.ids) && !tokens.is_empty();

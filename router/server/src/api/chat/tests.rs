@@ -205,6 +205,18 @@ fn reasoning_has_both_names_that_clients_read() {
 }
 
 #[test]
+fn the_chunk_that_tells_the_role_counts_no_token() {
+    let options = StreamOptions { continuous_usage: true, ..StreamOptions::default() };
+    let (mut events, mut out) = (ChatEvents::new(form(false, 1), options), BytesMut::new());
+    events.deltas(thoughtful(), &mut out);
+    events.end(&mut out);
+    let counts: Vec<Value> =
+        read_events(&out).iter().map(|chunk| chunk["usage"]["completion_tokens"].clone()).collect();
+    assert_eq!(counts[0], 0, "{counts:?}");
+    assert_ne!(counts[1], 0, "{counts:?}");
+}
+
+#[test]
 fn reasoning_that_is_not_asked_for_is_left_out_with_its_tokens() {
     let silent = || ChatForm { include_reasoning: false, ..form(true, 1) };
     let shown = whole_of(&silent(), thoughtful());
