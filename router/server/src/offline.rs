@@ -27,6 +27,7 @@ use crate::{
         completion::{CompletionForm, CompletionRequest},
         stream::Head,
         unknown::Body,
+        value_of,
     },
     command::{Trouble, serve},
     config::{Config, Surroundings},
@@ -188,7 +189,7 @@ async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) 
                 serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
             let head = head("cmpl", "text_completion");
             let form = CompletionForm::new(head, serving.tokenizer.clone(), &request, &generation);
-            serde_json::to_value(form.whole(generation.whole().await?))
+            value_of(&form.whole(generation.whole().await?))
         }
         Kind::Chat => {
             let request = serving.on_text(body.len(), move || ChatRequest::read(&body)).await?;
@@ -196,7 +197,7 @@ async fn answer(serving: &Arc<Serving>, kind: Kind, body: Vec<u8>, ticket: u64) 
                 serving.generate(request.request.clone(), terms).await.map_err(|error| request.renamed(error))?;
             let head = head("chatcmpl", "chat.completion");
             let form = ChatForm::new(head, serving.tokenizer.clone(), &request, &generation);
-            serde_json::to_value(form.whole(generation.whole().await?))
+            value_of(&form.whole(generation.whole().await?))
         }
     };
     json.map_err(|error| ApiError::Internal { log: format!("an answer is no JSON: {error}") })

@@ -1,6 +1,10 @@
-//! Why a text is no JSON, in our own words.
+//! What `serde_json` does not do for us: why a text is no JSON, in our own words, and values with the digits of their types.
 
-use serde_json::error::{Category, Error};
+use serde::Serialize;
+use serde_json::{
+    Value,
+    error::{Category, Error},
+};
 
 /// What the parser's messages begin with, and what they mean to who sends JSON.
 const WORDS: [(&str, &str); 13] = [
@@ -35,11 +39,20 @@ pub(crate) fn why_no_json(error: &Error) -> String {
     }
 }
 
+/// A value whose numbers are written as their types write them. In a [`Value`] made directly an f32 is an f64, with other digits than the
+/// same f32 has wherever it is written at once.
+pub(crate) fn value_of(value: &impl Serialize) -> Result<Value, Error> {
+    serde_json::from_str(&serde_json::to_string(value)?)
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
+
+    #[test]
+    fn a_number_has_the_digits_of_its_type() {
+        assert_eq!(value_of(&[-0.123_f32]).expect("numbers are JSON").to_string(), "[-0.123]");
+    }
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {

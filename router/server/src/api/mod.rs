@@ -39,7 +39,7 @@ mod usage;
 mod verbosity;
 
 pub(crate) use chat::chat_of_json;
-pub(crate) use json::why_no_json;
+pub(crate) use json::{value_of, why_no_json};
 pub(crate) use sampling::{StreamOptions, is_plain_id};
 pub(crate) use tags::read_text as structural_tag_of_json;
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{new_id, output_text};
 use crate::{
     api::{
+        json::value_of,
         logprobs::ChatLogprobs,
         parts::{Part, parts},
     },
@@ -64,7 +65,7 @@ impl Output {
     fn take_logprobs(&mut self, tokens: &[Drawn]) {
         let Some(tokenizer) = &self.shows_logprobs else { return };
         let of_text: Vec<Drawn> = tokens.iter().filter(|drawn| !drawn.is_reasoning).cloned().collect();
-        let shown = serde_json::to_value(ChatLogprobs::new(tokenizer, &of_text)).expect("numbers and texts are JSON");
+        let shown = value_of(&ChatLogprobs::new(tokenizer, &of_text)).expect("numbers and texts are JSON");
         self.pending.extend(shown["content"].as_array().cloned().unwrap_or_default());
     }
 

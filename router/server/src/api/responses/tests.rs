@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use pelton_engine::Usage as AnswerUsage;
+use pelton_engine::{TokenLogprobs, Usage as AnswerUsage};
 use pelton_text::GenerationDefaults;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,9 @@ use super::*;
 use crate::{
     api::stream::Events as _,
     error::ApiError,
-    generate::{Call, CallPiece, Delta, Ending, Finish, Prompt, Request, StopCause, Sum, Whole},
+    generate::{
+        Call, CallPiece, Delta, Drawn, Ending, Finish, Prompt, Request, StopCause, Sum, Whole, testing::tokenizer,
+    },
 };
 
 fn with(fields: Value) -> String {
@@ -490,6 +492,20 @@ fn a_stream_in_the_background_has_the_events_of_any_other() {
     let types = |events: &[Value]| events.iter().map(|event| event["type"].clone()).collect::<Vec<_>>();
     assert_eq!(types(&parsed(&out)), types(&self::events(vec![deltas(), last()])));
     assert_eq!(parsed(&out).last().expect("one")["response"], done.response);
+}
+
+#[test]
+fn log_probabilities_have_the_digits_that_chats_tell() {
+    let drawn = |logprob| Drawn {
+        token: 65,
+        text_offset: 0,
+        logprobs: Some(Box::new(TokenLogprobs { chosen: logprob, top: vec![(66, -0.1)] })),
+        is_reasoning: false,
+    };
+    let whole = Whole { tokens: vec![drawn(-0.123)], ..whole_text("A") };
+    let Done { output, .. } = ResponseForm { shows_logprobs: Some(tokenizer()), ..form() }.whole(whole);
+    let told = output[0]["content"][0]["logprobs"].to_string();
+    assert!(told.contains("\"logprob\":-0.123,") && told.contains("\"logprob\":-0.1,"), "{told}");
 }
 
 #[test]
