@@ -169,6 +169,10 @@ def test_what_was_refused_before_may_be_sent_back(server: Server) -> None:
         ({"temperature": 1e308}, "`temperature` is 1e308; allowed: a number from 0 to 2"),
         ({"stop": [1]}, "`stop` is a list whose item 0 is 1; allowed: a text or a list of texts"),
         (
+            {"structured_outputs": {"choice": ["a", 1]}},
+            "`structured_outputs.choice` is a list whose item 1 is 1; allowed: a list of at least one text",
+        ),
+        (
             {"logit_bias": {"a": 1}},
             '`logit_bias` is an object with the key "a"; allowed: an object from token ids to numbers from -100 to 100',
         ),

@@ -20,8 +20,8 @@ use super::{
     models::{MODEL, read_model},
     prompt_logprobs::{PROMPT_LOGPROBS, PromptLogprobs},
     sampling::{
-        CUT, N, REQUEST_ID, SAMPLING, SHOWN, STREAM, ShownTokens, one_or_many, read_cut, read_options, read_request_id,
-        read_shown, read_stream,
+        CUT, N, PROMPT_TEXT, REQUEST_ID, SAMPLING, SHOWN, STREAM, ShownTokens, one_or_many, read_cut, read_options,
+        read_request_id, read_shown, read_stream,
     },
     shape::{Kind, Most, Shape, optional, with_default},
     stop_reason,
@@ -151,7 +151,12 @@ impl CompletionRequest {
         let logprobs = options.logprobs;
         let told = read_best_of(&mut fields, &mut options, stream)?;
         let (shown, cut) = (read_shown(&mut fields)?, read_cut(&mut fields)?);
-        let of_tokens = [("echo", echo), (PROMPT_LOGPROBS.name, prompt_logprobs.is_some()), (TRUNCATE, cut.is_some())];
+        let of_tokens = [
+            ("echo", echo),
+            (PROMPT_LOGPROBS.name, prompt_logprobs.is_some()),
+            (PROMPT_TEXT, shown.prompt_text),
+            (TRUNCATE, cut.is_some()),
+        ];
         if let Some((name, _)) = of_tokens.into_iter().find(|(_, is_asked)| has_embeds && *is_asked) {
             let reason = format!("cannot go together with `{PROMPT_EMBEDS}`, which have no tokens");
             return Err(ApiError::Conflict { param: fields.at(name), reason });
@@ -178,10 +183,12 @@ fn read_embeds(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
     let Some(raw) = fields.raw(PROMPT_EMBEDS) else { return Ok(Vec::new()) };
     let wrong = |got: String| ApiError::invalid(PROMPT_EMBEDS, got, EMBEDS_PROMPTS);
     let texts = one_or_many(raw).ok_or_else(|| wrong(shown_item::<String>(raw).unwrap_or_else(|| shown(raw))))?;
-    if texts.is_empty() || texts.iter().any(String::is_empty) {
-        return Err(wrong(if texts.len() > 1 { "a list with an empty text".to_owned() } else { shown(raw) }));
-    }
     let is_list = !raw.get().starts_with('"');
+    match texts.iter().position(String::is_empty) {
+        Some(index) if is_list => return Err(wrong(empty_item(index))),
+        None if !texts.is_empty() => {}
+        _ => return Err(wrong(shown(raw))),
+    }
     let name = |index: usize| if is_list { format!("{PROMPT_EMBEDS}[{index}]") } else { PROMPT_EMBEDS.to_owned() };
     Ok(texts.into_iter().enumerate().map(|(index, base64)| Prompt::Embeds { param: name(index), base64 }).collect())
 }
@@ -208,9 +215,13 @@ fn read_prompts(
     };
     match prompts.iter().position(is_empty) {
         None if !prompts.is_empty() => Ok(prompts),
-        Some(index) if prompts.len() > 1 => Err(wrong(format!("a list whose item {index} is empty"))),
+        Some(index) if !raw.get().starts_with('"') => Err(wrong(empty_item(index))),
         _ => Err(wrong(shown(raw))),
     }
+}
+
+fn empty_item(index: usize) -> String {
+    format!("a list whose item {index} is empty")
 }
 
 /// Prompts behind which a text comes.

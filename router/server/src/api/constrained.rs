@@ -219,7 +219,7 @@ fn read_spaces(outputs: &mut Fields<'_>, all: &mut [Constrained]) -> Result<(), 
 
 fn read_choice(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Vec<String>>, ApiError> {
     let allowed = "a list of at least one text";
-    match fields.read::<Vec<String>>(name, allowed)? {
+    match fields.texts(name, allowed)? {
         Some(texts) if texts.is_empty() => Err(ApiError::invalid(fields.at(name), "an empty list", allowed)),
         texts => Ok(texts),
     }

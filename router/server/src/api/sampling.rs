@@ -147,15 +147,12 @@ pub(super) const CUT: &[Field] = &[
     ),
 ];
 
+pub(super) const PROMPT_TEXT: &str = "return_prompt_text";
+
 /// What [`read_shown`] reads.
 pub(super) const SHOWN: &[Field] = &[
     with_default("return_token_ids", Kind::Flag, "false", "Whether the tokens of prompt and answer are told."),
-    with_default(
-        "return_prompt_text",
-        Kind::Flag,
-        "false",
-        "Whether the prompt is told as the text that was tokenised.",
-    ),
+    with_default(PROMPT_TEXT, Kind::Flag, "false", "Whether the prompt is told as the text that was tokenised."),
     with_default(
         "return_tokens_as_token_ids",
         Kind::Flag,
@@ -253,7 +250,7 @@ pub(crate) struct ShownTokens {
 pub(super) fn read_shown(fields: &mut Fields<'_>) -> Result<ShownTokens, ApiError> {
     Ok(ShownTokens {
         ids: fields.flag("return_token_ids")?.unwrap_or(false),
-        prompt_text: fields.flag("return_prompt_text")?.unwrap_or(false),
+        prompt_text: fields.flag(PROMPT_TEXT)?.unwrap_or(false),
         names_by_id: fields.flag("return_tokens_as_token_ids")?.unwrap_or(false),
     })
 }

@@ -72,6 +72,7 @@ fn embeddings_come_before_the_other_prompts_and_need_none() {
         (r#""suffix": "a", "prompt": "b""#, "suffix"),
         (r#""prompt_logprobs": 0"#, "prompt_logprobs"),
         (r#""truncate_prompt_tokens": 5"#, "truncate_prompt_tokens"),
+        (r#""return_prompt_text": true"#, "return_prompt_text"),
         (r#""prompt": []"#, "prompt"),
     ] {
         assert_eq!(refused(&format!("{{\"prompt_embeds\": \"AA==\", {beside}}}")), param);
@@ -111,6 +112,9 @@ fn a_wrong_item_of_a_prompt_is_shown() {
         ("[[1], [2, 4294967296]]", "a list whose item 1 is a list whose item 1 is 4294967296"),
         ("[[1], []]", "a list whose item 1 is empty"),
         ("[\"\", \"a\"]", "a list whose item 0 is empty"),
+        ("[\"\"]", "a list whose item 0 is empty"),
+        ("[[]]", "a list whose item 0 is empty"),
+        ("\"\"", "the text \"\""),
         ("[]", "an empty list"),
         ("[{}]", "a list whose item 0 is an object"),
         ("true", "true"),
