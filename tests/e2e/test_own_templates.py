@@ -104,6 +104,7 @@ def test_what_goes_wrong_is_the_senders_alone(trusting: Server, template: str, s
     error = refused.json()["error"]
     assert (refused.status_code, error["param"]) == (400, "chat_template"), error
     assert said in error["message"], error["message"]
+    assert error["code_name"] == ("invalid_value" if "allowed" in said else "invalid_chat_template")
     assert "/" not in error["message"].replace("and/or", ""), "no path"
     assert trusting.post(CHAT, body(chat_template=PLAIN)).status_code == 200
 

@@ -71,6 +71,12 @@ pub enum ApiError {
         /// Why, as the rest of the sentence.
         reason: String,
     },
+    /// A chat template of the request's own that is none, or that cannot write this chat.
+    #[error("`chat_template` {reason}")]
+    WrongTemplate {
+        /// Why, as the rest of the sentence.
+        reason: String,
+    },
     /// What an answer is to be constrained by is wrong, or costs too much.
     #[error("`{param}` cannot be used: {reason}")]
     WrongGrammar {

@@ -53,6 +53,7 @@ impl ApiError {
             Self::Unknown { param, .. } => bad("unknown_parameter", Some(param)),
             Self::NotServed { param, .. } => bad("not_served_yet", Some(param)),
             Self::Conflict { param, .. } => bad("conflicting_parameters", Some(param)),
+            Self::WrongTemplate { .. } => bad("invalid_chat_template", Some("chat_template")),
             Self::WrongGrammar { param, .. } => bad("invalid_grammar", Some(param)),
             Self::CostlyGrammar { param, .. } => bad("grammar_too_complex", Some(param)),
             Self::WrongModelKind { .. } => bad("wrong_model_kind", None),

@@ -26,6 +26,8 @@ use crate::error::ApiError;
 
 /// The subcommand that is the child's side.
 pub(crate) const COMMAND: &str = "render-template";
+/// What requests call their template.
+const OWN_TEMPLATE: &str = "chat_template";
 /// The switch that lets templates in.
 const FLAG: &str = "--trust-request-chat-template";
 /// Bytes of a template. The longest of known models have some 40 KB.
@@ -79,7 +81,7 @@ impl Renderer {
         let length = input.own_template.as_ref().map_or(0, String::len);
         if length > TEMPLATE_BYTES_MAX {
             let allowed = format!("at most {TEMPLATE_BYTES_MAX} bytes");
-            return Err(ApiError::invalid("chat_template", format_args!("{length} bytes long"), allowed));
+            return Err(ApiError::invalid(OWN_TEMPLATE, format_args!("{length} bytes long"), allowed));
         }
         let job = serde_json::to_vec(&OwnTemplate { special_tokens, input })
             .map_err(|error| ApiError::Internal { log: format!("a template's job cannot be written: {error}") })?;
@@ -88,9 +90,10 @@ impl Renderer {
             Err(_) => Err(refused(format!("took longer than {} s to render these messages", TIME_MAX.as_secs()))),
             Ok(Err(error)) => Err(ApiError::Internal { log: format!("the renderer of templates: {error}") }),
             Ok(Ok(Said::Answer(Answer::Text(text)))) => Ok(text),
-            Ok(Ok(Said::Answer(Answer::Refused(Refused { param, reason })))) => {
-                Err(ApiError::Conflict { param, reason })
-            }
+            Ok(Ok(Said::Answer(Answer::Refused(Refused { param, reason })))) => Err(match param.as_str() {
+                OWN_TEMPLATE => ApiError::WrongTemplate { reason },
+                _ => ApiError::Conflict { param, reason },
+            }),
             Ok(Ok(Said::Died)) => {
                 Err(refused(format!("needs more than {} MiB of memory, or too deep a stack", MEMORY_MAX >> 20)))
             }
@@ -163,9 +166,10 @@ impl Drop for Waiting<'_> {
 
 /// Templates of requests where none are let in.
 pub(crate) fn not_allowed() -> ApiError {
-    refused(format!("is not taken from requests by this server; its operator may allow it by `{FLAG}`"))
+    let reason = format!("is not taken from requests by this server; its operator may allow it by `{FLAG}`");
+    ApiError::Conflict { param: OWN_TEMPLATE.to_owned(), reason }
 }
 
 fn refused(reason: String) -> ApiError {
-    ApiError::Conflict { param: "chat_template".to_owned(), reason }
+    ApiError::WrongTemplate { reason }
 }
