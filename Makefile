@@ -115,7 +115,7 @@ fuzz: ## A fuzz target for a while: make fuzz TARGET=plan SECONDS=60 (others: re
 	python3 tests/fuzz/seeds.py
 	@mkdir -p target/corpus/$(or $(TARGET),plan)
 	tests/fuzz/target/$$(rustc -vV | sed -n 's/^host: //p')/release/$(or $(TARGET),plan) target/corpus/$(or $(TARGET),plan) $$(ls target/corpus/$(or $(TARGET),plan).dict 2>/dev/null | sed 's/^/-dict=/') \
-		-max_total_time=$(or $(SECONDS),60) -max_len=$(if $(filter grammar,$(TARGET)),4096,65536) -timeout=20 -rss_limit_mb=2048 $(FUZZ)
+		-max_total_time=$(or $(SECONDS),60) -max_len=$(if $(filter grammar,$(TARGET)),4096,65536) -timeout=20 -rss_limit_mb=2048 -artifact_prefix=target/corpus/found- $(FUZZ)
 
 .PHONY: conformance
 conformance: build ## schemathesis against /openapi.json and the demo model for MINUTES=10; SEED=7: other requests

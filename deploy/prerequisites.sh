@@ -17,6 +17,13 @@ at_least() { # have, want: true if have >= want
     [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
 }
 
+# Of other systems the kernel's means (futexes, memfd, pidfd) are missing, and the compiler would say so late.
+system=$(uname -s 2>/dev/null || echo Linux)
+if [ "$system" != Linux ]; then
+    printf 'not served: %s; Pelton runs on Linux, also in a virtual machine or a container of it\n' "$system" >&2
+    exit 1
+fi
+
 need cargo "Rust 1.90 or newer" "https://rustup.rs"
 need cc "a C compiler" "apt-get install build-essential  (or your system's gcc or clang)"
 need python3 "Python 3.11 or newer" "apt-get install python3 python3-venv"

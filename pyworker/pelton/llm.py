@@ -52,7 +52,7 @@ class LLM:
         self._shows_progress = progress
         self._is_closed = False
         self._router = _pelton.Router(said, sys.executable, str(demo_dir()))
-        with Progress("loading", shown=progress) as bar:
+        with Progress("loading", shown=progress, of_bytes=True) as bar:
             while (step := self._router.wait_loaded(PATIENCE_S)) is not None:
                 stage, done, total = step
                 bar.show(done, total, stage)

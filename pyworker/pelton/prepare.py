@@ -28,7 +28,7 @@ def main() -> int:
         print(f"kept already: {path}")
         return 0
     try:
-        with Progress("loading", shown=True) as bar:
+        with Progress("loading", shown=True, of_bytes=True) as bar:
             bar.show(0, 0)
             from pelton.loading.load import load  # imports torch
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.server import PELTON
+from support.server import PELTON, Server
 
 pytestmark = pytest.mark.long
 
@@ -61,3 +62,25 @@ def test_the_front_end_is_measured_beside_an_engine_that_computes_nothing(tmp_pa
     assert [line["trouble"] for line in report["w2"]] == [[]] * 4
     assert report["w1_ms"]["pelton"]["p50_ms"] > 0
     assert set(report["w6"]) == {"prose", "code", "json", "languages"}
+
+
+def test_a_result_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path: Path) -> None:
+    for flag in ("--json", "--plot"):
+        command = [PELTON, "bench", "serve", flag, str(tmp_path / "none" / "x")]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 1
+        assert ran.stderr.startswith(f"pelton: `{flag}` is {tmp_path}/none/x: No such file"), ran.stderr
+
+
+def test_a_measured_server_has_date_and_machine_beside_it(demo: Server, tmp_path: Path) -> None:
+    out, picture = tmp_path / "result.jsonl", tmp_path / "result.svg"
+    command = [PELTON, "bench", "serve", "--url", demo.url, "--scenario", "8/4", "--concurrency", "1,2", "--json", out]
+    ran = subprocess.run([*command, "--plot", picture], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    cells = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [cell["concurrency"] for cell in cells] == [1, 2]
+    for cell in cells:
+        assert date.fromisoformat(cell["date"]) - datetime.now(UTC).date() <= timedelta(days=1)
+        assert cell["machine"].endswith(" cores"), cell
+        assert cell["output_tokens"] == 4 * cell["answered"] > 0
+    assert picture.read_text().startswith("<svg")

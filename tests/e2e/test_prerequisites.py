@@ -57,6 +57,12 @@ def test_what_is_missing_old_or_broken_is_named_with_what_to_install(
     assert said.count("install it:") == 1, said
 
 
+def test_another_system_is_refused_in_one_line(tmp_path: Path) -> None:
+    code, said = check(tmp_path, {**HEALTHY, "uname": "echo Darwin", "cc": "exit 1"})
+    assert code == 1
+    assert said == "not served: Darwin; Pelton runs on Linux, also in a virtual machine or a container of it\n"
+
+
 def test_linters_are_asked_for_by_those_who_lint_alone(tmp_path: Path) -> None:
     commands = HEALTHY | {"cargo": CARGO + '; [ "$1" != fmt ]'}
     assert check(tmp_path, commands) == (0, "")

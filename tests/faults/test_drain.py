@@ -1,4 +1,4 @@
-"""SIGTERM while requests run: they finish, or are cut at the deadline and told so; the exit code is 0 and nobody is left."""
+"""A signal to end while requests run: they finish, or are cut at the deadline and told so; the exit code is 0 and nobody is left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.server import Server, is_alive, serving
 
 COMPLETIONS = "/v1/completions"
@@ -18,14 +20,15 @@ def when_running(server: Server, count: int) -> None:
     server.wait_until("they run", lambda: server.metric("vllm:num_requests_running") >= count)
 
 
-def test_what_runs_is_finished_within_the_deadline(checkpoints: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_what_runs_is_finished_within_the_deadline(checkpoints: Path, how: signal.Signals) -> None:
     body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "n": 64}
     answers: list[Any] = []
     with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--drain-timeout", "300s") as server:
         client = threading.Thread(target=lambda: answers.append(server.post(COMPLETIONS, body)))
         client.start()
         when_running(server, 64)
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(how)
         client.join(timeout=300)
         assert server.process.wait(timeout=60) == 0
     assert answers[0].status_code == 200, answers[0].text
@@ -54,3 +57,15 @@ def test_what_runs_longer_is_cut_and_told(checkpoints: Path) -> None:
     assert done == "data: [DONE]"
     assert json.loads(error.removeprefix("data: "))["error"]["code_name"] == "shutting_down"
     assert not any(is_alive(pid) for pid in workers)
+
+
+def test_one_that_was_started_to_outlive_its_terminal_does(checkpoints: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with serving(checkpoints / "llama-gqa", before=ignore) as server:
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)  # in which one that heeds it would have stopped listening
+        assert server.post(COMPLETIONS, {"prompt": "The wheel", "max_tokens": 3}).status_code == 200
+        assert server.get("/readyz").status_code == 200
+        assert server.stop() == 0

@@ -7,7 +7,7 @@ use std::{
     io,
     os::fd::OwnedFd,
     os::unix::process::ExitStatusExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
 };
@@ -37,6 +37,7 @@ pub(crate) const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
 
 pub(crate) struct Process {
     child: Child,
+    program: PathBuf,
     pid: Pid,
     last_lines: LastLines,
     followers: Vec<JoinHandle<()>>,
@@ -84,7 +85,7 @@ impl Process {
         let err = child.stderr.take().expect("piped above");
         let followers =
             vec![tokio::spawn(follow(out, id, last_lines.clone())), tokio::spawn(follow(err, id, last_lines.clone()))];
-        Ok(Self { child, pid, last_lines, followers })
+        Ok(Self { child, program: program.to_owned(), pid, last_lines, followers })
     }
 
     /// Waits for its end and reaps it. May be dropped and called again.
@@ -98,7 +99,11 @@ impl Process {
             let _ = timeout(OUTPUT_DEADLINE, follower).await;
         }
         self.followers.clear();
-        Ending { how, was_killed, last_lines: self.last_lines.read() }
+        let last_lines = self.last_lines.read();
+        let has_left = last_lines.is_empty() && how.starts_with(EXITED);
+        // Ours say why they end. Another program, a Python of another kind for one, may not.
+        let how = if has_left { format!("{how} without a word; it was {}", self.program.display()) } else { how };
+        Ending { how, was_killed, last_lines }
     }
 
     /// SIGKILL, to it and to what it has started; then reaps it.
@@ -151,11 +156,13 @@ impl Neighbour {
     }
 }
 
+const EXITED: &str = "has exited with code";
+
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(SIGKILL), _) => "was killed (signal 9: by hand, or by the kernel for want of memory)".to_owned(),
         (Some(signal), _) => format!("was ended by signal {signal}"),
-        (None, Some(code)) => format!("has exited with code {code}"),
+        (None, Some(code)) => format!("{EXITED} {code}"),
         (None, None) => format!("has ended: {status}"),
     }
 }

@@ -164,6 +164,15 @@ fn what_might_mend_is_tried_again_and_then_given_up() {
 }
 
 #[test]
+fn a_program_that_leaves_without_a_word_is_named() {
+    let spec = WorkerSpec::Spawn { program: "/bin/false".into(), arguments: Vec::new(), env: Vec::new() };
+    let mut options = crate::rig::options(spec);
+    options.failed_starts_max = 1;
+    let reason = Rig::start(options).lost().1;
+    assert!(reason.ends_with("has exited with code 1 without a word; it was /bin/false"), "{reason}");
+}
+
+#[test]
 fn every_wait_for_a_worker_has_a_deadline_with_a_name() {
     let mut options = spawned("loads for ever");
     options.deadlines.load_progress = Duration::from_millis(200);

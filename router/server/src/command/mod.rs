@@ -115,16 +115,7 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
         [renderer::COMMAND] => {
             renderer::run().map_err(|error| Trouble::Failed(format!("cannot render a template: {error}")))
         }
-        ["config", ..] => {
-            Err(Trouble::Usage("`pelton config` is `pelton config explain` or `pelton config docs`".into()))
-        }
-        ["inspect", ..] => Err(Trouble::Usage(
-            "`pelton inspect` is `pelton inspect program`; see `pelton inspect program --help`".into(),
-        )),
-        ["bench", ..] => Err(Trouble::Usage("`pelton bench` is `pelton bench serve` or `pelton bench quality`".into())),
-        ["cache", ..] => {
-            Err(Trouble::Usage("`pelton cache` is `pelton cache list FOLDER` or `pelton cache purge FOLDER`".into()))
-        }
+        [group, rest @ ..] if GROUPS.iter().any(|(name, _)| name == group) => of_group(group, rest.first().copied()),
         ["help" | "--help" | "-h", ..] => {
             print(OVERVIEW)?;
             Ok(ExitCode::SUCCESS)
@@ -153,6 +144,34 @@ fn dispatch(args: &[OsString], wheel: Option<Wheel>) -> Result<ExitCode, Trouble
             let advice = nearest(word, known)
                 .map_or("see `pelton help`".to_owned(), |name| format!("did you mean `pelton {name}`?"));
             Err(Trouble::Usage(format!("there is no command `{word}`; {advice}")))
+        }
+    }
+}
+
+/// Commands that are several: what each is followed by.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("config", &["explain", "docs"]),
+    ("inspect", &["program"]),
+    ("bench", &["serve", "quality"]),
+    ("cache", &["list", "purge"]),
+];
+
+/// A command that is several, without one of them: its help, or what is wrong.
+fn of_group(group: &str, word: Option<&str>) -> Result<ExitCode, Trouble> {
+    let [(_, known)] = GROUPS.iter().filter(|(name, _)| *name == group).collect::<Vec<_>>()[..] else {
+        unreachable!("the caller has found it")
+    };
+    let all = known.iter().map(|name| format!("`pelton {group} {name}`")).collect::<Vec<_>>().join(" or ");
+    match word {
+        Some("--help" | "-h" | "help") => {
+            print(format_args!("pelton {group}: {all}; `--help` behind it shows its flags\n"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Err(Trouble::Usage(format!("`pelton {group}` is {all}"))),
+        Some(word) => {
+            let advice = nearest(word, known.iter().copied())
+                .map_or(format!("there is {all}"), |name| format!("did you mean `pelton {group} {name}`?"));
+            Err(Trouble::Usage(format!("there is no command `{group} {word}`; {advice}")))
         }
     }
 }
@@ -209,6 +228,19 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_command_of_several_has_help_and_a_nearest_name() {
+        let said = |group, word| match of_group(group, word) {
+            Err(Trouble::Usage(message)) => message,
+            Err(Trouble::Failed(_)) | Ok(_) => String::new(),
+        };
+        assert_eq!(said("bench", Some("serv")), "there is no command `bench serv`; did you mean `pelton bench serve`?");
+        let expected = "there is no command `cache x`; there is `pelton cache list` or `pelton cache purge`";
+        assert_eq!(said("cache", Some("x")), expected);
+        assert_eq!(said("inspect", None), "`pelton inspect` is `pelton inspect program`");
+        assert_eq!(said("config", Some("--help")), "");
     }
 
     #[test]

@@ -132,6 +132,9 @@ impl Hub<'_> {
             StatusCode::NOT_FOUND => {
                 Err(HubError::NotFound { name: self.name.clone(), revision: self.revision.to_owned() })
             }
+            _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                Err(HubError::Failing { what: what.to_owned(), status: status.as_u16() })
+            }
             _ => Err(HubError::Answer { what: what.to_owned(), reason: format!("status {status}") }),
         }
     }

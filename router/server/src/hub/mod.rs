@@ -88,6 +88,14 @@ pub enum HubError {
         /// In the network's words.
         reason: String,
     },
+    /// The hub is not well.
+    #[error("the hub failed for {what} (status {status}); try again later")]
+    Failing {
+        /// Which question.
+        what: String,
+        /// As HTTP has it.
+        status: u16,
+    },
     /// The hub answered something else.
     #[error("the hub's answer for {what} makes no sense: {reason}")]
     Answer {

@@ -25,6 +25,8 @@ struct Faults {
     no_ranges: bool,
     /// Every answer about weights has this status.
     status: Option<u16>,
+    /// The answer about which files there are has this status.
+    listing_status: Option<u16>,
 }
 
 struct TestHub {
@@ -114,6 +116,9 @@ fn answer(mut stream: TcpStream, faults: &Faults, seen: &Mutex<Vec<String>>) {
         return head(401, String::new(), 0);
     }
     if path == "/api/models/org/name/revision/main?blobs=true" {
+        if let Some(status) = faults.listing_status {
+            return head(status, String::new(), 0);
+        }
         let body = listing();
         head(200, String::new(), body.len());
         _ = stream.write_all(body.as_bytes());
@@ -265,6 +270,16 @@ fn an_unknown_model_is_not_found() {
     let cache = tempfile::tempdir().expect("a folder");
     let refused = locate("org/nmae", &settings(&hub.address, cache.path()), &|_, _, _| ()).expect_err("unknown");
     assert!(matches!(refused, HubError::NotFound { .. }), "{refused}");
+}
+
+#[test]
+fn a_hub_that_is_not_well_is_told_from_one_that_is_none() {
+    for (status, says) in [(500, "(status 500); try again later"), (418, "makes no sense: status 418")] {
+        let hub = TestHub::start(Faults { listing_status: Some(status), ..Faults::default() });
+        let cache = tempfile::tempdir().expect("a folder");
+        let refused = fetch(&settings(&hub.address, cache.path())).expect_err("broken").to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
 }
 
 #[test]

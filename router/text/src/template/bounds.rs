@@ -257,12 +257,17 @@ fn check_numbers(args: &[Value]) -> Result<usize, Error> {
         } else {
             vec![arg.clone()]
         };
-        largest = named.iter().filter_map(Value::as_i64).fold(largest, i64::max);
+        largest = named.iter().map(number).fold(largest, i64::max);
     }
     if largest > NUMBER_MAX {
         return Err(refuse(format!("a number is {largest}; allowed: {NUMBER_MAX}")));
     }
     Ok(largest as usize) // from 0 to 65536
+}
+
+/// A number, the nearest there is if it is none of 64 bits; of what is no number 0.
+fn number(value: &Value) -> i64 {
+    value.as_i64().or_else(|| f64::try_from(value.clone()).ok().map(|number| number as i64)).unwrap_or(0)
 }
 
 /// Widths, precisions and names in a format, `%10d` of the filter or `{:10}` of the method; `%*d`, whose width is an argument, is not served.

@@ -68,6 +68,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let settings: Vec<_> = Options::ALL.iter().collect();
     let Line::Run(values) = resolve(USAGE, args, None, &settings, around)? else { return Ok(ExitCode::SUCCESS) };
     let options = Options::take(&values);
+    check_files(&options)?;
     let reports = runtime()?.block_on(measure(&options))?;
     if let Some(path) = &options.plot {
         std::fs::write(path, plot::svg(&reports)).map_err(|error| file_trouble(path, &error))?;
@@ -105,6 +106,16 @@ async fn measure(options: &Options) -> Result<Vec<Report>, Trouble> {
         }
     }
     Ok(reports)
+}
+
+/// That the files can be written is known before anything is measured.
+fn check_files(options: &Options) -> Result<(), Trouble> {
+    for (flag, path) in [("--json", &options.json), ("--plot", &options.plot)] {
+        let Some(path) = path else { continue };
+        let tried = std::fs::File::options().create(true).append(true).open(path);
+        tried.map_err(|error| Trouble::Failed(format!("`{flag}` is {}: {error}", path.display())))?;
+    }
+    Ok(())
 }
 
 /// A cell's result is kept as soon as it is there: a long run that is cut loses nothing.

@@ -1,12 +1,13 @@
 //! A cell's result: percentiles, rates, as a row and as JSON.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use pelton_text::LocalTime;
 use serde_json::{Value, json};
 
 use super::load::{Cell, Seen};
 use super::prompts::Scenario;
-use crate::config::Word as _;
+use crate::{config::Word as _, machine};
 
 /// One cell, measured once.
 #[derive(Debug, Clone)]
@@ -62,6 +63,12 @@ impl Percentiles {
 pub(super) const HEADING: &str = "\
 scenario         c   requests    tok/s    req/s   TTFT p50/p90/p99 ms      ITL p50/p90/p99 ms       E2E p50/p90/p99 ms";
 
+/// Today, in UTC.
+fn date() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    LocalTime { unix_seconds: since.as_secs().cast_signed(), utc_offset_seconds: 0 }.strftime("%Y-%m-%d")
+}
+
 impl Report {
     pub(super) fn new(cell: &Cell, seen: &Seen, model: &str, label: Option<&str>) -> Self {
         let samples = &seen.samples;
@@ -113,7 +120,10 @@ impl Report {
 
     pub(super) fn json(&self) -> Value {
         let Scenario { shared, own, output } = self.scenario;
+        let processor = machine::processor();
         json!({
+            "date": date(),
+            "machine": format!("{}, {} cores", processor.name, processor.usable),
             "model": self.model,
             "label": self.label,
             "scenario": self.scenario.show(),

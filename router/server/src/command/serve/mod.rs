@@ -3,7 +3,7 @@
 //! 1. The port is opened, and answers: alive, not ready, and why.
 //! 2. The model is found: a folder, the hub's cache, a download, or the demo model.
 //! 3. The engine starts; the API takes the port over; loading is shown until the table says what fits.
-//! 4. SIGTERM or SIGINT: running requests finish, for `drain-timeout` at most; what is left ends with an error. A second signal
+//! 4. SIGTERM, SIGINT or SIGHUP: running requests finish, for `drain-timeout` at most; what is left ends with an error. A second signal
 //!    ends at once.
 
 mod doors;
