@@ -19,23 +19,25 @@ pub(crate) fn is_gbnf(text: &str) -> bool {
 /// The same grammar as Lark. What Lark knows as well is passed on as it is, and checked there.
 pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let tokens = tokens(text)?;
-    let begins: Vec<usize> = (1..tokens.len()).filter(|&at| tokens[at] == "::=").map(|at| at - 1).collect();
+    let begins: Vec<usize> = (1..tokens.len()).filter(|&at| tokens[at].text == "::=").map(|at| at - 1).collect();
     if begins.first() != Some(&0) {
         return Err(GrammarError::new("a grammar begins with a rule: NAME ::= ..."));
     }
     let mut lark = String::new();
     let mut defined = HashSet::new();
     for &begin in &begins {
-        if !defined.insert(tokens[begin].as_str()) {
-            return Err(GrammarError::new(format!("`{}` is defined twice", shortened(&tokens[begin]))));
+        if !defined.insert(tokens[begin].text) {
+            return Err(tokens[begin].fault(text, &format!("`{}` is defined twice", shortened(tokens[begin].text))));
         }
     }
     for (at, &begin) in begins.iter().enumerate() {
         let end = begins.get(at + 1).copied().unwrap_or(tokens.len());
-        let name = name(&tokens[begin])?;
+        let name = name(&tokens[begin], text)?;
         // Of two `::=` in a row the first one would be a name.
-        let body = tokens.get(begin + 2..end).ok_or_else(|| GrammarError::new("`::=` stands behind a name alone"))?;
-        let body: Vec<String> = body.iter().map(|token| expression(token, &defined)).collect::<Result<_, _>>()?;
+        let body = tokens.get(begin + 2..end);
+        let body = body.ok_or_else(|| tokens[begin].fault(text, "`::=` stands behind a name alone"))?;
+        check_groups(body, text)?;
+        let body: Vec<String> = body.iter().map(|token| expression(token, &defined, text)).collect::<Result<_, _>>()?;
         lark += &format!("{name}: {}\n", body.concat().trim_start());
     }
     if !defined.contains("root") {
@@ -44,75 +46,112 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     Ok(lark)
 }
 
-/// Rules of Lark begin with a small letter.
-fn name(token: &str) -> Result<String, GrammarError> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if token.is_empty() || !token.chars().all(is_name) {
-        return Err(GrammarError::new(format!("{token:?} is no name of a rule")));
+/// A piece of a grammar, and where it begins.
+struct Token<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl Token<'_> {
+    fn fault(&self, text: &str, reason: &str) -> GrammarError {
+        fault(text, self.at, reason)
     }
-    if token == "root" {
+}
+
+/// What is wrong, behind its line and column.
+fn fault(text: &str, at: usize, reason: &str) -> GrammarError {
+    let before = &text[..at];
+    let (line, begin) = (before.matches('\n').count() + 1, before.rfind('\n').map_or(0, |end| end + 1));
+    GrammarError::new(format!("line {line}, column {}: {reason}", before[begin..].chars().count() + 1))
+}
+
+fn check_groups(body: &[Token<'_>], text: &str) -> Result<(), GrammarError> {
+    let mut open = Vec::new();
+    for token in body {
+        match token.text {
+            "(" => open.push(token),
+            ")" if open.pop().is_none() => return Err(token.fault(text, "a `)` closes nothing")),
+            _ => {}
+        }
+    }
+    open.pop().map_or(Ok(()), |token| Err(token.fault(text, "a `(` is not closed within its rule")))
+}
+
+/// Rules of Lark begin with a small letter.
+fn name(token: &Token<'_>, text: &str) -> Result<String, GrammarError> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if token.text.is_empty() || !token.text.chars().all(is_name) {
+        return Err(token.fault(text, &format!("`{}` is no name of a rule", shortened(token.text))));
+    }
+    if token.text == "root" {
         return Ok("start".to_owned());
     }
     // Names that differ in their case alone stay different.
     let letter = |c: char| if c.is_ascii_uppercase() { format!("u_{}", c.to_ascii_lowercase()) } else { c.to_string() };
-    Ok(format!("r_{}", token.replace('-', "_d_").chars().map(letter).collect::<String>()))
+    Ok(format!("r_{}", token.text.replace('-', "_d_").chars().map(letter).collect::<String>()))
 }
 
-fn expression(token: &str, defined: &HashSet<&str>) -> Result<String, GrammarError> {
-    let first = token.chars().next().expect("tokens are not empty");
+fn expression(token: &Token<'_>, defined: &HashSet<&str>, text: &str) -> Result<String, GrammarError> {
+    let of_it = token.text;
+    let first = of_it.chars().next().expect("tokens are not empty");
     Ok(match first {
-        '"' => format!(" {token}"),
-        '[' => format!(" /{}/", token.replace('/', "\\/")),
+        '"' => format!(" {of_it}"),
+        '[' => format!(" /{}/", of_it.replace('/', "\\/")),
         '.' => " /(?s:.)/".to_owned(),
-        '|' | '(' => format!(" {token}"),
-        ')' | '*' | '+' | '?' | '{' => token.to_owned(),
+        '|' | '(' => format!(" {of_it}"),
+        ')' | '*' | '+' | '?' | '{' => of_it.to_owned(),
         _ => {
-            let name = name(token)?;
-            if !defined.contains(token) {
-                return Err(GrammarError::new(format!("`{}` is not defined", shortened(token))));
+            let name = name(token, text)?;
+            if !defined.contains(of_it) {
+                return Err(token.fault(text, &format!("`{}` is not defined", shortened(of_it))));
             }
             format!(" {name}")
         }
     })
 }
 
-fn tokens(text: &str) -> Result<Vec<String>, GrammarError> {
+fn tokens(text: &str) -> Result<Vec<Token<'_>>, GrammarError> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
+        let at = text.len() - rest.len();
+        let closed = |end| {
+            let reason = || format!("a {first:?} is not closed by {end:?}");
+            closed(rest, end).ok_or_else(|| fault(text, at, &reason()))
+        };
         let length = match first {
             '#' => {
                 rest = rest.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
                 continue;
             }
-            '"' => closed(rest, '"')?,
-            '[' => closed(rest, ']')?,
-            '{' => closed(rest, '}')?,
+            '"' => closed('"')?,
+            '[' => closed(']')?,
+            '{' => closed('}')?,
             ':' if rest.starts_with("::=") => 3,
             '|' | '(' | ')' | '*' | '+' | '?' | '.' => 1,
             c if c.is_ascii_alphanumeric() || c == '_' => {
                 rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')).unwrap_or(rest.len())
             }
-            c => return Err(GrammarError::new(format!("{c:?} begins nothing that a GBNF grammar has"))),
+            c => return Err(fault(text, at, &format!("{c:?} begins nothing that a GBNF grammar has"))),
         };
-        tokens.push(rest[..length].to_owned());
+        tokens.push(Token { text: &rest[..length], at });
         rest = rest[length..].trim_start();
     }
     Ok(tokens)
 }
 
 /// Bytes up to and with the closing character, past those that are escaped.
-fn closed(text: &str, end: char) -> Result<usize, GrammarError> {
+fn closed(text: &str, end: char) -> Option<usize> {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
         match c {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = true,
-            c if c == end => return Ok(at + c.len_utf8()),
+            c if c == end => return Some(at + c.len_utf8()),
             _ => {}
         }
     }
-    Err(GrammarError::new(format!("a {:?} is not closed by {end:?}", text.chars().next().unwrap_or(end))))
+    None
 }
 
 #[cfg(test)]
@@ -141,8 +180,16 @@ mod tests {
             assert!(to_lark(wrong).is_err(), "{wrong}");
         }
         let said = |text| to_lark(text).expect_err(text).reason;
-        assert_eq!(said("root ::= item other\nitem ::= \"a\""), "`other` is not defined");
-        assert_eq!(said("root ::= item\nitem ::= \"a\"\nitem ::= \"b\""), "`item` is defined twice");
+        for (text, expected) in [
+            ("root ::= item other\nitem ::= \"a\"", "line 1, column 15: `other` is not defined"),
+            ("root ::= item\nitem ::= \"a\"\n item ::= \"b\"", "line 3, column 2: `item` is defined twice"),
+            ("root ::= (", "line 1, column 10: a `(` is not closed within its rule"),
+            ("root ::= \"é\")", "line 1, column 13: a `)` closes nothing"),
+            ("root ::= \"a\"\n\nb ::= [", "line 3, column 7: a '[' is not closed by ']'"),
+            ("# é\nroot ::= \"é\" ;", "line 2, column 14: ';' begins nothing that a GBNF grammar has"),
+        ] {
+            assert_eq!(said(text), expected);
+        }
         assert!(!is_gbnf("start: \"a\""));
     }
 }

@@ -242,13 +242,13 @@ impl Reasoning {
             [Part::Text(close)] => format!("thoughts[suffix={}]: THOUGHT\n", quoted(close)),
             _ => format!("thoughts: THOUGHT {}\n", piece(&self.close)),
         };
-        let behind = piece(&self.behind);
+        // Beside a mark, where it is no part of the answer. Without thoughts the answer begins at once.
+        let behind = if self.behind.is_empty() { "/[ \\r\\n]{0,4}/".to_owned() } else { piece(&self.behind) };
         let begin = match self.is_open {
             true => format!("thoughts {behind}"),
             false => format!("({} thoughts {behind})?", piece(&self.open)),
         };
-        let gap = if self.behind.is_empty() { "/[ \\r\\n]{0,4}/" } else { "" };
-        format!("reasoning: {begin} {gap}\n{thoughts}THOUGHT: {thought}\n")
+        format!("reasoning: {begin}\n{thoughts}THOUGHT: {thought}\n")
     }
 }
 

@@ -141,7 +141,7 @@ fn thoughts_are_free_and_the_grammar_begins_behind_them() {
     check(&open, &["Hm, 1 < 2.</think>\n\n42", "</think>1"], &["42", "Hm.</think>x", "Hm.", "Hm.</other></think>42"]);
     let closed =
         Script { reasoning: reasoning(false, text("<think>"), text("</think>")), mark: Vec::new(), body: body() };
-    check(&closed, &["<think>\nHm.</think>42", "42"], &["Hm.</think>42", "<think>42"]);
+    check(&closed, &["<think>\nHm.</think>\n42", "42"], &["Hm.</think>42", "<think>42", " 42", "\n42"]);
     let special = Script {
         reasoning: reasoning(false, vec![Part::Token(THINK)], text("</think>")),
         mark: Vec::new(),

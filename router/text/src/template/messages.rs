@@ -45,9 +45,18 @@ pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
         && let Some(content) = message.get_mut("content")
         && let Some(texts) = texts(content)
     {
-        *content = Value::String(texts.concat());
+        *content = Value::String(texts.join("\n"));
     }
     message
+}
+
+/// A message's text as a list of one, for templates that know nothing else. An empty one stays: there is nothing to lose.
+pub(super) fn wrap(message: &mut Value) {
+    if let Some(content) = message.get_mut("content")
+        && content.as_str().is_some_and(|text| !text.is_empty())
+    {
+        *content = serde_json::json!([{ "type": "text", "text": content.take() }]);
+    }
 }
 
 /// The arguments of a call as an object. Text that is none, as that of a call that was cut, is told under a name of its own, as

@@ -142,6 +142,8 @@ struct Inner {
     sources: BTreeMap<String, String>,
     special_tokens: Map<String, Value>,
     takes_content_parts: bool,
+    /// Whether content that is a text alone is lost, so that it has to be a list of one.
+    wants_content_parts: bool,
     /// By name: what each template looks at for the plainest chat.
     known: BTreeMap<String, Known>,
     /// By name: what each template makes of systems and developers. Asked by the first chat in which one speaks: a template may have
@@ -171,10 +173,12 @@ impl ChatTemplate {
             let source = rewrite::for_minijinja(source).map_err(invalid)?;
             environment.add_template_owned(name.clone(), source).map_err(|error| invalid(describe(&error)))?;
         }
-        let (takes_content_parts, known) = (false, BTreeMap::new());
+        let (takes_content_parts, wants_content_parts, known) = (false, false, BTreeMap::new());
         let roles = sources.keys().map(|name| (name.clone(), OnceLock::new())).collect();
-        let mut inner = Inner { environment, sources, special_tokens, takes_content_parts, known, roles };
-        inner.takes_content_parts = inner.shows_content_parts();
+        let mut inner =
+            Inner { environment, sources, special_tokens, takes_content_parts, wants_content_parts, known, roles };
+        inner.takes_content_parts = inner.shows_content(serde_json::json!([{ "type": "text", "text": PROBE }]));
+        inner.wants_content_parts = inner.takes_content_parts && !inner.shows_content(PROBE.into());
         inner.known = inner.sources.keys().map(|name| (name.clone(), inner.plainest(name).0)).collect();
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -201,7 +205,7 @@ impl ChatTemplate {
     }
 
     /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
-    /// objects ([`arguments_of`]) instead of JSON text; content that is a list of texts as one text, if this template knows no lists.
+    /// objects ([`arguments_of`]) instead of JSON text; content that is a list of texts as one text, a line each, if this template knows no lists.
     pub fn adapt(&self, messages: Vec<Value>) -> Vec<Value> {
         messages.into_iter().map(|message| messages::adapt(message, self.inner.takes_content_parts)).collect()
     }
@@ -276,7 +280,10 @@ impl Inner {
         self.sources.get_key_value(wanted).map(|(name, _)| name.as_str()).ok_or_else(unknown)
     }
 
-    fn variables(&self, input: &ChatInput, messages: Vec<Value>) -> Result<BTreeMap<String, Jinja>, TemplateError> {
+    fn variables(&self, input: &ChatInput, mut messages: Vec<Value>) -> Result<BTreeMap<String, Jinja>, TemplateError> {
+        if self.wants_content_parts {
+            messages.iter_mut().for_each(messages::wrap);
+        }
         let mut variables: BTreeMap<String, Jinja> = BTreeMap::new();
         for (name, value) in self.special_tokens.iter().chain(&input.kwargs) {
             variables.insert(name.clone(), Jinja::from(Serde(value)));
@@ -326,17 +333,17 @@ impl Inner {
             .map_err(|_| TemplateError::Failed("what it renders is no valid Unicode".to_owned()))
     }
 
-    /// A template is asked whether it knows content that is a list, rather than read: it is shown one, and if the list
-    /// itself is printed, or an error raised, it does not.
-    fn shows_content_parts(&self) -> bool {
-        let content = serde_json::json!([{"type": "text", "text": "content-part"}]);
+    /// A template is asked whether it knows content of this form, rather than read: it is shown some, and if a list itself is printed, or an
+    /// error raised, it does not.
+    fn shows_content(&self, content: Value) -> bool {
         let messages = vec![serde_json::json!({"role": "user", "content": content})];
         let shown = self.render(&ChatInput { messages, ..ChatInput::default() });
-        shown.is_ok_and(|text| {
-            text.contains("content-part") && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
-        })
+        shown.is_ok_and(|text| text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key)))
     }
 }
+
+/// Content that a template is shown, to see what becomes of it.
+const PROBE: &str = "content-part";
 
 #[derive(Default)]
 struct Bounded {

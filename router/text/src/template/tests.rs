@@ -258,8 +258,20 @@ fn messages_of_the_openai_api_are_brought_into_the_templates_form() {
     let parts = template("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}");
     let content = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
     let message = json!({"role": "user", "content": content});
-    assert_eq!(strings.adapt(vec![message.clone()]), [json!({"role": "user", "content": "ab"})]);
+    assert_eq!(strings.adapt(vec![message.clone()]), [json!({"role": "user", "content": "a\nb"})]);
     assert_eq!(parts.adapt(vec![message.clone()]), [message]);
+
+    let chat = |content: Value| ChatInput { messages: vec![json!({"role": "user", "content": content})], ..hello() };
+    assert_eq!(parts.render(&chat(content)).as_deref(), Ok("ab"));
+    assert_eq!(parts.render(&chat(json!("alone"))).as_deref(), Ok("alone"), "a text alone is not lost");
+    let typed = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}";
+    assert_eq!(template(typed).render(&chat(json!("alone"))).as_deref(), Ok("alone"));
+    let either = "{% for m in messages %}{% if m.content is string %}{{ m.content }}!{% else %}{{ m.content[0].text }}{% endif %}{% endfor %}";
+    assert_eq!(
+        template(either).render(&chat(json!("alone"))).as_deref(),
+        Ok("alone!"),
+        "as it is where both are known"
+    );
 
     let image = json!({"role": "user", "content": [{"type": "image_url"}]});
     assert_eq!(strings.adapt(vec![image.clone()]), [image], "nothing is dropped in silence");
