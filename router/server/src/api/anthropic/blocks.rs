@@ -16,7 +16,7 @@ use crate::{
 };
 
 const SOME_MESSAGES: &str = "a list of at least one message";
-const ROLES: &str = "\"user\" or \"assistant\"";
+const ROLES: &str = "\"user\", \"assistant\" or \"system\"";
 const CONTENT: &str = "a text, or a list of blocks";
 const TEXT_BLOCKS: &str = "a text, or a list of blocks {\"type\": \"text\", \"text\": ...}";
 
@@ -29,7 +29,11 @@ const TOOLSETS: &[Unserved] = &[("toolset_name", &[], "a set of tools")];
 pub(super) const SYSTEM: Field = optional("system", TEXTS, "What the model is told before the conversation.");
 pub(super) const MESSAGES: Field = needed(
     "messages",
-    Kind::List(&Kind::Either(&[Kind::Object(&OF_USER), Kind::Object(&OF_ASSISTANT)]), 1, Most::ANY),
+    Kind::List(
+        &Kind::Either(&[Kind::Object(&OF_USER), Kind::Object(&OF_ASSISTANT), Kind::Object(&OF_SYSTEM)]),
+        1,
+        Most::ANY,
+    ),
     "The conversation, the oldest message first. A last one of the assistant's is continued.",
 );
 pub(super) const CACHE_CONTROL: Field = optional(
@@ -55,7 +59,12 @@ const OF_ASSISTANT: Shape = Shape::new(
         needed("content", ASSISTANT_CONTENT, "Texts, thoughts, and calls."),
     ]],
 );
-const ROLE_WORDS: &[&str] = &["user", "assistant"];
+const OF_SYSTEM: Shape = Shape::new(
+    "SystemMessage",
+    "What the model is told from here on.",
+    &[&[needed("role", Kind::Word(&["system"]), "Who speaks."), needed("content", TEXTS, "What is said.")]],
+);
+const ROLE_WORDS: &[&str] = &["user", "assistant", "system"];
 const USER_CONTENT: Kind =
     Kind::Either(&[Kind::TEXT, Kind::List(&Kind::Either(&[Kind::Object(&TEXT), Kind::Object(&RESULT)]), 0, Most::ANY)]);
 const ASSISTANT_CONTENT: Kind = Kind::Either(&[
@@ -155,7 +164,7 @@ impl Reader {
             return Err(ApiError::invalid(fields.at("messages"), "an empty list", SOME_MESSAGES));
         }
         messages.into_iter().try_for_each(|message| self.message(message))?;
-        if self.speaker == "user" { self.check_answered() } else { Ok(()) }
+        if self.speaker == "assistant" { Ok(()) } else { self.check_answered() }
     }
 
     /// The model's last calls must have results before it speaks again, and at the end.
@@ -173,11 +182,14 @@ impl Reader {
         let Some(role) = message.one_of("role", ROLE_WORDS, ROLES)? else {
             return Err(ApiError::Missing { param: message.at("role"), allowed: ROLES });
         };
+        if role == "system" {
+            return self.instruction(message);
+        }
         let Some(content) = content(&mut message, "content", CONTENT)? else {
             return Err(ApiError::Missing { param: message.at("content"), allowed: CONTENT });
         };
         message.finish(if role == "user" { &OF_USER } else { &OF_ASSISTANT })?;
-        if std::mem::replace(&mut self.speaker, role) == "user" && role == "assistant" {
+        if std::mem::replace(&mut self.speaker, role) != "assistant" && role == "assistant" {
             self.check_answered()?;
         }
         match (role, content) {
@@ -186,6 +198,18 @@ impl Reader {
             (_, Content::Text(text)) => self.turns.answered(text),
             (_, Content::Blocks(blocks)) => blocks.into_iter().try_for_each(|block| self.of_assistant(block))?,
         }
+        Ok(())
+    }
+
+    /// What a system says in the midst of a conversation: a turn at its place, which templates tell or refuse as that of a chat.
+    fn instruction(&mut self, mut message: Fields<'_>) -> Result<(), ApiError> {
+        if message.raw("content").is_none() {
+            return Err(ApiError::Missing { param: message.at("content"), allowed: TEXT_BLOCKS });
+        }
+        let texts = self.texts(&mut message, "content")?;
+        message.finish(&OF_SYSTEM)?;
+        self.speaker = "system";
+        self.turns.say("system", texts);
         Ok(())
     }
 

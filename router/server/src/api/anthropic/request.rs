@@ -369,6 +369,8 @@ fn read_format(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Con
 pub(crate) fn renamed(error: ApiError) -> ApiError {
     error.renamed(|param| {
         let name = match param {
+            // Its place in the chat: `system` stands there, too, and results of calls are messages of their own.
+            message if message.starts_with("messages[") => "messages",
             "stop" => "stop_sequences",
             "reasoning_effort" => "output_config.effort",
             PROMPT_CACHE_RETENTION => "cache_control.ttl",

@@ -79,6 +79,40 @@ fn a_conversation_becomes_a_chat() {
 }
 
 #[test]
+fn a_system_speaks_in_the_midst_of_a_conversation() {
+    let block =
+        json!({ "type": "text", "text": "Now in French.", "cache_control": { "type": "ephemeral", "ttl": "1h" } });
+    let asked = read(json!({ "messages": [
+        { "role": "user", "content": "hi" },
+        { "role": "system", "content": "Be brief." },
+        { "role": "user", "content": "Well?" },
+        { "role": "assistant", "content": "I am." },
+        { "role": "system", "content": [block] },
+    ] }));
+    let messages = json!([
+        { "role": "user", "content": "hi" },
+        { "role": "system", "content": "Be brief." },
+        { "role": "user", "content": "Well?" },
+        { "role": "assistant", "content": "I am." },
+        { "role": "system", "content": "Now in French." },
+    ]);
+    assert_eq!(Value::from(input(&asked).messages.clone()), messages);
+    assert!(input(&asked).add_generation_prompt, "what a system says last is answered");
+    assert_eq!(asked.request.options.keep, Some(std::time::Duration::from_secs(3600)));
+    let said = |message: Value| refused(json!({ "messages": [message] }));
+    assert_eq!(said(json!({ "role": "system" })), "messages[0].content");
+    assert_eq!(said(json!({ "role": "system", "content": [{ "type": "image" }] })), "messages[0].content[0].type");
+    assert_eq!(said(json!({ "role": "developer", "content": "hi" })), "messages[0].role");
+    // It speaks in the place of no result.
+    let call = json!({ "role": "assistant", "content": [{ "type": "tool_use", "id": "1", "name": "f", "input": {} }] });
+    let unanswered =
+        json!({ "messages": [{ "role": "user", "content": "hi" }, call, { "role": "system", "content": "x" }] });
+    assert_eq!(refused(unanswered), "messages[1].content[0].id");
+    let misplaced = ApiError::Conflict { param: "messages[3].role".to_owned(), reason: "is wrong".to_owned() };
+    assert_eq!(renamed(misplaced).to_string(), "`messages` is wrong");
+}
+
+#[test]
 fn a_last_message_of_the_models_is_continued() {
     let turns = json!([{ "role": "user", "content": "hi" }, { "role": "assistant", "content": "I am" }]);
     let asked = read(json!({ "messages": turns }));
