@@ -74,11 +74,13 @@ struct ResponseUsage {
     total_tokens: u64,
 }
 
-/// Tokens of the prompt that were found in the prefix cache.
+/// Tokens of the prompt that were found in the prefix cache, and those that were paid for as written to it: none.
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseInputDetails")]
 struct InputDetails {
     cached_tokens: u32,
+    #[schemars(extend("const" = 0))]
+    cache_write_tokens: u32,
 }
 
 /// Tokens of the answer that were thoughts.

@@ -117,21 +117,26 @@ const CALL: Shape = Shape {
 const CALL_UNSERVED: &[Unserved] = &[
     ("async", &["false"], "calls that are not waited for"),
     ("async_", &["false"], "calls that are not waited for"),
-    ("caller", &[r#"{"type":"direct"}"#], "calls by programs"),
-    ("namespace", &[], "functions of a namespace"),
+    CALLER,
+    NAMESPACE,
 ];
-const RESULT: Shape = Shape::new(
-    "ResponseFunctionCallOutput",
-    "What a call came to.",
-    &[
+const CALLER: Unserved = ("caller", &[r#"{"type":"direct"}"#], "calls by programs");
+const NAMESPACE: Unserved = ("namespace", &[], "functions of a namespace");
+const RESULT: Shape = Shape {
+    name: "ResponseFunctionCallOutput",
+    about: "What a call came to.",
+    fields: &[
         &[
             needed("type", Kind::Word(&["function_call_output"]), "What it is."),
             needed("call_id", Kind::TEXT, "The `call_id` of a call before it."),
             needed("output", TEXTS, "What came of it."),
+            optional("name", Kind::TEXT, "The function's name; that of the call counts."),
         ],
         COMMON,
     ],
-);
+    unserved: &[RESULT_UNSERVED],
+};
+const RESULT_UNSERVED: &[Unserved] = &[CALLER, NAMESPACE];
 const REASONING: Shape = Shape::new(
     "ResponseReasoningItem",
     "What the model thought before, in the clear.",
@@ -301,7 +306,9 @@ impl Input {
     }
 
     fn result(&mut self, fields: &mut Fields<'_>, id: Option<String>) -> Result<(), ApiError> {
+        refuse_all(fields, RESULT_UNSERVED)?;
         let call_id: String = fields.need("call_id", "the `call_id` of the call that this answers")?;
+        fields.text("name")?;
         let Some(texts) = texts(fields, "output")? else {
             return Err(ApiError::Missing { param: fields.at("output"), allowed: CONTENT });
         };

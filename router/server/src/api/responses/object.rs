@@ -100,7 +100,8 @@ impl ResponseForm {
 
 fn usage(Usage { prompt, cached, completion }: Usage, reasoning: Option<u32>) -> Value {
     json!({
-        "input_tokens": prompt, "input_tokens_details": { "cached_tokens": cached },
+        // Nobody pays for writing: what is new enters the cache anyway.
+        "input_tokens": prompt, "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": 0 },
         "output_tokens": completion, "output_tokens_details": { "reasoning_tokens": reasoning.unwrap_or(0) },
         "total_tokens": u64::from(prompt) + u64::from(completion),
     })

@@ -42,6 +42,7 @@ const UNSERVED: &[Unserved] = &[
     ("image", &[], "images"),
     ("moderation", &[], "moderation"),
     ("n", &["1"], "more than one answer"),
+    ("personality", &[], "a choice of personality (say it in `instructions`)"),
     ("prompt", &[], "a prompt that is stored elsewhere"),
     PROMPT_CACHE_OPTIONS,
     ("response_format", &[], "the form of chats here (use `text.format`)"),

@@ -118,6 +118,28 @@ fn what_openais_client_writes_of_an_answer_can_be_sent_back() {
 }
 
 #[test]
+fn an_output_has_what_openais_client_knows_of_it() {
+    let with = |fields: Value| {
+        let mut output = json!({ "type": "function_call_output", "call_id": "1", "output": "10" });
+        output.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
+        refused(json!({ "input": [call(), output] }))
+    };
+    assert_eq!(with(json!({ "caller": null, "name": null, "namespace": null })), "");
+    assert_eq!(with(json!({ "caller": { "type": "direct" }, "name": "add" })), "");
+    assert_eq!(with(json!({ "caller": { "type": "program", "caller_id": "1" } })), "input[1].caller");
+    assert_eq!(with(json!({ "namespace": "a" })), "input[1].namespace");
+    assert_eq!(with(json!({ "name": 5 })), "input[1].name");
+}
+
+#[test]
+fn a_personality_is_known() {
+    assert_eq!(refused(json!({ "personality": null })), "");
+    let error =
+        ResponsesRequest::read(with(json!({ "personality": "friendly" })).as_bytes()).err().expect("not served");
+    assert!(matches!(error, ApiError::NotServed { .. }), "{error}");
+}
+
+#[test]
 fn a_wrong_schema_is_named_by_its_place_in_the_request() {
     let fault = |param: &str| ApiError::WrongGrammar { param: param.to_owned(), reason: "it is wrong".to_owned() };
     let named = renamed(fault("tools[3].function.parameters/properties/a")).to_string();
@@ -425,7 +447,7 @@ fn a_whole_response_has_the_shape_that_clients_read() {
         "id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "error": null, "incomplete_details": null,
         "model": "demo",
         "output": [{ "id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part] }],
-        "usage": { "input_tokens": 3, "input_tokens_details": { "cached_tokens": 2 }, "output_tokens": 5,
+        "usage": { "input_tokens": 3, "input_tokens_details": { "cached_tokens": 2, "cache_write_tokens": 0 }, "output_tokens": 5,
                    "output_tokens_details": { "reasoning_tokens": 1 }, "total_tokens": 8 },
     });
     assert_eq!(response, expected);
