@@ -6,7 +6,7 @@ use pelton_grammar::{Constraint, Spaces};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    fields::{Fields, quoted, shown},
+    fields::{Fields, shown},
     shape::{Field, Kind, Most, Shape, needed, optional, with_default},
     tags,
     twice::check_names,
@@ -202,8 +202,8 @@ fn read_spaces(outputs: &mut Fields<'_>, all: &mut [Constrained]) -> Result<(), 
         (true, None) => (outputs.at("disable_any_whitespace"), Spaces::None),
         (false, Some(pattern)) => (outputs.at("whitespace_pattern"), Spaces::Matching(pattern)),
     };
-    if let (Err(error), Spaces::Matching(pattern)) = (spaces.check(), &spaces) {
-        return Err(ApiError::invalid(param, quoted(pattern), error.reason));
+    if let Err(error) = spaces.check() {
+        return Err(ApiError::WrongGrammar { param, reason: error.reason });
     }
     match all.last_mut().map(|asked| &mut asked.constraint) {
         Some(asked @ Constraint::JsonObject) => *asked = Constraint::Spaced(json!({ "type": "object" }), spaces),
@@ -288,6 +288,7 @@ mod tests {
             | ApiError::Missing { param, .. }
             | ApiError::NotServed { param, .. }
             | ApiError::Conflict { param, .. }
+            | ApiError::WrongGrammar { param, .. }
             | ApiError::Unknown { param, .. } => param,
             other => panic!("{other}"),
         }
@@ -348,6 +349,10 @@ mod tests {
         ] {
             assert_eq!(refused(&asked(more.clone())), param, "{more}");
         }
+        let told = read(&asked(json!({ "whitespace_pattern": "x" }))).expect_err("it is no space").to_string();
+        let expected =
+            "`structured_outputs.whitespace_pattern` cannot be used: it matches more than white space; allowed: ";
+        assert!(told.starts_with(expected) && told.matches("allowed").count() == 1, "{told}");
     }
 
     #[test]

@@ -105,7 +105,9 @@ const CALLED: Shape = Shape::new(
 );
 
 /// Of the arguments of a call.
-pub(super) const ARGUMENTS: &str = "A text, a JSON object. One that is none, as that of a call that was cut, is shown as `{\"INVALID_JSON\": TEXT}` to the model.";
+pub(super) const ARGUMENTS: &str = "A text that holds a JSON object. One that is none, as that of a call that was cut, is shown as `{\"INVALID_JSON\": TEXT}` to the model.";
+/// The same, as errors say it.
+pub(super) const A_JSON_OBJECT: &str = "a text that holds a JSON object";
 
 /// The messages as the template sees them.
 pub(crate) fn read_messages<'a>(fields: &mut Fields<'a>) -> Result<Vec<Value>, ApiError> {
@@ -288,7 +290,7 @@ fn check_tool_calls(fields: &mut Fields<'_>) -> Result<(), ApiError> {
             });
         };
         function.need::<String>("name", "a text")?;
-        function.need::<String>("arguments", "a text, a JSON object")?;
+        function.need::<String>("arguments", A_JSON_OBJECT)?;
         function.raw(PARSED_ARGUMENTS);
         function.finish(&CALLED)?;
         call.finish(&CALL)?;
@@ -434,6 +436,9 @@ mod tests {
             )
         };
         check(&called("{}"), "messages[0].tool_calls[0].function.arguments");
+        let body = format!(r#"{{"messages": {}}}"#, called("{}"));
+        let told = read_messages(&mut Fields::of_body(body.as_bytes()).expect("an object")).expect_err("no text");
+        assert!(told.to_string().ends_with("is an object; allowed: a text that holds a JSON object"), "{told}");
         check(&called(r#""{\"cut\": ""#), "");
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     api::{
         fields::{Fields, quoted, shown},
         lists::Items,
-        messages::ARGUMENTS,
+        messages::{A_JSON_OBJECT, ARGUMENTS},
         shape::{Field, Kind, Most, Shape, needed, optional},
         turns::Turns,
         unserved::{Unserved, refuse_all},
@@ -296,7 +296,7 @@ impl Input {
         refuse_all(fields, CALL_UNSERVED)?;
         let call_id: String = fields.need("call_id", "a text")?;
         let name: String = fields.need("name", "a text")?;
-        let arguments: String = fields.need("arguments", "a text, a JSON object")?;
+        let arguments: String = fields.need("arguments", A_JSON_OBJECT)?;
         fields.raw("parsed_arguments");
         self.turns.called(&call_id, &name, &arguments);
         let id = id.unwrap_or_else(|| new_id("fc"));

@@ -26,7 +26,7 @@ use crate::{
         },
     },
     error::ApiError,
-    generate::{Options, Prompt, Request, now, told},
+    generate::{Options, Prompt, Request, now, options::TOLD_IDS, told},
 };
 
 /// What is not served, as in `unserved`.
@@ -161,6 +161,9 @@ impl ResponsesRequest {
         let mut options = read_options(&mut fields)?;
         options.max_tokens = fields.count("max_output_tokens", told::MAX_TOKENS)?;
         options.logprobs = read_logprobs(&mut fields)?;
+        if !options.told.is_empty() && options.logprobs.is_none() {
+            return Err(needs_logprobs(fields.at(TOLD_IDS)));
+        }
         let mut kwargs = Map::new();
         let Text { form, verbosity, shown: text } = read_text(&mut fields)?;
         options.constrained = one_of(options.constrained.take(), form)?;
@@ -303,10 +306,14 @@ fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     }
     let top = fields.count("top_logprobs", told::LOGPROBS)?;
     if top.is_some_and(|top| top > 0) && !is_wanted {
-        let reason = "is only allowed together with `include`: [\"message.output_text.logprobs\"]".to_owned();
-        return Err(ApiError::Conflict { param: fields.at("top_logprobs"), reason });
+        return Err(needs_logprobs(fields.at("top_logprobs")));
     }
     Ok(is_wanted.then(|| top.unwrap_or(0)))
+}
+
+fn needs_logprobs(param: String) -> ApiError {
+    let reason = format!("is only allowed together with `include`: [\"{LOGPROBS}\"]");
+    ApiError::Conflict { param, reason }
 }
 
 fn read_stream(fields: &mut Fields<'_>) -> Result<bool, ApiError> {

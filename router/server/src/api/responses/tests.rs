@@ -132,6 +132,18 @@ fn an_output_has_what_openais_client_knows_of_it() {
 }
 
 #[test]
+fn tokens_to_be_told_need_what_responses_call_log_probabilities() {
+    let told = |fields: Value| match ResponsesRequest::read(with(fields).as_bytes()) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let expected = "`logprob_token_ids` is only allowed together with `include`: [\"message.output_text.logprobs\"]";
+    assert_eq!(told(json!({ "logprob_token_ids": [1] })), expected);
+    assert_eq!(told(json!({ "logprob_token_ids": [1], "include": ["message.output_text.logprobs"] })), "");
+    assert_eq!(told(json!({ "logprob_token_ids": [] })), "");
+}
+
+#[test]
 fn a_personality_is_known() {
     assert_eq!(refused(json!({ "personality": null })), "");
     let error =
