@@ -77,8 +77,12 @@ pub(crate) const CHAT: Shape = Shape {
         FORMATS,
         BOOKS,
     ],
-    unserved: &[unserved::BOTH, unserved::CHAT],
+    unserved: &[unserved::BOTH, unserved::MEDIA, unserved::CHAT],
 };
+
+/// What [`read_template_kwargs`] reads.
+pub(super) const TEMPLATE_KWARGS: Field =
+    optional("chat_template_kwargs", Kind::AnyObject, "The template's own variables.");
 
 /// What the template is told beside messages and tools.
 pub(super) const TEMPLATE: &[Field] = &[
@@ -99,7 +103,7 @@ pub(super) const TEMPLATE: &[Field] = &[
         Kind::TEXT,
         "A Jinja template in place of the model's own; only where `--trust-request-chat-template` lets it in.",
     ),
-    optional("chat_template_kwargs", Kind::AnyObject, "The template's own variables."),
+    TEMPLATE_KWARGS,
     optional("reasoning_effort", EFFORT, "How hard to think, for templates that know it."),
     optional(VERBOSITY, LENGTHS, ABOUT),
 ];
@@ -234,12 +238,17 @@ pub(super) fn read_input(fields: &mut Fields<'_>) -> Result<(ChatInput, Option<T
 
 /// The template's own variables, with what `reasoning_effort` says to it.
 fn read_kwargs(fields: &mut Fields<'_>) -> Result<(Map<String, Value>, Option<&'static str>), ApiError> {
-    let mut kwargs: Map<String, Value> = fields.read("chat_template_kwargs", "an object")?.unwrap_or_default();
+    let mut kwargs = read_template_kwargs(fields)?;
     let effort = read_effort(fields, "reasoning_effort")?;
     if let Some(effort) = effort {
         set_effort(&mut kwargs, effort);
     }
     Ok((kwargs, effort))
+}
+
+/// The template's own variables, which go before what else a request says to the template.
+pub(super) fn read_template_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    Ok(fields.read("chat_template_kwargs", "an object")?.unwrap_or_default())
 }
 
 #[cfg(test)]

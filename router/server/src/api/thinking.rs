@@ -49,12 +49,13 @@ pub(super) fn read_effort(fields: &mut Fields<'_>, name: &'static str) -> Result
 /// the template's variables itself goes before it.
 pub(super) fn set_effort(kwargs: &mut Map<String, Value>, effort: &'static str) {
     kwargs.entry("reasoning_effort").or_insert(effort.into());
-    if !THINKING_SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
-        switch(kwargs, effort != "none");
-    }
+    switch(kwargs, effort != "none");
 }
 
-/// Switches thinking on or off, in templates that can.
+/// Switches thinking on or off, in templates that can, unless the request's own variables do.
 pub(super) fn switch(kwargs: &mut Map<String, Value>, thinks: bool) {
+    if THINKING_SWITCHES.iter().any(|switch| kwargs.contains_key(*switch)) {
+        return;
+    }
     kwargs.extend(THINKING_SWITCHES.map(|switch| (switch.to_owned(), thinks.into())));
 }

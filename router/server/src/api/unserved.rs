@@ -21,6 +21,13 @@ pub(super) const BOTH: &[Unserved] = &[
     ("vllm_xargs", &["{}"], "passing arguments to the worker"),
 ];
 
+/// Of media, wherever a model is given more than token ids.
+pub(super) const MEDIA: &[Unserved] =
+    &[("media_io_kwargs", &["{}"], "media"), ("mm_processor_kwargs", &["{}"], "media")];
+
+/// Where answers have ids of their protocol's form, or none to choose.
+pub(super) const IDS: &[Unserved] = &[("request_id", &[], "naming an answer (use the header `x-request-id`)")];
+
 /// How prompts are cached, by OpenAI's newest name: what is found is found anyway.
 pub(super) const PROMPT_CACHE_OPTIONS: Unserved = (
     "prompt_cache_options",
@@ -33,8 +40,6 @@ pub(super) const CHAT: &[Unserved] = &[
     ("audio", &[], "spoken answers"),
     ("function_call", &["\"none\"", "\"auto\""], "the old form of calling functions (use `tools`)"),
     ("functions", &["[]"], "the old form of calling functions (use `tools`)"),
-    ("media_io_kwargs", &["{}"], "media"),
-    ("mm_processor_kwargs", &["{}"], "media"),
     ("modalities", &["[\"text\"]"], "answers that are not text"),
     ("moderation", &[], "moderation"),
     ("prediction", &[], "a predicted answer"),
@@ -75,12 +80,17 @@ pub(crate) fn refuse_in_completion(fields: &mut Fields<'_>) -> Result<(), ApiErr
 
 /// Refuses what a chat cannot have.
 pub(crate) fn refuse_in_chat(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    refuse(fields, &[BOTH, CHAT])
+    refuse(fields, &[BOTH, MEDIA, CHAT])
 }
 
 /// Refuses what no answer can have.
 pub(crate) fn refuse_sampling(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     refuse_all(fields, BOTH)
+}
+
+/// Refuses what the peer's clients may send in the protocols that are not vLLM's own.
+pub(super) fn refuse_the_peers(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    [BOTH, MEDIA, IDS].into_iter().try_for_each(|table| refuse_all(fields, table))
 }
 
 fn refuse(fields: &mut Fields<'_>, tables: &[&[Unserved]]) -> Result<(), ApiError> {

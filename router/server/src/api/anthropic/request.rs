@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     api::{
+        chat::{TEMPLATE_KWARGS, read_template_kwargs},
         fields::{Fields, quoted},
         models::{MODEL, read_model},
         sampling::{PRIORITY, SALT, STOP_TEXT},
@@ -20,7 +21,7 @@ use crate::{
         turns::Last,
         twice::check_names,
         unknown::Given,
-        unserved::{Unserved, refuse_all},
+        unserved::{self, Unserved, refuse_all, refuse_the_peers},
     },
     error::ApiError,
     generate::{
@@ -66,6 +67,7 @@ const ASKED: &[Field] = &[
         Kind::Object(&OUTPUT_CONFIG),
         "What the answer's text has to fit, and how hard to think.",
     ),
+    TEMPLATE_KWARGS,
 ];
 
 /// The body of a request for a message.
@@ -106,14 +108,14 @@ pub(crate) const MESSAGE: Shape = Shape {
         ASKED,
         TOOLS,
     ],
-    unserved: &[UNSERVED],
+    unserved: &[UNSERVED, unserved::BOTH, unserved::MEDIA, unserved::IDS],
 };
 /// The body of a request for a count.
 pub(crate) const COUNT: Shape = Shape {
     name: "CountTokensRequest",
     about: "A conversation whose tokens are counted.",
     fields: &[ASKED, TOOLS],
-    unserved: &[UNSERVED],
+    unserved: &[UNSERVED, unserved::BOTH, unserved::MEDIA, unserved::IDS],
 };
 
 const TIERS: &[&str] = &["auto", "standard_only"];
@@ -203,6 +205,7 @@ impl MessagesRequest {
         let mut fields = Fields::of_body(body)?.spelled(&MESSAGE)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
+        refuse_the_peers(&mut fields)?;
         let max_tokens: u32 = fields.need_count("max_tokens", told::MAX_TOKENS)?;
         if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
             let allowed = format!("less than `max_tokens`, which is {max_tokens}");
@@ -241,6 +244,7 @@ impl CountRequest {
         let mut fields = Fields::of_body(body)?.spelled(&COUNT)?;
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
+        refuse_the_peers(&mut fields)?;
         fields.finish(&COUNT)?;
         let model = asked.model.clone();
         let (prompt, _) = asked.into_prompt()?;
@@ -256,7 +260,7 @@ impl Asked {
         reader.system(fields)?;
         reader.messages(fields)?;
         let tools = read_tools(fields, &mut reader)?;
-        let mut kwargs = Map::new();
+        let mut kwargs = read_template_kwargs(fields)?;
         let thinking = read_thinking(fields, &mut kwargs)?;
         let (constrained, effort) = read_output(fields, &mut kwargs)?;
         Ok(Self { model, reader, tools, thinking, constrained, kwargs, effort })
@@ -310,7 +314,7 @@ fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Re
             return Err(ApiError::invalid(thinking.at("budget_tokens"), tokens, allowed));
         }
         // Some templates tell it to the model.
-        kwargs.insert("thinking_budget".to_owned(), tokens.into());
+        kwargs.entry("thinking_budget").or_insert(tokens.into());
         budget = Some(tokens);
     }
     let thoughts = if !thinks {

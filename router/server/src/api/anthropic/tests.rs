@@ -153,6 +153,32 @@ fn thinking_is_off_unless_it_is_asked_for() {
 }
 
 #[test]
+fn the_templates_own_variables_go_before_what_thinking_says() {
+    let kwargs = |fields: Value| Value::from(input(&read(fields)).kwargs.clone());
+    let asked = json!({ "chat_template_kwargs": { "enable_thinking": true, "a": 1 } });
+    assert_eq!(kwargs(asked), json!({ "enable_thinking": true, "a": 1 }));
+    let asked = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 },
+                        "chat_template_kwargs": { "thinking": false, "thinking_budget": 5 } });
+    assert_eq!(kwargs(asked), json!({ "thinking": false, "thinking_budget": 5 }));
+    assert_eq!(refused(json!({ "chat_template_kwargs": [] })), "chat_template_kwargs");
+}
+
+#[test]
+fn what_the_peers_clients_send_is_known() {
+    let nothing =
+        json!({ "request_id": null, "kv_transfer_params": null, "vllm_xargs": {}, "mm_processor_kwargs": {} });
+    assert_eq!(refused(nothing), "");
+    for (name, asked) in
+        [("request_id", json!("a")), ("kv_transfer_params", json!({})), ("media_io_kwargs", json!({ "a": 1 }))]
+    {
+        let error = MessagesRequest::read(with(json!({ name: asked })).as_bytes()).expect_err("not served");
+        assert!(matches!(&error, ApiError::NotServed { param, .. } if param == name), "{error}");
+    }
+    let count = json!({ "messages": [{ "role": "user", "content": "hi" }], "vllm_xargs": { "a": 1 } }).to_string();
+    assert!(matches!(CountRequest::read(count.as_bytes()), Err(ApiError::NotServed { .. })));
+}
+
+#[test]
 fn a_budget_of_thoughts_is_a_limit() {
     let limit = |thinking: Value| read(json!({ "thinking": thinking })).request.options.thoughts;
     let expected = ThoughtLimit { tokens: 1024, param: "thinking.budget_tokens".to_owned() };

@@ -17,7 +17,7 @@ use crate::{
         shape::{Kind, Shape, optional, with_default},
         stream::Head,
         unknown::Given,
-        unserved::{Unserved, refuse_all},
+        unserved::{self, Unserved, refuse_all},
     },
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
@@ -44,7 +44,7 @@ pub(crate) const EMBEDDING: Shape = Shape {
         ],
         COMMON,
     ],
-    unserved: &[UNSERVED],
+    unserved: &[UNSERVED, unserved::BOTH, unserved::MEDIA],
 };
 
 /// What the peer takes beside.
@@ -78,7 +78,7 @@ pub(crate) struct EmbeddingRequest {
 impl EmbeddingRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?.spelled(&EMBEDDING)?;
-        refuse_all(&mut fields, UNSERVED)?;
+        [UNSERVED, unserved::BOTH, unserved::MEDIA].into_iter().try_for_each(|table| refuse_all(&mut fields, table))?;
         let encoding = match fields.one_of("encoding_format", ENCODINGS, "`float` or `base64`")? {
             Some("base64") => Encoding::Base64,
             _ => Encoding::Float,

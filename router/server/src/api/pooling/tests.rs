@@ -40,6 +40,16 @@ fn inputs(request: &PoolRequest) -> Vec<(&str, &PoolContent)> {
 }
 
 #[test]
+fn what_the_peers_clients_send_for_embeddings_is_known() {
+    let with = |name: &str, value: Value| embeddings(&json!({ "input": "hi", name: value }));
+    for name in ["mm_processor_kwargs", "media_io_kwargs", "vllm_xargs"] {
+        assert!(with(name, json!({})).is_ok(), "{name}");
+        let told = with(name, json!({ "a": 1 })).expect_err("not served");
+        assert!(told.contains("not served yet"), "{told}");
+    }
+}
+
+#[test]
 fn an_input_is_a_text_or_tokens_or_a_list_of_them() {
     let text = |text: &str| PoolContent::Text(text.to_owned());
     let ids = |ids: &[u32]| PoolContent::Ids(ids.to_vec());

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     api::{
+        chat::{TEMPLATE_KWARGS, read_template_kwargs},
         constrained::STRUCTURED,
         fields::{Fields, quoted},
         metadata::{METADATA, metadata, read_metadata},
@@ -22,7 +23,8 @@ use crate::{
         turns::{Last, Turns},
         unknown::Given,
         unserved::{
-            PROMPT_CACHE_OPTIONS, SERVICE_TIER, TIER, TIER_USED, Unserved, WITHOUT_EFFECT, read_tier, refuse_all,
+            self, PROMPT_CACHE_OPTIONS, SERVICE_TIER, TIER, TIER_USED, Unserved, WITHOUT_EFFECT, read_tier, refuse_all,
+            refuse_the_peers,
         },
     },
     error::ApiError,
@@ -71,6 +73,7 @@ pub(crate) const RESPONSE: Shape = Shape {
             ),
             TEXT,
             optional("reasoning", Kind::Object(&REASONING), "How hard to think."),
+            TEMPLATE_KWARGS,
             TRUNCATION,
             with_default(
                 "background",
@@ -96,7 +99,7 @@ pub(crate) const RESPONSE: Shape = Shape {
         SAMPLING,
         STRUCTURED,
     ],
-    unserved: &[UNSERVED],
+    unserved: &[UNSERVED, unserved::BOTH, unserved::MEDIA, unserved::IDS],
 };
 
 pub(crate) const LOGPROBS: &str = "message.output_text.logprobs";
@@ -154,6 +157,7 @@ impl ResponsesRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?.spelled(&RESPONSE)?;
         refuse_all(&mut fields, UNSERVED)?;
+        refuse_the_peers(&mut fields)?;
         let mut asked = Map::new();
         let mut repeat = |name: &str, value: Value| drop(asked.insert(name.to_owned(), value));
         let model = read_model(&mut fields)?;
@@ -164,7 +168,7 @@ impl ResponsesRequest {
         if !options.told.is_empty() && options.logprobs.is_none() {
             return Err(needs_logprobs(fields.at(TOLD_IDS)));
         }
-        let mut kwargs = Map::new();
+        let mut kwargs = read_template_kwargs(&mut fields)?;
         let Text { form, verbosity, shown: text } = read_text(&mut fields)?;
         options.constrained = one_of(options.constrained.take(), form)?;
         let is_background = fields.flag("background")?.unwrap_or(false);

@@ -132,6 +132,29 @@ fn an_output_has_what_openais_client_knows_of_it() {
 }
 
 #[test]
+fn what_the_peers_clients_send_is_known() {
+    let nothing = json!({ "request_id": null, "kv_transfer_params": null, "vllm_xargs": {}, "mm_processor_kwargs": {},
+                          "media_io_kwargs": {}, "return_weight_versions": false });
+    assert_eq!(refused(nothing), "");
+    for (name, asked) in
+        [("request_id", json!("a")), ("vllm_xargs", json!({ "a": 1 })), ("mm_processor_kwargs", json!({ "a": 1 }))]
+    {
+        let error = ResponsesRequest::read(with(json!({ name: asked })).as_bytes()).err().expect("not served");
+        assert!(matches!(&error, ApiError::NotServed { param, .. } if param == name), "{error}");
+    }
+}
+
+#[test]
+fn the_templates_own_variables_go_before_an_effort() {
+    let mut asked =
+        read(json!({ "reasoning": { "effort": "none" }, "chat_template_kwargs": { "thinking": true, "a": 1 } }));
+    let request = asked.request(&[]).expect("right");
+    let Prompt::Chat { input, .. } = &request.prompts[0] else { panic!("a chat") };
+    assert_eq!(Value::from(input.kwargs.clone()), json!({ "thinking": true, "a": 1, "reasoning_effort": "none" }));
+    assert_eq!(refused(json!({ "chat_template_kwargs": [] })), "chat_template_kwargs");
+}
+
+#[test]
 fn tokens_to_be_told_need_what_responses_call_log_probabilities() {
     let told = |fields: Value| match ResponsesRequest::read(with(fields).as_bytes()) {
         Ok(_) => String::new(),
