@@ -37,7 +37,7 @@ MORE_THAN_A_FIELD = [
     r"`(sampling_params\.)?logit_bias` is an object with the key",
     r"`n` is \d+, for each of \d+ prompts",
     r"`(sampling_params\.)?stop(_sequences)?` is \d+ bytes of text",  # a schema counts characters
-    r"`.*arguments` is .*; allowed: a text that is a JSON object",
+    r"`.*arguments` is .*; allowed: a text that holds a JSON object",
     r"`tool_choice(\.function|\.allowed_tools)?(\.tools\[\d+\])?(\.function)?\.name` is .*; allowed: the name of one of `tools`",
     r"`tools\[\d+\]\.(function\.parameters|parameters|input_schema)` is .*; allowed: a schema that objects fit",
     r"`prompt` is missing",  # needed unless there are embeddings

@@ -89,7 +89,7 @@ fn grammars() {
             ("start: /[^\\s\\S]/", "no text fits it"),
             ("start: %json {\"type\": 5}", "line 1, column 8: the schema behind `%json` cannot be kept"),
             ("%import common.NOTHING\nstart: NOTHING", "line 1, column 1: `%import` knows no such name"),
-            ("root ::= other", "`other` is not defined"),
+            ("root ::= other", "line 1, column 10: `other` is not defined"),
         ],
     );
 }

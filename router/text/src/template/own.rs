@@ -89,7 +89,7 @@ mod tests {
         let parts =
             json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] }]);
         let text = render("{% for m in messages %}{{ m.content }}{% endfor %}", parts.clone());
-        assert_eq!(text.as_deref(), Ok("ab"), "it knows texts alone");
+        assert_eq!(text.as_deref(), Ok("a\nb"), "it knows texts alone");
         let source = "{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}";
         assert_eq!(render(source, parts).as_deref(), Ok("(a)(b)"));
     }

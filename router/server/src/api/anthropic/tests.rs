@@ -209,7 +209,7 @@ fn what_is_wrong_is_named_by_its_path() {
         (json!({ "max_tokens": "5" }), "max_tokens"),
         (json!({ "max_token": 5 }), "max_token"),
         (json!({ "messages": [] }), "messages"),
-        (json!({ "messages": [{ "role": "system", "content": "x" }] }), "messages[0].role"),
+        (json!({ "messages": [{ "role": "developer", "content": "x" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
         (said(json!(5)), "messages[0].content"),
         (said(json!([{ "type": "image", "source": {} }])), "messages[0].content[0].type"),
