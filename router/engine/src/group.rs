@@ -338,8 +338,7 @@ impl Group {
                 tokens = step.tokens,
                 blocks = step.blocks(self.block_size),
                 requests = %step.requests(),
-                // The last words of a process, which follow in lines of their own, have been logged line by line.
-                reason = reason.lines().next().map(|line| line.trim_end_matches("; its last words:")),
+                reason = reason.lines().next(), // the last words of a process have been logged line by line
                 "a step is lost with its worker"
             );
         }

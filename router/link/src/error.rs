@@ -136,7 +136,8 @@ pub(crate) struct Ending {
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.how)?;
-        if self.last_lines.is_empty() { Ok(()) } else { write!(f, "; its last words:\n{}", self.last_lines.join("\n")) }
+        // The first line is whole by itself.
+        if self.last_lines.is_empty() { Ok(()) } else { write!(f, "\nits last words:\n{}", self.last_lines.join("\n")) }
     }
 }
 

@@ -90,9 +90,9 @@ impl Process {
 
     /// Waits for its end and reaps it. May be dropped and called again.
     pub(crate) async fn ended(&mut self) -> Ending {
-        let (how, was_killed) = match self.child.wait().await {
-            Ok(status) => (describe(status), status.signal() == Some(SIGKILL)),
-            Err(error) => (format!("cannot be waited for: {error}"), false),
+        let (how, was_killed, has_left) = match self.child.wait().await {
+            Ok(status) => (describe(status), status.signal() == Some(SIGKILL), status.code().is_some()),
+            Err(error) => (format!("cannot be waited for: {error}"), false, false),
         };
         for follower in &mut self.followers {
             // Late lines are worth a short wait, and no more.
@@ -100,9 +100,9 @@ impl Process {
         }
         self.followers.clear();
         let last_lines = self.last_lines.read();
-        let has_left = last_lines.is_empty() && how.starts_with(EXITED);
         // Ours say why they end. Another program, a Python of another kind for one, may not.
-        let how = if has_left { format!("{how} without a word; it was {}", self.program.display()) } else { how };
+        let is_silent = has_left && last_lines.is_empty();
+        let how = if is_silent { format!("{how} without a word; it was {}", self.program.display()) } else { how };
         Ending { how, was_killed, last_lines }
     }
 
@@ -156,13 +156,11 @@ impl Neighbour {
     }
 }
 
-const EXITED: &str = "has exited with code";
-
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(SIGKILL), _) => "was killed (signal 9: by hand, or by the kernel for want of memory)".to_owned(),
         (Some(signal), _) => format!("was ended by signal {signal}"),
-        (None, Some(code)) => format!("{EXITED} {code}"),
+        (None, Some(code)) => format!("has exited with code {code}"),
         (None, None) => format!("has ended: {status}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::TemplateError;
+use super::{ContentForm, TemplateError};
 
 /// What a message's reasoning is called; templates read the first.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -32,7 +32,7 @@ fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
 }
 
 /// See `ChatTemplate::adapt`.
-pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
+pub(super) fn adapt(mut message: Value, form: ContentForm) -> Value {
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
         for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
             // What is no text stays as it was sent: the template may know what to do with it.
@@ -41,7 +41,7 @@ pub(super) fn adapt(mut message: Value, takes_content_parts: bool) -> Value {
             }
         }
     }
-    if !takes_content_parts
+    if form == ContentForm::Texts
         && let Some(content) = message.get_mut("content")
         && let Some(texts) = texts(content)
     {

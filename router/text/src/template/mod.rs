@@ -141,9 +141,7 @@ struct Inner {
     environment: Environment<'static>,
     sources: BTreeMap<String, String>,
     special_tokens: Map<String, Value>,
-    takes_content_parts: bool,
-    /// Whether content that is a text alone is lost, so that it has to be a list of one.
-    wants_content_parts: bool,
+    content: ContentForm,
     /// By name: what each template looks at for the plainest chat.
     known: BTreeMap<String, Known>,
     /// By name: what each template makes of systems and developers. Asked by the first chat in which one speaks: a template may have
@@ -173,12 +171,10 @@ impl ChatTemplate {
             let source = rewrite::for_minijinja(source).map_err(invalid)?;
             environment.add_template_owned(name.clone(), source).map_err(|error| invalid(describe(&error)))?;
         }
-        let (takes_content_parts, wants_content_parts, known) = (false, false, BTreeMap::new());
+        let (content, known) = (ContentForm::Either, BTreeMap::new());
         let roles = sources.keys().map(|name| (name.clone(), OnceLock::new())).collect();
-        let mut inner =
-            Inner { environment, sources, special_tokens, takes_content_parts, wants_content_parts, known, roles };
-        inner.takes_content_parts = inner.shows_content(serde_json::json!([{ "type": "text", "text": PROBE }]));
-        inner.wants_content_parts = inner.takes_content_parts && !inner.shows_content(PROBE.into());
+        let mut inner = Inner { environment, sources, special_tokens, content, known, roles };
+        inner.content = inner.content_form();
         inner.known = inner.sources.keys().map(|name| (name.clone(), inner.plainest(name).0)).collect();
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -207,7 +203,7 @@ impl ChatTemplate {
     /// Brings messages of the OpenAI API into the form that templates are written for: `arguments` of tool calls as
     /// objects ([`arguments_of`]) instead of JSON text; content that is a list of texts as one text, a line each, if this template knows no lists.
     pub fn adapt(&self, messages: Vec<Value>) -> Vec<Value> {
-        messages.into_iter().map(|message| messages::adapt(message, self.inner.takes_content_parts)).collect()
+        messages.into_iter().map(|message| messages::adapt(message, self.inner.content)).collect()
     }
 
     /// The chat as text.
@@ -281,7 +277,7 @@ impl Inner {
     }
 
     fn variables(&self, input: &ChatInput, mut messages: Vec<Value>) -> Result<BTreeMap<String, Jinja>, TemplateError> {
-        if self.wants_content_parts {
+        if self.content == ContentForm::Lists {
             messages.iter_mut().for_each(messages::wrap);
         }
         let mut variables: BTreeMap<String, Jinja> = BTreeMap::new();
@@ -333,13 +329,30 @@ impl Inner {
             .map_err(|_| TemplateError::Failed("what it renders is no valid Unicode".to_owned()))
     }
 
-    /// A template is asked whether it knows content of this form, rather than read: it is shown some, and if a list itself is printed, or an
-    /// error raised, it does not.
+    /// A template is asked, rather than read.
+    fn content_form(&self) -> ContentForm {
+        let takes_lists = self.shows_content(serde_json::json!([{ "type": "text", "text": PROBE }]));
+        match (takes_lists, takes_lists && self.shows_content(PROBE.into())) {
+            (false, _) => ContentForm::Texts,
+            (true, false) => ContentForm::Lists,
+            (true, true) => ContentForm::Either,
+        }
+    }
+
+    /// Whether a template knows content of this form: it is shown some, and if a list itself is printed, or an error raised, it does not.
     fn shows_content(&self, content: Value) -> bool {
         let messages = vec![serde_json::json!({"role": "user", "content": content})];
         let shown = self.render(&ChatInput { messages, ..ChatInput::default() });
         shown.is_ok_and(|text| text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key)))
     }
+}
+
+/// What a message's content may be for a template. In another form it is lost, or printed as it lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentForm {
+    Texts,
+    Lists,
+    Either,
 }
 
 /// Content that a template is shown, to see what becomes of it.

@@ -1,13 +1,12 @@
 //! A cell's result: percentiles, rates, as a row and as JSON.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use pelton_text::LocalTime;
 use serde_json::{Value, json};
 
 use super::load::{Cell, Seen};
 use super::prompts::Scenario;
-use crate::{config::Word as _, machine};
+use crate::{config::Word as _, generate::now, machine};
 
 /// One cell, measured once.
 #[derive(Debug, Clone)]
@@ -63,12 +62,6 @@ impl Percentiles {
 pub(super) const HEADING: &str = "\
 scenario         c   requests    tok/s    req/s   TTFT p50/p90/p99 ms      ITL p50/p90/p99 ms       E2E p50/p90/p99 ms";
 
-/// Today, in UTC.
-fn date() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    LocalTime { unix_seconds: since.as_secs().cast_signed(), utc_offset_seconds: 0 }.strftime("%Y-%m-%d")
-}
-
 impl Report {
     pub(super) fn new(cell: &Cell, seen: &Seen, model: &str, label: Option<&str>) -> Self {
         let samples = &seen.samples;
@@ -122,7 +115,7 @@ impl Report {
         let Scenario { shared, own, output } = self.scenario;
         let processor = machine::processor();
         json!({
-            "date": date(),
+            "date": now().strftime("%Y-%m-%d"),
             "machine": format!("{}, {} cores", processor.name, processor.usable),
             "model": self.model,
             "label": self.label,
