@@ -2,14 +2,17 @@
 
     .venv/bin/python kernels/tests/golden.py      writes the sums of this machine's instruction sets; keeps those of others
 
-A sum that changed is another arithmetic: `VERSION` in `Cpu::numerics_id` has to be raised, so that KV that others kept is not taken for ours.
+A sum that changed is another arithmetic: `VERSION` in `Cpu::numerics_id` has to be raised, so that KV that others kept is not taken for ours. Until
+it is, no other sum is written; once it is, those of other machines are dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +55,7 @@ class Numbers:
 
 def norms(n: Numbers) -> Outputs:
     """All four."""
-    x, residual, gain, bias = n.of(TOKENS, WIDTH), n.of(TOKENS, WIDTH), n.of(WIDTH, dtype=torch.float32), None
+    x, residual, gain = n.of(TOKENS, WIDTH), n.of(TOKENS, WIDTH), n.of(WIDTH, dtype=torch.float32)
     outs = [torch.empty_like(x) for _ in range(5)]
     ops.rms_norm(outs[0], x, gain, 1e-6)
     ops.add_rms_norm(outs[1], residual, x, gain, 1e-6)
@@ -138,7 +141,7 @@ def attention(n: Numbers, cache: str, sight: str) -> Outputs:
     }[sight]
     q = n.of(sum(counts), HEADS, DIM)
     out = torch.empty_like(q)
-    ops.paged_attention(out, q, caches[0], caches[1], table, offsets, starts, 0.2, **given)  # type: ignore[arg-type]
+    ops.paged_attention(out, q, caches[0], caches[1], table, offsets, starts, 0.2, **given)
     return [out]
 
 
@@ -163,10 +166,10 @@ def drawn(n: Numbers) -> Outputs:
     logits, empty = n.of(rows, vocabulary, dtype=torch.float32) * 4, torch.zeros(rows, 0)
     ops.sample(
         *outs, logits, params, at.int(), n.ids(100, rows), n.ids(3, rows, vocabulary), empty.int(), empty, empty.int()
-    )  # type: ignore[call-arg, arg-type]
+    )
     scores = [torch.empty(rows, dtype=torch.int32) for _ in range(2)]
     scores += [torch.empty(rows), torch.empty(rows, top, dtype=torch.int32), torch.empty(rows, top)]
-    ops.score(*scores, logits, n.ids(vocabulary, rows), torch.full((rows,), top, dtype=torch.int32))  # type: ignore[call-arg, arg-type]
+    ops.score(*scores, logits, n.ids(vocabulary, rows), torch.full((rows,), top, dtype=torch.int32))
     return outs + scores
 
 
@@ -177,17 +180,19 @@ CASES: Final[dict[str, Callable[[Numbers], Outputs]]] = {
     "pooled": pooled,
     "linear": linear,
     **{
-        f"rope {'neighbours' if is_interleaved else 'halves'} {cache}": lambda n, i=is_interleaved, c=cache: rope(n, i, c)  # type: ignore[misc]
+        f"rope {'neighbours' if is_interleaved else 'halves'} {cache}": partial(
+            rope, is_interleaved=is_interleaved, cache=cache
+        )
         for is_interleaved in (False, True)
         for cache in ("plain", "codes")
     },
     **{
-        f"attention {cache} {sight}": lambda n, c=cache, s=sight: attention(n, c, s)  # type: ignore[misc]
+        f"attention {cache} {sight}": partial(attention, cache=cache, sight=sight)
         for cache in ("plain", "codes")
         for sight in ("plain", "window", "capped", "sinks", "slopes", "whole")
     },
     "drawn": drawn,
-}  # fmt: skip
+}
 
 
 def sum_of(case: str, dtype: torch.dtype) -> str:
@@ -198,22 +203,34 @@ def sum_of(case: str, dtype: torch.dtype) -> str:
     return digest.hexdigest()[:16]
 
 
-def written() -> dict[str, dict[str, str]]:
-    """By case and format: the sums of each instruction set."""
+def version() -> str:
+    """Of the arithmetic, as numerics ids end."""
+    return ops.numerics_id("cpu", torch.float32).rpartition("-")[2]
+
+
+def written() -> tuple[str, dict[str, dict[str, str]]]:
+    """Of which version the sums are; by case and format those of each instruction set."""
     sums: dict[str, dict[str, str]] = json.loads(WRITTEN.read_text()) if WRITTEN.exists() else {}
-    return sums
+    return sums.pop("version", {}).get("of", version()), sums
 
 
 def main() -> None:
     """Writes what this machine's instruction sets make."""
-    sums = {f"{case}, {name}": written().get(f"{case}, {name}", {}) for case in CASES for name in DTYPES}
+    of, known = written()
+    sums = {
+        f"{case}, {name}": {} if of != version() else known.get(f"{case}, {name}", {})
+        for case in CASES
+        for name in DTYPES
+    }
     for isa in ops.available_isas():
         ops.force_isa(isa)
         for case in CASES:
             for name, dtype in DTYPES.items():
-                sums[f"{case}, {name}"][isa] = sum_of(case, dtype)
+                key, made = f"{case}, {name}", sum_of(case, dtype)
+                if sums[key].setdefault(isa, made) != made:
+                    sys.exit(f"{key} on {isa} has changed: raise VERSION in Cpu::numerics_id first; nothing is written")
     lines = (f"{json.dumps(key)}: {json.dumps(dict(sorted(of_it.items())))}" for key, of_it in sums.items())
-    WRITTEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    WRITTEN.write_text("{\n" + ",\n".join([f'"version": {{"of": "{version()}"}}', *lines]) + "\n}\n")
 
 
 if __name__ == "__main__":
