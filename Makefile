@@ -48,6 +48,7 @@ else
 	$(UV) sync --locked
 endif
 	@# Compiled modules load in half the time, also for whom Python may not write them (PYTHONDONTWRITEBYTECODE, as images set it).
+	@# Some are for newer Pythons and do not compile, and without any of it all works: so this cannot fail.
 	@[ .venv/compiled -nt uv.lock ] || { echo "==> compiling the packages"; \
 		$(PY) -m compileall -q -j 0 .venv/lib/python3*/site-packages > /dev/null || true; touch .venv/compiled; }
 	@# The first start is as quick as the others. Where nothing can be kept, each start loads the model anew, and all works.
