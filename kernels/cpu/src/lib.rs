@@ -13,7 +13,6 @@ mod arena;
 mod attention;
 mod cache;
 mod cached;
-mod cores;
 mod element;
 mod elementwise;
 mod embed;
@@ -41,7 +40,6 @@ pub use arena::Arena;
 pub use attention::{Attention, Sight, paged_attention};
 pub use cache::{CacheFormat, CacheShape, copy_blocks};
 pub use cached::{Held, SCALE_BYTES};
-pub use cores::Kept;
 pub use element::{Bf16, Element, Format};
 pub use elementwise::{add, scale, soft_cap};
 pub use embed::{embed, embed_segments};
@@ -90,11 +88,6 @@ impl Cpu {
     /// How many threads share an op, the caller's among them.
     pub fn threads(&self) -> usize {
         self.pool.threads()
-    }
-
-    /// See [`Pool::keep_caller`].
-    pub fn keep_caller(&self) -> Kept {
-        self.pool.keep_caller()
     }
 
     /// What the bits of a result depend on besides its inputs: class, format, how weights are quantised, version of the

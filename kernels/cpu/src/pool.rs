@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
-use crate::cores::{Kept, Shares};
-
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
 const SPIN: Duration = Duration::from_micros(20);
@@ -21,7 +19,6 @@ const SPIN: Duration = Duration::from_micros(20);
 /// A fixed number of threads, the caller's being the first.
 pub struct Pool {
     workers: Vec<Worker>,
-    shares: Arc<Shares>,
 }
 
 struct Worker {
@@ -48,14 +45,7 @@ impl Pool {
     /// When `threads` is 0, or the system refuses a thread.
     pub fn new(threads: usize) -> Self {
         assert!(threads > 0, "a pool has at least the caller's thread");
-        let shares = Arc::new(Shares::of(threads));
-        Self { workers: (1..threads).map(|part| Worker::start(part, Arc::clone(&shares))).collect(), shares }
-    }
-
-    /// Keeps the calling thread off the workers' processors while the guard lives, so that not each [`Pool::run`] has to. Not where it
-    /// calls what starts threads of its own: they would be kept, too.
-    pub fn keep_caller(&self) -> Kept {
-        self.shares.keep_for_now(0)
+        Self { workers: (1..threads).map(Worker::start).collect() }
     }
 
     /// How many threads, the caller's among them.
@@ -72,7 +62,6 @@ impl Pool {
         if parts <= 1 {
             return (0..parts).for_each(work);
         }
-        let _kept = self.keep_caller();
         let job = Job {
             work: &work,
             unfinished: AtomicUsize::new(parts - 1),
@@ -105,15 +94,11 @@ impl Drop for Pool {
 }
 
 impl Worker {
-    fn start(part: usize, shares: Arc<Shares>) -> Self {
+    fn start(part: usize) -> Self {
         let mailbox = Arc::new(Mailbox { job: AtomicPtr::new(null_mut()), closed: AtomicBool::new(false) });
         let own = mailbox.clone();
         let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
-        let work = move || {
-            shares.keep(part);
-            own.serve(part);
-        };
-        let handle = thread.spawn(work).expect("the system has room for one more thread");
+        let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
         Self { mailbox, handle: Some(handle) }
     }
 

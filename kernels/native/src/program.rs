@@ -281,7 +281,7 @@ type Line = (String, Vec<usize>, Vec<usize>, f64, f64, f64);
 impl Program {
     /// How many of its calls go back to Python.
     #[getter]
-    pub(crate) fn call_backs(&self) -> usize {
+    fn call_backs(&self) -> usize {
         self.call_backs.len()
     }
 
@@ -333,7 +333,6 @@ impl Program {
             (rows, out.write::<f32>())
         };
         py.detach(|| {
-            let _kept = self.call_backs.is_empty().then(|| cpu().keep_caller());
             let mut program = self.lock();
             program.run(&mut cpu(), &rows, &mut Answers(&self.call_backs)).map_err(|stop| stop.to_string())?;
             let logits = program.logits();

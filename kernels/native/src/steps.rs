@@ -107,10 +107,7 @@ impl Steps {
     ) -> PyResult<()> {
         let end = end.get();
         let mut has_failed = false;
-        // What Python is called for may start threads: those of PyTorch.
-        let keeps = self.program.get().call_backs() == 0;
         py.detach(|| {
-            let _kept = keeps.then(|| cpu().keep_caller());
             while let Some(frame) = self.next(end).map_err(frame_error)? {
                 self.began.store(self.now(), Relaxed);
                 let began = Instant::now();
