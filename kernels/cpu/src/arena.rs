@@ -52,7 +52,7 @@ impl Arena {
     fn take_meanwhile(&self, pieces: Vec<(usize, usize)>) {
         let (memory, is_dropped) = (Arc::clone(&self.memory), Arc::clone(&self.is_dropped));
         let work = move || {
-            lowest_priority();
+            only_when_idle();
             // Relaxed: nothing is published by it; a piece more or less makes no difference.
             let is_wanted = |_: &&(usize, usize)| !is_dropped.load(Ordering::Relaxed);
             // Memory that cannot be had is asked for no more: whoever meets its absence tells.
@@ -93,13 +93,23 @@ fn in_shares<T: Sync>(all: &[T], threads: usize, job: impl Fn(&T) -> bool + Sync
     })
 }
 
-/// Of this thread: a step on the same core goes before it.
-fn lowest_priority() {
+/// Of this thread: it runs where nobody else wants to. A low priority alone is not enough: the system would take its processor for a busy one, and
+/// put both threads of a step on the other.
+fn only_when_idle() {
     #[cfg(target_os = "linux")]
     {
+        const SCHED_IDLE: i32 = 5;
+        const THIS_THREAD: i32 = 0;
+        // SAFETY: the parameter, a priority that has to be 0 here, is read during the call alone.
         // A refusal costs speed for some seconds.
-        _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
+        _ = unsafe { sched_setscheduler(THIS_THREAD, SCHED_IDLE, &0) };
     }
+}
+
+#[cfg(target_os = "linux")]
+unsafe extern "C" {
+    /// `parameter`: a `struct sched_param`, which is one `int`.
+    fn sched_setscheduler(thread: i32, policy: i32, parameter: &i32) -> i32;
 }
 
 #[cfg(test)]
@@ -134,6 +144,22 @@ mod tests {
             }
             assert!((0..len).step_by(4096).all(|place| memory[place] == 7), "{round}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_taken_meanwhile_is_taken_by_a_thread_that_runs_when_nobody_else_does() {
+        // Word by word as in proc_pid_stat(5), behind the name: the policy is the 41st of all.
+        let policy = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap().to_owned()
+        };
+        let idle = std::thread::spawn(move || {
+            super::only_when_idle();
+            policy()
+        });
+        assert_eq!(idle.join().unwrap(), "5");
+        assert_ne!(policy(), "5", "no other thread");
     }
 
     #[cfg(target_os = "linux")]
