@@ -7,9 +7,9 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
-use super::App;
+use super::{App, leftover::Leftover};
 use crate::{api::is_plain_id, error::ApiError};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -36,12 +36,16 @@ impl RequestId {
 pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::of(request.headers());
     let echoed = HeaderValue::from_str(&id.0).expect("ids are visible ASCII");
-    let is_http1 = request.version() <= Version::HTTP_11;
     request.extensions_mut().insert(id);
+    let (request, leftover) = match request.version() {
+        Version::HTTP_2 | Version::HTTP_3 => (request, None), // a body stands in nobody's way
+        _ => Leftover::of(request),
+    };
     let mut response = next.run(request).await;
     response.headers_mut().insert(REQUEST_ID.clone(), echoed);
-    // What is left of the body stays unread, so that the connection carries no more requests: its client has to know.
-    if is_http1 && response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+    if let Some(leftover) = leftover
+        && !leftover.is_read().await
+    {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -16,6 +16,7 @@ mod health;
 mod host;
 mod id;
 mod inner;
+mod leftover;
 mod listen;
 mod models;
 mod openapi;
