@@ -31,6 +31,19 @@ fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
     Ok(Value::Object(with_reasoning))
 }
 
+/// The same, where answers that called tools and say nothing have an empty content. `None`: there are none.
+pub(super) fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
+    let is_bare = |message: &Value| message.get("tool_calls").is_some() && message.get("content").is_none();
+    if !messages.iter().any(is_bare) {
+        return None;
+    }
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| is_bare(message)) {
+        message["content"] = "".into();
+    }
+    Some(messages)
+}
+
 /// See `ChatTemplate::adapt`.
 pub(super) fn adapt(mut message: Value, form: ContentForm) -> Value {
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {

@@ -213,9 +213,20 @@ impl ChatTemplate {
 }
 
 impl Inner {
+    /// Most templates ask whether an answer that called tools has content, too; those that print it unasked are given an empty one.
     fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
+        let messages = messages::normalise(&input.messages)?;
+        let filled = messages::with_contents(&messages);
+        match (self.render_as(input, messages), filled) {
+            (Err(TemplateError::Failed(reason)), Some(filled)) => {
+                self.render_as(input, filled).map_err(|_| TemplateError::Failed(reason))
+            }
+            (rendered, _) => rendered,
+        }
+    }
+
+    fn render_as(&self, input: &ChatInput, mut messages: Vec<Value>) -> Result<String, TemplateError> {
         let name = self.choose(input)?;
-        let mut messages = messages::normalise(&input.messages)?;
         let continuation = match (input.continue_final_message, input.add_generation_prompt) {
             (false, _) => None,
             (true, false) => Some(Continuation::mark(&mut messages, &self.sources[name])?),

@@ -295,6 +295,21 @@ fn messages_of_the_openai_api_are_brought_into_the_templates_form() {
 }
 
 #[test]
+fn an_answer_of_calls_alone_has_content_only_for_templates_that_print_it_unasked() {
+    let call =
+        json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]});
+    let told = |source: &str| template(source).render(&chat(json!([{"role": "user", "content": "x"}, call])));
+    let asks =
+        "{% for m in messages %}[{% if m.content is defined %}{{ m.content }}{% else %}none{% endif %}]{% endfor %}";
+    assert_eq!(told(asks).as_deref(), Ok("[x][none]"));
+    let adds = "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}";
+    assert_eq!(told(adds).as_deref(), Ok("[x][]"));
+    // One that fails anyway says why it failed at first.
+    let fails = "{% for m in messages %}{% if m.tool_calls %}{{ m.content.a.b }}{% endif %}{% endfor %}";
+    assert!(matches!(told(fails), Err(TemplateError::Failed(_))));
+}
+
+#[test]
 fn time_is_an_argument() {
     // 2024-02-29 23:30:05 UTC
     let at = |utc_offset_seconds| LocalTime { unix_seconds: 1_709_249_405, utc_offset_seconds };
