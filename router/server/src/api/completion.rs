@@ -386,7 +386,8 @@ impl CompletionForm {
         answers.iter().enumerate().for_each(|(index, answer)| usage.finished(index, &answer.finish));
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in best(answers, self.drawn_per_prompt, self.answers_per_prompt).into_iter().enumerate() {
-            let Whole { text, scores, tokens, finish, .. } = answer;
+            let Whole { said, scores, tokens, finish } = answer;
+            let text = said.apart().text;
             choices.push(self.choice(index, true, text, &scores, &tokens, Some(&finish)));
         }
         CompletionResponse { head: &self.head, choices, usage: usage.total() }
@@ -411,7 +412,8 @@ impl CompletionEvents {
 impl Events for CompletionEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
-            let Delta { choice: index, text, scores, tokens, finish, .. } = delta;
+            let Delta { choice: index, said, scores, tokens, finish } = delta;
+            let text = said.apart().text;
             self.usage.drawn(index, tokens.len());
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);

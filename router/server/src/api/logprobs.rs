@@ -199,7 +199,10 @@ mod tests {
     use pelton_engine::TokenLogprobs;
 
     use super::*;
-    use crate::generate::testing::{END, tokenizer};
+    use crate::generate::{
+        TokenKind,
+        testing::{END, tokenizer},
+    };
 
     #[test]
     fn the_tokens_of_an_echo_add_up_to_its_text() {
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn the_same_token_has_the_same_number_in_every_list() {
         let logprobs = TokenLogprobs { chosen: -0.634_254_63, top: vec![(66, -0.1), (65, -0.634_254_63)] };
-        let drawn = Drawn { token: 65, text_offset: 0, logprobs: Some(Box::new(logprobs)), is_reasoning: false };
+        let drawn = Drawn { token: 65, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text };
         let mut shown = CompletionLogprobs::default();
         shown.add(&tokenizer(), &[drawn], 0);
         let shown = serde_json::to_string(&shown).expect("plain");
@@ -238,7 +241,7 @@ mod tests {
                 token,
                 text_offset: 3,
                 logprobs: Some(Box::new(TokenLogprobs { chosen: -1.0, top: others })),
-                is_reasoning: false,
+                kind: TokenKind::Text,
             };
             let mut shown = CompletionLogprobs::default();
             shown.add(&tokenizer(), &[drawn(token, vec![(66, -0.5)]), drawn(66, vec![(token, -0.5)])], 2);

@@ -19,7 +19,6 @@ mod metadata;
 pub(crate) mod models;
 pub(crate) mod pace;
 mod parameters;
-mod parts;
 pub(crate) mod pooling;
 mod prompt_logprobs;
 pub(crate) mod responses;

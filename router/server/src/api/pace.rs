@@ -33,13 +33,9 @@ impl<E: Events> Paced<E> {
         }
         let held = &mut self.answers[choice];
         let delta = match held.delta.take() {
-            Some(mut earlier) if is_in_order(&earlier, &delta) => {
+            Some(mut earlier) => {
                 join(&mut earlier, delta);
                 earlier
-            }
-            Some(earlier) => {
-                due.push(earlier);
-                delta
             }
             None => delta,
         };
@@ -52,19 +48,10 @@ impl<E: Events> Paced<E> {
     }
 }
 
-/// Whether both can be told as one: a delta tells its reasoning first, then its text, then its calls.
-fn is_in_order(earlier: &Delta, later: &Delta) -> bool {
-    let has_no_calls = earlier.calls.is_empty();
-    let has_no_text = has_no_calls && earlier.text.is_empty();
-    (has_no_text || later.reasoning.is_empty()) && (has_no_calls || later.text.is_empty())
-}
-
 fn join(earlier: &mut Delta, later: Delta) {
-    let Delta { choice: _, scores, reasoning, text, calls, tokens, finish } = later;
+    let Delta { choice: _, scores, said, tokens, finish } = later;
     earlier.scores.extend(scores);
-    earlier.reasoning += &reasoning;
-    earlier.text += &text;
-    earlier.calls.extend(calls);
+    earlier.said.append(said);
     earlier.tokens.extend(tokens);
     earlier.finish = finish;
 }
@@ -102,7 +89,7 @@ impl<E: Events> Events for Paced<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::{CallPiece, Drawn, Ending, Finish};
+    use crate::generate::{CallPiece, Drawn, Ending, Finish, Part, Said, TokenKind};
 
     /// Notes what it is told.
     #[derive(Default)]
@@ -117,11 +104,11 @@ mod tests {
     }
 
     fn drawn(token: u32) -> Drawn {
-        Drawn { token, text_offset: 0, logprobs: None, is_reasoning: false }
+        Drawn { token, text_offset: 0, logprobs: None, kind: TokenKind::Text }
     }
 
     fn text(choice: usize, token: u32, text: &str) -> Delta {
-        Delta { choice, text: text.to_owned(), tokens: vec![drawn(token)], ..Delta::default() }
+        Delta { choice, said: Said::text(text), tokens: vec![drawn(token)], ..Delta::default() }
     }
 
     fn end(choice: usize) -> Delta {
@@ -136,7 +123,7 @@ mod tests {
         let mut paced = Paced::new(Told::default(), interval);
         let mut out = BytesMut::new();
         deltas.into_iter().for_each(|delta| paced.deltas(vec![delta], &mut out));
-        paced.events.0.into_iter().map(|delta| (delta.choice, delta.text, delta.tokens.len())).collect()
+        paced.events.0.into_iter().map(|delta| (delta.choice, delta.said.apart().text, delta.tokens.len())).collect()
     }
 
     #[test]
@@ -163,18 +150,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chunk_would_tell_in_another_order_is_not_joined() {
-        let call = |index| CallPiece::Start { index, id: "1".into(), name: "f".into() };
-        let calls = Delta { calls: vec![call(0)], tokens: vec![drawn(2)], ..Delta::default() };
-        let thought = Delta { reasoning: "hm".into(), tokens: vec![drawn(4)], ..Delta::default() };
+    fn what_is_said_keeps_its_order() {
+        let call = Part::Call(CallPiece::Start { index: 0, id: "1".into(), name: "f".into() });
+        let thought = Part::Thought("hm".into());
+        let of = |part: &Part| Delta { said: Said::of([part.clone()]), tokens: vec![drawn(2)], ..Delta::default() };
         let mut paced = Paced::new(Told::default(), 100);
         let mut out = BytesMut::new();
-        for delta in [text(0, 0, "a"), text(0, 1, "b"), calls, text(0, 3, "c"), thought, end(0)] {
+        for delta in [text(0, 0, "a"), text(0, 1, "b"), of(&call), text(0, 3, "c"), of(&thought), end(0)] {
             paced.deltas(vec![delta], &mut out);
         }
-        let told: Vec<_> =
-            paced.events.0.iter().map(|d| (d.text.as_str(), d.calls.len(), d.reasoning.as_str())).collect();
-        assert_eq!(told, [("a", 0, ""), ("b", 1, ""), ("c", 0, ""), ("", 0, "hm")]);
+        let told: Vec<Said> = paced.events.0.into_iter().map(|delta| delta.said).collect();
+        let behind = [Part::Text("b".into()), call, Part::Text("c".into()), thought];
+        assert_eq!(told, [Said::text("a"), Said::of(behind)]);
     }
 
     #[test]

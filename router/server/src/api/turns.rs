@@ -46,7 +46,12 @@ impl Turns {
     pub(super) fn say_on(&mut self, texts: Vec<String>) {
         match self.turns.last_mut() {
             Some(turn) if turn.role == "user" => {
-                turn.texts.push("\n\n".to_owned());
+                let mut texts = texts.into_iter();
+                // In one text: templates that know no parts put a line's end between any two.
+                if let Some(last) = turn.texts.last_mut() {
+                    last.push_str("\n\n");
+                    last.push_str(&texts.next().unwrap_or_default());
+                }
                 turn.texts.extend(texts);
             }
             _ => self.say("user", texts),
@@ -243,10 +248,9 @@ mod tests {
         turns.resulted("2".into(), vec![]);
         assert_eq!(turns.last(), Last::Open);
         let call = |id: &str, arguments: &str| json!({ "id": id, "type": "function", "function": { "name": "add", "arguments": arguments } });
-        let part = |text: &str| json!({ "type": "text", "text": text });
         let expected = [
             json!({ "role": "system", "content": "Be brief." }),
-            json!({ "role": "user", "content": [part("What is"), part("\n\n"), part("5 + 5?")] }),
+            json!({ "role": "user", "content": "What is\n\n5 + 5?" }),
             json!({ "role": "assistant", "content": "Let me see.", "reasoning_content": "Hm. Add.", "tool_calls": [call("1", "{\"a\":5}")] }),
             json!({ "role": "tool", "tool_call_id": "1", "content": "10" }),
             json!({ "role": "assistant", "tool_calls": [call("2", "{}")] }),

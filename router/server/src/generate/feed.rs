@@ -175,6 +175,7 @@ mod tests {
     use futures::StreamExt as _;
 
     use super::*;
+    use crate::generate::Said;
 
     /// Gives these results, then waits for ever, or is over.
     struct Script {
@@ -204,7 +205,7 @@ mod tests {
         type Item = String;
 
         fn write(&mut self, deltas: Vec<Delta>) -> Option<String> {
-            let text: String = deltas.into_iter().map(|delta| delta.text).collect();
+            let text: String = deltas.into_iter().map(|delta| delta.said.apart().text).collect();
             (!text.is_empty()).then_some(text)
         }
 
@@ -224,7 +225,7 @@ mod tests {
     const PATIENT: Patience = Patience { keep_alive: Duration::from_secs(3600), stall: Duration::from_secs(3600) };
 
     fn script(texts: &[&str], ends: bool) -> Script {
-        let delta = |text: &&str| Ok(vec![Delta { text: (*text).to_owned(), ..Delta::default() }]);
+        let delta = |text: &&str| Ok(vec![Delta { said: Said::text(*text), ..Delta::default() }]);
         Script { results: texts.iter().map(delta).collect::<Vec<_>>().into_iter(), ends }
     }
 

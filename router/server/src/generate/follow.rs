@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, TokenScore, Usage};
 use pelton_text::{AnswerParser, Detokenizer, Piece, StopMatcher, Tokenizer};
 
-use super::{ToolReading, repetition::Circles, rules::TextRules};
+use super::{CallPiece, Part, Said, ToolReading, repetition::Circles, rules::TextRules};
 
 /// What became of one answer since the last delta.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -17,12 +17,8 @@ pub struct Delta {
     pub choice: usize,
     /// Of the prompt's tokens from the second one on, if they were asked for: all at once, before the first of `tokens`.
     pub scores: Vec<TokenScore>,
-    /// What the model thought, if its format tells that from content.
-    pub reasoning: String,
-    /// Text to show.
-    pub text: String,
-    /// Parts of tool calls.
-    pub calls: Vec<CallPiece>,
+    /// What it says.
+    pub said: Said,
     /// The tokens, also those whose text is held back still, unless it may turn out to be a mark before reasoning.
     pub tokens: Vec<Drawn>,
     /// On the last delta of an answer.
@@ -32,12 +28,7 @@ pub struct Delta {
 impl Delta {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty()
-            && self.reasoning.is_empty()
-            && self.calls.is_empty()
-            && self.tokens.is_empty()
-            && self.scores.is_empty()
-            && self.finish.is_none()
+        self.said.is_empty() && self.tokens.is_empty() && self.scores.is_empty() && self.finish.is_none()
     }
 }
 
@@ -50,29 +41,28 @@ pub struct Drawn {
     pub text_offset: usize,
     /// If asked for.
     pub logprobs: Option<Box<TokenLogprobs>>,
-    /// It belongs to the reasoning, or to the marks around it. Text that a stop string holds back counts where it comes out.
-    pub is_reasoning: bool,
+    /// Text that a stop string holds back counts where it comes out.
+    pub kind: TokenKind,
 }
 
-/// A part of a tool call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallPiece {
-    /// A call begins.
-    Start {
-        /// Counted from 0 within the answer.
-        index: usize,
-        /// The model's own, or one that is unique in the world.
-        id: String,
-        /// The function's name.
-        name: String,
-    },
-    /// More of its arguments, a JSON text.
-    Arguments {
-        /// Which call.
-        index: usize,
-        /// To be appended.
-        delta: String,
-    },
+/// To what a token belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenKind {
+    /// What is shown, and marks that are yet to turn out as such.
+    Text,
+    /// The reasoning, or the marks around it.
+    Reasoning,
+    /// A call that has begun, or what follows it up to the next text.
+    Call,
+    /// It ended the answer, and is not shown.
+    End,
+}
+
+impl Drawn {
+    /// Whether it belongs to the reasoning.
+    pub fn is_reasoning(&self) -> bool {
+        self.kind == TokenKind::Reasoning
+    }
 }
 
 /// How an answer ended.
@@ -133,6 +123,8 @@ pub(crate) struct Follower {
     has_calls: bool,
     /// A call has begun and not ended.
     is_within_call: bool,
+    /// A call has begun, and nothing else has been said since.
+    is_behind_call: bool,
     reasoning_tokens: Option<u32>,
     cached: u32,
     scores: Vec<TokenScore>,
@@ -154,6 +146,7 @@ impl Follower {
             circles: rules.repetition.map(Circles::new),
             has_calls: false,
             is_within_call: false,
+            is_behind_call: false,
             reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
             scores: Vec::new(),
@@ -211,11 +204,16 @@ impl Follower {
             // Nothing comes behind it: the end of a broken character belongs to the last token.
             text.push_str(&self.detokenizer.finish());
         }
-        let (text_offset, is_reasoning) = (self.characters, self.is_reasoning());
-        self.undecided.push(Drawn { token, text_offset, logprobs, is_reasoning });
-        let shown = delta.text.len();
+        let (text_offset, was_reasoning) = (self.characters, self.is_reasoning());
+        let shown = delta.said.text_bytes();
         let hit = self.text(&text, delta);
-        self.decide(is_reasoning, delta.text.len() > shown, delta);
+        let kind = match (is_shown, self.is_behind_call) {
+            (false, _) => TokenKind::End,
+            (true, true) => TokenKind::Call,
+            (true, false) => TokenKind::Text,
+        };
+        self.undecided.push(Drawn { token, text_offset, logprobs, kind });
+        self.decide(was_reasoning, delta.said.text_bytes() > shown, delta);
         let ending = match hit {
             Some(hit) => {
                 let ending = Ending::Stop(StopCause::Text(self.rules.stop[hit].clone()));
@@ -240,7 +238,7 @@ impl Follower {
             // What was held is the mark, unless it came out as content before one that the last token was alone.
             let others = if has_shown { self.undecided.len() - 1 } else { 0 };
             for drawn in &mut self.undecided[others..] {
-                drawn.is_reasoning = true;
+                drawn.kind = TokenKind::Reasoning;
                 self.reasoning_tokens = self.reasoning_tokens.map(|count| count + 1);
             }
             delta.tokens.append(&mut self.undecided);
@@ -287,7 +285,7 @@ impl Follower {
 
     fn show(&mut self, text: &str, delta: &mut Delta) {
         match &mut self.parser {
-            None => delta.text.push_str(text),
+            None => delta.said.push(Part::Text(text.to_owned())),
             Some(parser) => {
                 self.parsed += text.chars().count();
                 let pieces = parser.push(text);
@@ -308,21 +306,25 @@ impl Follower {
     fn take(&mut self, pieces: Vec<Piece>, delta: &mut Delta) {
         let is_wanted = |index| index == 0 || self.rules.tools == Some(ToolReading::Parallel);
         for piece in pieces {
-            match piece {
-                Piece::Reasoning(text) => delta.reasoning.push_str(&text),
-                Piece::Content(text) => delta.text.push_str(&text),
+            let part = match piece {
+                Piece::Reasoning(text) => Part::Thought(text),
+                Piece::Content(text) => Part::Text(text),
                 Piece::CallStart { index, id, name } if is_wanted(index) => {
                     (self.has_calls, self.is_within_call) = (true, true);
                     let id = id.unwrap_or_else(|| self.rules.call_id());
-                    delta.calls.push(CallPiece::Start { index, id, name });
+                    Part::Call(CallPiece::Start { index, id, name })
                 }
-                Piece::CallArguments { index, delta: arguments } if is_wanted(index) => match delta.calls.last_mut() {
-                    Some(CallPiece::Arguments { index: last, delta }) if *last == index => delta.push_str(&arguments),
-                    _ => delta.calls.push(CallPiece::Arguments { index, delta: arguments }),
-                },
-                Piece::CallEnd { index } if is_wanted(index) => self.is_within_call = false,
-                Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => {}
-            }
+                Piece::CallArguments { index, delta } if is_wanted(index) => {
+                    Part::Call(CallPiece::Arguments { index, delta })
+                }
+                Piece::CallEnd { index } if is_wanted(index) => {
+                    self.is_within_call = false;
+                    continue;
+                }
+                Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => continue,
+            };
+            self.is_behind_call = matches!(part, Part::Call(_));
+            delta.said.push(part);
         }
     }
 

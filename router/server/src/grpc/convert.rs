@@ -13,8 +13,8 @@ use crate::{
     api::{structural_tag_of_json, twice::check_names, why_no_json},
     error::ApiError,
     generate::{
-        BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt, Repetition,
-        Request, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
+        Apart, BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt,
+        Repetition, Request, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
     },
     json_size::check_size,
 };
@@ -253,11 +253,12 @@ impl MessageWriter {
         let echo = self.echoes[delta.choice].take();
         let scored = self.scored[delta.choice];
         self.scored[delta.choice] += delta.scores.len();
+        let Apart { reasoning, text, calls } = delta.said.apart();
         v1::GenerateResponse {
             choice: u32::try_from(delta.choice).expect("choices are bounded"),
-            text: echo.unwrap_or_default() + &delta.text,
-            reasoning: delta.reasoning,
-            tool_calls: delta.calls.into_iter().map(call).collect(),
+            text: echo.unwrap_or_default() + &text,
+            reasoning,
+            tool_calls: calls.into_iter().map(call).collect(),
             token_ids: delta.tokens.iter().map(|drawn| drawn.token).collect(),
             logprobs: delta.tokens.iter().filter_map(|drawn| self.logprob(drawn)).collect(),
             finish: delta.finish.map(finish),
@@ -324,7 +325,7 @@ mod tests {
     use pelton_engine::Usage;
 
     use super::*;
-    use crate::generate::testing::tokenizer;
+    use crate::generate::{Part, Said, testing::tokenizer};
 
     #[test]
     fn a_request_without_input_names_what_is_missing() {
@@ -395,7 +396,7 @@ mod tests {
         let prompt = PreparedPrompt { ids: ids.clone().into(), embeds: None, text: None, chat: None };
         let top = vec![(1, -0.5); 4];
         let score = TokenScore { rank: 2, logprobs: TokenLogprobs { chosen: -1.0, top } };
-        let delta = Delta { scores: vec![score; ids.len() - 1], text: "a".into(), ..Delta::default() };
+        let delta = Delta { scores: vec![score; ids.len() - 1], said: Said::text("a"), ..Delta::default() };
         let told = MessageWriter::new(tokenizer(), &prompt, 1).write(vec![delta]).expect("some").expect("messages");
         assert_eq!(told.len(), 7, "of 3,276 tokens with five entries each");
         let scored = told.iter().flat_map(|message| &message.prompt_logprobs);
@@ -410,14 +411,14 @@ mod tests {
     fn an_echo_comes_once_per_choice_and_calls_beside_the_text() {
         let prompt = PreparedPrompt { ids: [1].into(), embeds: None, text: Some("one ".into()), chat: None };
         let mut writer = MessageWriter::new(tokenizer(), &prompt, 2);
-        let text = |choice, text: &str| Delta { choice, text: text.into(), ..Delta::default() };
+        let text = |choice, text: &str| Delta { choice, said: Said::text(text), ..Delta::default() };
         let written = writer.write(vec![text(0, "a"), text(1, "b"), text(0, "c")]).expect("some").expect("messages");
         assert_eq!(written.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["one a", "one b", "c"]);
-        let written = writer.message(Delta { reasoning: "Hm.".into(), ..Delta::default() });
+        let written = writer.message(Delta { said: Said::of([Part::Thought("Hm.".into())]), ..Delta::default() });
         assert_eq!((written.reasoning.as_str(), written.text.as_str()), ("Hm.", ""));
         let start = CallPiece::Start { index: 0, id: "1".into(), name: "f".into() };
-        let calls = vec![start, CallPiece::Arguments { index: 0, delta: "{}".into() }];
-        let written = writer.message(Delta { calls, ..Delta::default() });
+        let calls = [start, CallPiece::Arguments { index: 0, delta: "{}".into() }].map(Part::Call);
+        let written = writer.message(Delta { said: Said::of(calls), ..Delta::default() });
         let shown: Vec<_> =
             written.tool_calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
         assert_eq!(shown, [("f", ""), ("", "{}")]);

@@ -42,11 +42,14 @@ pub(super) async fn messages(
         // Without thoughts a budget is kept, on channels it stays a wish.
         request.options.thoughts = None;
     }
+    // Clients ask for what Claude could say; a smaller context ends the answer earlier, and the message says so.
+    request.options.max_tokens = Some(asked.max_tokens.min(serving.max_model_len().unwrap_or(u32::MAX)));
     let generation = serving.generate(request, terms).await.map_err(renamed)?;
     let form = MessageForm {
         id: format!("msg_{request_id}"),
         model: serving.model_name().to_owned(),
         thoughts: asked.thoughts,
+        max_tokens: asked.max_tokens,
         prompt: generation.prompts()[0].ids.len(),
         request_id,
     };

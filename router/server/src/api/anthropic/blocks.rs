@@ -289,7 +289,10 @@ impl Reader {
         *is_answered = true;
         let mut texts = self.texts(&mut block, "content")?;
         if block.flag("is_error")? == Some(true) {
-            texts.insert(0, ERROR_MARK.to_owned());
+            match texts.first_mut() {
+                Some(first) => first.insert_str(0, ERROR_MARK),
+                None => texts.push(ERROR_MARK.trim_end().to_owned()),
+            }
         }
         refuse_all(&mut block, TOOLSETS)?;
         self.cache_control(&mut block)?;

@@ -10,12 +10,9 @@ use super::{
     message::{Block, End, Message, MessageUsage, SIGNATURE, Thoughts},
 };
 use crate::{
-    api::{
-        parts::{Part, parts},
-        stream::{Events, named_event},
-    },
+    api::stream::{Events, named_event},
     error::ApiError,
-    generate::{CallPiece, Delta, Finish},
+    generate::{CallPiece, Delta, Finish, Part},
 };
 
 /// What the data of an event is.
@@ -137,6 +134,7 @@ impl MessageEvents {
 
     fn part(&mut self, part: Part, out: &mut BytesMut) {
         match part {
+            Part::Thought(_) if self.form.thoughts == Thoughts::Hidden => {}
             Part::Thought(thinking) => {
                 self.open(Growing::Thinking, Block::Thinking { thinking: String::new(), signature: "" }, out);
                 if self.form.thoughts == Thoughts::Told {
@@ -159,7 +157,7 @@ impl MessageEvents {
 
     fn finish(&mut self, finish: &Finish, out: &mut BytesMut) {
         self.close(out);
-        Told::MessageDelta { delta: End::from(finish), usage: MessageUsage::from(finish.usage) }.write(out);
+        Told::MessageDelta { delta: self.form.end(finish), usage: MessageUsage::from(finish.usage) }.write(out);
     }
 }
 
@@ -167,12 +165,8 @@ impl Events for MessageEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
             self.begin(out);
-            let Delta { choice: _, reasoning, text, calls, scores: _, tokens: _, finish } = delta;
-            let reasoning = if self.form.thoughts == Thoughts::Hidden { String::new() } else { reasoning };
-            let open_call = self.open.and_then(|block| if let Growing::Call(at) = block { Some(at) } else { None });
-            for part in parts(reasoning, text, calls, open_call) {
-                self.part(part, out);
-            }
+            let Delta { choice: _, said, scores: _, tokens: _, finish } = delta;
+            said.into_parts().for_each(|part| self.part(part, out));
             if let Some(finish) = &finish {
                 self.finish(finish, out);
             }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::cut::input_of;
-use crate::generate::{Call, Ending, Finish, StopCause, Whole};
+use crate::generate::{Block as Said, Call, Ending, Finish, StopCause, Whole};
 
 /// Stands where Anthropic proves that a thought is its own. Clients drop thoughts that have nothing there.
 pub(super) const SIGNATURE: &str = "unsigned";
@@ -27,6 +27,8 @@ pub(crate) struct MessageForm {
     pub(crate) id: String,
     pub(crate) model: String,
     pub(crate) thoughts: Thoughts,
+    /// Tokens of the answer that were asked for.
+    pub(crate) max_tokens: u32,
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
     pub(crate) request_id: String,
@@ -62,7 +64,7 @@ pub(crate) enum Block {
 /// Why a message ended; `null` while it has not.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct End {
-    #[schemars(extend("enum" = ["max_tokens", "stop_sequence", "tool_use", "end_turn", null]))]
+    #[schemars(extend("enum" = ["max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use", "end_turn", null]))]
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,
 }
@@ -88,21 +90,20 @@ impl From<AnswerUsage> for MessageUsage {
     }
 }
 
-impl From<&Finish> for End {
-    fn from(finish: &Finish) -> Self {
-        let because = |stop_reason| Self { stop_reason: Some(stop_reason), stop_sequence: None };
+impl MessageForm {
+    pub(super) fn end(&self, finish: &Finish) -> End {
+        let because = |stop_reason| End { stop_reason: Some(stop_reason), stop_sequence: None };
         match &finish.ending {
+            Ending::Length if finish.usage.completion < self.max_tokens => because("model_context_window_exceeded"),
             Ending::Length => because("max_tokens"),
             Ending::Stop(StopCause::Text(text)) => {
-                Self { stop_sequence: Some(text.clone()), ..because("stop_sequence") }
+                End { stop_sequence: Some(text.clone()), ..because("stop_sequence") }
             }
             Ending::Stop(_) if finish.has_calls => because("tool_use"),
             Ending::Stop(_) | Ending::Repetition => because("end_turn"),
         }
     }
-}
 
-impl MessageForm {
     /// What a stream begins with: how much of the prompt is cached is known at its end.
     pub(super) fn empty(&self) -> Message<'_> {
         let prompt = u32::try_from(self.prompt).expect("prompts fit the context");
@@ -110,17 +111,22 @@ impl MessageForm {
     }
 
     pub(crate) fn whole(&self, answer: Whole) -> Message<'_> {
-        let Whole { reasoning, text, calls, scores: _, tokens: _, finish } = answer;
+        let Whole { said, scores: _, tokens: _, finish } = answer;
         let mut content = Vec::new();
-        if self.thoughts != Thoughts::Hidden && !reasoning.is_empty() {
-            let thinking = if self.thoughts == Thoughts::Told { reasoning } else { String::new() };
-            content.push(Block::Thinking { thinking, signature: SIGNATURE });
+        for block in said.blocks() {
+            match (block, content.last_mut()) {
+                (Said::Thought(_), _) if self.thoughts == Thoughts::Hidden => {}
+                (Said::Thought(thinking), _) => {
+                    let thinking = if self.thoughts == Thoughts::Told { thinking } else { String::new() };
+                    content.push(Block::Thinking { thinking, signature: SIGNATURE });
+                }
+                // Thoughts that stood between them are hidden.
+                (Said::Text(more), Some(Block::Text { text, .. })) => text.push_str(&more),
+                (Said::Text(text), _) => content.push(Block::Text { text, citations: None }),
+                (Said::Call(call), _) => content.push(tool_use(call)),
+            }
         }
-        if !text.is_empty() {
-            content.push(Block::Text { text, citations: None });
-        }
-        content.extend(calls.into_iter().map(tool_use));
-        self.message(content, End::from(&finish), finish.usage)
+        self.message(content, self.end(&finish), finish.usage)
     }
 
     fn message(&self, content: Vec<Block>, end: End, usage: AnswerUsage) -> Message<'_> {

@@ -59,7 +59,7 @@ const ASKED: &[Field] = &[
     optional(
         "thinking",
         Kind::Either(&[Kind::Object(&ENABLED), Kind::Object(&ADAPTIVE), Kind::Object(&DISABLED)]),
-        "Whether the model thinks; left out: disabled.",
+        "Whether the model thinks; left out: only with `output_config.effort`, and without being told.",
     ),
     optional("output_format", Kind::Object(&FORMAT), "The older place of `output_config.format`."),
     optional(
@@ -76,7 +76,11 @@ pub(crate) const MESSAGE: Shape = Shape {
     about: "A conversation to be answered.",
     fields: &[
         &[
-            needed("max_tokens", Kind::Integer(1, Most::Context), "Tokens of the answer at most."),
+            needed(
+                "max_tokens",
+                Kind::Integer(1, Most::U32),
+                "Tokens of the answer at most; the context may leave less.",
+            ),
             with_default(
                 "stream",
                 Kind::Flag,
@@ -155,7 +159,7 @@ const OUTPUT_CONFIG: Shape = Shape::new(
     "OutputConfig",
     "What the answer's text has to fit, and how hard to think.",
     &[&[
-        optional("effort", EFFORT, "For templates that know it."),
+        optional("effort", EFFORT, "Templates that know a switch alone think, but for `none`."),
         optional("format", Kind::Object(&FORMAT), "What the text has to fit."),
     ]],
 );
@@ -171,6 +175,8 @@ pub(crate) struct MessagesRequest {
     pub(crate) model: Option<String>,
     pub(crate) is_stream: bool,
     pub(crate) thoughts: Thoughts,
+    /// Of the answer at most, if the context leaves so many.
+    pub(crate) max_tokens: u32,
     pub(crate) request: Request,
 }
 
@@ -206,7 +212,10 @@ impl MessagesRequest {
         let asked = Asked::read(&mut fields)?;
         refuse_all(&mut fields, UNSERVED)?;
         refuse_the_peers(&mut fields)?;
-        let max_tokens: u32 = fields.need_count("max_tokens", told::MAX_TOKENS)?;
+        let max_tokens: u32 = fields.need_count("max_tokens", told::COUNT_FROM_1)?;
+        if max_tokens == 0 {
+            return Err(ApiError::invalid("max_tokens", 0, told::COUNT_FROM_1));
+        }
         if let Some(budget) = asked.thinking.budget.filter(|&budget| budget >= max_tokens) {
             let allowed = format!("less than `max_tokens`, which is {max_tokens}");
             return Err(ApiError::invalid(BUDGET_TOKENS, budget, allowed));
@@ -235,7 +244,7 @@ impl MessagesRequest {
         options.thoughts = thinking.budget.map(|tokens| ThoughtLimit { tokens, param: BUDGET_TOKENS.to_owned() });
         let (prompt, tools) = asked.into_prompt()?;
         let request = Request { tools, ..Request::new(vec![prompt], options) };
-        Ok(Self { model, is_stream, thoughts: thinking.thoughts, request })
+        Ok(Self { model, is_stream, thoughts: thinking.thoughts, max_tokens, request })
     }
 }
 
@@ -263,6 +272,7 @@ impl Asked {
         let mut kwargs = read_template_kwargs(fields)?;
         let thinking = read_thinking(fields, &mut kwargs)?;
         let (constrained, effort) = read_output(fields, &mut kwargs)?;
+        switch(&mut kwargs, false); // unless either has said otherwise
         Ok(Self { model, reader, tools, thinking, constrained, kwargs, effort })
     }
 
@@ -295,10 +305,9 @@ impl Asked {
     }
 }
 
-/// Without it a model does not think, if its template has a switch, and what it thinks nevertheless is not told.
+/// Without it a model thinks only if it is told how hard, should its template have a switch; and what it thinks is not told.
 fn read_thinking(fields: &mut Fields<'_>, kwargs: &mut Map<String, Value>) -> Result<Thinking, ApiError> {
     let Some(mut thinking) = fields.object("thinking")? else {
-        switch(kwargs, false);
         return Ok(Thinking { thoughts: Thoughts::Hidden, budget: None, is_demanded: false });
     };
     let allowed = "\"enabled\", \"adaptive\" or \"disabled\"";

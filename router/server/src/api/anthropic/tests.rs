@@ -9,7 +9,9 @@ use super::{message::Thoughts, *};
 use crate::{
     api::stream::Events as _,
     error::ApiError,
-    generate::{CallPiece, Delta, Demand, Ending, Finish, Prompt, StopCause, Sum, ThoughtLimit, ToolReading},
+    generate::{
+        CallPiece, Delta, Demand, Ending, Finish, Part, Prompt, Said, StopCause, Sum, ThoughtLimit, ToolReading,
+    },
 };
 
 fn with(fields: Value) -> String {
@@ -66,7 +68,7 @@ fn a_conversation_becomes_a_chat() {
         { "role": "assistant", "content": "Wait.", "reasoning_content": "Hm.", "tool_calls": [
             { "id": "1", "type": "function", "function": { "name": "add", "arguments": "{\"b\":5,\"a\":5}" } }] },
         { "role": "tool", "tool_call_id": "1",
-          "content": [{ "type": "text", "text": "Error: " }, { "type": "text", "text": "no" }] },
+          "content": "Error: no" },
         { "role": "user", "content": "Well?" },
     ]);
     let chat = input(&asked);
@@ -150,6 +152,28 @@ fn thinking_is_off_unless_it_is_asked_for() {
     assert_eq!(thinks(enabled), (Thoughts::Told, true.into(), Some(1024.into())));
     let silent = json!({ "thinking": { "type": "adaptive", "display": "omitted" } });
     assert_eq!(thinks(silent), (Thoughts::Omitted, true.into(), None));
+    // How hard says whether, where nothing else does.
+    let effort = |effort: &str| json!({ "output_config": { "effort": effort } });
+    assert_eq!(thinks(effort("high")), (Thoughts::Hidden, true.into(), None));
+    assert_eq!(thinks(effort("none")), (Thoughts::Hidden, false.into(), None));
+    let disabled = json!({ "thinking": { "type": "disabled" }, "output_config": { "effort": "high" } });
+    assert_eq!(thinks(disabled), (Thoughts::Hidden, false.into(), None));
+}
+
+#[test]
+fn a_result_that_is_an_error_says_so_and_turns_that_follow_each_other_are_parted_by_a_blank_line() {
+    let call = json!({ "role": "assistant", "content": [{ "type": "tool_use", "id": "1", "name": "f", "input": {} }] });
+    let told = |content: Value| {
+        let result = json!({ "type": "tool_result", "tool_use_id": "1", "is_error": true, "content": content });
+        let users = ["a", "b"].map(|text| json!({ "role": "user", "content": text }));
+        let turns = json!([users[0], users[1], call, { "role": "user", "content": [result] }]);
+        input(&read(json!({ "messages": turns }))).messages.clone()
+    };
+    let part = |text: &str| json!({ "type": "text", "text": text });
+    assert_eq!(told(json!("no"))[0]["content"], "a\n\nb");
+    assert_eq!(told(json!("no"))[2]["content"], "Error: no");
+    assert_eq!(told(json!([part("no"), part("way")]))[2]["content"], json!([part("Error: no"), part("way")]));
+    assert_eq!(told(json!([]))[2]["content"], "Error:");
 }
 
 #[test]
@@ -286,7 +310,7 @@ fn who_asks_for_a_thread_is_told_to_go_on_without() {
 
 fn form() -> MessageForm {
     let (id, model) = ("msg_1".to_owned(), "demo".to_owned());
-    MessageForm { id, model, thoughts: Thoughts::Told, prompt: 3, request_id: "1".to_owned() }
+    MessageForm { id, model, thoughts: Thoughts::Told, max_tokens: 5, prompt: 3, request_id: "1".to_owned() }
 }
 
 fn finish(ending: Ending, has_calls: bool) -> Delta {
@@ -372,7 +396,7 @@ fn whole_in(form: &MessageForm, deltas: Vec<Delta>) -> Value {
 }
 
 fn text(text: &str) -> Delta {
-    Delta { text: text.to_owned(), ..Delta::default() }
+    Delta { said: Said::text(text), ..Delta::default() }
 }
 
 fn calls(calls: &[(usize, &str)]) -> Delta {
@@ -380,7 +404,7 @@ fn calls(calls: &[(usize, &str)]) -> Delta {
         "" => CallPiece::Start { index, id: format!("call_{index}"), name: "f".into() },
         delta => CallPiece::Arguments { index, delta: delta.into() },
     };
-    Delta { calls: calls.iter().map(piece).collect(), ..Delta::default() }
+    Delta { said: Said::of(calls.iter().map(piece).map(Part::Call)), ..Delta::default() }
 }
 
 proptest! {
@@ -388,14 +412,17 @@ proptest! {
     fn a_stream_adds_up_to_the_whole_message_wherever_it_is_cut(
         thoughts in prop::collection::vec("[a-é\"\n]{0,3}", 0..4),
         texts in prop::collection::vec("[a-é\"\n]{0,3}", 0..4),
+        between in prop::collection::vec("[a\n]{0,2}", 0..3),
         has_calls: bool,
         is_cut: bool,
         cuts in prop::collection::vec(1..4_usize, 20),
     ) {
-        let thought = |reasoning: String| Delta { reasoning, ..Delta::default() };
+        let thought = |text: String| Delta { said: Said::of([Part::Thought(text)]), ..Delta::default() };
         let mut all: Vec<Delta> = thoughts.into_iter().map(thought).chain(texts.iter().map(|it| text(it))).collect();
         if has_calls {
-            all.extend([calls(&[(0, ""), (0, "{\"a\"")]), calls(&[(0, ": 1}"), (1, "")]), calls(&[(1, if is_cut { "{\"b\": [1, \"x" } else { "{}" })])]);
+            all.extend([calls(&[(0, ""), (0, "{\"a\"")]), calls(&[(0, ": 1}")])]);
+            all.extend(between.iter().map(|it| text(it)));
+            all.extend([calls(&[(1, "")]), calls(&[(1, if is_cut { "{\"b\": [1, \"x" } else { "{}" })])]);
         }
         all.push(finish(if is_cut { Ending::Length } else { Ending::Stop(StopCause::EndOfText) }, has_calls));
         let mut rest: std::collections::VecDeque<Delta> = all.clone().into();
@@ -406,9 +433,10 @@ proptest! {
 
 #[test]
 fn text_between_calls_is_a_block_of_its_own() {
-    let between = Delta { text: "\n".into(), ..calls(&[(0, ": 1}"), (1, "")]) };
-    let end = finish(Ending::Stop(StopCause::EndOfText), true);
-    let got = put_together(&events(vec![vec![calls(&[(0, ""), (0, "{\"a\"")])], vec![between], vec![end]]));
+    let mut all = vec![calls(&[(0, ""), (0, "{\"a\"")]), calls(&[(0, ": 1}")]), text("\n"), calls(&[(1, "")])];
+    all.push(finish(Ending::Stop(StopCause::EndOfText), true));
+    let got = put_together(&events(all.iter().cloned().map(|delta| vec![delta]).collect()));
+    assert_eq!(got, whole(all));
     let kinds: Vec<&Value> = got["content"].as_array().expect("a list").iter().map(|block| &block["type"]).collect();
     assert_eq!(kinds, ["tool_use", "text", "tool_use"]);
     assert_eq!(got["content"][0]["input"], json!({ "a": 1 }));
@@ -429,6 +457,9 @@ fn the_end_says_why_and_what_it_took() {
         let usage = json!({ "input_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2, "output_tokens": 5 });
         assert_eq!(shown["usage"], usage);
     }
+    let more = MessageForm { max_tokens: 6, ..form() };
+    let shown = whole_in(&more, vec![text("x"), finish(Ending::Length, false)]);
+    assert_eq!(shown["stop_reason"], "model_context_window_exceeded", "it came to fewer tokens than were asked for");
 }
 
 #[test]
@@ -439,7 +470,7 @@ fn a_call_that_was_cut_has_what_came_to_its_end() {
 
 #[test]
 fn thoughts_are_told_only_if_they_are_wanted() {
-    let thought = Delta { reasoning: "Hm.".into(), ..Delta::default() };
+    let thought = Delta { said: Said::of([Part::Thought("Hm.".into())]), ..Delta::default() };
     let all = vec![thought, text("Hi"), finish(Ending::Stop(StopCause::EndOfText), false)];
     let hi = json!({ "type": "text", "text": "Hi", "citations": null });
     let thinking = |text: &str| json!({ "type": "thinking", "thinking": text, "signature": "unsigned" });

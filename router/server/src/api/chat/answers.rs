@@ -17,7 +17,7 @@ use crate::{
         unserved::TIER_USED,
         usage::{Usage, UsageSum},
     },
-    generate::{Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, PreparedPrompt, Whole},
+    generate::{Apart, Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, PreparedPrompt, Whole},
 };
 
 /// A whole response.
@@ -221,7 +221,7 @@ impl ChatForm {
         if self.include_reasoning {
             return Reasoning::of(reasoning);
         }
-        tokens.retain(|drawn| !drawn.is_reasoning);
+        tokens.retain(|drawn| !drawn.is_reasoning());
         Reasoning::default()
     }
 
@@ -260,10 +260,17 @@ impl ChatForm {
         let prompt_logprobs = self.prompt_logprobs(answers.first().map_or(&[], |answer| &answer.scores));
         for (index, mut answer) in answers.into_iter().enumerate() {
             usage.finished(index, &answer.finish);
-            let has_more = !answer.calls.is_empty() || !answer.reasoning.is_empty();
-            let text = if self.echoed.is_empty() { answer.text } else { self.echoed.clone() + &answer.text };
+            let (mut calls, mut reasoning, mut text) = (Vec::new(), String::new(), self.echoed.clone());
+            for block in answer.said.blocks() {
+                match block {
+                    Block::Thought(more) => reasoning.push_str(&more),
+                    Block::Text(more) => text.push_str(&more),
+                    Block::Call(call) => calls.push(WholeCall::from(call)),
+                }
+            }
+            let has_more = !calls.is_empty() || !reasoning.is_empty();
             let has_content = !text.is_empty() || !has_more;
-            let reasoning = self.told(answer.reasoning, &mut answer.tokens);
+            let reasoning = self.told(reasoning, &mut answer.tokens);
             choices.push(Choice {
                 index,
                 logprobs: self.logprobs(&answer.tokens),
@@ -275,7 +282,7 @@ impl ChatForm {
                     content: has_content.then_some(text),
                     reasoning,
                     refusal: None,
-                    tool_calls: answer.calls.into_iter().map(WholeCall::from).collect(),
+                    tool_calls: calls,
                 },
             });
         }
@@ -335,7 +342,8 @@ impl ChatEvents {
 impl Events for ChatEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
-            let Delta { choice: index, reasoning, text, calls, scores, mut tokens, finish } = delta;
+            let Delta { choice: index, said, scores, mut tokens, finish } = delta;
+            let Apart { reasoning, text, calls } = said.apart();
             // The chunk that tells the role tells no token, and counts none.
             if !std::mem::replace(&mut self.has_begun[index], true) {
                 let content = Some(self.form.echoed.clone());

@@ -14,7 +14,8 @@ use crate::{
         stream::{Events as _, Head},
     },
     generate::{
-        CallPiece, Delta, Drawn, Ending, Finish, PreparedPrompt, StopCause, Sum, ThoughtLimit, testing::tokenizer,
+        CallPiece, Delta, Drawn, Ending, Finish, Part, PreparedPrompt, Said, StopCause, Sum, ThoughtLimit, TokenKind,
+        testing::tokenizer,
     },
 };
 
@@ -169,9 +170,12 @@ fn a_budget_of_thoughts_has_two_names() {
 
 /// A token of thoughts, then one of the answer.
 fn thoughtful() -> Vec<Delta> {
-    let thought = Drawn { is_reasoning: true, ..drawn(66) };
+    let thought = Drawn { kind: TokenKind::Reasoning, ..drawn(66) };
     let mut deltas = answer(0, &["Hi".to_owned()], false);
-    deltas.insert(0, Delta { reasoning: "Hm.".to_owned(), tokens: vec![thought], ..Delta::default() });
+    deltas.insert(
+        0,
+        Delta { said: Said::of([Part::Thought("Hm.".to_owned())]), tokens: vec![thought], ..Delta::default() },
+    );
     let finish = deltas.last_mut().and_then(|delta| delta.finish.as_mut()).expect("an end");
     finish.reasoning_tokens = Some(1);
     deltas
@@ -310,20 +314,21 @@ fn form(has_logprobs: bool, answers: usize) -> ChatForm {
 
 fn drawn(token: u32) -> Drawn {
     let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(token, -0.5), (0xC3, f32::NEG_INFINITY)] };
-    Drawn { token, text_offset: 0, logprobs: Some(Box::new(logprobs)), is_reasoning: false }
+    Drawn { token, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text }
 }
 
 /// One answer's deltas: a token each, text that may be held back, a call, the end.
 fn answer(choice: usize, texts: &[String], has_call: bool) -> Vec<Delta> {
     let mut deltas: Vec<Delta> = texts
         .iter()
-        .map(|text| Delta { choice, text: text.clone(), tokens: vec![drawn(65)], ..Delta::default() })
+        .map(|text| Delta { choice, said: Said::text(text), tokens: vec![drawn(65)], ..Delta::default() })
         .collect();
     if has_call {
         let start = CallPiece::Start { index: 0, id: "call_1".into(), name: "f".into() };
         let arguments = |delta: &str| CallPiece::Arguments { index: 0, delta: delta.into() };
         for calls in [vec![start, arguments("{\"a\"")], vec![arguments(": 1}")]] {
-            deltas.push(Delta { choice, calls, tokens: vec![drawn(66)], ..Delta::default() });
+            let said = Said::of(calls.into_iter().map(Part::Call));
+            deltas.push(Delta { choice, said, tokens: vec![drawn(66)], ..Delta::default() });
         }
     }
     let completion = u32::try_from(deltas.len()).expect("short");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     api::read_events,
-    generate::{Ending, Sum, testing::tokenizer},
+    generate::{Ending, Said, Sum, TokenKind, testing::tokenizer},
 };
 
 fn refused(body: &str) -> String {
@@ -201,7 +201,7 @@ fn form(has_logprobs: bool) -> CompletionForm {
 
 fn drawn(token: u32, text_offset: usize) -> Drawn {
     let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(66, -0.25), (token, -0.5)] };
-    Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)), is_reasoning: false }
+    Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text }
 }
 
 fn deltas() -> Vec<Delta> {
@@ -219,7 +219,7 @@ fn deltas() -> Vec<Delta> {
     let text = |choice, text: &str| {
         let score = TokenScore { rank: 1, logprobs: TokenLogprobs { chosen: -0.125, top: vec![(2, -0.125)] } };
         let scores = if choice == 0 { vec![score] } else { Vec::new() };
-        Delta { choice, text: text.into(), scores, tokens: vec![drawn(65, 0)], ..Delta::default() }
+        Delta { choice, said: Said::text(text), scores, tokens: vec![drawn(65, 0)], ..Delta::default() }
     };
     vec![text(0, "A"), text(1, "A"), end(1, 1), end(0, 2)]
 }
@@ -295,7 +295,7 @@ fn of_more_answers_the_likeliest_are_told_and_all_are_paid_for() {
             reasoning_tokens: None,
             explanation: None,
         };
-        Whole { text: text.into(), reasoning: String::new(), calls: Vec::new(), scores: Vec::new(), tokens, finish }
+        Whole { said: Said::text(text), scores: Vec::new(), tokens, finish }
     };
     let of_first = [answer("a", &[-1.0, -1.0]), answer("b", &[-0.5, -0.5, -0.6]), answer("c", &[-0.9])];
     let of_second = [answer("d", &[-0.1]), answer("e", &[]), answer("f", &[-0.2])];

@@ -205,7 +205,7 @@ mod tests {
     };
     use crate::{
         error::ApiError,
-        generate::{CallPiece, Delta, Ending, StopCause},
+        generate::{CallPiece, Delta, Ending, Part, Said, StopCause},
     };
 
     /// Of each event that is described, by its type: the fields that it has to have.
@@ -226,8 +226,8 @@ mod tests {
     fn events_are_as_they_are_described() {
         let start = CallPiece::Start { index: 0, id: "call_0".into(), name: "f".into() };
         let arguments = CallPiece::Arguments { index: 0, delta: "{}".into() };
-        let said =
-            Delta { reasoning: "Hm.".into(), text: "Hi".into(), calls: vec![start, arguments], ..Delta::default() };
+        let parts = [Part::Thought("Hm.".into()), Part::Text("Hi".into()), Part::Call(start), Part::Call(arguments)];
+        let said = Delta { said: Said::of(parts), ..Delta::default() };
         let end = |ending| Delta { finish: Some(finish(ending, true)), ..Delta::default() };
         let mut told = events(vec![vec![said.clone(), end(Ending::Stop(StopCause::EndOfText))]]);
         told.extend(events(vec![vec![said, end(Ending::Length)]]));

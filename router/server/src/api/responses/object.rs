@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::output::Output;
 use crate::{
     error::ApiError,
-    generate::{CallPiece, Delta, Ending, Finish, Whole},
+    generate::{Delta, Ending, Finish, Whole},
 };
 
 /// How a response is shown, in streams and whole.
@@ -46,13 +46,8 @@ impl ResponseForm {
 
     pub(crate) fn whole(&self, answer: Whole) -> Done {
         let mut output = Output::new(self.shows_logprobs.clone());
-        let Whole { reasoning, text, calls, scores, tokens, finish } = answer;
-        let pieces = calls.into_iter().enumerate().flat_map(|(index, call)| {
-            let start = CallPiece::Start { index, id: call.id, name: call.name };
-            [start, CallPiece::Arguments { index, delta: call.arguments }]
-        });
-        let (calls, finish_of_delta) = (pieces.collect(), Some(finish.clone()));
-        let delta = Delta { choice: 0, reasoning, text, calls, scores, tokens, finish: finish_of_delta };
+        let Whole { said, scores, tokens, finish } = answer;
+        let delta = Delta { choice: 0, said, scores, tokens, finish: Some(finish.clone()) };
         output.delta(delta, &mut |_, _| {});
         Done { response: self.show(&State::Ended(&finish), &output.items), output: output.items }
     }

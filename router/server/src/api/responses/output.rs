@@ -7,12 +7,8 @@ use serde_json::{Value, json};
 
 use super::{new_id, output_text};
 use crate::{
-    api::{
-        json::value_of,
-        logprobs::ChatLogprobs,
-        parts::{Part, parts},
-    },
-    generate::{CallPiece, Delta, Drawn, Ending},
+    api::{json::value_of, logprobs::ChatLogprobs},
+    generate::{CallPiece, Delta, Drawn, Ending, Part, TokenKind},
 };
 
 /// Takes an event's type and its fields.
@@ -38,7 +34,7 @@ struct Open {
 enum Kind {
     Thought { text: String },
     Text { text: String, logprobs: Vec<Value> },
-    Call { index: usize, call_id: String, name: String, arguments: String },
+    Call { call_id: String, name: String, arguments: String },
 }
 
 impl Output {
@@ -47,15 +43,9 @@ impl Output {
     }
 
     pub(super) fn delta(&mut self, delta: Delta, emit: Emit<'_>) {
-        let Delta { choice: _, reasoning, text, calls, scores: _, tokens, finish } = delta;
+        let Delta { choice: _, said, scores: _, tokens, finish } = delta;
         self.take_logprobs(&tokens);
-        let open_call = self.open.as_ref().and_then(|open| match &open.kind {
-            Kind::Call { index, .. } => Some(*index),
-            Kind::Thought { .. } | Kind::Text { .. } => None,
-        });
-        for part in parts(reasoning, text, calls, open_call) {
-            self.part(part, emit);
-        }
+        said.into_parts().for_each(|part| self.part(part, emit));
         if let Some(finish) = finish {
             let is_cut = matches!(finish.ending, Ending::Length | Ending::Repetition);
             self.close(if is_cut { "incomplete" } else { "completed" }, emit);
@@ -64,7 +54,7 @@ impl Output {
 
     fn take_logprobs(&mut self, tokens: &[Drawn]) {
         let Some(tokenizer) = &self.shows_logprobs else { return };
-        let of_text: Vec<Drawn> = tokens.iter().filter(|drawn| !drawn.is_reasoning).cloned().collect();
+        let of_text: Vec<Drawn> = tokens.iter().filter(|drawn| drawn.kind == TokenKind::Text).cloned().collect();
         let shown = value_of(&ChatLogprobs::new(tokenizer, &of_text)).expect("numbers and texts are JSON");
         self.pending.extend(shown["content"].as_array().cloned().unwrap_or_default());
     }
@@ -83,8 +73,8 @@ impl Output {
                 }
                 self.grow(&more, emit);
             }
-            Part::Call(CallPiece::Start { index, id, name }) => {
-                self.begin("fc", Kind::Call { index, call_id: id, name, arguments: String::new() }, emit);
+            Part::Call(CallPiece::Start { id, name, .. }) => {
+                self.begin("fc", Kind::Call { call_id: id, name, arguments: String::new() }, emit);
                 self.pending.clear(); // what a call was written with is no text's
             }
             Part::Call(CallPiece::Arguments { delta, .. }) => self.grow(&delta, emit),

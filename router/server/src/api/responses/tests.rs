@@ -13,7 +13,8 @@ use crate::{
     api::stream::Events as _,
     error::ApiError,
     generate::{
-        Call, CallPiece, Delta, Drawn, Ending, Finish, Prompt, Request, StopCause, Sum, Whole, testing::tokenizer,
+        CallPiece, Delta, Drawn, Ending, Finish, Part, Prompt, Request, Said, StopCause, Sum, TokenKind, Whole,
+        testing::tokenizer,
     },
 };
 
@@ -199,8 +200,11 @@ fn what_a_client_adds_to_answers_is_not_kept() {
 #[test]
 fn a_response_goes_on_with_what_was_kept() {
     let first = read(json!({ "input": [{ "role": "user", "content": "5 + 5?" }] }));
-    let answer =
-        Whole { calls: vec![Call { id: "1".into(), name: "add".into(), arguments: "{}".into() }], ..whole_text("") };
+    let answer = {
+        let start = CallPiece::Start { index: 0, id: "1".into(), name: "add".into() };
+        let arguments = CallPiece::Arguments { index: 0, delta: "{}".into() };
+        Whole { said: Said::of([start, arguments].map(Part::Call)), ..whole_text("") }
+    };
     let stored = stored(&first.items, form().whole(answer));
     let output = json!([{ "type": "function_call_output", "call_id": "1", "output": "10" }]);
     let mut second = read(json!({ "input": output, "instructions": "New.", "previous_response_id": "resp_1" }));
@@ -365,7 +369,7 @@ pub(super) fn finish(ending: Ending, has_calls: bool) -> Finish {
 
 pub(super) fn whole_text(text: &str) -> Whole {
     let finish = finish(Ending::Stop(StopCause::EndOfText), false);
-    Whole { reasoning: String::new(), text: text.into(), calls: vec![], scores: vec![], tokens: vec![], finish }
+    Whole { said: Said::text(text), scores: vec![], tokens: vec![], finish }
 }
 
 /// A stream's events, each of which is called by its type and numbered.
@@ -440,18 +444,23 @@ proptest! {
     fn a_stream_adds_up_to_the_whole_response_wherever_it_is_cut(
         thoughts in prop::collection::vec("[a-é\"\n]{0,3}", 0..4),
         texts in prop::collection::vec("[a-é\"\n]{0,3}", 0..4),
+        between in prop::collection::vec("[a\n]{0,2}", 0..3),
         has_calls: bool,
         is_cut: bool,
         cuts in prop::collection::vec(1..4_usize, 20),
     ) {
-        let thought = |reasoning: String| Delta { reasoning, ..Delta::default() };
-        let text = |text: String| Delta { text, ..Delta::default() };
+        let thought = |text: String| Delta { said: Said::of([Part::Thought(text)]), ..Delta::default() };
+        let text = |text: String| Delta { said: Said::text(text), ..Delta::default() };
         let mut all: Vec<Delta> = thoughts.into_iter().map(thought).chain(texts.into_iter().map(text)).collect();
         if has_calls {
             let start = |index: usize| CallPiece::Start { index, id: format!("call_{index}"), name: "f".into() };
             let more = |index, delta: &str| CallPiece::Arguments { index, delta: delta.into() };
-            let pieces = [vec![start(0), more(0, "{\"a\"")], vec![more(0, ": 1}"), start(1)], vec![more(1, "{}")]];
-            all.extend(pieces.map(|calls| Delta { calls, ..Delta::default() }));
+            let said = |calls: Vec<CallPiece>| {
+                Delta { said: Said::of(calls.into_iter().map(Part::Call)), ..Delta::default() }
+            };
+            all.extend([said(vec![start(0), more(0, "{\"a\"")]), said(vec![more(0, ": 1}")])]);
+            all.extend(between.into_iter().map(text));
+            all.extend([said(vec![start(1)]), said(vec![more(1, "{}")])]);
         }
         let ending = if is_cut { Ending::Length } else { Ending::Stop(StopCause::EndOfText) };
         all.push(Delta { finish: Some(finish(ending, has_calls)), ..Delta::default() });
@@ -494,7 +503,7 @@ fn a_failure_is_the_last_event_and_is_kept() {
     let mut events =
         ResponseEvents::new(form(), move |done: Done| sender.send(done.response).expect("somebody listens"));
     let mut out = BytesMut::new();
-    events.deltas(vec![Delta { text: "H".into(), ..Delta::default() }], &mut out);
+    events.deltas(vec![Delta { said: Said::text("H"), ..Delta::default() }], &mut out);
     events.error(&ApiError::Internal { log: "secret".into() }, &mut out);
     let shown = parsed(&out);
     let last = shown.last().expect("one");
@@ -513,7 +522,7 @@ fn a_failure_is_the_last_event_and_is_kept() {
 #[test]
 fn a_cancelled_response_ends_what_it_has_begun_and_shows_it() {
     let (mut events, mut out) = (NumberedEvents::new(form()), BytesMut::new());
-    events.deltas(vec![Delta { text: "H".into(), ..Delta::default() }], &mut out);
+    events.deltas(vec![Delta { said: Said::text("H"), ..Delta::default() }], &mut out);
     let done = events.cancelled(&mut out);
     let shown = parsed(&out);
     let ended: Vec<&str> = shown[shown.len() - 4..].iter().filter_map(|event| event["type"].as_str()).collect();
@@ -535,7 +544,7 @@ fn a_cancelled_response_ends_what_it_has_begun_and_shows_it() {
 
 #[test]
 fn a_stream_in_the_background_has_the_events_of_any_other() {
-    let deltas = || vec![Delta { text: "Hi".into(), ..Delta::default() }];
+    let deltas = || vec![Delta { said: Said::text("Hi"), ..Delta::default() }];
     let last = || {
         let finish = Some(finish(Ending::Stop(StopCause::EndOfText), false));
         vec![Delta { finish, ..Delta::default() }]
@@ -557,7 +566,7 @@ fn log_probabilities_have_the_digits_that_chats_tell() {
         token: 65,
         text_offset: 0,
         logprobs: Some(Box::new(TokenLogprobs { chosen: logprob, top: vec![(66, -0.1)] })),
-        is_reasoning: false,
+        kind: TokenKind::Text,
     };
     let whole = Whole { tokens: vec![drawn(-0.123)], ..whole_text("A") };
     let Done { output, .. } = ResponseForm { shows_logprobs: Some(tokenizer()), ..form() }.whole(whole);

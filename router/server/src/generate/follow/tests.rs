@@ -5,8 +5,8 @@ use pelton_text::{Certain, Format, Reading, Tools};
 use serde_json::json;
 
 use super::*;
-use crate::generate::Repetition;
 use crate::generate::testing::{END, tokenizer, tokens};
+use crate::generate::{Apart, Repetition};
 
 fn rules() -> TextRules {
     TextRules {
@@ -59,11 +59,16 @@ fn follow(mut rules: TextRules, answer: &[u32]) -> Delta {
     delta
 }
 
+/// What was said, by kinds.
+fn said(delta: &Delta) -> Apart {
+    delta.said.clone().apart()
+}
+
 #[track_caller]
 fn check(rules: TextRules, answer: &[u32], text: &str, ending: Ending, completion: u32) {
     let delta = follow(rules, answer);
-    let finish = delta.finish.expect("it has ended");
-    assert_eq!((delta.text.as_str(), &finish.ending), (text, &ending));
+    let finish = delta.finish.clone().expect("it has ended");
+    assert_eq!((said(&delta).text.as_str(), &finish.ending), (text, &ending));
     assert_eq!(finish.usage, Usage { prompt: 7, cached: 3, completion });
     assert_eq!(delta.tokens.len(), completion as usize);
 }
@@ -92,7 +97,7 @@ fn scores_of_a_prompt_come_at_once_and_a_token_that_nobody_wanted_is_not_told() 
     let usage = Usage { prompt: 4, cached: 0, completion: 1 };
     let reason = FinishReason::StopToken(END);
     assert_eq!(push(Output::Finished { reason, usage, explanation: explanation() }, &mut delta), Followed::Over);
-    assert!(delta.text.is_empty() && delta.tokens.is_empty());
+    assert!(said(&delta).text.is_empty() && delta.tokens.is_empty());
     let finish = delta.finish.expect("it has ended");
     assert_eq!((finish.ending, finish.usage.completion), (Ending::Length, 0));
 }
@@ -159,16 +164,16 @@ fn a_token_knows_its_text_and_where_it_begins() {
     ] {
         let delta = follow(rules(), answer);
         assert_eq!(delta.tokens.iter().map(|drawn| drawn.text_offset).collect::<Vec<_>>(), offsets);
-        assert_eq!(delta.text, texts.concat());
+        assert_eq!(said(&delta).text, texts.concat());
     }
 }
 
 const CALLS: &str = "ok <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n\
                      <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
 
-fn names(calls: &[CallPiece]) -> Vec<&str> {
-    let started = calls.iter().filter_map(|piece| match piece {
-        CallPiece::Start { name, .. } => Some(name.as_str()),
+fn names(delta: &Delta) -> Vec<String> {
+    let started = said(delta).calls.into_iter().filter_map(|piece| match piece {
+        CallPiece::Start { name, .. } => Some(name),
         CallPiece::Arguments { .. } => None,
     });
     started.collect()
@@ -186,14 +191,29 @@ fn hermes(tools: Option<ToolReading>) -> TextRules {
 #[test]
 fn calls_are_read_only_if_tools_were_offered() {
     let delta = follow(hermes(Some(ToolReading::Parallel)), &tokens(CALLS));
-    assert_eq!(names(&delta.calls), ["f", "g"]);
-    assert_eq!(delta.text, "ok");
+    assert_eq!((names(&delta), said(&delta).text.as_str()), (vec!["f".to_owned(), "g".to_owned()], "ok"));
     assert!(delta.finish.expect("it has ended").has_calls);
     let delta = follow(hermes(Some(ToolReading::Single)), &tokens(CALLS));
-    assert_eq!(names(&delta.calls), ["f"]);
+    assert_eq!(names(&delta), ["f"]);
     let delta = follow(hermes(None), &tokens(CALLS));
-    assert_eq!(delta.text, CALLS);
+    assert_eq!(said(&delta).text, CALLS);
     assert!(!delta.finish.expect("it has ended").has_calls);
+}
+
+#[test]
+fn what_stands_behind_a_call_is_told_behind_it_and_each_token_knows_to_what_it_belongs() {
+    let answer = format!("{CALLS} So.");
+    let delta = follow(hermes(Some(ToolReading::Parallel)), &[tokens(&answer), vec![END]].concat());
+    let text_of = |kind| {
+        let bytes = delta.tokens.iter().filter(|drawn| drawn.kind == kind && drawn.token != END);
+        String::from_utf8(bytes.map(|drawn| u8::try_from(drawn.token).expect("a byte")).collect()).expect("UTF-8")
+    };
+    let texts: Vec<Part> = delta.said.clone().into_parts().filter(|part| matches!(part, Part::Text(_))).collect();
+    assert_eq!(texts, [Part::Text("ok".into()), Part::Text(" So.".into())]);
+    assert_eq!(delta.said.clone().into_parts().last(), texts.last().cloned());
+    // What opens the first call may be text until its name is known.
+    assert_eq!(text_of(TokenKind::Text), "ok <tool_call>\n{\"name\": \"fSo.");
+    assert_eq!(delta.tokens.last().expect("some").kind, TokenKind::End);
 }
 
 #[test]
@@ -201,8 +221,12 @@ fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
     let stopping = |stop: &str| TextRules { stop: vec![stop.to_owned()], ..hermes(Some(ToolReading::Parallel)) };
     for (stop, has_calls) in [("arguments", false), ("\"a\": 1", false), ("no such", true)] {
         let delta = follow(stopping(stop), &tokens(CALLS));
-        assert_eq!(names(&delta.calls)[0], "f");
-        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").has_calls), ("ok", has_calls), "{stop}");
+        assert_eq!(names(&delta)[0], "f");
+        assert_eq!(
+            (said(&delta).text.as_str(), delta.finish.clone().expect("it has ended").has_calls),
+            ("ok", has_calls),
+            "{stop}"
+        );
     }
 }
 
@@ -216,11 +240,18 @@ fn a_demanded_call_that_is_cut_shows_no_mark() {
     let call = CALLS.strip_prefix("ok ").expect("it begins so");
     for length in 1..call.len() {
         let delta = follow(demanded(), &tokens(&call[..length]));
-        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").ending), ("", Ending::Length), "{length}");
+        assert_eq!(
+            (said(&delta).text.as_str(), delta.finish.clone().expect("it has ended").ending),
+            ("", Ending::Length),
+            "{length}"
+        );
     }
     for stop in ["_call>", "name", "arguments", "</tool"] {
         let delta = follow(TextRules { stop: vec![stop.to_owned()], ..demanded() }, &tokens(call));
-        assert_eq!((delta.text.as_str(), delta.finish.expect("it has ended").ending), ("", by_text(stop)));
+        assert_eq!(
+            (said(&delta).text.as_str(), delta.finish.clone().expect("it has ended").ending),
+            ("", by_text(stop))
+        );
     }
 }
 
@@ -228,11 +259,11 @@ fn a_demanded_call_that_is_cut_shows_no_mark() {
 fn reasoning_stands_apart_and_its_tokens_are_counted() {
     let thoughts = "<think>\nHm.\n</think>";
     let delta = follow(hermes(None), &tokens(&format!("{thoughts}\n\nYes.")));
-    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
-    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
+    assert_eq!((said(&delta).reasoning.as_str(), said(&delta).text.as_str()), ("Hm.", "Yes."));
+    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning()).count();
     // Both marks are of many tokens here.
     assert_eq!(counted, thoughts.len());
-    assert!(delta.tokens[..counted].iter().all(|drawn| drawn.is_reasoning), "they are the first");
+    assert!(delta.tokens[..counted].iter().all(|drawn| drawn.is_reasoning()), "they are the first");
     assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
     assert_eq!(follow(rules(), &tokens("a")).finish.expect("it has ended").reasoning_tokens, None);
 }
@@ -242,7 +273,7 @@ fn reasoning_stands_apart_and_its_tokens_are_counted() {
 fn check_reasoning(rules: TextRules, answer: &[u32], expected: usize) {
     let delta = follow(rules, answer);
     assert_eq!(delta.tokens.iter().map(|drawn| drawn.token).collect::<Vec<_>>(), answer);
-    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning).count();
+    let counted = delta.tokens.iter().filter(|drawn| drawn.is_reasoning()).count();
     assert_eq!(counted, expected);
     assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
 }
@@ -280,9 +311,9 @@ fn a_header_of_thoughts_on_a_channel_is_a_mark_around_them() {
     for token in answer.concat() {
         follower.push(Output::Token { token, logprobs: None }, &mut delta).expect("no failure");
     }
-    let flags: Vec<bool> = delta.tokens.iter().map(|drawn| drawn.is_reasoning).collect();
+    let flags: Vec<bool> = delta.tokens.iter().map(|drawn| drawn.is_reasoning()).collect();
     assert_eq!(flags, [vec![true; answer[0].len()], vec![false; answer[1].len()]].concat());
-    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
+    assert_eq!((said(&delta).reasoning.as_str(), said(&delta).text.as_str()), ("Hm.", "Yes."));
 }
 
 #[test]
@@ -292,7 +323,7 @@ fn marks_that_are_special_tokens_are_found_and_not_shown() {
     let answer = [vec![END], tokens("Hm.</end>Yes."), vec![END]].concat();
     let form = Some((format, Reading::default()));
     let delta = follow(TextRules { form, stop_ids: [].into(), ..rules() }, &answer);
-    assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), ("Hm.", "Yes."));
+    assert_eq!((said(&delta).reasoning.as_str(), said(&delta).text.as_str()), ("Hm.", "Yes."));
 }
 
 #[test]
