@@ -418,7 +418,11 @@ fn whole(number: &str) -> Option<i64> {
 
 /// A number that 32 bits hold.
 fn number_of(raw: &RawValue) -> Option<f32> {
-    serde_json::from_str(raw.get()).ok().filter(|number: &f32| number.is_finite())
+    let number: f64 = serde_json::from_str(raw.get()).ok()?;
+    // What is not quite nothing stays so.
+    let is_lost = number != 0.0 && number as f32 == 0.0;
+    let number = if is_lost { f32::MIN_POSITIVE.copysign(number as f32) } else { number as f32 };
+    Some(number).filter(|number| number.is_finite())
 }
 
 /// As errors of the shared checks tell it.

@@ -11,16 +11,11 @@ use crate::error::ApiError;
 
 /// What [`read_model`] reads.
 pub(super) const MODEL: Field =
-    optional("model", Kind::Text(1..=u64::MAX), "One of the names under `/v1/models`; left out: the served model.");
+    optional("model", Kind::TEXT, "One of the names under `/v1/models`; left out or empty: the served model.");
 
 /// The name that a request calls the model by; `None`: the served model, whatever its name.
 pub(crate) fn read_model(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
-    let model = fields.text("model")?;
-    if model.as_deref() == Some("") {
-        let allowed = "a model's name, see /v1/models; or leave it out";
-        return Err(ApiError::invalid(fields.at("model"), "an empty text", allowed));
-    }
-    Ok(model)
+    Ok(fields.text("model")?.filter(|model| !model.is_empty()))
 }
 
 /// One name of a model.

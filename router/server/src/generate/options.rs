@@ -301,11 +301,7 @@ impl Options {
         }
         let max = facts.limits.max_n;
         within("n", self.n, "", 1..=max, || format!("an integer from 1 to {max}"))?;
-        if let Some(salt) = &self.cache_salt {
-            within("cache_salt", salt.chars().count(), " characters", 1..=CACHE_SALT_MAX, || {
-                format!("1 to {CACHE_SALT_MAX} characters")
-            })?;
-        }
+        self.cache_salt.as_deref().map_or(Ok(()), check_salt)?;
         if let Some(keep) = self.keep {
             if !facts.limits.keeps_prompts {
                 let what = "keeping prompts (this server's prefix cache is off, or `kv-keep-share` is 0)";
@@ -371,6 +367,12 @@ pub(crate) fn check_defaults(defaults: &GenerationDefaults) -> Result<(), ApiErr
     Options::default().sampling(&facts, 0)?;
     let most = defaults.max_new_tokens.unwrap_or(1);
     within("max_new_tokens", most, "", 1..=u32::MAX, || "a whole number from 1".to_owned())
+}
+
+/// Refuses a `cache_salt` that is none, or long.
+pub(crate) fn check_salt(salt: &str) -> Result<(), ApiError> {
+    let allowed = || format!("1 to {CACHE_SALT_MAX} characters");
+    within("cache_salt", salt.chars().count(), " characters", 1..=CACHE_SALT_MAX, allowed)
 }
 
 /// Whether a token id exists. (B:SA3)

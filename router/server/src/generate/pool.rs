@@ -54,6 +54,8 @@ pub struct PoolRequest {
     pub last_text_max: Option<u32>,
     /// Smaller first.
     pub priority: Option<i32>,
+    /// Requests with different salts share no cached blocks.
+    pub cache_salt: Option<String>,
     /// Who asks, as the client says.
     pub user: Option<String>,
 }
@@ -82,6 +84,8 @@ impl Serving {
         let terms = terms.within(self.limits.request_timeout);
         let model = self.ready()?;
         let (priority, user) = (request.priority.unwrap_or(terms.priority), self.user(request.user.as_deref()));
+        let mut scope = CacheScope::default();
+        scope.salt = self.cache_salt(request.cache_salt.as_deref());
         let tokenized = self.in_time(&terms, self.tokenize_inputs(request, &model)).await?;
         let submission = |prompt: Arc<[TokenId]>| Submission {
             prompt,
@@ -90,7 +94,7 @@ impl Serving {
             sampling: Sampling::greedy(),
             stop: StopRule { max_tokens: 0, min_tokens: 0, stop_ids: [].into() },
             grammar: None,
-            scope: CacheScope::default(),
+            scope: scope.clone(),
             keep: None,
             priority,
             party: Party { tenant: terms.tenant, user },

@@ -203,12 +203,14 @@ fn is_include(name: &str) -> bool {
 
 /// Refuses to include what nobody kept.
 fn included(name: &str, value: &str) -> Result<(), ApiError> {
-    if is_include(name) && check_included(name, value)? == LOGPROBS {
-        let what = "log-probabilities later than with the response";
-        let got = format_args!("\"{}\"", shortened(value));
-        return Err(ApiError::not_served(name, got, format!("\"{SEALED}\""), what));
+    if !is_include(name) {
+        return Ok(());
     }
-    Ok(())
+    if value == LOGPROBS {
+        let what = "log-probabilities later than with the response";
+        return Err(ApiError::not_served(name, format_args!("\"{value}\""), format!("\"{SEALED}\""), what));
+    }
+    check_included(name, value, &[SEALED]).map(drop)
 }
 
 /// A response that is kept no longer.
@@ -305,5 +307,7 @@ mod tests {
             check(&[("include", wrong)], Err("include"));
         }
         check(&[("colour", "red")], Err("colour"));
+        let told = included("include", "all").expect_err("it is nothing").to_string();
+        assert!(told.ends_with("allowed: \"reasoning.encrypted_content\""), "{told}");
     }
 }

@@ -286,7 +286,10 @@ impl Reader {
             let allowed = "the `id` of a `tool_use` block in a message before";
             return Err(ApiError::invalid(block.at("tool_use_id"), quoted(&id), allowed));
         };
-        *is_answered = true;
+        if std::mem::replace(is_answered, true) {
+            let allowed = "the `id` of a `tool_use` block that no other block answers";
+            return Err(ApiError::invalid(block.at("tool_use_id"), quoted(&id), allowed));
+        }
         let mut texts = self.texts(&mut block, "content")?;
         if block.flag("is_error")? == Some(true) {
             match texts.first_mut() {

@@ -513,6 +513,7 @@ fn calls_have_ids_of_their_own_and_results_in_the_next_message() {
         (json!([user, calls(&["1"]), results(&["1"]), calls(&["1"]), results(&["1"])]), "messages[3].content[0].id"),
         (json!([user, calls(&["1", "2"]), results(&["1"])]), "messages[1].content[1].id"),
         (json!([user, calls(&["1"]), user]), "messages[1].content[0].id"),
+        (json!([user, calls(&["1"]), results(&["1", "1"])]), "messages[2].content[1].tool_use_id"),
         (json!([user, calls(&["1"]), user, calls(&["2"]), results(&["1", "2"])]), "messages[1].content[0].id"),
     ] {
         assert_eq!(refused(json!({ "messages": turns })), expected, "{turns}");

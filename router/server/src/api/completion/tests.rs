@@ -154,7 +154,6 @@ fn a_wrong_field_is_named() {
         (r#""messages": []"#, "messages"),
         (r#""request_id": "a b""#, "request_id"),
         (r#""temprature": 1"#, "temprature"),
-        (r#""model": """#, "model"),
         (r#""model": 5"#, "model"),
         (r#""user": 5"#, "user"),
         (r#""response_format": {"type": "yaml"}"#, "response_format.type"),

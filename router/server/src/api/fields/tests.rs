@@ -86,6 +86,9 @@ fn what_is_wrong_within_a_list_or_an_object_is_shown() {
     let fields = |body: &'static str| Fields::of_body(body.as_bytes()).expect("an object");
     let number = |body| fields(body).number("t", &(0.0..=2.0)).map_err(|error| error.to_string());
     assert_eq!(number(r#"{"t": 0.5}"#), Ok(Some(0.5)));
+    assert_eq!(number(r#"{"t": 1e-46}"#), Ok(Some(f32::MIN_POSITIVE)), "what is not quite nothing stays so");
+    assert_eq!(number(r#"{"t": -1e-46}"#), Ok(Some(-f32::MIN_POSITIVE)));
+    assert_eq!(number(r#"{"t": 0.0}"#), Ok(Some(0.0)));
     for (body, expected) in [
         (r#"{"t": 1e308}"#, "`t` is 1e308; allowed: a number from 0 to 2"),
         (r#"{"t": -1e999}"#, "`t` is -1e999; allowed: a number from 0 to 2"),

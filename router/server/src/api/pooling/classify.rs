@@ -6,19 +6,23 @@ use serde::Serialize;
 
 use super::{
     List, PoolUsage,
-    fields::{COMMON, Common, INPUTS, read_input},
+    fields::{COMMON, Common, INPUTS, PEERS, read_input},
     json,
     vectors::activated,
 };
 use crate::{
-    api::{fields::Fields, shape::Shape, stream::Head, unknown::Given},
+    api::{fields::Fields, shape::Shape, stream::Head, unknown::Given, unserved},
     error::ApiError,
     generate::{PoolInput, PoolRequest, Pooled},
 };
 
 /// The body of a request for classes.
-pub(crate) const CLASSIFY: Shape =
-    Shape::new("ClassifyRequest", "Texts that are to be told into classes.", &[&[INPUTS], COMMON]);
+pub(crate) const CLASSIFY: Shape = Shape {
+    name: "ClassifyRequest",
+    about: "Texts that are to be told into classes.",
+    fields: &[&[INPUTS], COMMON],
+    unserved: &[PEERS, unserved::BOTH, unserved::MEDIA],
+};
 
 /// Texts that are to be told into classes.
 #[derive(Debug)]

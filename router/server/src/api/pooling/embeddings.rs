@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     List, PoolUsage,
-    fields::{COMMON, Common, INPUTS, read_input},
+    fields::{COMMON, Common, INPUTS, PEERS, read_input},
     json,
     vectors::{activated, embedding},
 };
@@ -44,7 +44,7 @@ pub(crate) const EMBEDDING: Shape = Shape {
         ],
         COMMON,
     ],
-    unserved: &[UNSERVED, unserved::BOTH, unserved::MEDIA],
+    unserved: &[UNSERVED, PEERS, unserved::BOTH, unserved::MEDIA],
 };
 
 /// What the peer takes beside.
@@ -78,7 +78,7 @@ pub(crate) struct EmbeddingRequest {
 impl EmbeddingRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?.spelled(&EMBEDDING)?;
-        [UNSERVED, unserved::BOTH, unserved::MEDIA].into_iter().try_for_each(|table| refuse_all(&mut fields, table))?;
+        refuse_all(&mut fields, UNSERVED)?;
         let encoding = match fields.one_of("encoding_format", ENCODINGS, "`float` or `base64`")? {
             Some("base64") => Encoding::Base64,
             _ => Encoding::Float,

@@ -9,11 +9,12 @@ use crate::{
         fields::{Fields, shown},
         lists::Items,
         models::{MODEL, read_model},
-        sampling::{PRIORITY, REQUEST_ID, read_request_id},
+        sampling::{PRIORITY, REQUEST_ID, SALT, read_request_id},
         shape::{Field, Kind, Most, Shape, needed, optional, with_default},
+        unserved::{self, Unserved, refuse_all},
     },
     error::ApiError,
-    generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation, told},
+    generate::{PoolContent, PoolInput, PoolRequest, Prompt, Truncation, options::check_salt, told},
 };
 
 const INPUT: &str = "a text, a list of texts, a list of token ids, or a list of lists of token ids; none of them empty";
@@ -35,7 +36,14 @@ pub(super) const COMMON: &[Field] = &[
         "Only so many first tokens of each input count; -1: as many as the model takes.",
     ),
     optional("priority", PRIORITY, "Smaller first."),
+    optional("cache_salt", SALT, "Requests with different salts share no cached blocks."),
     optional("user", Kind::TEXT, "Who of the key's users asks: each gets a share of what the key gets."),
+];
+
+/// What vLLM's clients may send beside, wherever a model gives something else than text.
+pub(super) const PEERS: &[Unserved] = &[
+    ("chat_template_kwargs", &["{}"], "vectors of chats"),
+    ("truncation_side", &["\"right\""], "keeping the last tokens of an input"),
 ];
 
 /// What [`read_input`] reads.
@@ -58,6 +66,7 @@ pub(super) struct Common {
     add_special: bool,
     truncation: Truncation,
     priority: Option<i32>,
+    cache_salt: Option<String>,
     user: Option<String>,
 }
 
@@ -70,6 +79,7 @@ impl Common {
             let reason = format!("is {other} and `use_activation` {one}; they mean the same");
             return Err(ApiError::Conflict { param: fields.at("normalize"), reason });
         }
+        [PEERS, unserved::BOTH, unserved::MEDIA].into_iter().try_for_each(|table| refuse_all(fields, table))?;
         Ok(Self {
             model: read_model(fields)?,
             request_id: read_request_id(fields)?,
@@ -77,6 +87,7 @@ impl Common {
             add_special: fields.flag("add_special_tokens")?.unwrap_or(true),
             truncation: read_truncation(fields)?,
             priority: fields.integer("priority", told::SIGNED)?,
+            cache_salt: read_salt(fields)?,
             user: fields.text("user")?,
         })
     }
@@ -88,9 +99,16 @@ impl Common {
             truncation: self.truncation,
             last_text_max,
             priority: self.priority,
+            cache_salt: self.cache_salt.clone(),
             user: self.user.clone(),
         }
     }
+}
+
+fn read_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let salt = fields.text("cache_salt")?;
+    salt.as_deref().map_or(Ok(()), check_salt)?;
+    Ok(salt)
 }
 
 /// -1: to what the model takes.

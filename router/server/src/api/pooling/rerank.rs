@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     PoolUsage,
-    fields::{COMMON, Common, TEXTS, read_texts},
+    fields::{COMMON, Common, PEERS, TEXTS, read_texts},
     json,
     score::{Pairs, Side},
 };
@@ -16,16 +16,17 @@ use crate::{
         shape::{Kind, Most, Shape, needed, optional, with_default},
         stream::Head,
         unknown::Given,
+        unserved::{self, Unserved, refuse_all},
     },
     error::ApiError,
     generate::{PoolRequest, Pooled, told},
 };
 
 /// The body of a request for an order.
-pub(crate) const RERANK: Shape = Shape::new(
-    "RerankRequest",
-    "A query, and documents to be put in order.",
-    &[
+pub(crate) const RERANK: Shape = Shape {
+    name: "RerankRequest",
+    about: "A query, and documents to be put in order.",
+    fields: &[
         &[
             needed("query", Kind::TEXT, "What the documents are to suit."),
             needed("documents", TEXTS, "Up to 2048 documents."),
@@ -39,7 +40,15 @@ pub(crate) const RERANK: Shape = Shape::new(
         ],
         COMMON,
     ],
-);
+    unserved: &[UNSERVED, PEERS, unserved::BOTH, unserved::MEDIA],
+};
+
+/// What Cohere and Jina take beside.
+const UNSERVED: &[Unserved] = &[
+    ("max_chunks_per_doc", &["1"], "parts of documents (use `max_tokens_per_doc`)"),
+    ("rank_fields", &["[]", "[\"text\"]"], "documents of several fields (write them as one text)"),
+    ("return_embeddings", &["false"], "vectors beside scores (use `/v1/embeddings`)"),
+];
 
 /// A query, and documents to be put in order.
 #[derive(Debug)]
@@ -54,6 +63,7 @@ pub(crate) struct RerankRequest {
 impl RerankRequest {
     pub(crate) fn read<'a>(body: impl Into<Given<'a>>) -> Result<Self, ApiError> {
         let mut fields = Fields::of_body(body)?.spelled(&RERANK)?;
+        refuse_all(&mut fields, UNSERVED)?;
         let common = Common::read(&mut fields)?;
         let query: String = fields.need("query", "a text")?;
         let Some(raw) = fields.raw("documents") else {
@@ -70,8 +80,8 @@ impl RerankRequest {
             return Err(ApiError::invalid("max_tokens_per_doc", 0, told::COUNT_FROM_1));
         }
         fields.finish(&RERANK)?;
-        let first = Side { param: "query".to_owned(), texts: vec![query] };
-        let second = Side { param: "documents".to_owned(), texts };
+        let first = Side { param: "query".to_owned(), texts: vec![query], is_list: false };
+        let second = Side { param: "documents".to_owned(), texts, is_list: raw.get().starts_with('[') };
         Ok(Self { common, pairs: Pairs { first, second, last_text_max }, top_n, return_documents })
     }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use pelton_engine::{Gives, Pooling};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::{
     INPUTS_MAX, List, PoolUsage,
-    fields::{COMMON, Common, TEXTS, read_texts},
+    fields::{COMMON, Common, PEERS, TEXTS, read_texts},
     json,
     vectors::{activated, cosine},
 };
@@ -20,6 +21,7 @@ use crate::{
         shape::{Kind, Shape, needed, optional},
         stream::Head,
         unknown::Given,
+        unserved,
     },
     error::ApiError,
     generate::{PoolContent, PoolInput, PoolRequest, Pooled},
@@ -28,15 +30,16 @@ use crate::{
 /// A shape with these two names for the sides, and without the other ones.
 macro_rules! sides {
     ($name:literal, $first:literal, $second:literal, [$($other:literal),*]) => {
-        Shape::new(
-            $name,
-            "Texts to be compared: the first with the first, or one with all.",
-            &[
+        Shape {
+            name: $name,
+            about: "Texts to be compared: the first with the first, or one with all.",
+            fields: &[
                 &[needed($first, TEXTS, "One text, or as many as there are on the other side."), needed($second, TEXTS, "The other side.")],
                 &[$(optional($other, Kind::Absent, "Another name for a side.")),*],
                 COMMON,
             ],
-        )
+            unserved: &[PEERS, unserved::BOTH, unserved::MEDIA],
+        }
     };
 }
 
@@ -53,6 +56,14 @@ pub(crate) const SCORES: [Shape; 4] = [
 pub(super) struct Side {
     pub(super) param: String,
     pub(super) texts: Vec<String>,
+    pub(super) is_list: bool,
+}
+
+impl Side {
+    /// The path of one of its texts.
+    fn item(&self, index: usize) -> String {
+        if self.is_list { format!("{}[{index}]", self.param) } else { self.param.clone() }
+    }
 }
 
 /// Texts to be compared: the first with the first, or one with all.
@@ -119,9 +130,10 @@ fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side, &'static Shape), A
         return Err(ApiError::Conflict { param: fields.at(stray.name), reason });
     }
     let fields = &*fields;
-    let side = |name: &str, raw| {
+    let side = |name: &str, raw: &RawValue| {
         let param = fields.at(name);
-        Ok::<_, ApiError>(Side { texts: read_texts(fields, &param, raw)?, param })
+        let is_list = raw.get().starts_with('[');
+        Ok::<_, ApiError>(Side { texts: read_texts(fields, &param, raw)?, param, is_list })
     };
     Ok((side(first, one)?, side(second, other)?, shape))
 }
@@ -144,14 +156,14 @@ impl Pairs {
     ) -> Result<PoolRequest, ApiError> {
         let Self { first, second, last_text_max } = self;
         let single = |side: &Side, index: usize| PoolInput {
-            param: if side.texts.len() == 1 { side.param.clone() } else { format!("{}[{index}]", side.param) },
+            param: side.item(index),
             content: PoolContent::Text(side.texts[index].clone()),
         };
         let inputs: Vec<PoolInput> = match &pooling.gives {
             Gives::Classes { labels, .. } if labels.len() == 1 => {
                 let firsts: Vec<Arc<str>> = first.texts.iter().map(|text| text.as_str().into()).collect();
                 let pair = |(index, text): (usize, &String)| PoolInput {
-                    param: format!("{}[{index}]", second.param),
+                    param: second.item(index),
                     content: PoolContent::Pair(Arc::clone(&firsts[index % firsts.len()]), text.clone()),
                 };
                 second.texts.iter().enumerate().map(pair).collect()

@@ -42,7 +42,10 @@ fn inputs(request: &PoolRequest) -> Vec<(&str, &PoolContent)> {
 #[test]
 fn what_the_peers_clients_send_for_embeddings_is_known() {
     let with = |name: &str, value: Value| embeddings(&json!({ "input": "hi", name: value }));
-    for name in ["mm_processor_kwargs", "media_io_kwargs", "vllm_xargs"] {
+    assert!(with("truncation_side", json!("right")).is_ok());
+    let told = with("truncation_side", json!("left")).expect_err("not served");
+    assert!(told.contains("allowed: null or \"right\""), "{told}");
+    for name in ["chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs", "vllm_xargs"] {
         assert!(with(name, json!({})).is_ok(), "{name}");
         let told = with(name, json!({ "a": 1 })).expect_err("not served");
         assert!(told.contains("not served yet"), "{told}");
@@ -80,6 +83,7 @@ fn what_is_wrong_is_named() {
         (json!({"input": "a", "truncate_prompt_tokens": 0}), "`truncate_prompt_tokens` is 0; allowed: -1"),
         (json!({"input": "a", "truncate_prompt_tokens": -2}), "`truncate_prompt_tokens` is -2"),
         (json!({"input": "a", "normalize": true, "use_activation": false}), "`normalize` is true and `use_activation`"),
+        (json!({"input": "a", "cache_salt": ""}), "`cache_salt` is 0 characters; allowed: 1 to 128 characters"),
         (json!({"input": "a", "dimension": 5}), "did you mean `dimensions`?"),
     ] {
         let error = embeddings(&body).expect_err("it is wrong");
@@ -90,12 +94,12 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn options_reach_the_engine() {
-    let body =
-        json!({"input": "a", "truncate_prompt_tokens": -1, "add_special_tokens": false, "priority": -3, "user": "u"});
+    let body = json!({"input": "a", "truncate_prompt_tokens": -1, "add_special_tokens": false, "priority": -3, "user": "u",
+               "cache_salt": "mine"});
     let request = embeddings(&body).expect("right").pool_request();
     let (truncation, priority) = (request.truncation, request.priority);
     assert_eq!((truncation, request.add_special, priority), (Truncation::ToModel, false, Some(-3)));
-    assert_eq!(request.user.as_deref(), Some("u"));
+    assert_eq!((request.user.as_deref(), request.cache_salt.as_deref()), (Some("u"), Some("mine")));
     let request = embeddings(&json!({"input": "a", "truncate_prompt_tokens": 7})).expect("right").pool_request();
     assert_eq!((request.truncation, request.add_special), (Truncation::To(7), true));
 }
@@ -210,11 +214,23 @@ fn documents_come_best_first_and_of_equals_the_first() {
     assert_eq!(order, [1, 0, 2]);
     assert_eq!(told["results"][0]["document"], json!({"text": "b"}));
     assert!(told["results"][0]["relevance_score"].as_f64().is_some_and(|score| score > 0.99));
+    for (documents, expected) in [(json!(["a"]), "documents[0]"), (json!("a"), "documents")] {
+        let asked =
+            RerankRequest::read(json!({"query": "q", "documents": documents}).to_string().as_bytes()).expect("right");
+        for pooling in [&embedding_model(true), &classifier(&["one"])] {
+            let request = asked.pool_request(pooling, "/rerank").expect("it can");
+            assert_eq!(inputs(&request).last().map(|(param, _)| *param), Some(expected));
+        }
+    }
     let short = json!({"query": "q", "documents": ["a", "b", "c"], "top_n": 1, "return_documents": false});
     let told = parsed(read(short).expect("right").respond(&head(), &vectors, &model));
     assert_eq!(told["results"].as_array().map(Vec::len), Some(1));
     assert_eq!(told["results"][0].get("document"), None);
     for (body, expected) in [
+        (
+            json!({"query": "q", "documents": ["a"], "rank_fields": ["title"]}),
+            "`rank_fields` is a list; allowed: null, []",
+        ),
         (json!({"documents": ["a"]}), "`query` is missing"),
         (json!({"query": "q"}), "`documents` is missing"),
         (json!({"query": "q", "documents": []}), "`documents` is an empty list"),

@@ -37,17 +37,22 @@ const UNSERVED: &[Unserved] = &[
     ("background_options", &["{}", r#"{"completion_window":"soonest"}"#], "a window or another run for the background"),
     ("context_management", &["[]"], "compacting the context"),
     ("conversation", &[], "conversations (use `previous_response_id`)"),
+    ("enable_response_messages", &["false"], "messages of the model's format"),
     ("guided_choice", &[], "this older form (use `structured_outputs`)"),
     ("guided_grammar", &[], "this older form (use `structured_outputs`)"),
     ("guided_json", &[], "this older form (use `text.format`)"),
     ("guided_regex", &[], "this older form (use `structured_outputs`)"),
     ("image", &[], "images"),
+    ("include_reasoning", &["true"], "leaving thoughts out"),
     ("moderation", &[], "moderation"),
     ("n", &["1"], "more than one answer"),
+    ("previous_input_messages", &["[]"], "messages of the model's format (use `previous_response_id`)"),
     ("personality", &[], "a choice of personality (say it in `instructions`)"),
     ("prompt", &[], "a prompt that is stored elsewhere"),
     PROMPT_CACHE_OPTIONS,
+    ("return_token_ids", &["false"], "token ids"),
     ("response_format", &[], "the form of chats here (use `text.format`)"),
+    ("truncate_prompt_tokens", &[], "a prompt without its first tokens (use `truncation`)"),
 ];
 
 /// The body of a request for a response.
@@ -291,11 +296,11 @@ const UNSERVED_INCLUDES: &[&str] = &[
 ];
 
 /// Refuses to include what is not served. Sealed reasoning is: clients that keep a conversation themselves get it in the clear.
-pub(crate) fn check_included(param: &str, include: &str) -> Result<&'static str, ApiError> {
-    if let Some(served) = INCLUDES.iter().find(|known| **known == include) {
+pub(crate) fn check_included(param: &str, include: &str, served: &[&'static str]) -> Result<&'static str, ApiError> {
+    if let Some(served) = served.iter().find(|known| **known == include) {
         return Ok(served);
     }
-    let allowed = format!("\"{LOGPROBS}\" and \"{SEALED}\"");
+    let allowed = served.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" and ");
     if UNSERVED_INCLUDES.contains(&include) {
         return Err(ApiError::not_served(param, quoted(include), allowed, "what tools of the server's found"));
     }
@@ -306,7 +311,7 @@ pub(crate) fn check_included(param: &str, include: &str) -> Result<&'static str,
 fn read_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let mut is_wanted = false;
     for include in fields.texts("include", "a list of texts")?.unwrap_or_default() {
-        is_wanted |= check_included(&fields.at("include"), &include)? == LOGPROBS;
+        is_wanted |= check_included(&fields.at("include"), &include, INCLUDES)? == LOGPROBS;
     }
     let top = fields.count("top_logprobs", told::LOGPROBS)?;
     if top.is_some_and(|top| top > 0) && !is_wanted {
