@@ -114,3 +114,36 @@ def test_a_drain_answers_and_what_it_cuts_is_told(checkpoints: Path) -> None:
     assert json.loads(error.removeprefix("data: "))["error"]["code_name"] == "shutting_down"
     assert ends["whole"].status_code == 503
     assert ends["whole"].json()["error"]["code_name"] == "shutting_down"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST /nowhere", 404),
+        ("DELETE /v1/models", 405),
+        ("POST /v1/completions", 415),
+        ("GET /livez", 200),
+    ],
+)
+def test_a_connection_goes_on_behind_a_body_that_nobody_read(server: Server, head: str, status: int) -> None:
+    kind = "content-type: text/plain\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        replies = client.makefile("rb")
+        for _ in range(3):
+            client.sendall(f"{head} HTTP/1.1\r\nhost: x\r\n{kind}content-length: 9000\r\n\r\n".encode())
+            client.sendall(b"x" * 9000)
+            assert read_reply(replies) == (status, False)
+        client.sendall(f"{head} HTTP/1.1\r\nhost: x\r\n{kind}content-length: 900000\r\n\r\n".encode())
+        assert read_reply(replies) == (status, True), "so much is not read, and its client knows"
+        assert replies.read() == b""
+
+
+def read_reply(replies: Any) -> tuple[int, bool]:
+    """The status of the next response, and whether it is the last of its connection."""
+    status = int(replies.readline().split()[1])
+    headers = {}
+    while line := replies.readline().decode().strip():
+        name, value = line.split(":", 1)
+        headers[name.lower()] = value.strip().lower()
+    replies.read(int(headers["content-length"]))
+    return status, headers.get("connection") == "close"
