@@ -3,7 +3,8 @@
 //! 1. *Text*: content. White space is held back, since it is dropped if a call or the end of a wrapper follows.
 //! 2. *Reasoning*, from one of its marks to another, or from the beginning if the prompt ends within it.
 //! 3. *Between* calls: after the section's mark or a call's end. White space and separators are held back.
-//! 4. *Call*: a reader (`syntax`) takes what comes. What it has not shown yet is kept, and is content if the reader gives up.
+//! 4. *Call*: a reader (`syntax`) takes what comes. All of a call, from its mark on, is kept until it is complete, and is content if
+//!    the reader gives up.
 //!
 //! White space next to a mark is the format's, not the answer's. Everything else that comes goes into exactly one piece.
 
@@ -22,7 +23,7 @@ pub(super) struct Parser {
     cutter: Cutter,
     sink: Sink,
     state: State,
-    /// What has been taken and not shown, in a call or before one.
+    /// What has been taken of a call that is not complete, from its mark or the gap before it on.
     raw: String,
     /// Nothing but white space has been shown as content.
     is_fresh: bool,
@@ -356,12 +357,15 @@ impl Parser {
         let mut context = Context { marks: &table.marks, tools, sink: &mut self.sink };
         let step = reader.step(unit, &calls.form, &mut context);
         self.is_refused = step == Step::Malformed;
-        if self.sink.events() > before {
-            self.raw.clear();
+        let has_told = self.sink.events() > before;
+        if has_told {
             (self.is_fresh, self.trims) = (false, false);
             if let State::Call { is_told, .. } = &mut self.state {
                 *is_told = true;
             }
+        }
+        if has_told && !self.sink.is_within_call() {
+            self.raw.clear();
         } else if step == Step::Going {
             // Within a call a special token is a text like any other.
             match unit {
@@ -372,7 +376,16 @@ impl Parser {
         match step {
             Step::Going => {}
             Step::Malformed => {
-                self.give_back("");
+                match &self.state {
+                    // The last call is complete, whatever should have come behind it.
+                    State::Call { is_told: true, .. }
+                        if !self.sink.is_within_call() && self.raw.chars().all(char::is_whitespace) =>
+                    {
+                        let gap = std::mem::take(&mut self.raw);
+                        self.state = State::Between(Between { gap, has_called: true, ..Between::default() });
+                    }
+                    _ => self.give_back(""),
+                }
                 self.step(other, table);
                 self.is_refused = true;
             }

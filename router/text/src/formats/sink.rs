@@ -22,6 +22,11 @@ impl Sink {
         self.events
     }
 
+    /// Whether a call has begun and not ended.
+    pub(super) fn is_within_call(&self) -> bool {
+        self.in_call
+    }
+
     pub(super) fn content(&mut self, text: &str) {
         if text.is_empty() {
             return;

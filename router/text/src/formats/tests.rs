@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::*;
 
+mod objects;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Examples {
@@ -174,119 +176,6 @@ fn calls_of_functions_that_nobody_offers_are_content_in_every_format() {
     }
 }
 
-/// Of the Hermes form, without the other fields of a call.
-#[track_caller]
-fn hermes(text: &str, content: &str, calls: &[(&str, &str, bool)]) {
-    let call = |(name, arguments, ended): &(&str, &str, bool)| Call {
-        name: (*name).to_owned(),
-        id: None,
-        arguments: (*arguments).to_owned(),
-        ended: *ended,
-    };
-    let calls = calls.iter().map(call).collect();
-    check(&parser("hermes"), text, &Answer { content: content.to_owned(), calls, ..Answer::default() }, text);
-}
-
-#[test]
-fn content_passes_through() {
-    hermes("", "", &[]);
-    hermes(" Hallo, Wörld \n", " Hallo, Wörld \n", &[]);
-    hermes("a < b <tool <<tool_cal", "a < b <tool <<tool_cal", &[]);
-    hermes("</tool_call> {\"name\":\"f\"}", "</tool_call> {\"name\":\"f\"}", &[]);
-}
-
-#[test]
-fn a_call_is_taken_out_of_the_content() {
-    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"é\": [1, {\"b\": \"}\"}]}}\n</tool_call>";
-    let arguments = "{\"é\": [1, {\"b\": \"}\"}]}";
-    hermes(call, "", &[("f", arguments, true)]);
-    hermes(&format!("Let me see. \n\n{call}"), "Let me see.", &[("f", arguments, true)]);
-    hermes(
-        &format!("<<tool_call>{{\"name\":\"g\"}}</tool_call>{call}\n"),
-        "<",
-        &[("g", "{}", true), ("f", arguments, true)],
-    );
-    hermes(&format!("{call}\n{call} bye\n"), " bye\n", &[("f", arguments, true), ("f", arguments, true)]);
-}
-
-#[test]
-fn members_may_come_in_any_order_and_others_are_passed_over() {
-    hermes(
-        r#"<tool_call>{"arguments": {"a": 1}, "id": -1.5e3, "name": "f"}</tool_call>"#,
-        "",
-        &[("f", r#"{"a": 1}"#, true)],
-    );
-    hermes(r#"<tool_call> {"type":"function","name":"f\u0041","arguments":{},"x":[{}]}"#, "", &[("fA", "{}", true)]);
-    hermes(
-        r#"<tool_call>{"n\u0061me":"f","arguments":{"t":"</tool_call>"}}</tool_call>"#,
-        "",
-        &[("f", r#"{"t":"</tool_call>"}"#, true)],
-    );
-}
-
-#[test]
-fn arguments_stream_as_they_come() {
-    let mut parser = parser("hermes");
-    assert_eq!(parser.push("Hm <tool_call>{\"name\": \"f"), [Piece::Content("Hm".into())]);
-    assert_eq!(parser.push("\", \"argum"), [Piece::CallStart { index: 0, id: None, name: "f".into() }]);
-    assert_eq!(parser.push("ents\": {\"a"), [Piece::CallArguments { index: 0, delta: "{\"a".into() }]);
-    assert_eq!(
-        parser.push("\": 1}}</tool"),
-        [Piece::CallArguments { index: 0, delta: "\": 1}".into() }, Piece::CallEnd { index: 0 }]
-    );
-    assert_eq!(parser.push("_call>"), []);
-    assert_eq!(parser.finish(), []);
-}
-
-#[test]
-fn what_is_no_call_comes_back_as_content() {
-    for text in [
-        "<tool_call>",
-        "<tool_call>\n",
-        "<tool_call>get_weather()</tool_call>",
-        "\n<tool_call>{\"name\": 5}</tool_call>\n",
-        "<tool_call>{\"name\": \"\"}</tool_call>",
-        "<tool_call>{}</tool_call>",
-        "<tool_call>{\"arguments\": {}}</tool_call> so",
-        "<tool_call>{\"arguments\": \"{}\", \"name\": \"f\"}</tool_call>",
-        "<tool_call>{\"arguments\": {\"a\": 01}, \"name\": \"f\"}</tool_call>",
-        "<tool_call>[{\"name\": 5}]</tool_call>",
-        "<tool_call>{\"name\": \"f",
-        "<tool_call>{\"name\": \"\\ud800\"}</tool_call>",
-        "  <tool_call>{'name': 'f'}</tool_call>",
-    ] {
-        hermes(text, text, &[]);
-    }
-    hermes("<tool_call> <tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call> ", &[("f", "{}", true)]);
-    hermes("<tool_call>{\"name\"<tool_call>{\"name\":\"f\"}", "<tool_call>{\"name\"", &[("f", "{}", true)]);
-}
-
-#[test]
-fn a_call_that_breaks_off_after_it_began_does_not_end() {
-    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "", &[("f", "{\"a\": 1", false)]);
-    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x", " x", &[("f", "{\"a\": 1}", false)]);
-    hermes("<tool_call>{\"name\": \"f\", \"arguments\": {a}}\n</tool_call>", "a}}\n</tool_call>", &[("f", "{", false)]);
-    hermes("<tool_call>{\"name\": \"f\", \"arguments\": [1]}", ", \"arguments\": [1]}", &[("f", "", false)]);
-    hermes("<tool_call>{\"name\": \"f\", \"name\": \"g\"}", ", \"name\": \"g\"}", &[("f", "", false)]);
-}
-
-#[test]
-fn a_missing_or_wrong_end_marker_loses_nothing() {
-    hermes("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
-    hermes("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
-    hermes("<tool_call>{\"name\":\"f\"} </tool x", " </tool x", &[("f", "{}", true)]);
-}
-
-#[test]
-fn a_mark_behind_a_call_that_is_cut_with_the_answer_is_not_shown() {
-    for cut in ["<", " </tool", "\n</tool_call", "</tool_call>\n<tool_"] {
-        hermes(&format!("<tool_call>{{\"name\":\"f\"}}{cut}"), "", &[("f", "{}", true)]);
-    }
-    hermes("a <tool_", "a <tool_", &[]);
-    hermes("<tool_call>{\"name\": \"f\", \"argum", "", &[("f", "", false)]);
-    hermes("<tool_call>{\"na", "<tool_call>{\"na", &[]);
-}
-
 #[test]
 fn a_cut_answer_of_calls_alone_shows_none_of_their_marks_in_any_format() {
     let of_calls = |example: &Example| example.content.is_empty() && example.calls.iter().any(|call| call.ended);
@@ -344,10 +233,10 @@ fn texts(name: &'static str) -> impl Strategy<Value = String> {
     let marks: Vec<String> = format.table.marks.texts().map(str::to_owned).collect();
     let around =
         ["{\"name\": \"f\"", ", \"arguments\": ", "{\"ä\": [1, \"}\"]}", "}", "\n", "f", "(a='x')", "call:f{a:1}", "["];
-    let words = around
-        .into_iter()
-        .map(str::to_owned)
-        .chain(["], ", "functions.f:0", ";", " ", "to=functions.f "].map(str::to_owned));
+    let words = around.into_iter().map(str::to_owned).chain(
+        ["], ", "functions.f:0", ";", " ", "to=functions.f ", "null", "\"{\\\"a\\\": 1}\"", "\u{fffd}"]
+            .map(str::to_owned),
+    );
     let part = prop_oneof![
         3 => prop::sample::select(marks),
         3 => prop::sample::select(words.collect::<Vec<_>>()),

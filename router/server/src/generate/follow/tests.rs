@@ -211,22 +211,24 @@ fn what_stands_behind_a_call_is_told_behind_it_and_each_token_knows_to_what_it_b
     let texts: Vec<Part> = delta.said.clone().into_parts().filter(|part| matches!(part, Part::Text(_))).collect();
     assert_eq!(texts, [Part::Text("ok".into()), Part::Text(" So.".into())]);
     assert_eq!(delta.said.clone().into_parts().last(), texts.last().cloned());
-    // What opens the first call may be text until its name is known.
-    assert_eq!(text_of(TokenKind::Text), "ok <tool_call>\n{\"name\": \"fSo.");
+    // What opens the first call may be text until its arguments begin.
+    assert_eq!(text_of(TokenKind::Text), "ok <tool_call>\n{\"name\": \"f\", \"arguments\": So.");
     assert_eq!(delta.tokens.last().expect("some").kind, TokenKind::End);
 }
 
 #[test]
 fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
     let stopping = |stop: &str| TextRules { stop: vec![stop.to_owned()], ..hermes(Some(ToolReading::Parallel)) };
-    for (stop, has_calls) in [("arguments", false), ("\"a\": 1", false), ("no such", true)] {
+    let begun = "ok <tool_call>\n{\"name\": \"f\", \"";
+    for (stop, called, text, has_calls) in [
+        ("arguments", vec![], begun, false),
+        ("\"a\": 1", vec!["f"], "ok", false),
+        ("no such", vec!["f", "g"], "ok", true),
+    ] {
         let delta = follow(stopping(stop), &tokens(CALLS));
-        assert_eq!(names(&delta)[0], "f");
-        assert_eq!(
-            (said(&delta).text.as_str(), delta.finish.clone().expect("it has ended").has_calls),
-            ("ok", has_calls),
-            "{stop}"
-        );
+        assert_eq!(names(&delta), called, "{stop}");
+        assert_eq!(said(&delta).text, text, "{stop}");
+        assert_eq!(delta.finish.expect("it has ended").has_calls, has_calls, "{stop}");
     }
 }
 

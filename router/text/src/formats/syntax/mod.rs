@@ -1,7 +1,7 @@
 //! How one call, or a list of calls, is read: a reader for each syntax, fed unit by unit.
 //!
-//! A reader puts a call into the sink as soon as its name is known and shows what is certain of its arguments. What it has
-//! taken and not shown is kept by its caller: if the reader gives up, that comes back as content, and nothing is lost.
+//! A reader puts a call into the sink as soon as it knows its name and that it has arguments, and shows what is certain of these.
+//! What it has taken of a call that is not complete is kept by its caller: if the reader gives up, that comes back as content, whole.
 
 mod json;
 mod literal;
@@ -10,6 +10,7 @@ mod object;
 mod parameters;
 mod pythonic;
 mod quoted;
+mod unescape;
 
 use super::declaration::Object;
 use super::marks::{Mark, Marks, Unit};
