@@ -110,7 +110,7 @@ pub(super) enum Form {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Object {
-    /// What the members are called.
+    /// What the members are called. Both words for arguments are common in prompts, and models mix them up, whatever theirs said.
     #[serde(default = "Object::name")]
     pub(super) name: Vec<String>,
     #[serde(default = "Object::arguments")]
@@ -123,7 +123,7 @@ impl Object {
     }
 
     fn arguments() -> Vec<String> {
-        vec!["arguments".to_owned()]
+        vec!["arguments".to_owned(), "parameters".to_owned()]
     }
 }
 

@@ -174,6 +174,41 @@ fn a_call_that_goes_wrong_within_its_arguments_is_a_text_too() {
 }
 
 #[test]
+fn every_format_of_objects_reads_what_models_make_of_them() {
+    for (name, open, close) in [
+        ("hermes", "<tool_call>", "</tool_call>"),
+        ("ernie-4.5", "<tool_call>", "</tool_call>"),
+        ("cohere", "<|START_ACTION|>[", "]<|END_ACTION|>"),
+        ("granite", "<|tool_call|>[", "]"),
+        ("hunyuan", "<tool_calls>[", "]</tool_calls>"),
+        ("jamba", "<tool_calls>[", "]</tool_calls>"),
+        ("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
+        ("llama3-json", "", ""),
+        ("mistral", "[TOOL_CALLS][", "]"),
+        ("phi-4-mini", "functools[", "]"),
+        ("xlam", "[", "]"),
+    ] {
+        let key = if name == "cohere" { "tool_name" } else { "name" };
+        let calls = |arguments: &str| {
+            let arguments = arguments.to_owned();
+            vec![Call { name: "f".to_owned(), id: None, arguments, ended: true }]
+        };
+        for said in ["arguments", "parameters"] {
+            for (value, arguments) in [(r#"{"a":1}"#, r#"{"a":1}"#), ("null", "{}"), (r#""{\"a\":1}""#, r#"{"a":1}"#)] {
+                let text = format!("{open}{{\"{key}\": \"f\", \"{said}\": {value}}}{close}");
+                let expected = Answer { calls: calls(arguments), ..Answer::default() };
+                check(&parser(name), &text, &expected, name);
+            }
+        }
+        for wrong in [format!("\"{key}\": \"f\""), "\"arguments\": 5".to_owned()] {
+            let text = format!("{open}{{\"{key}\": \"f\", {wrong}, \"arguments\": {{}}}}{close}");
+            let expected = Answer { content: text.clone(), ..Answer::default() };
+            check(&parser(name), &text, &expected, name);
+        }
+    }
+}
+
+#[test]
 fn a_missing_or_wrong_end_marker_loses_nothing() {
     hermes("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
     hermes("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
