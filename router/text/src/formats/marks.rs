@@ -2,6 +2,9 @@
 //!
 //! The longest mark wins, whatever the reader is at: so that what a text is cut into never depends on what was read before. A
 //! beginning of a mark is held back until it is clear whether it is one.
+//!
+//! An answer may be cut within a character of a mark (`<｜tool▁call｜>`), so that its text ends in U+FFFD, one or as many as there were
+//! bytes. Behind these nothing goes on as the mark; at the end they are held back with it.
 
 /// A mark, by its place in [`Marks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +88,15 @@ impl Marks {
     }
 }
 
+/// Bytes that a character has before its last one, at most.
+const BROKEN_MAX: usize = 3;
+
 /// Cuts one text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cutter {
     held: String,
+    /// So many U+FFFD have come behind it.
+    broken: usize,
 }
 
 impl Cutter {
@@ -100,6 +108,17 @@ impl Cutter {
     }
 
     fn push_char(&mut self, marks: &Marks, c: char, out: &mut Vec<Unit>) {
+        if c == char::REPLACEMENT_CHARACTER && self.broken < BROKEN_MAX {
+            self.broken += 1;
+            return;
+        }
+        if self.broken > 0 {
+            self.give_up(marks, out);
+        }
+        self.whole_char(marks, c, out);
+    }
+
+    fn whole_char(&mut self, marks: &Marks, c: char, out: &mut Vec<Unit>) {
         if self.held.is_empty() && !marks.firsts.contains(c) {
             out.push(Unit::Char(c));
             return;
@@ -110,14 +129,29 @@ impl Cutter {
         }
     }
 
-    /// What might be the beginning of a mark.
+    /// The broken characters are some.
+    fn give_up(&mut self, marks: &Marks, out: &mut Vec<Unit>) {
+        for _ in 0..std::mem::take(&mut self.broken) {
+            self.whole_char(marks, char::REPLACEMENT_CHARACTER, out);
+        }
+    }
+
+    /// What might be the beginning of a mark, if more comes.
     pub(super) fn held(&self) -> &str {
-        &self.held
+        if self.broken == 0 { &self.held } else { "" }
+    }
+
+    /// Whether the text ends with something that is held back, and with what this mark begins with: up to three bytes of a character may
+    /// have become so many broken ones, or one.
+    pub(super) fn ends_within(&self, mark: &str) -> bool {
+        let next = mark.strip_prefix(self.held.as_str()).and_then(|rest| rest.chars().next());
+        next.is_some_and(|next| self.broken < next.len_utf8()) && (!self.held.is_empty() || self.broken > 0)
     }
 
     /// The text has ended. Returns what was held back.
     pub(super) fn finish(&mut self, marks: &Marks) -> Vec<Unit> {
         let mut units = Vec::new();
+        self.give_up(marks, &mut units);
         while !self.held.is_empty() {
             self.take(marks, &mut units);
         }
@@ -160,5 +194,32 @@ mod tests {
         assert_eq!(cut(&["<ab>"], "<<ab><ab"), ["<", "(<ab>)", "<", "a", "b"]);
         assert_eq!(cut(&["aab"], "aaaab"), ["a", "a", "(aab)"]);
         assert_eq!(cut(&[], "é"), ["é"]);
+    }
+
+    #[test]
+    fn a_mark_may_be_cut_within_a_character() {
+        let mut marks = Marks::default();
+        let mark = marks.add("<｜a");
+        for (text, units, ends_within) in [
+            ("x<\u{fffd}", "x", true),
+            ("x<\u{fffd}\u{fffd}", "x", true),
+            ("x<\u{fffd}\u{fffd}\u{fffd}", "x", false),
+            ("x<｜\u{fffd}", "x", false),
+            ("x\u{fffd}", "x", false),
+            ("x<\u{fffd}y<", "x<\u{fffd}y", true),
+            ("x<\u{fffd}<\u{fffd}", "x<\u{fffd}", true),
+            ("x<\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}", "x<\u{fffd}\u{fffd}\u{fffd}\u{fffd}", false),
+        ] {
+            let mut cutter = Cutter::default();
+            let whole = |units: Vec<Unit>| {
+                units.into_iter().map(|unit| match unit {
+                    Unit::Char(c) => c,
+                    Unit::Mark(_) => panic!("{text}"),
+                })
+            };
+            let shown: String = whole(cutter.push(&marks, text)).collect();
+            assert_eq!((shown.as_str(), cutter.ends_within(marks.text(mark))), (units, ends_within), "{text}");
+            assert_eq!(whole(cutter.finish(&marks)).fold(shown, |all, c| all + &c.to_string()), text);
+        }
     }
 }

@@ -106,7 +106,7 @@ pub enum Certain {
     /// Nothing: what looks like a call may become a text.
     #[default]
     Nothing,
-    /// The mark of a call, if it is what the answer begins with.
+    /// The mark of a call, if it is what the answer begins with; then all of the answer.
     First,
     /// Each mark of a call, and whatever begins like a call where no mark does.
     Marked,

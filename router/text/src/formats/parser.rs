@@ -131,10 +131,17 @@ impl Parser {
 
     /// Whether what is kept can belong to a call alone.
     fn is_of_a_call(&self) -> bool {
+        let all_is = match self.reading.certain {
+            Certain::All => true,
+            // What begins with a call is calls.
+            Certain::First => self.sink.has_called(),
+            Certain::Marked | Certain::Nothing => false,
+        };
         match (&self.state, self.reading.certain) {
             (State::Reasoning { .. }, _) => false,
             // Its name and arguments have been told. What does not belong to these begins a mark.
-            (State::Call { is_told: true, .. }, _) | (_, Certain::All) => true,
+            (State::Call { is_told: true, .. }, _) => true,
+            _ if all_is => true,
             (State::Text { .. } | State::Between(Between { has_called: true, .. }), _) => false,
             (State::Call { .. } | State::Between(_), Certain::First) => self.is_fresh,
             (State::Call { .. } | State::Between(_), certain) => certain == Certain::Marked,
@@ -146,12 +153,10 @@ impl Parser {
         let (State::Between(Between { gap, has_called: true, .. }), Some(calls)) = (&self.state, &table.calls) else {
             return false;
         };
-        let held = self.cutter.held();
-        let begins = |mark: &Mark| table.marks.text(*mark).starts_with(held);
+        let begins = |mark: &Mark| self.cutter.ends_within(table.marks.text(*mark));
         let follows = |mark: &Mark| calls.ends(*mark) || calls.opens(*mark);
         let marks = table.marks.all();
         gap.chars().all(char::is_whitespace)
-            && !held.is_empty()
             && (calls.close.iter().any(begins) || marks.filter(follows).any(|mark| begins(&mark)))
     }
 

@@ -22,6 +22,11 @@ impl Sink {
         self.events
     }
 
+    /// Whether a call has ever begun.
+    pub(super) fn has_called(&self) -> bool {
+        self.calls > 0
+    }
+
     /// Whether a call has begun and not ended.
     pub(super) fn is_within_call(&self) -> bool {
         self.in_call

@@ -176,6 +176,17 @@ fn calls_of_functions_that_nobody_offers_are_content_in_every_format() {
     }
 }
 
+/// All beginnings of a text, as a detokeniser shows them: a character that was cut is broken, as one or byte for byte.
+fn cuts(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for (at, c) in text.char_indices() {
+        all.push(text[..at].to_owned());
+        all.extend((1..c.len_utf8()).map(|count| text[..at].to_owned() + &"\u{fffd}".repeat(count)));
+    }
+    all.push(text.to_owned());
+    all
+}
+
 #[test]
 fn a_cut_answer_of_calls_alone_shows_none_of_their_marks_in_any_format() {
     let of_calls = |example: &Example| example.content.is_empty() && example.calls.iter().any(|call| call.ended);
@@ -184,8 +195,8 @@ fn a_cut_answer_of_calls_alone_shows_none_of_their_marks_in_any_format() {
         let format = Format::bound(known::named(&name).expect("it is known"), &specials);
         let (starts_in_reasoning, tools) = (example.starts_in_reasoning, Some(tools()));
         let reading = Reading { starts_in_reasoning, tools, certain: Certain::All, ..Reading::default() };
-        for at in boundaries(&example.text) {
-            let (begun, what) = (&example.text[..at], format!("{name}, {}", example.says));
+        for begun in cuts(&example.text) {
+            let (begun, what) = (&*begun, format!("{name}, {}", example.says));
             let cut = |texts: &[&str]| {
                 let (mut parser, mut answer) = (format.parser(reading.clone()), Answer::default());
                 texts.iter().flat_map(|text| parser.push(text)).for_each(|piece| answer.add(piece));
@@ -219,12 +230,26 @@ fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else
         ("Hm. <tool_call>\n{\"na", "Hm. <tool_call>\n{\"na", "Hm. <tool_call>\n{\"na", "Hm.", "Hm."),
         ("Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm."),
         ("Hm.", "Hm.", "Hm.", "Hm.", "Hm."),
+        ("<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_", "", "", "", ""),
+        ("<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>\n{\"na", "\n<tool_call>\n{\"na", "", "", ""),
     ] {
         let of = [Certain::Nothing, Certain::First, Certain::Marked, Certain::All].map(|c| shown("hermes", c, text));
         assert_eq!(of, [free, first, marked, all], "{text}");
     }
     assert_eq!(shown("llama3-json", Certain::Marked, "{\"na"), "");
     assert_eq!(shown("llama3-json", Certain::Nothing, "{\"na"), "{\"na");
+    // Within a character of a mark.
+    let call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```\n";
+    for broken in ["\u{fffd}", "\u{fffd}\u{fffd}"] {
+        for certain in [Certain::Nothing, Certain::First, Certain::Marked, Certain::All] {
+            assert_eq!(shown("deepseek-v3", certain, &format!("{call}<｜tool{broken}")), "");
+        }
+        let text = format!("Hm. <｜tool{broken}");
+        assert_eq!(shown("deepseek-v3", Certain::Nothing, &text), text);
+        assert_eq!(shown("deepseek-v3", Certain::All, &text), "Hm.");
+        let text = format!("{call}<{broken}\u{fffd}\u{fffd}");
+        assert_eq!(shown("deepseek-v3", Certain::Nothing, &text), text[call.len() - 1..], "no character has so many");
+    }
 }
 
 /// Texts made of a format's own marks and of what stands around them.
