@@ -55,6 +55,11 @@ impl Grammar {
         Self { thinking: Some(budget), ..self }
     }
 
+    /// The bound on the thoughts.
+    pub fn thinking(&self) -> Option<&Budget> {
+        self.thinking.as_ref()
+    }
+
     /// The same of these words.
     pub fn with_words(self, words: Words) -> Self {
         Self { words, ..self }

@@ -27,7 +27,7 @@ pub use schema::Spaces;
 pub use script::{Arguments, Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
 pub use state::{Mask, State, Stuck};
 pub use tags::{Form, Tag, Times};
-pub use thinking::{Budget, Watch};
+pub use thinking::{Budget, Thinking, Watch};
 pub use vocabulary::{Spell, Spelling, TokenText, Vocabulary};
 pub use words::Words;
 

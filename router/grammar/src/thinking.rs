@@ -40,23 +40,28 @@ impl fmt::Debug for Budget {
 }
 
 /// One answer's thoughts.
-pub(crate) struct Thinking {
+pub struct Thinking {
     budget: Budget,
     watch: Box<dyn Watch>,
     /// Tokens that were reasoning.
     spent: u32,
     /// The latest tokens, fewer than the mark has.
     latest: Vec<u32>,
+    /// Nothing but the latest token could have come.
+    was_forced: bool,
 }
 
 impl Thinking {
-    pub(crate) fn new(budget: Budget) -> Self {
+    /// Before its first token.
+    pub fn new(budget: Budget) -> Self {
         assert!(!budget.close.is_empty(), "no mark of no tokens ends anything");
         let watch = (budget.watch)();
-        Self { budget, watch, spent: 0, latest: Vec::new() }
+        Self { budget, watch, spent: 0, latest: Vec::new(), was_forced: false }
     }
 
-    pub(crate) fn take(&mut self, token: u32) {
+    /// The next token.
+    pub fn take(&mut self, token: u32) {
+        self.was_forced = self.forced() == Some(token);
         let was_reasoning = self.watch.is_reasoning();
         self.watch.take(token);
         if was_reasoning && self.watch.is_reasoning() {
@@ -68,16 +73,25 @@ impl Thinking {
         }
     }
 
+    /// Whether the tokens end within the mark, or with it, and no choice was left: what there is of it is no thought.
+    pub fn is_closing(&self) -> bool {
+        self.was_forced || self.begun().is_some_and(|count| count > 0)
+    }
+
     /// The token that has to come next, if one has.
     pub(crate) fn forced(&self) -> Option<u32> {
+        self.begun().map(|count| self.budget.close[count])
+    }
+
+    /// Of a mark that has to go on, or to begin, the tokens that there are.
+    fn begun(&self) -> Option<usize> {
         let left = i64::from(self.budget.tokens) - i64::from(self.spent);
         let completes = self.watch.is_within_character() && left > -i64::from(COMPLETING_MAX);
         if !self.watch.is_reasoning() || left > 0 || completes {
             return None;
         }
         // The model may have begun the mark by itself.
-        let close = &self.budget.close;
-        let begun = (0..=self.latest.len()).rev().find(|&count| self.latest.ends_with(&close[..count]));
-        Some(close[begun.expect("everything ends with nothing")])
+        let is_begun = |count: &usize| self.latest.ends_with(&self.budget.close[..*count]);
+        Some((0..=self.latest.len()).rev().find(is_begun).expect("everything ends with nothing"))
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pelton_grammar::{
-    Body, Budget, Constraint, Grammar, Mask, Part, Reasoning, Script, Spelling, State, TokenText, Vocabulary, Watch,
+    Body, Budget, Constraint, Grammar, Mask, Part, Reasoning, Script, Spelling, State, Thinking, TokenText, Vocabulary,
+    Watch,
 };
 
 const END: u32 = 256;
@@ -94,6 +95,24 @@ fn a_mark_that_was_begun_goes_on() {
     assert_eq!(said(open(3), "a</t>b"), "a</t>b", "the model ends them with the last token of its budget");
     assert_eq!(said(open(3), "a</xyz"), "a</t>xyz");
     assert_eq!(said(open(3), "<<<a"), "<<</t>a");
+}
+
+#[test]
+fn a_mark_that_was_forced_is_known_as_long_as_it_is_the_end() {
+    for (text, at) in [
+        ("abc</t>def", &[4, 5, 6, 7][..]),
+        ("a</t>b", &[3, 4, 5]), // the model's own, until its budget is spent
+        ("a</b", &[3]),         // nothing else may come there, whatever comes here
+        ("ab<</t>", &[3, 4, 5, 6, 7]),
+        ("</", &[]),
+    ] {
+        let mut thinking = Thinking::new(budget(3, true));
+        let closing = (1..).zip(text.bytes()).filter_map(|(count, byte)| {
+            thinking.take(byte.into());
+            thinking.is_closing().then_some(count)
+        });
+        assert_eq!(closing.collect::<Vec<_>>(), at, "{text}");
+    }
 }
 
 #[test]

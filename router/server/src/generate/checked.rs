@@ -150,6 +150,7 @@ impl Serving {
             skip_special: options.skip_special,
             tools: request.tools.as_ref().map(|tools| tools.reading),
             form,
+            thoughts: submission.grammar.as_ref().and_then(Grammar::thinking).cloned(),
             prompt: length(submission),
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use pelton_engine::{Explanation, Failure, FinishReason, Output, TokenId, TokenLogprobs, TokenScore, Usage};
+use pelton_grammar::Thinking;
 use pelton_text::{AnswerParser, Detokenizer, Piece, StopMatcher, Tokenizer};
 
 use super::{CallPiece, Part, Said, ToolReading, repetition::Circles, rules::TextRules};
@@ -119,6 +120,8 @@ pub(crate) struct Follower {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     parser: Option<AnswerParser>,
+    /// Where the grammar forces their end, if it may.
+    thinking: Option<Thinking>,
     circles: Option<Circles>,
     has_calls: bool,
     /// A call has begun and not ended.
@@ -143,6 +146,7 @@ impl Follower {
             detokenizer: rules.detokenizer(tokenizer),
             stops: StopMatcher::new(rules.stop.clone(), rules.include_stop),
             parser: rules.form.as_ref().map(|(format, reading)| format.parser(reading.clone())),
+            thinking: rules.thoughts.clone().filter(|_| rules.form.is_some()).map(Thinking::new),
             circles: rules.repetition.map(Circles::new),
             has_calls: false,
             is_within_call: false,
@@ -194,6 +198,9 @@ impl Follower {
 
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>, delta: &mut Delta) -> Followed {
         self.drawn += 1;
+        if let Some(thinking) = &mut self.thinking {
+            thinking.take(token);
+        }
         let is_stop = self.rules.stop_ids.binary_search(&token).is_ok();
         let is_shown = !is_stop || self.rules.include_stop;
         let mut text = if is_shown { self.detokenizer.push(token) } else { String::new() };
@@ -297,6 +304,9 @@ impl Follower {
     fn end_parser(&mut self, ending: &Ending, delta: &mut Delta) {
         if let Some(parser) = &mut self.parser {
             let is_complete = *ending == Ending::Stop(StopCause::EndOfText);
+            if self.thinking.as_ref().is_some_and(Thinking::is_closing) {
+                parser.drop_close();
+            }
             let pieces = if is_complete { parser.finish() } else { parser.cut() };
             self.take(pieces, delta);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pelton_engine::TokenId;
+use pelton_grammar::Budget;
 use pelton_text::{Detokenizer, Format, Ids, Reading, Tokenizer};
 
 use super::{ToolReading, repetition::Repetition};
@@ -26,6 +27,8 @@ pub(crate) struct TextRules {
     pub(crate) tools: Option<ToolReading>,
     /// How the answer is split into its parts; `None`: it is all text.
     pub(crate) form: Option<(Format, Reading)>,
+    /// The bound on its thoughts.
+    pub(crate) thoughts: Option<Budget>,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
 }

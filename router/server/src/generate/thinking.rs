@@ -88,12 +88,7 @@ impl Serving {
         }
         let reading = form.map_or_else(|| self.reading_of_text(format, prompt), |(_, reading)| reading.clone());
         let detokenizer = Detokenizer::new(self.tokenizer.clone(), request.options.skip_special);
-        let detokenizer = detokenizer.showing(Arc::clone(format.special_ids()));
-        let parser = format.parser(reading);
-        let watch = move || -> Box<dyn Watch> {
-            Box::new(Thoughts { detokenizer: detokenizer.clone(), parser: parser.clone() })
-        };
-        let budget = Budget { tokens: limit.tokens, close: close.into(), watch: Arc::new(watch) };
+        let budget = budget(detokenizer, format, reading, limit.tokens, close);
         Ok(Some(match grammar {
             Some(grammar) => grammar.with_thinking(budget),
             None => Grammar::of_thinking(budget),
@@ -105,6 +100,21 @@ impl Serving {
         let text = self.tokenizer.decode(&prompt.ids, false);
         Reading { starts_in_reasoning: format.starts_in_reasoning(&text, Some(&text)), ..Reading::default() }
     }
+}
+
+/// A limit of so many tokens as grammars keep it. `close`: the mark that ends thoughts.
+pub(super) fn budget(
+    detokenizer: Detokenizer,
+    format: &Format,
+    reading: Reading,
+    tokens: u32,
+    close: Vec<TokenId>,
+) -> Budget {
+    let detokenizer = detokenizer.showing(Arc::clone(format.special_ids()));
+    let parser = format.parser(reading);
+    let watch =
+        move || -> Box<dyn Watch> { Box::new(Thoughts { detokenizer: detokenizer.clone(), parser: parser.clone() }) };
+    Budget { tokens, close: close.into(), watch: Arc::new(watch) }
 }
 
 /// Whether a model thinks: its format may be one of models of which some do.

@@ -124,6 +124,14 @@ impl Parser {
         pieces
     }
 
+    /// See [`super::AnswerParser::drop_close`].
+    pub(super) fn drop_close(&mut self) {
+        let (State::Reasoning { .. }, Some(channels)) = (&self.state, &self.table.channels) else { return };
+        if channels.ends.iter().any(|&mark| self.cutter.ends_within(self.table.marks.text(mark))) {
+            self.cutter = Cutter::default();
+        }
+    }
+
     fn step(&mut self, unit: Unit, table: &Table) {
         let Some(channels) = &table.channels else { return };
         match unit {

@@ -240,6 +240,14 @@ impl AnswerParser {
         }
     }
 
+    /// What the text ends with of a mark that ends reasoning is one for certain, since nothing else could come: it is dropped. Before [`Self::cut`].
+    pub fn drop_close(&mut self) {
+        match &mut self.machine {
+            Machine::Plain(parser) => parser.drop_close(),
+            Machine::Channels(parser) => parser.drop_close(),
+        }
+    }
+
     /// Whether what comes now is a thought: reasoning, and no mark that begins it.
     pub fn is_thinking(&self) -> bool {
         match &self.machine {

@@ -129,6 +129,15 @@ impl Parser {
         pieces
     }
 
+    /// See [`super::AnswerParser::drop_close`].
+    pub(super) fn drop_close(&mut self) {
+        let (State::Reasoning { gap, .. }, Some(reasoning)) = (&mut self.state, &self.table.reasoning) else { return };
+        if reasoning.close.iter().any(|&mark| self.cutter.ends_within(self.table.marks.text(mark))) {
+            self.cutter = Cutter::default();
+            gap.clear();
+        }
+    }
+
     /// Whether what is kept can belong to a call alone.
     fn is_of_a_call(&self) -> bool {
         let all_is = match self.reading.certain {

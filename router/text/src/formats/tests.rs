@@ -252,6 +252,38 @@ fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else
     }
 }
 
+#[test]
+fn the_beginning_of_a_mark_that_was_forced_is_no_thought() {
+    let thought = |name: &str, text: &str| {
+        let format = Format::bound(known::named(name).expect("it is known"), &[]);
+        let mut parser = format.parser(Reading { starts_in_reasoning: true, ..Reading::default() });
+        let mut answer = Answer::default();
+        parser.push(text).into_iter().for_each(|piece| answer.add(piece));
+        parser.drop_close();
+        parser.cut().into_iter().for_each(|piece| answer.add(piece));
+        (answer.reasoning, answer.content)
+    };
+    for (name, text, reasoning, content) in [
+        ("hermes", "a < b\n</thin", "a < b", ""),
+        ("hermes", "a <", "a", ""),
+        ("hermes", "</thi", "", ""),
+        ("hermes", "a\n<thin", "a\n<thin", ""),
+        ("hermes", "a\n", "a\n", ""),
+        ("hermes", "a</think>b </thin", "a", "b </thin"),
+        ("gemma-4", "a<chan\u{fffd}", "a<chan\u{fffd}", ""),
+        ("harmony", "<|channel|>analysis<|message|>a<|en", "a", ""),
+        ("harmony", "<|channel|>final<|message|>a<|en", "", "a<|en"),
+    ] {
+        assert_eq!(thought(name, text), (reasoning.to_owned(), content.to_owned()), "{name}: {text}");
+    }
+    let declaration = Declaration::parse("name = 'x'\n[reasoning]\nopen = ['◁t▷']\nclose = ['◁/t▷']").expect("right");
+    let mut parser =
+        Format::bound(&declaration, &[]).parser(Reading { starts_in_reasoning: true, ..Reading::default() });
+    assert_eq!(parser.push("a◁/t\u{fffd}"), [Piece::Reasoning("a".to_owned())]);
+    parser.drop_close();
+    assert_eq!(parser.cut(), []);
+}
+
 /// Texts made of a format's own marks and of what stands around them.
 fn texts(name: &'static str) -> impl Strategy<Value = String> {
     let format = Format::bound(known::named(name).expect("it is known"), &[]);

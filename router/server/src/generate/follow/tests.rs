@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::generate::testing::{END, tokenizer, tokens};
+use crate::generate::thinking::budget;
 use crate::generate::{Apart, Repetition};
 
 fn rules() -> TextRules {
@@ -20,6 +21,7 @@ fn rules() -> TextRules {
         skip_special: true,
         tools: None,
         form: None,
+        thoughts: None,
         prompt: 7,
     }
 }
@@ -268,6 +270,31 @@ fn reasoning_stands_apart_and_its_tokens_are_counted() {
     assert!(delta.tokens[..counted].iter().all(|drawn| drawn.is_reasoning()), "they are the first");
     assert_eq!(delta.finish.expect("it has ended").reasoning_tokens, u32::try_from(counted).ok());
     assert_eq!(follow(rules(), &tokens("a")).finish.expect("it has ended").reasoning_tokens, None);
+}
+
+#[test]
+fn the_forced_end_of_thoughts_is_none_however_it_is_cut() {
+    let bounded = |stop: &[&str]| {
+        let rules = TextRules { stop: stopping_at(stop).stop, ..hermes(None) };
+        let (format, _) = rules.form.as_ref().expect("it has one");
+        let reading = Reading { starts_in_reasoning: true, ..Reading::default() };
+        let detokenizer = Detokenizer::new(tokenizer(), true);
+        let thoughts = budget(detokenizer, format, reading.clone(), 6, tokens("</think>"));
+        TextRules { form: Some((format.clone(), reading)), thoughts: Some(thoughts), ..rules }
+    };
+    let whole = tokens("a < b\n</think>");
+    for length in 7..=whole.len() {
+        assert_eq!(follow(bounded(&[]), &whole[..length]).reasoning, "a < b", "{length}");
+    }
+    // Where the stop text is the whole of what there is of the mark, there is no mark.
+    for (stop, reasoning) in
+        [("hi", "a < b"), ("nk>", "a < b"), ("k>yes", "a < b"), ("</th", "a < b\n"), ("</think>", "a < b\n")]
+    {
+        let delta = follow(bounded(&[stop]), &whole);
+        assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), (reasoning, ""), "{stop}");
+    }
+    assert_eq!(follow(bounded(&[]), &tokens("a </t")).reasoning, "a </t", "it could have gone on otherwise");
+    assert_eq!(follow(bounded(&[]), &tokens("a < b\n")).reasoning, "a < b\n");
 }
 
 /// How many tokens are told as reasoning; all are told, in their order.
