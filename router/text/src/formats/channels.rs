@@ -47,7 +47,11 @@ enum State {
         name: String,
         gap: String,
     },
-    Arguments(Scanner),
+    /// Within the arguments; what has come of them.
+    Arguments {
+        scanner: Scanner,
+        said: String,
+    },
     /// After the arguments.
     Called,
 }
@@ -114,10 +118,8 @@ impl Parser {
 
     pub(super) fn cut(&mut self) -> Vec<Piece> {
         let is_of_a_call = self.reading.certain == Certain::All && !self.is_reasoning();
-        if let State::Call { name, .. } = &self.state {
-            // Its arguments would have come: it is told as one that was cut.
-            self.sink.start(name, None);
-            self.state = State::Called;
+        if let State::Call { .. } = self.state {
+            self.state = State::Outside; // nobody knows whether it would have had arguments, and its header is no text
         }
         let mut pieces = self.finish();
         pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
@@ -211,20 +213,26 @@ impl Parser {
                 scanner.step(c);
                 self.sink.start(name, None);
                 self.sink.arguments(text);
-                self.state = State::Arguments(scanner);
+                self.state = State::Arguments { scanner, said: text.to_owned() };
             }
             State::Call { gap, .. } => {
                 let gap = std::mem::take(gap);
                 self.content(&(gap + text));
             }
-            State::Arguments(scanner) => match scanner.step(c) {
-                Scanned::Inside => self.sink.arguments(text),
+            State::Arguments { scanner, said } => match scanner.step(c) {
+                Scanned::Inside => {
+                    self.sink.arguments(text);
+                    said.push(c);
+                }
                 Scanned::Complete => {
                     self.sink.arguments(text);
                     self.sink.end();
                     self.state = State::Called;
                 }
-                Scanned::Before | Scanned::Bad => self.content(text),
+                Scanned::Before | Scanned::Bad => {
+                    let said = std::mem::take(said);
+                    self.content(&(said + text));
+                }
             },
         }
     }

@@ -238,6 +238,13 @@ fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else
     }
     assert_eq!(shown("llama3-json", Certain::Marked, "{\"na"), "");
     assert_eq!(shown("llama3-json", Certain::Nothing, "{\"na"), "{\"na");
+    // A call is none before its arguments.
+    let header = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>";
+    for certain in [Certain::Nothing, Certain::All] {
+        let format = Format::bound(known::named("harmony").expect("it is known"), &[]);
+        let mut parser = format.parser(Reading { tools: Some(tools()), certain, ..Reading::default() });
+        assert_eq!((parser.push(&format!("{header}\n")), parser.cut(), parser.finish()), (vec![], vec![], vec![]));
+    }
     // Within a character of a mark.
     let call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```\n";
     for broken in ["\u{fffd}", "\u{fffd}\u{fffd}"] {
