@@ -4,7 +4,7 @@
 //! 2. *Told* it is with the first brace of its arguments, or with its own last one if it has none. So whoever hears of a call has
 //!    arguments of it, and much that a model gets wrong comes while all of it can still be a text.
 //! 3. *Complete* it is with its arguments. What its object has behind them is passed over, also a second name or second arguments:
-//!    the first ones may be with the client.
+//!    the first ones may be with the client. Its last brace may be missing.
 //!
 //! Arguments that are missing, `null` or an empty text are `{}`. A text that holds an object is that object, as models write it that
 //! have seen OpenAI's messages. What is told of arguments is a beginning of valid JSON at every moment.
@@ -38,6 +38,8 @@ impl Reader {
                     self.place = ListPlace::AfterItem;
                     if self.is_list { Step::Going } else { Step::Done }
                 }
+                // Its last brace is missing.
+                Step::Malformed if self.is_list && c == ']' && call.is_complete(context) => Step::Done,
                 other => other,
             },
             _ if is_space(c) => Step::Going,
@@ -138,6 +140,10 @@ impl Call {
             Place::Value(member) => self.value(member, c, keys, context),
             _ => Step::Malformed,
         }
+    }
+
+    fn is_complete(&self, context: &Context<'_>) -> bool {
+        matches!(self.arguments, Arguments::Told) && !context.sink.is_within_call()
     }
 
     fn at(&mut self, place: Place) -> Step {

@@ -170,6 +170,8 @@ fn a_call_that_goes_wrong_within_its_arguments_is_a_text_too() {
         let text = format!("Sure. <tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call> Done");
         hermes(&text, &text, &[("f", begun, false)]);
     }
+    let list = r#"<tool_call>[{"name": "f", "arguments": {"a": ]</tool_call>"#;
+    hermes(list, list, &[("f", r#"{"a": "#, false)]);
     hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1"#, "", &[("f", r#"{"a": 1"#, false)]);
 }
 
@@ -200,6 +202,8 @@ fn every_format_of_objects_reads_what_models_make_of_them() {
                 check(&parser(name), &text, &expected, name);
             }
         }
+        let last_brace_missing = format!("{open}{{\"{key}\": \"f\", \"arguments\": {{}}{close}");
+        check(&parser(name), &last_brace_missing, &Answer { calls: calls("{}"), ..Answer::default() }, name);
         for wrong in [format!("\"{key}\": \"f\""), "\"arguments\": 5".to_owned()] {
             let text = format!("{open}{{\"{key}\": \"f\", {wrong}, \"arguments\": {{}}}}{close}");
             let expected = Answer { content: text.clone(), ..Answer::default() };
