@@ -9,11 +9,11 @@
 
 use std::collections::HashSet;
 
-use crate::{GrammarError, faults::shortened};
+use crate::{GrammarError, faults::shortened, lark};
 
-/// Whether a grammar is written in it: Lark has no `::=`.
+/// Whether a grammar is written in it: its first rule has a `::=`, where one of Lark has a colon. Further on, texts and the like may hold either.
 pub(crate) fn is_gbnf(text: &str) -> bool {
-    text.contains("::=")
+    lark::first_colon(text).is_some_and(|colon| text[colon..].starts_with("::="))
 }
 
 /// The same grammar as Lark. What Lark knows as well is passed on as it is, and checked there.
@@ -190,6 +190,29 @@ mod tests {
         ] {
             assert_eq!(said(text), expected);
         }
-        assert!(!is_gbnf("start: \"a\""));
+    }
+
+    #[test]
+    fn it_is_told_from_lark_by_its_first_rule() {
+        for gbnf in [
+            "root ::= \"a\"",
+            "# start: a\n\n  root::=\"a:b\"",
+            "x root ::= a",
+            "::= a",
+            "root ::= [\"] item\nitem ::= [/]",
+        ] {
+            assert!(is_gbnf(gbnf), "{gbnf}");
+        }
+        for lark in [
+            "start: \"a\"",
+            "start: \"::=\" A\nA: /::=/",
+            "// root ::= \"a\"\nstart: \"b\"",
+            "# root ::= \"a\"\nstart: \"b\" // ::=",
+            "%ignore \"::=\"\nstart: \"b\"",
+            "%ignore /[\"]::=/\nstart: \"b\"",
+            "",
+        ] {
+            assert!(!is_gbnf(lark), "{lark}");
+        }
     }
 }

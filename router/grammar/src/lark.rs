@@ -41,6 +41,18 @@ pub(crate) fn check(text: &str, values: &mut usize) -> Result<(), Fault> {
     names.into_iter().try_for_each(|name| terminals.cost(name).check())
 }
 
+/// Where the first colon stands that is in no comment, text or regular expression: behind the name of the first rule, if it is Lark.
+pub(crate) fn first_colon(text: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < text.len() {
+        match token(&text[at..]) {
+            (Some(Token::Sign(':')), _) => return Some(at),
+            (_, length) => at += length,
+        }
+    }
+    None
+}
+
 fn is_terminal(name: &str) -> bool {
     name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_uppercase())
 }
@@ -129,34 +141,8 @@ fn repeat_last(sequence: &mut [Cost], may_be_none: bool) {
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let (token, length) = match first {
-            '"' => {
-                let length = closed(rest, '"');
-                (Some(Token::Text(length.saturating_sub(2))), length)
-            }
-            '/' if rest.starts_with("//") => (None, rest.find('\n').unwrap_or(rest.len())),
-            '/' => {
-                let length = closed(rest, '/');
-                (Some(Token::Regex(rest[1..length].strip_suffix('/').unwrap_or(&rest[1..length]))), length)
-            }
-            '<' => (Some(Token::Opaque), rest.find(['>', '\n']).map_or(rest.len(), |end| end + 1)),
-            '%' => {
-                let word = 1 + rest[1..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len() - 1);
-                let json = json(&rest[word..]).filter(|_| matches!(&rest[..word], "%json" | "%regex"));
-                match json {
-                    Some((json, length)) => (Some(Token::Json(json)), word + length),
-                    None => (None, word),
-                }
-            }
-            '\n' => (Some(Token::LineEnd), 1),
-            '@' => (Some(Token::Opaque), name(rest)),
-            c if c.is_ascii_alphabetic() || c == '_' => {
-                let length = name(rest);
-                (Some(Token::Name(&rest[..length])), length)
-            }
-            c => (Some(Token::Sign(c)).filter(|_| c.is_ascii_punctuation()), c.len_utf8()),
-        };
+    while !rest.is_empty() {
+        let (token, length) = token(rest);
         // A line that goes on has no end.
         if token != Some(Token::LineEnd) || tokens.last() != Some(&Token::LineEnd) {
             tokens.extend(token);
@@ -164,6 +150,38 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
         rest = &rest[length..];
     }
     tokens
+}
+
+/// What a text that is not empty begins with, unless it is a space or a comment; and its bytes.
+fn token(text: &str) -> (Option<Token<'_>>, usize) {
+    match text.chars().next().expect("the text is not empty") {
+        '"' => {
+            let length = closed(text, '"');
+            (Some(Token::Text(length.saturating_sub(2))), length)
+        }
+        '#' => (None, text.find('\n').unwrap_or(text.len())),
+        '/' if text.starts_with("//") => (None, text.find('\n').unwrap_or(text.len())),
+        '/' => {
+            let length = closed(text, '/');
+            (Some(Token::Regex(text[1..length].strip_suffix('/').unwrap_or(&text[1..length]))), length)
+        }
+        '<' => (Some(Token::Opaque), text.find(['>', '\n']).map_or(text.len(), |end| end + 1)),
+        '%' => {
+            let word = 1 + text[1..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len() - 1);
+            let json = json(&text[word..]).filter(|_| matches!(&text[..word], "%json" | "%regex"));
+            match json {
+                Some((json, length)) => (Some(Token::Json(json)), word + length),
+                None => (None, word),
+            }
+        }
+        '\n' => (Some(Token::LineEnd), 1),
+        '@' => (Some(Token::Opaque), name(text)),
+        c if c.is_ascii_alphabetic() || c == '_' => {
+            let length = name(text);
+            (Some(Token::Name(&text[..length])), length)
+        }
+        c => (Some(Token::Sign(c)).filter(|_| c.is_ascii_punctuation()), c.len_utf8()),
+    }
 }
 
 /// Bytes of the name that the first character begins.
@@ -223,6 +241,7 @@ mod tests {
         assert!(is_costly(&format!("start: \"x\" /{chain}/")));
         assert!(is_costly(&format!("start: /\\/\"{chain}/i \"\\\"\"")));
         assert!(!is_costly(&format!("start: \"x\" // /{chain}/")));
+        assert!(is_costly(&format!("# \"\nstart: \"x\" /{chain}/")), "a comment begins no text");
         assert!(is_costly(&format!("start: %json {{ \"pattern\": \"{chain}\" }}\nA: \"b\"")));
         let words: String = (0..3000).map(|nth| format!("  | \"country {nth}\"\n")).collect();
         assert!(!is_costly(&format!("start: LIST\nLIST: WORD (\",\" WORD)*\nWORD: \"Peru\"\n{words}")));
