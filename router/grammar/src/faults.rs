@@ -2,9 +2,11 @@
 //! and names that the client has written are kept.
 
 use llguidance::Matcher;
-use regex_syntax::{ast, hir};
 
-use crate::{Constraint, GrammarError, gbnf, script::unanchored};
+use crate::{
+    Constraint, GrammarError, gbnf,
+    regex::{has_anchors, nothing_matches},
+};
 
 /// Why a grammar was not compiled.
 #[derive(Debug)]
@@ -123,9 +125,14 @@ impl Fault {
     fn of_regex(self, regex: &str) -> GrammarError {
         let shown = shortened(regex);
         match self {
-            Self::Empty => matches_nothing(regex),
+            Self::Empty => nothing_matches(regex),
             fault => fault.told(|_| {
-                let fault = regex_fault(regex).unwrap_or_else(|| "it cannot be kept".to_owned());
+                let has_anchors = has_anchors(regex);
+                let fault = if has_anchors {
+                    "anchors within it and word boundaries are not served"
+                } else {
+                    "it cannot be kept"
+                };
                 format!("{fault}, in {shown:?}")
             }),
         }
@@ -143,38 +150,6 @@ impl Fault {
             },
         }
     }
-}
-
-/// A regular expression without its anchors. One that no text matches, as it has a class of no characters, is refused here: behind
-/// other things the compiler would take it, and nobody could go on once they are written.
-pub(crate) fn matching(regex: &str) -> Result<&str, GrammarError> {
-    let bare = unanchored(regex);
-    match regex_syntax::ParserBuilder::new().utf8(false).build().parse(bare) {
-        Ok(parsed) if is_empty(&parsed) => Err(matches_nothing(regex)),
-        // The compiler would take it for nothing.
-        Err(_) if (bare.len() - bare.trim_end_matches('\\').len()) % 2 == 1 => {
-            let shown = shortened(regex);
-            Err(GrammarError::new(format!("the backslash at its end escapes nothing, in {shown:?}")))
-        }
-        _ => Ok(bare), // what cannot be read is told by the compiler, with its place
-    }
-}
-
-/// Whether nothing matches. Groups nest within the bounds of what has parsed it.
-fn is_empty(regex: &hir::Hir) -> bool {
-    match regex.kind() {
-        hir::HirKind::Class(hir::Class::Unicode(class)) => class.ranges().is_empty(),
-        hir::HirKind::Class(hir::Class::Bytes(class)) => class.ranges().is_empty(),
-        hir::HirKind::Empty | hir::HirKind::Literal(_) | hir::HirKind::Look(_) => false,
-        hir::HirKind::Repetition(repeated) => repeated.min > 0 && is_empty(&repeated.sub),
-        hir::HirKind::Capture(group) => is_empty(&group.sub),
-        hir::HirKind::Concat(parts) => parts.iter().any(is_empty),
-        hir::HirKind::Alternation(parts) => parts.iter().all(is_empty),
-    }
-}
-
-fn matches_nothing(regex: &str) -> GrammarError {
-    GrammarError::new(format!("no text matches {:?}; allowed: one that some text matches", shortened(regex)))
 }
 
 fn found(said: &str, words: Words) -> Option<&'static str> {
@@ -200,83 +175,6 @@ fn place(said: &str) -> Option<(u32, u32)> {
     (line > 0).then_some((line, column))
 }
 
-/// What is wrong with a regular expression, and where.
-fn regex_fault(regex: &str) -> Option<String> {
-    let at = |span: &ast::Span, what: &str| {
-        format!("at character {}: {what}", regex[..span.start.offset].chars().count() + 1)
-    };
-    match regex_syntax::ParserBuilder::new().utf8(false).build().parse(regex) {
-        Err(regex_syntax::Error::Parse(error)) => Some(at(error.span(), syntax_fault(error.kind()))),
-        Err(regex_syntax::Error::Translate(error)) => Some(at(error.span(), meaning_fault(error.kind()))),
-        Err(_) => None,
-        Ok(parsed) => (!parsed.properties().look_set().is_empty())
-            .then(|| "anchors within it and word boundaries are not served".to_owned()),
-    }
-}
-
-/// What is wrong with a schema's `pattern`, which is `written` for the library; where, if that is what the client sent.
-pub(crate) fn pattern_fault(pattern: &str, written: &str) -> Option<String> {
-    let (place, fault) = match regex_syntax::ParserBuilder::new().utf8(false).build().parse(written) {
-        Ok(_) => return None,
-        Err(regex_syntax::Error::Parse(error)) => (error.span().start.offset, syntax_fault(error.kind())),
-        Err(regex_syntax::Error::Translate(error)) => (error.span().start.offset, meaning_fault(error.kind())),
-        Err(_) => (0, "it cannot be read"),
-    };
-    let is_sent = pattern == written;
-    Some(if is_sent {
-        format!("at character {}: {fault}", written[..place].chars().count() + 1)
-    } else {
-        fault.to_owned()
-    })
-}
-
-fn syntax_fault(kind: &ast::ErrorKind) -> &'static str {
-    use ast::ErrorKind as Kind;
-    match kind {
-        Kind::ClassUnclosed => "the class `[` is not closed",
-        Kind::ClassRangeInvalid => "a range of characters ends before it begins",
-        Kind::ClassRangeLiteral => "a range of characters goes from one character to one",
-        Kind::ClassEscapeInvalid => "this escape stands for no character of a class",
-        Kind::EscapeUnexpectedEof => "a `\\` at the end escapes nothing",
-        Kind::EscapeUnrecognized => "this escape means nothing",
-        Kind::EscapeHexEmpty | Kind::EscapeHexInvalid | Kind::EscapeHexInvalidDigit => {
-            "an escape by number takes the hexadecimal number of a character"
-        }
-        Kind::FlagDanglingNegation
-        | Kind::FlagDuplicate { .. }
-        | Kind::FlagRepeatedNegation { .. }
-        | Kind::FlagUnexpectedEof
-        | Kind::FlagUnrecognized => "flags are some of i, m, s, U, u and x, each once",
-        Kind::GroupNameDuplicate { .. }
-        | Kind::GroupNameEmpty
-        | Kind::GroupNameInvalid
-        | Kind::GroupNameUnexpectedEof => "the name of a group is a word that no other group has",
-        Kind::GroupUnclosed => "the group `(` is not closed",
-        Kind::GroupUnopened => "a `)` closes no group",
-        Kind::NestLimitExceeded(_) | Kind::CaptureLimitExceeded => {
-            "there are too many groups, or too many in each other"
-        }
-        Kind::RepetitionMissing => "nothing stands before this repetition",
-        Kind::RepetitionCountInvalid => "a repetition ends before it begins",
-        Kind::DecimalEmpty
-        | Kind::DecimalInvalid
-        | Kind::RepetitionCountDecimalEmpty
-        | Kind::RepetitionCountUnclosed => "a repetition is `{2}`, `{2,}` or `{2,5}`",
-        Kind::UnicodeClassInvalid => "a class of characters is `\\pL` or `\\p{Greek}`",
-        Kind::UnsupportedBackreference => "back references are not served",
-        Kind::UnsupportedLookAround => "looking ahead or behind is not served",
-        _ => "it cannot be read",
-    }
-}
-
-fn meaning_fault(kind: &hir::ErrorKind) -> &'static str {
-    use hir::ErrorKind as Kind;
-    match kind {
-        Kind::UnicodePropertyNotFound | Kind::UnicodePropertyValueNotFound => "there is no such class of characters",
-        _ => "it cannot be read",
-    }
-}
-
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         None => text.to_owned(),
@@ -287,25 +185,6 @@ pub(crate) fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_regex_is_told_where_it_is_wrong() {
-        for (regex, fault) in [
-            ("a(b", "at character 2: the group `(` is not closed"),
-            ("é)", "at character 2: a `)` closes no group"),
-            ("[a", "at character 1: the class `[` is not closed"),
-            ("[b-a]", "at character 2: a range of characters ends before it begins"),
-            ("*", "at character 1: nothing stands before this repetition"),
-            ("a{3,2}", "at character 2: a repetition ends before it begins"),
-            ("(?=a)", "at character 1: looking ahead or behind is not served"),
-            (r"(a)\1", "at character 4: back references are not served"),
-            (r"\pX", "at character 1: there is no such class of characters"),
-            (r"\bword", "anchors within it and word boundaries are not served"),
-        ] {
-            assert_eq!(regex_fault(regex).as_deref(), Some(fault), "{regex}");
-        }
-        assert_eq!(regex_fault("a|b"), None);
-    }
 
     #[test]
     fn places_of_the_library_are_read() {

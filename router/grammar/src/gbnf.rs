@@ -9,7 +9,12 @@
 
 use std::collections::HashSet;
 
-use crate::{GrammarError, faults::shortened, lark};
+use crate::{
+    GrammarError,
+    faults::shortened,
+    lark,
+    regex::{self, Reading, Wrong},
+};
 
 /// Whether a grammar is written in it: its first rule has a `::=`, where one of Lark has a colon. Further on, texts and the like may hold either.
 pub(crate) fn is_gbnf(text: &str) -> bool {
@@ -96,7 +101,10 @@ fn expression(token: &Token<'_>, defined: &HashSet<&str>, text: &str) -> Result<
     let first = of_it.chars().next().expect("tokens are not empty");
     Ok(match first {
         '"' => format!(" {of_it}"),
-        '[' => format!(" /{}/", of_it.replace('/', "\\/")),
+        '[' => {
+            let wrong = |wrong: Wrong| fault(text, token.at + wrong.at, &wrong.reason);
+            format!(" /{}/", regex::read(of_it, Reading::Text).map_err(wrong)?)
+        }
         '.' => " /(?s:.)/".to_owned(),
         '|' | '(' => format!(" {of_it}"),
         ')' | '*' | '+' | '?' | '{' => of_it.to_owned(),

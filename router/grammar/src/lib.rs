@@ -12,6 +12,7 @@ mod faults;
 mod fields;
 mod gbnf;
 mod lark;
+mod regex;
 mod schema;
 mod script;
 mod state;

@@ -12,7 +12,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{BesideText, Fields, Form, GrammarError, Spaces, beside, faults::matching, gbnf, schema};
+use crate::{BesideText, Fields, Form, GrammarError, Spaces, beside, gbnf, regex, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -187,20 +187,13 @@ impl Constraint {
                 Ok(GrammarWithLexer::from_json_schema(schema::prepared_part(value, "", spaces)?))
             }
             Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
-            Self::Regex(regex) => Ok(GrammarWithLexer::from_regex(matching(regex)?)),
+            Self::Regex(regex) => Ok(GrammarWithLexer::from_lark(format!("start: {}", regex::terminal(regex)?))),
             Self::Tags(form) => Ok(GrammarWithLexer::from_lark(form.to_lark(specials)?)),
             Self::Choice(texts) => choices(texts),
             Self::Grammar(text) if gbnf::is_gbnf(text) => gbnf::to_lark(text).map(GrammarWithLexer::from_lark),
             Self::Grammar(text) => Ok(GrammarWithLexer::from_lark(text.clone())),
         }
     }
-}
-
-/// A regular expression without its anchors, which say what holds anyway: it matches all of a text.
-pub(crate) fn unanchored(regex: &str) -> &str {
-    let regex = regex.strip_prefix('^').unwrap_or(regex);
-    let is_anchored = regex.ends_with('$') && !regex.ends_with("\\$");
-    if is_anchored { &regex[..regex.len() - 1] } else { regex }
 }
 
 fn choices(texts: &[String]) -> Result<GrammarWithLexer, GrammarError> {

@@ -9,9 +9,7 @@
 use serde_json::Value;
 
 use crate::{
-    GrammarError,
-    faults::matching,
-    gbnf, schema,
+    GrammarError, gbnf, regex, schema,
     script::{Mark, Part, piece, quoted},
 };
 
@@ -154,10 +152,7 @@ impl Rules<'_> {
             Form::Anything => self.text_up_to(then),
             Form::Exactly(text) => format!("{} {}", piece(&self.mark(text)), piece(then)),
             Form::Schema { schema, .. } => format!("%json {} {}", schema::prepared(schema)?, piece(then)),
-            Form::Regex(regex) => {
-                let regex = matching(regex)?.replace('/', "\\/").replace('\n', "\\n");
-                format!("/{regex}/ {}", piece(then))
-            }
+            Form::Regex(regex) => format!("{} {}", regex::terminal(regex)?, piece(then)),
             Form::Grammar(text) => {
                 let lark = if gbnf::is_gbnf(text) { gbnf::to_lark(text)? } else { text.clone() };
                 format!("%lark {{\n{lark}\n}} {}", piece(then))

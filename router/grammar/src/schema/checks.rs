@@ -2,10 +2,8 @@
 
 use serde_json::Value;
 
-use super::{
-    normal::{Made, wrong},
-    pattern,
-};
+use super::normal::{Made, wrong};
+use crate::regex;
 
 /// Whole numbers below have one reading as a float.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
@@ -40,7 +38,7 @@ pub(super) fn check_bound(value: &Value, place: &str) -> Made<()> {
 pub(super) fn check_exact(value: &Value, place: &str) -> Made<()> {
     match value {
         Value::Number(_) => check_bound(value, place),
-        Value::String(text) if text.contains(pattern::cannot_be_drawn) => wrong(place, pattern::NOT_DRAWN),
+        Value::String(text) if text.contains(regex::cannot_be_drawn) => wrong(place, regex::NOT_DRAWN),
         Value::Array(items) => items.iter().try_for_each(|item| check_exact(item, place)),
         Value::Object(members) => members.iter().try_for_each(|(name, member)| {
             check_exact(&Value::String(name.clone()), place)?;

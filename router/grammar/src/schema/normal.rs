@@ -11,10 +11,12 @@ use super::{
     checks::{Steps, check_bound, check_exact, check_type, count, names},
     formats::{self, Format},
     members::{bounded, merged, of_names},
-    pattern,
     places::{Document, Draft, escaped},
 };
-use crate::{GrammarError, faults::pattern_fault};
+use crate::{
+    GrammarError,
+    regex::{self, Reading},
+};
 
 /// Schemas of a normal form at most: rewriting may repeat some.
 const SCHEMAS_MAX: usize = 50_000;
@@ -484,9 +486,5 @@ fn contained(members: &Map<String, Value>, place: &str) -> Made<(usize, Option<u
 }
 
 pub(super) fn translated(pattern: &str, place: &str) -> Made<String> {
-    let written = pattern::translated(pattern).or_else(|reason| wrong(place, reason))?;
-    match pattern_fault(pattern, &written) {
-        None => Ok(written),
-        Some(fault) => wrong(place, fault),
-    }
+    regex::read(pattern, Reading::Schema).or_else(|fault| wrong(place, fault.told(pattern)))
 }

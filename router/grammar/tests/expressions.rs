@@ -1,0 +1,60 @@
+//! Which texts fit regular expressions, wherever they stand: alone, in GBNF, in tags.
+
+use pelton_grammar::{Constraint, Form, Script, Spelling, State, TokenText, Vocabulary};
+
+const END: u32 = 256;
+
+/// All single bytes.
+fn vocabulary() -> Vocabulary {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
+    Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[END]).expect("it has an end")
+}
+
+fn fits(mut state: State, text: &str) -> bool {
+    let allows = |state: &mut State, token| state.mask().expect("it goes on").allows(token);
+    text.bytes().map(u32::from).all(|token| allows(&mut state, token) && state.take(&[token]).is_ok())
+        && allows(&mut state, END)
+}
+
+fn check(constraint: Constraint, right: &[&str], wrong: &[&str]) {
+    let script = Script::of(constraint);
+    let grammar = vocabulary().compile(&script, Spelling::Usual).unwrap_or_else(|error| panic!("{script:?}: {error}"));
+    for text in right {
+        assert!(fits(grammar.begin(), text), "{text:?} fits {script:?}");
+    }
+    for text in wrong {
+        assert!(!fits(grammar.begin(), text), "{text:?} does not fit {script:?}");
+    }
+}
+
+#[test]
+fn signs_of_rusts_in_a_class_are_characters_of_it() {
+    for (class, right, wrong) in [
+        ("[x~~y]", ["x", "~", "y"], ["a", ""]),
+        ("[a-c--b]", ["b", "-", "7"], ["+", "d"]), // from `-` to `b`, too
+        ("[a-c&&x]", ["b", "&", "x"], ["d", "-"]),
+        (r"[^[\]]", ["a", "^", "/"], ["[", "]"]),
+        ("[[]", ["[", "[", "["], ["]", "[["]),
+        (r"[\d/_-]", ["7", "/", "-"], ["\u{664}", "\\"]),
+        (r"[^\S\n]", [" ", "\t", "\r"], ["\n", "\u{a0}"]),
+    ] {
+        check(Constraint::Regex(class.to_owned()), &right, &wrong);
+        check(Constraint::Grammar(format!("root ::= {class}")), &right, &wrong);
+        let before = |text: &str| format!("x{text}");
+        check(
+            Constraint::Tags(Form::Sequence(vec![Form::Exactly("x".to_owned()), Form::Regex(class.to_owned())])),
+            &right.map(before).each_ref().map(String::as_str),
+            &wrong.map(before).each_ref().map(String::as_str),
+        );
+    }
+}
+
+#[test]
+fn digits_and_letters_of_words_are_those_of_ascii() {
+    for (regex, right, wrong) in
+        [(r"\d+", "40", "\u{664}"), (r"\w+", "a_7", "é"), (r"\s", "\n", "\u{2003}"), (r"\D", "\u{664}", "4")]
+    {
+        check(Constraint::Regex(regex.to_owned()), &[right], &[wrong]);
+    }
+}
