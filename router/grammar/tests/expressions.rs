@@ -58,3 +58,18 @@ fn digits_and_letters_of_words_are_those_of_ascii() {
         check(Constraint::Regex(regex.to_owned()), &[right], &[wrong]);
     }
 }
+
+#[test]
+fn texts_of_gbnf_are_written_as_llama_cpp_takes_them() {
+    for (gbnf, right, wrong) in [
+        (r#"root ::= "\U0001F600" [\U0001F600]"#, "😀😀", "\\U0001F600😀"),
+        (r#"root ::= "\[a\]""#, "[a]", "a"),
+        ("root ::= \"a\tb\nc\"", "a\tb\nc", "a b c"),
+        (r#"root ::= "a"{0,0} ("b" | ) "c"{1}"#, "bc", "abc"),
+        ("root ::= a-b a_d_b aB\na-b ::= \"1\"\na_d_b ::= \"2\"\naB ::= \"3\"", "123", "113"),
+    ] {
+        check(Constraint::Grammar(gbnf.to_owned()), &[right], &[wrong]);
+    }
+    let groups = format!("root ::= {}\"a\"{}", "(".repeat(28), ")".repeat(28));
+    check(Constraint::Grammar(groups), &["a"], &[""]);
+}

@@ -1,6 +1,7 @@
 //! What clients are told of constraints that are wrong: in our words, with the places and names that they wrote.
 
 use pelton_grammar::{Constraint, Form, Part, Reasoning, Script, Spelling, TokenText, Vocabulary};
+use proptest::prelude::*;
 use serde_json::json;
 
 fn check<T: std::fmt::Display>(constraint: impl Fn(&T) -> Constraint, cases: &[(T, &str)]) {
@@ -90,9 +91,55 @@ fn grammars() {
             ("start: %json {\"type\": 5}", "line 1, column 8: the schema behind `%json` cannot be kept"),
             ("%import common.NOTHING\nstart: NOTHING", "line 1, column 1: `%import` knows no such name"),
             ("root ::= other", "line 1, column 10: `other` is not defined"),
+            ("root ::= x\nx ::= \"b\"{3,1}", "line 2, column 10: a repetition ends before it begins"),
+            ("root ::= \"a\" [z-a]", "line 1, column 15: a range of characters ends before it begins"),
         ],
     );
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever is wrong with a piece of a GBNF grammar has a place, as the library, which knows none, has nothing left to say.
+    #[test]
+    fn faults_of_gbnf_have_places(pieces in prop::collection::vec(prop::sample::select(GBNF), 0..12)) {
+        let grammar = format!("root ::= x {}\nx ::= \"a\"", pieces.join(" "));
+        let script = Script::of(Constraint::Grammar(grammar.clone()));
+        if let Err(error) = vocabulary().compile(&script, Spelling::Usual) {
+            let is_of_all = error.reason == "no text fits it" || error.reason.starts_with("it is too large");
+            prop_assert!(error.reason.starts_with("line ") || is_of_all, "{}: {}", grammar, error);
+        }
+    }
+}
+
+const GBNF: &[&str] = &[
+    "\"b\"",
+    "\"\"",
+    "\"\\n\"",
+    "[a-c]",
+    "[^\\d]",
+    "[z-a]",
+    "[]",
+    ".",
+    "x",
+    "root",
+    "other",
+    "(",
+    ")",
+    "(",
+    ")",
+    "|",
+    "*",
+    "+",
+    "?",
+    "{2}",
+    "{0}",
+    "{0,3}",
+    "{1,}",
+    "{2147483646}",
+    "{3,1}",
+    "# a comment\n",
+];
 
 #[test]
 fn schemas() {
