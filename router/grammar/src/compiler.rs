@@ -146,25 +146,39 @@ impl Vocabulary {
             Ok(grammar) => return Ok(grammar),
             Err(fault) => fault,
         };
-        let Body::Text(constraint) = &script.body else { return Err(fault.of_parts()) };
-        let schemas = match constraint {
-            Constraint::JsonSchema(whole) | Constraint::Spaced(whole, _) => vec![(whole, "")],
-            Constraint::Tags(form) => form.schemas(),
-            _ => Vec::new(),
-        };
-        for (whole, place) in schemas {
-            let schema = schema::prepared(whole).map_err(|error| error.within(place))?;
-            let reason_of = |schema| {
-                let compiled = self.compiled(TopLevelGrammar::from_json_schema(schema), spelling);
-                compiled.err().map(|fault| fault.of_schema().reason)
-            };
-            let Some(reason) = reason_of(schema) else { continue };
-            let alone =
-                |whole: &Value, place: &str| reason_of(schema::prepared_part(whole, place, &Spaces::Usual).ok()?);
-            let (below, why) = schema::place_of_fault(whole, alone);
-            return Err(GrammarError { place: format!("{place}{below}"), reason: why.unwrap_or(reason) });
+        Err(match &script.body {
+            Body::Text(constraint) => self.told(constraint, fault, spelling),
+            _ => fault.of_parts(),
+        })
+    }
+
+    /// What is wrong with a constraint, at the smallest part of it.
+    fn told(&self, constraint: &Constraint, fault: Fault, spelling: Spelling) -> GrammarError {
+        match constraint {
+            _ if matches!(fault, Fault::Ours(_)) => fault.of_constraint(constraint),
+            Constraint::JsonSchema(whole) | Constraint::Spaced(whole, _) => self.told_of_schema(whole, fault, spelling),
+            Constraint::Tags(form) => {
+                for (part, place) in form.constraints() {
+                    let alone = part.to_grammar(&self.specials).map_err(Fault::Ours);
+                    if let Err(fault) = alone.and_then(|grammar| self.compiled(grammar, spelling)) {
+                        return self.told(&part, fault, spelling).within(place);
+                    }
+                }
+                fault.of_constraint(constraint)
+            }
+            _ => fault.of_constraint(constraint),
         }
-        Err(fault.of_constraint(constraint))
+    }
+
+    fn told_of_schema(&self, whole: &Value, fault: Fault, spelling: Spelling) -> GrammarError {
+        let reason_of = |place: &str, part: &Value| {
+            let schema = schema::prepared_part(part, place, &Spaces::Usual).ok()?;
+            let compiled = self.compiled(TopLevelGrammar::from_json_schema(schema), spelling);
+            compiled.err().map(|fault| fault.of_schema().reason)
+        };
+        let Some(reason) = reason_of("", whole) else { return fault.of_schema() };
+        let (place, why) = schema::place_of_fault(whole, |part, place| reason_of(place, part));
+        GrammarError { place, reason: why.unwrap_or(reason) }
     }
 
     fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, Fault> {

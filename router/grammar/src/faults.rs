@@ -117,8 +117,7 @@ impl Fault {
                 let is_gbnf = gbnf::is_gbnf(text);
                 self.told(|said| of_grammar(said, is_gbnf))
             }
-            Constraint::Tags(_) => self.told(|said| of_grammar(said, true)),
-            Constraint::Choice(_) => self.of_parts(),
+            Constraint::Tags(_) | Constraint::Choice(_) => self.of_parts(),
         }
     }
 
@@ -173,6 +172,13 @@ fn place(said: &str) -> Option<(u32, u32)> {
     let (column, _) = behind.split_once("):")?;
     let (line, column) = (line.parse().ok()?, column.parse().ok()?);
     (line > 0).then_some((line, column))
+}
+
+/// What is wrong with a grammar, behind the line and column of a byte.
+pub(crate) fn fault(grammar: &str, at: usize, reason: &str) -> GrammarError {
+    let before = &grammar[..at];
+    let (line, begin) = (before.matches('\n').count() + 1, before.rfind('\n').map_or(0, |end| end + 1));
+    GrammarError::new(format!("line {line}, column {}: {reason}", before[begin..].chars().count() + 1))
 }
 
 pub(crate) fn shortened(text: &str) -> String {

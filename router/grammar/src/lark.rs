@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use crate::{
+    GrammarError,
     cost::{Cost, check_schema},
-    faults::Fault,
+    faults::{Fault, fault},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,19 @@ pub(crate) fn check(text: &str, values: &mut usize) -> Result<(), Fault> {
     }
     let names: Vec<&str> = terminals.bodies.keys().copied().collect();
     names.into_iter().try_for_each(|name| terminals.cost(name).check())
+}
+
+/// Refuses a client's grammar that refers to others by their names (`@name`): those are ours, and one that has itself behind a reference
+/// may never begin.
+pub(crate) fn check_alone(text: &str) -> Result<(), GrammarError> {
+    let mut at = 0;
+    while at < text.len() {
+        if text[at..].starts_with('@') {
+            return Err(fault(text, at, "it refers to another grammar, of which there is none"));
+        }
+        at += token(&text[at..]).1;
+    }
+    Ok(())
 }
 
 /// Where the first colon stands that is in no comment, text or regular expression: behind the name of the first rule, if it is Lark.

@@ -12,7 +12,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use crate::{BesideText, Fields, Form, GrammarError, Spaces, beside, gbnf, regex, schema};
+use crate::{BesideText, Fields, Form, GrammarError, Spaces, beside, gbnf, lark, regex, schema};
 
 /// Bytes of a constraint at most.
 const BYTES_MAX: usize = 1 << 20;
@@ -148,20 +148,16 @@ impl Script {
         let mut grammars = Vec::new();
         match &self.body {
             Body::Text(constraint) if self.reasoning.is_none() && self.mark.is_empty() => {
-                return Ok(TopLevelGrammar { grammars: vec![constraint.to_grammar(specials)?], max_tokens: None });
+                return constraint.to_grammar(specials);
             }
             Body::Text(constraint) => {
-                let mut body = constraint.to_grammar(specials)?;
-                body.name = Some("body".to_owned());
                 rules = format!("start: {reasoning}{mark} @body\n{rules}");
-                grammars.push(body);
+                grammars = constraint.to_body(specials)?;
             }
             Body::Calls(calls) => rules = format!("start: {reasoning}calls\n{rules}{}", calls.rules()?),
             Body::Either(calls, constraint) => {
-                let mut body = constraint.to_grammar(specials)?;
-                body.name = Some("body".to_owned());
                 rules = format!("start: {reasoning}(calls | {mark} @body)\n{rules}{}", calls.rules()?);
-                grammars.push(body);
+                grammars = constraint.to_body(specials)?;
             }
             Body::Free(calls, beside) => {
                 rules = format!("start: {reasoning}free\n{rules}{}{}", beside.rules(calls)?, calls.rules()?);
@@ -173,7 +169,15 @@ impl Script {
 }
 
 impl Constraint {
-    fn to_grammar(&self, specials: &[(String, u32)]) -> Result<GrammarWithLexer, GrammarError> {
+    /// As the grammar `body`, and those that it needs.
+    fn to_body(&self, specials: &[(String, u32)]) -> Result<Vec<GrammarWithLexer>, GrammarError> {
+        let mut grammars = self.to_grammar(specials)?.grammars;
+        grammars[0].name = Some("body".to_owned());
+        Ok(grammars)
+    }
+
+    /// In the library's language: one grammar, and those that it needs.
+    pub(crate) fn to_grammar(&self, specials: &[(String, u32)]) -> Result<TopLevelGrammar, GrammarError> {
         check_size(match self {
             Self::JsonSchema(schema) | Self::Spaced(schema, _) => schema.to_string().len(),
             Self::JsonObject => 0,
@@ -181,27 +185,34 @@ impl Constraint {
             Self::Choice(texts) => texts.iter().map(String::len).sum(),
             Self::Tags(form) => form.bytes(),
         })?;
-        match self {
-            Self::JsonSchema(value) => Ok(GrammarWithLexer::from_json_schema(schema::prepared(value)?)),
-            Self::Spaced(value, spaces) => {
-                Ok(GrammarWithLexer::from_json_schema(schema::prepared_part(value, "", spaces)?))
-            }
-            Self::JsonObject => Ok(GrammarWithLexer::from_json_schema(schema::prepared(&json!({"type": "object"}))?)),
-            Self::Regex(regex) => Ok(GrammarWithLexer::from_lark(format!("start: {}", regex::terminal(regex)?))),
-            Self::Tags(form) => Ok(GrammarWithLexer::from_lark(form.to_lark(specials)?)),
-            Self::Choice(texts) => choices(texts),
-            Self::Grammar(text) if gbnf::is_gbnf(text) => gbnf::to_lark(text).map(GrammarWithLexer::from_lark),
-            Self::Grammar(text) => Ok(GrammarWithLexer::from_lark(text.clone())),
-        }
+        let of_schema = TopLevelGrammar::from_json_schema;
+        Ok(match self {
+            Self::JsonSchema(value) => of_schema(schema::prepared(value)?),
+            Self::Spaced(value, spaces) => of_schema(schema::prepared_part(value, "", spaces)?),
+            Self::JsonObject => of_schema(schema::prepared(&json!({"type": "object"}))?),
+            Self::Regex(regex) => TopLevelGrammar::from_lark(format!("start: {}", regex::terminal(regex)?)),
+            Self::Tags(form) => TopLevelGrammar { grammars: form.to_grammars(specials)?, max_tokens: None },
+            Self::Choice(texts) => TopLevelGrammar::from_lark(choices(texts)?),
+            Self::Grammar(text) => TopLevelGrammar::from_lark(lark_of(text)?),
+        })
     }
 }
 
-fn choices(texts: &[String]) -> Result<GrammarWithLexer, GrammarError> {
+/// A client's grammar as Lark.
+pub(crate) fn lark_of(grammar: &str) -> Result<String, GrammarError> {
+    if gbnf::is_gbnf(grammar) {
+        return gbnf::to_lark(grammar);
+    }
+    lark::check_alone(grammar)?;
+    Ok(grammar.to_owned())
+}
+
+fn choices(texts: &[String]) -> Result<String, GrammarError> {
     if texts.is_empty() || texts.len() > CHOICES_MAX || texts.iter().any(String::is_empty) {
         return Err(GrammarError::new(format!("a list of 1 to {CHOICES_MAX} texts is allowed, none of them empty")));
     }
     let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-    Ok(GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | "))))
+    Ok(format!("start: {}", texts.join(" | ")))
 }
 
 fn check_size(bytes: usize) -> Result<(), GrammarError> {

@@ -6,11 +6,12 @@
 //!
 //! Free text ends with the first mark that it could end with: no model gets past a trigger without the tag behind it.
 
+use llguidance::api::GrammarWithLexer;
 use serde_json::Value;
 
 use crate::{
-    GrammarError, gbnf, regex, schema,
-    script::{Mark, Part, piece, quoted},
+    Constraint, GrammarError, regex, schema,
+    script::{Mark, Part, lark_of, piece, quoted},
 };
 
 /// Parts of a form at most, those within others counted.
@@ -33,9 +34,19 @@ pub enum Form {
         place: String,
     },
     /// What a regular expression matches.
-    Regex(String),
-    /// What a grammar gives, in the form of Lark or of GBNF.
-    Grammar(String),
+    Regex {
+        /// The expression.
+        regex: String,
+        /// As of a schema.
+        place: String,
+    },
+    /// What a grammar gives.
+    Grammar {
+        /// The grammar, in the form of Lark or of GBNF.
+        text: String,
+        /// As of a schema.
+        place: String,
+    },
     /// One after the other.
     Sequence(Vec<Form>),
     /// One of these.
@@ -94,16 +105,18 @@ impl Times {
 }
 
 impl Form {
-    /// Its schemas, with their places.
-    pub(crate) fn schemas(&self) -> Vec<(&Value, &str)> {
+    /// Its schemas, expressions and grammars, each with its place.
+    pub(crate) fn constraints(&self) -> Vec<(Constraint, &str)> {
         match self {
-            Self::Schema { schema, place } => vec![(schema, place)],
-            Self::Sequence(parts) | Self::Either(parts) => parts.iter().flat_map(Self::schemas).collect(),
-            Self::Tag(tag) => tag.content.schemas(),
+            Self::Schema { schema, place } => vec![(Constraint::JsonSchema(schema.clone()), place)],
+            Self::Regex { regex, place } => vec![(Constraint::Regex(regex.clone()), place)],
+            Self::Grammar { text, place } => vec![(Constraint::Grammar(text.clone()), place)],
+            Self::Sequence(parts) | Self::Either(parts) => parts.iter().flat_map(Self::constraints).collect(),
+            Self::Tag(tag) => tag.content.constraints(),
             Self::Triggered { tags, .. } | Self::Separated { tags, .. } => {
-                tags.iter().flat_map(|tag| tag.content.schemas()).collect()
+                tags.iter().flat_map(|tag| tag.content.constraints()).collect()
             }
-            Self::Exactly(_) | Self::Anything | Self::Regex(_) | Self::Grammar(_) => Vec::new(),
+            Self::Exactly(_) | Self::Anything => Vec::new(),
         }
     }
 
@@ -113,7 +126,7 @@ impl Form {
             tags.iter().map(|tag| tag.begin.len() + tag.content.bytes() + tag.end.len()).sum()
         };
         match self {
-            Self::Exactly(text) | Self::Regex(text) | Self::Grammar(text) => text.len(),
+            Self::Exactly(text) | Self::Regex { regex: text, .. } | Self::Grammar { text, .. } => text.len(),
             Self::Anything => 0,
             Self::Schema { schema, .. } => schema.to_string().len(),
             Self::Sequence(parts) | Self::Either(parts) => parts.iter().map(Self::bytes).sum(),
@@ -123,16 +136,18 @@ impl Form {
         }
     }
 
-    /// In the library's language, from its rule `start` on. `specials`: control tokens by their names, which a mark may hold.
-    pub(crate) fn to_lark(&self, specials: &[(String, u32)]) -> Result<String, GrammarError> {
-        let mut rules = Rules { text: String::new(), count: 0, parts: 0, specials };
+    /// In the library's language: one grammar, and those that it refers to. `specials`: control tokens by their names, which a mark may hold.
+    pub(crate) fn to_grammars(&self, specials: &[(String, u32)]) -> Result<Vec<GrammarWithLexer>, GrammarError> {
+        let mut rules = Rules { text: String::new(), grammars: Vec::new(), count: 0, parts: 0, specials };
         let start = rules.of(self, &[], 0)?;
-        Ok(format!("start: {start}\n{}", rules.text))
+        let whole = GrammarWithLexer::from_lark(format!("start: {start}\n{}", rules.text));
+        Ok([vec![whole], rules.grammars].concat())
     }
 }
 
 struct Rules<'a> {
     text: String,
+    grammars: Vec<GrammarWithLexer>, // clients' own: in ours one could end what it stands in, and go on
     count: usize,
     parts: usize,
     specials: &'a [(String, u32)],
@@ -151,11 +166,19 @@ impl Rules<'_> {
             Form::Anything if then.is_empty() => "/(?s:.*)/".to_owned(),
             Form::Anything => self.text_up_to(then),
             Form::Exactly(text) => format!("{} {}", piece(&self.mark(text)), piece(then)),
-            Form::Schema { schema, .. } => format!("%json {} {}", schema::prepared(schema)?, piece(then)),
-            Form::Regex(regex) => format!("{} {}", regex::terminal(regex)?, piece(then)),
-            Form::Grammar(text) => {
-                let lark = if gbnf::is_gbnf(text) { gbnf::to_lark(text)? } else { text.clone() };
-                format!("%lark {{\n{lark}\n}} {}", piece(then))
+            Form::Schema { schema, place } => {
+                let schema = schema::prepared(schema).map_err(|error| error.within(place))?;
+                format!("%json {schema} {}", piece(then))
+            }
+            Form::Regex { regex, place } => {
+                let terminal = regex::terminal(regex).map_err(|error| error.within(place))?;
+                format!("{terminal} {}", piece(then))
+            }
+            Form::Grammar { text, place } => {
+                let name = self.name();
+                let lark = lark_of(text).map_err(|error| error.within(place))?;
+                self.grammars.push(GrammarWithLexer { name: Some(name.clone()), ..GrammarWithLexer::from_lark(lark) });
+                format!("@{name} {}", piece(then))
             }
             Form::Sequence(parts) => self.sequence(parts, then, below)?,
             Form::Either(parts) if parts.is_empty() => return Err(GrammarError::new("a choice among nothing")),

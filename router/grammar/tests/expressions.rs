@@ -43,7 +43,10 @@ fn signs_of_rusts_in_a_class_are_characters_of_it() {
         check(Constraint::Grammar(format!("root ::= {class}")), &right, &wrong);
         let before = |text: &str| format!("x{text}");
         check(
-            Constraint::Tags(Form::Sequence(vec![Form::Exactly("x".to_owned()), Form::Regex(class.to_owned())])),
+            Constraint::Tags(Form::Sequence(vec![
+                Form::Exactly("x".to_owned()),
+                Form::Regex { regex: class.to_owned(), place: String::new() },
+            ])),
             &right.map(before).each_ref().map(String::as_str),
             &wrong.map(before).each_ref().map(String::as_str),
         );
@@ -72,4 +75,19 @@ fn texts_of_gbnf_are_written_as_llama_cpp_takes_them() {
     }
     let groups = format!("root ::= {}\"a\"{}", "(".repeat(28), ")".repeat(28));
     check(Constraint::Grammar(groups), &["a"], &[""]);
+}
+
+#[test]
+fn an_expression_of_a_tag_is_read_as_one_that_stands_alone() {
+    for (regex, right, wrong) in [
+        (r"https?:\/\/a/", "https://a/", r"https:\/\/a/"),
+        ("a\\\nb\n", "a\nb\n", "anbn"),
+        ("", "", "/"),
+        ("^a$", "a", "^a$"),
+    ] {
+        check(Constraint::Regex(regex.to_owned()), &[right], &[wrong]);
+        let part = Form::Regex { regex: regex.to_owned(), place: String::new() };
+        let tag = Form::Sequence(vec![part, Form::Exactly("!".to_owned())]);
+        check(Constraint::Tags(tag), &[&format!("{right}!")], &[&format!("{wrong}!"), right]);
+    }
 }

@@ -1,6 +1,6 @@
 //! What clients are told of constraints that are wrong: in our words, with the places and names that they wrote.
 
-use pelton_grammar::{Constraint, Form, Part, Reasoning, Script, Spelling, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Form, GrammarError, Part, Reasoning, Script, Spelling, TokenText, Vocabulary};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -55,7 +55,10 @@ fn what_no_text_matches_is_refused_behind_thoughts_and_within_tags_too() {
     };
     let nothing = Script::of(Constraint::Regex(r"[^\w\W]".to_owned()));
     assert!(fault(&Script { reasoning: Some(reasoning), ..nothing }).starts_with("no text matches"));
-    let tagged = Form::Sequence(vec![Form::Exactly("a".to_owned()), Form::Regex(r"[^\w\W]".to_owned())]);
+    let tagged = Form::Sequence(vec![
+        Form::Exactly("a".to_owned()),
+        Form::Regex { regex: r"[^\w\W]".to_owned(), place: String::new() },
+    ]);
     assert!(fault(&Script::of(Constraint::Tags(tagged))).starts_with("no text matches"));
 }
 
@@ -140,6 +143,29 @@ const GBNF: &[&str] = &[
     "{3,1}",
     "# a comment\n",
 ];
+
+#[test]
+fn parts_of_tags_are_told_with_their_places() {
+    let grammar = |text: &str| Form::Grammar { text: text.to_owned(), place: "/g".to_owned() };
+    let regex = |regex: &str| Form::Regex { regex: regex.to_owned(), place: "/r".to_owned() };
+    for (part, place, reason) in [
+        (grammar("start: \"a\" other"), "/g", "line 1, column 8: `other` is not defined"),
+        (grammar("root ::= \"a\"\n )"), "/g", "line 2, column 2: a `)` closes nothing"),
+        // Nothing closes the place where a grammar stands, or names what others are called.
+        (grammar("start: \"a\"\n} \"b\" %lark {\nstart: \"c\""), "/g", "line 2, column 1: this cannot be read"),
+        (
+            grammar("start: \"a\" @part1"),
+            "/g",
+            "line 1, column 12: it refers to another grammar, of which there is none",
+        ),
+        (regex("a("), "/r", "at character 2: the group `(` is not closed, in \"a(\""),
+        (regex(r"a\b"), "/r", r#"anchors within it and word boundaries are not served, in "a\\b""#),
+    ] {
+        let tags = Form::Sequence(vec![grammar("start: \"@x\""), regex("a"), part, Form::Exactly("b".to_owned())]);
+        let error = vocabulary().compile(&Script::of(Constraint::Tags(tags)), Spelling::Usual).map(drop);
+        assert_eq!(error, Err(GrammarError { place: place.to_owned(), reason: reason.to_owned() }));
+    }
+}
 
 #[test]
 fn schemas() {

@@ -379,7 +379,7 @@ fn tags(form: Form) -> Script {
 }
 
 fn functions(times: Times) -> Form {
-    let letters = Form::Regex("[a-c/]+".to_owned());
+    let letters = Form::Regex { regex: "[a-c/]+".to_owned(), place: String::new() };
     Form::Triggered {
         triggers: vec!["<f=".to_owned(), "[g".to_owned()],
         tags: vec![
@@ -423,7 +423,7 @@ fn parts_follow_each_other_and_tags_stand_alone() {
     let sequence = Form::Sequence(vec![
         exactly("Think: "),
         Form::Anything,
-        Form::Tag(tag("<a>", Form::Grammar("root ::= [0-9]+ \"!\"".to_owned()), "</a>")),
+        Form::Tag(tag("<a>", Form::Grammar { text: "root ::= [0-9]+ \"!\"".to_owned(), place: String::new() }, "</a>")),
         Form::Either(vec![exactly("."), Form::Sequence(vec![exactly("; "), Form::Anything])]),
     ]);
     check(
@@ -467,7 +467,10 @@ fn what_is_wrong_with_tags_is_said() {
         (triggered(&[""], "<f"), "a trigger has a character"),
         (triggered(&[], "<f"), "begins with 0 of the triggers"),
         (Form::Either(vec![]), "a choice among nothing"),
-        (Form::Sequence(vec![Form::Anything, Form::Regex("a".into())]), "a text or a tag is allowed"),
+        (
+            Form::Sequence(vec![Form::Anything, Form::Regex { regex: "a".into(), place: String::new() }]),
+            "a text or a tag is allowed",
+        ),
     ] {
         let error = error(form);
         assert!(error.reason.contains(why), "{error:?}: {why}");

@@ -12,9 +12,14 @@ mod tokens;
 
 use std::{collections::HashMap, fmt::Write};
 
-use tokens::{Piece, Token, fault, tokens};
+use tokens::{Piece, Token, tokens};
 
-use crate::{GrammarError, faults::shortened, lark, script::quoted};
+use crate::{
+    GrammarError,
+    faults::{fault, shortened},
+    lark,
+    script::quoted,
+};
 
 /// Groups within each other at most: the library reads no more.
 const GROUPS_MAX: usize = 28;

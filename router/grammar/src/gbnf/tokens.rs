@@ -2,6 +2,7 @@
 
 use crate::{
     GrammarError,
+    faults::fault,
     regex::{self, Reading},
 };
 
@@ -28,13 +29,6 @@ pub(super) enum Piece<'a> {
     Or,
     /// How often, as Lark writes it; `{0}`: never.
     Repeat(String),
-}
-
-/// What is wrong, behind its line and column.
-pub(super) fn fault(text: &str, at: usize, reason: &str) -> GrammarError {
-    let before = &text[..at];
-    let (line, begin) = (before.matches('\n').count() + 1, before.rfind('\n').map_or(0, |end| end + 1));
-    GrammarError::new(format!("line {line}, column {}: {reason}", before[begin..].chars().count() + 1))
 }
 
 pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>, GrammarError> {

@@ -90,8 +90,13 @@ fn schema(fields: &mut Fields<'_>, name: &'static str, root: &str) -> Result<For
     let raw = fields.raw(name);
     let at = fields.at(name);
     let Some(raw) = raw else { return Err(ApiError::Missing { param: at, allowed: "a JSON schema" }) };
-    let place = at.strip_prefix(root).unwrap_or(&at).to_owned();
-    Ok(Form::Schema { schema: schema_value(&at, raw)?, place })
+    Ok(Form::Schema { schema: schema_value(&at, raw)?, place: place(fields, name, root) })
+}
+
+/// Where a field stands, from `root` on.
+fn place(fields: &Fields<'_>, name: &'static str, root: &str) -> String {
+    let at = fields.at(name);
+    at.strip_prefix(root).unwrap_or(&at).to_owned()
 }
 
 /// A part of a `format`.
@@ -103,9 +108,13 @@ fn part(mut fields: Fields<'_>, root: &str) -> Result<Form, ApiError> {
         "const_string" => (Form::Exactly(need(&mut fields, "value", Fields::text, "a text")?), &described::EXACTLY),
         "json_schema" => (schema(&mut fields, "json_schema", root)?, &described::SCHEMA),
         "regex" => {
-            (Form::Regex(need(&mut fields, "pattern", Fields::text, "a regular expression")?), &described::REGEX)
+            let regex = need(&mut fields, "pattern", Fields::text, "a regular expression")?;
+            (Form::Regex { regex, place: place(&fields, "pattern", root) }, &described::REGEX)
         }
-        "grammar" => (Form::Grammar(need(&mut fields, "grammar", Fields::text, "a grammar")?), &described::GRAMMAR),
+        "grammar" => {
+            let text = need(&mut fields, "grammar", Fields::text, "a grammar")?;
+            (Form::Grammar { text, place: place(&fields, "grammar", root) }, &described::GRAMMAR)
+        }
         "any_text" => {
             refuse_excludes(&mut fields)?;
             (Form::Anything, &described::ANYTHING)
@@ -233,7 +242,13 @@ mod tests {
             read(&format),
             Ok(Form::Sequence(vec![
                 Form::Exactly("a".into()),
-                Form::Either(vec![Form::Regex("b".into()), Form::Grammar("start: \"c\"".into())]),
+                Form::Either(vec![
+                    Form::Regex { regex: "b".into(), place: ".format.elements[1].elements[0].pattern".into() },
+                    Form::Grammar {
+                        text: "start: \"c\"".into(),
+                        place: ".format.elements[1].elements[1].grammar".into(),
+                    },
+                ]),
                 Form::Tag(tag()),
                 Form::Separated { tags: vec![tag()], separator: ",".into(), times },
             ]))
