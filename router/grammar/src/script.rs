@@ -222,9 +222,9 @@ fn check_size(bytes: usize) -> Result<(), GrammarError> {
     Err(GrammarError::new(format!("it has {bytes} bytes; allowed: {BYTES_MAX}")))
 }
 
-/// A text as Lark writes it: as JSON does.
+/// A text as Lark writes it: as JSON does, but for DEL, which JSON leaves as it is.
 pub(crate) fn quoted(text: &str) -> String {
-    serde_json::to_string(text).expect("texts are JSON")
+    serde_json::to_string(text).expect("texts are JSON").replace('\x7F', "\\u007F")
 }
 
 /// A mark as a piece of a rule.

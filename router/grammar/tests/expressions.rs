@@ -1,6 +1,7 @@
-//! Which texts fit regular expressions, wherever they stand: alone, in GBNF, in tags.
+//! Which texts fit regular expressions and plain texts, wherever they stand: alone, in GBNF, in tags.
 
 use pelton_grammar::{Constraint, Form, Script, Spelling, State, TokenText, Vocabulary};
+use serde_json::json;
 
 const END: u32 = 256;
 
@@ -89,5 +90,23 @@ fn an_expression_of_a_tag_is_read_as_one_that_stands_alone() {
         let part = Form::Regex { regex: regex.to_owned(), place: String::new() };
         let tag = Form::Sequence(vec![part, Form::Exactly("!".to_owned())]);
         check(Constraint::Tags(tag), &[&format!("{right}!")], &[&format!("{wrong}!"), right]);
+    }
+}
+
+#[test]
+fn control_characters_stand_in_texts_and_in_names_that_are_listed() {
+    let text = "a\u{7f}\u{1}\u{9f}\n";
+    check(Constraint::Choice(vec![text.to_owned()]), &[text], &["a"]);
+    check(Constraint::Tags(Form::Exactly(text.to_owned())), &[text], &["a"]);
+    check(Constraint::Grammar(format!("root ::= \"{text}\"")), &[text], &["a"]);
+    // JSON has DEL as it is, and a number alone for the others.
+    let names = ["{\"a\u{7f}\\u0001\": 1}", "{\"a\u{7f}\u{1}\": 1}", "{\"a\\u007f\\u0001\": 1}"];
+    let name = "a\u{7f}\u{1}";
+    for schema in [
+        json!({ "type": "object", "properties": { name: { "const": 1 } }, "required": [name], "additionalProperties": false }),
+        json!({ "const": { name: 1 } }),
+        json!({ "enum": [null, { name: 1 }] }),
+    ] {
+        check(Constraint::JsonSchema(schema), &names[..1], &names[1..]);
     }
 }
