@@ -48,6 +48,10 @@ const OF_SCHEMAS: Words = &[
     ("minLength (", "its `minLength` is above its `maxLength`"),
     ("length constraints", "its `const` does not have the length that is asked for"),
     ("minItems (", "its `minItems` is above its `maxItems`"),
+    (
+        "min/maxProperties",
+        "how many members it has cannot be kept beside what else it says of them; allowed: `properties` and `propertyNames` of a list",
+    ),
     ("minProperties (", "its `minProperties` asks for more members than it has"),
     ("Definition not found", "it refers to a schema that is not there"),
     ("multipleOf", "its `multipleOf` cannot be kept; allowed: a number above 0 of few digits"),

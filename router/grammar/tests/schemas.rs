@@ -424,3 +424,54 @@ fn what_stands_between_tokens_is_what_was_asked_for() {
         assert!(vocabulary().compile(&script, Spelling::Usual).is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn members_of_certain_names_are_counted() {
+    let names = json!({ "propertyNames": { "enum": ["a", "b", "c"] }, "type": "object" });
+    let with = |more: Value| {
+        let mut schema = names.clone();
+        schema.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        schema
+    };
+    check(
+        with(json!({ "maxProperties": 2 })),
+        &["{}", r#"{"b":1}"#, r#"{"a":1,"c":null}"#],
+        &[r#"{"a":1,"b":1,"c":1}"#, r#"{"d":1}"#, r#"{"a":1,"a":1}"#],
+    );
+    check(
+        with(json!({ "minProperties": 2, "additionalProperties": { "type": "null" } })),
+        &[r#"{"a":null,"c":null}"#, r#"{"a":null,"b":null,"c":null}"#],
+        &[r#"{"a":null}"#, r#"{"a":1,"b":1}"#],
+    );
+    let listed = json!({ "properties": { "c": { "const": 1 }, "d": {} }, "maxProperties": 1 });
+    check(with(listed), &[r#"{"c":1}"#, r#"{"a":2}"#, "{}"], &[r#"{"c":2}"#, r#"{"d":1}"#, r#"{"c":1,"a":2}"#]);
+    let patterns = json!({ "patternProperties": { "^[ab]$": { "type": "null" } } });
+    check(with(patterns.clone()), &[r#"{"a":null,"c":1}"#], &[r#"{"a":1}"#, r#"{"d":1}"#]);
+    // Which schemas the others have, patterns say: these are not written out.
+    let mut counted = patterns;
+    counted["maxProperties"] = json!(2);
+    let error = refused(json!({ "properties": { "x": with(counted) } }));
+    assert_eq!(error.place, "/properties/x");
+    assert!(error.reason.starts_with("how many members it has cannot be kept"), "{error}");
+}
+
+#[test]
+fn ranges_of_whole_numbers_are_told_apart() {
+    let one_of = |options: Value| json!({ "oneOf": options });
+    check(
+        one_of(json!([{ "type": "integer", "exclusiveMaximum": 6 }, { "type": "integer", "exclusiveMinimum": 5 }])),
+        &["5", "6", "-1"],
+        &["5.5", "null"],
+    );
+    check(
+        one_of(json!([{ "type": "integer", "maximum": 5.5 }, { "type": "number", "exclusiveMinimum": 5 }])),
+        &["5", "5.2", "6"],
+        &["4.5", "null"],
+    );
+    let overlapping = json!([
+        { "type": "integer", "minimum": 0, "maximum": 5 },
+        { "type": ["integer", "null"], "minimum": 4 },
+        { "type": ["string", "integer"], "maximum": -3 },
+    ]);
+    check(one_of(overlapping), &["0", "3", "6", "-3", "null", "\"a\""], &["4", "5", "-1", "3.5", "true"]);
+}

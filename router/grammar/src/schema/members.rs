@@ -118,28 +118,20 @@ pub(super) fn merged(patterns: Map<String, Value>) -> Map<String, Value> {
     said.into_iter().map(one).collect()
 }
 
-/// `propertyNames`, as what it means for members.
-pub(super) fn of_names(schema: &Value, place: &str) -> Made<Option<Value>> {
-    let only = |names: Vec<&Value>| {
-        let names: Map<String, Value> =
-            names.iter().filter_map(|name| Some((name.as_str()?.to_owned(), Value::Bool(true)))).collect();
-        json!({ "properties": names, "additionalProperties": false })
-    };
+/// `propertyNames`, as what it means for members: said of `plain`, or by a schema of its own.
+pub(super) fn named(plain: &mut Map<String, Value>, names: &Value, place: &str) -> Made<Option<Value>> {
     let by_pattern = |pattern: String| json!({ "patternProperties": { pattern: true }, "additionalProperties": false });
-    let members = match schema {
+    let members = match names {
         Value::Bool(true) => return Ok(None),
-        Value::Object(members) => members,
-        _ => return Ok(Some(only(Vec::new()))),
+        Value::Object(members) if may_be(members, "string") => members,
+        _ => return Ok(only(plain, &[])),
     };
-    if !may_be(members, "string") {
-        return Ok(Some(only(Vec::new())));
-    }
     let said: Vec<&str> = members.keys().map(String::as_str).filter(|keyword| *keyword != "type").collect();
     let length = |keyword: &str| members.get(keyword).map(Value::to_string).unwrap_or_default();
     match said[..] {
         [] => Ok(None),
-        ["enum"] => Ok(Some(only(members["enum"].as_array().map(|names| names.iter().collect()).unwrap_or_default()))),
-        ["const"] => Ok(Some(only(vec![&members["const"]]))),
+        ["enum"] => Ok(only(plain, members["enum"].as_array().map_or(&[], Vec::as_slice))),
+        ["const"] => Ok(only(plain, std::slice::from_ref(&members["const"]))),
         ["pattern"] => Ok(members["pattern"].as_str().map(|pattern| by_pattern(pattern.to_owned()))),
         ["minLength"] | ["maxLength"] | ["minLength", "maxLength"] | ["maxLength", "minLength"] => {
             let least = if members.contains_key("minLength") { length("minLength") } else { "0".to_owned() };
@@ -147,4 +139,24 @@ pub(super) fn of_names(schema: &Value, place: &str) -> Made<Option<Value>> {
         }
         _ => wrong(place, "names are kept by one of `enum`, `const`, `pattern`, or a length"),
     }
+}
+
+/// Members of these names alone: `plain` lists them, so that they can be counted. Where patterns choose their schemas, too, another one says it.
+fn only(plain: &mut Map<String, Value>, names: &[Value]) -> Option<Value> {
+    let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+    let listed = |schema: &Value| names.iter().map(|name| ((*name).to_owned(), schema.clone())).collect::<Map<_, _>>();
+    if plain.contains_key("patternProperties") {
+        return Some(json!({ "properties": listed(&Value::Bool(true)), "additionalProperties": false }));
+    }
+    let others = plain.insert("additionalProperties".to_owned(), Value::Bool(false)).unwrap_or(Value::Bool(true));
+    let mut properties = match plain.shift_remove("properties") {
+        Some(Value::Object(properties)) => properties,
+        _ => Map::new(),
+    };
+    properties.retain(|name, _| names.contains(&name.as_str()));
+    for (name, schema) in listed(&others) {
+        properties.entry(name).or_insert(schema);
+    }
+    plain.insert("properties".to_owned(), Value::Object(properties));
+    None
 }

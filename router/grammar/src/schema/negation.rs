@@ -120,7 +120,7 @@ impl Normal<'_> {
         for (option, overlaps) in options.iter().zip(overlaps) {
             let mut all = vec![option.clone()];
             for other in overlaps {
-                match self.negation(&options[other], place) {
+                match self.negation(&beside(option, &options[other]), place) {
                     Ok(negation) => all.push(negation),
                     // Beside what else the schema says, the library may still find them apart.
                     Err(_) => return Ok(("oneOf", self.inlined(options)?)),
@@ -204,6 +204,18 @@ impl Normal<'_> {
         }
         Ok(false)
     }
+}
+
+/// An option, as it is among what fits another one: where that has whole numbers alone, an integer is any number.
+fn beside(one: &Value, other: &Value) -> Value {
+    let mut told = other.clone();
+    if let (Value::Object(one), Some(kind)) = (one, told.get_mut("type"))
+        && has_whole_numbers_alone(one)
+    {
+        let names = type_names(kind).into_iter().map(|name| if name == "integer" { "number" } else { name });
+        *kind = names.collect();
+    }
+    told
 }
 
 /// The schema of a member, or one that more fits.
@@ -324,16 +336,28 @@ fn values_are_apart(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
 }
 
 fn ranges_are_apart(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    // What fits both is whole if one of them has nothing else. Then a bound that is left out is the number before, or behind.
+    let are_whole = has_whole_numbers_alone(a) || has_whole_numbers_alone(b);
     let bound = |schema: &Map<String, Value>, keyword: &str| schema.get(keyword).and_then(Value::as_f64);
     let ends_before = |a: &Map<String, Value>, b: &Map<String, Value>| {
         let tops = [("maximum", true), ("exclusiveMaximum", false)];
         let bottoms = [("minimum", true), ("exclusiveMinimum", false)];
         tops.iter().any(|(top, has_top)| {
             bottoms.iter().any(|(bottom, has_bottom)| match (bound(a, top), bound(b, bottom)) {
+                (Some(top), Some(bottom)) if are_whole => {
+                    let last = if *has_top { top.floor() } else { top.ceil() - 1.0 };
+                    let first = if *has_bottom { bottom.ceil() } else { bottom.floor() + 1.0 };
+                    last < first
+                }
                 (Some(top), Some(bottom)) => top < bottom || top == bottom && !(*has_top && *has_bottom),
                 _ => false,
             })
         })
     };
     ends_before(a, b) || ends_before(b, a)
+}
+
+/// Whether no number fits that is not whole.
+fn has_whole_numbers_alone(schema: &Map<String, Value>) -> bool {
+    schema.get("type").is_some_and(|kind| !type_names(kind).contains(&"number"))
 }

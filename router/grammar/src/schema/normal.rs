@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     checks::{Steps, check_bound, check_exact, check_type, count, names},
     formats::{self, Format},
-    members::{bounded, merged, of_names},
+    members::{bounded, merged, named},
     places::{Document, Draft, escaped},
 };
 use crate::{
@@ -170,7 +170,13 @@ impl<'a> Normal<'a> {
         members: &'a Map<String, Value>,
         place: &str,
     ) -> Made<Vec<Value>> {
-        let mut more = Vec::from_iter(bounded(plain, place)?);
+        let mut more = Vec::new();
+        if let Some(value) = members.get("propertyNames") {
+            let below = format!("{place}/propertyNames");
+            let names = self.of(value, &below)?;
+            more.extend(named(plain, &names, &below)?);
+        }
+        more.extend(bounded(plain, place)?);
         if let Some(value) = members.get("uniqueItems") {
             more.extend(self.unique(plain, value, &format!("{place}/uniqueItems"))?);
         }
@@ -268,10 +274,6 @@ impl<'a> Normal<'a> {
             "required" => {
                 names(value, &below)?;
                 parts.plain.insert(keyword.to_owned(), value.clone());
-            }
-            "propertyNames" => {
-                let schema = self.of(value, &below)?;
-                parts.more.extend(of_names(&schema, &below)?);
             }
             "dependentRequired" | "dependentSchemas" | "dependencies" => self.dependent(parts, value, &below)?,
             "items" | "prefixItems" if value.is_array() => {
