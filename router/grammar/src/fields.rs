@@ -98,7 +98,7 @@ impl Field {
                 format!("{name}: {open} ({}) {close}\n", texts.join(" | "))
             }
             FieldValue::Json(value) => {
-                format!("{name}: {open} GAP %json {} GAP {close}\n", schema::prepared(value)?)
+                format!("{name}: {open} GAP {} GAP {close}\n", schema::piece(value)?)
             }
         })
     }

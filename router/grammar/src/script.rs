@@ -187,7 +187,12 @@ impl Constraint {
         })?;
         let of_schema = TopLevelGrammar::from_json_schema;
         Ok(match self {
-            Self::JsonSchema(value) => of_schema(schema::prepared(value)?),
+            Self::JsonSchema(value) => match schema::prepared(value)? {
+                empty if schema::is_of_empty_objects(&empty) => {
+                    TopLevelGrammar::from_lark(format!("start: {}", quoted("{}")))
+                }
+                prepared => of_schema(prepared),
+            },
             Self::Spaced(value, spaces) => of_schema(schema::prepared_part(value, "", spaces)?),
             Self::JsonObject => of_schema(schema::prepared(&json!({"type": "object"}))?),
             Self::Regex(regex) => TopLevelGrammar::from_lark(format!("start: {}", regex::terminal(regex)?)),
@@ -270,7 +275,7 @@ impl Calls {
             let (head, tail) = (piece(&tool.head), piece(&tool.tail));
             rules += &match &tool.arguments {
                 Arguments::Json(value) => {
-                    format!("{name}: {head} GAP %json {} GAP {tail}\n", schema::prepared(value)?)
+                    format!("{name}: {head} GAP {} GAP {tail}\n", schema::piece(value)?)
                 }
                 Arguments::Fields(fields) => {
                     // Where something separates them, nothing else stands between.

@@ -167,8 +167,8 @@ impl Rules<'_> {
             Form::Anything => self.text_up_to(then),
             Form::Exactly(text) => format!("{} {}", piece(&self.mark(text)), piece(then)),
             Form::Schema { schema, place } => {
-                let schema = schema::prepared(schema).map_err(|error| error.within(place))?;
-                format!("%json {schema} {}", piece(then))
+                let schema = schema::piece(schema).map_err(|error| error.within(place))?;
+                format!("{schema} {}", piece(then))
             }
             Form::Regex { regex, place } => {
                 let terminal = regex::terminal(regex).map_err(|error| error.within(place))?;

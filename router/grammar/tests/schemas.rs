@@ -1,6 +1,6 @@
 //! JSON schemas keyword by keyword: what is served is kept, and what is not is refused with its place. The public suite is in `bench/grammar`.
 
-use pelton_grammar::{Constraint, GrammarError, Script, Spaces, Spelling, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Form, GrammarError, Script, Spaces, Spelling, TokenText, Vocabulary};
 use serde_json::{Value, json};
 
 const END: u32 = 256;
@@ -12,10 +12,13 @@ fn vocabulary() -> Vocabulary {
 }
 
 fn check(schema: Value, right: &[&str], wrong: &[&str]) {
-    let script = Script::of(Constraint::JsonSchema(schema.clone()));
+    check_texts(Constraint::JsonSchema(schema), right, wrong);
+}
+
+fn check_texts(constraint: Constraint, right: &[&str], wrong: &[&str]) {
     let grammar = vocabulary()
-        .compile(&script, Spelling::Usual)
-        .unwrap_or_else(|error| panic!("{schema}: {} {error}", error.place));
+        .compile(&Script::of(constraint.clone()), Spelling::Usual)
+        .unwrap_or_else(|error| panic!("{constraint:?}: {} {error}", error.place));
     let fits = |text: &&str| {
         let mut state = grammar.begin();
         let drawn = text.bytes().all(|byte| {
@@ -24,8 +27,8 @@ fn check(schema: Value, right: &[&str], wrong: &[&str]) {
         });
         drawn && state.mask().unwrap().allows(END)
     };
-    assert_eq!(right.iter().filter(|text| !fits(text)).collect::<Vec<_>>(), [&""; 0], "these fit {schema}");
-    assert_eq!(wrong.iter().filter(|text| fits(text)).collect::<Vec<_>>(), [&""; 0], "these do not fit {schema}");
+    assert_eq!(right.iter().filter(|text| !fits(text)).collect::<Vec<_>>(), [&""; 0], "these fit {constraint:?}");
+    assert_eq!(wrong.iter().filter(|text| fits(text)).collect::<Vec<_>>(), [&""; 0], "these do not fit {constraint:?}");
 }
 
 fn refused(schema: Value) -> GrammarError {
@@ -474,4 +477,18 @@ fn ranges_of_whole_numbers_are_told_apart() {
         { "type": ["string", "integer"], "maximum": -3 },
     ]);
     check(one_of(overlapping), &["0", "3", "6", "-3", "null", "\"a\""], &["4", "5", "-1", "3.5", "true"]);
+}
+
+#[test]
+fn an_object_of_no_members_has_no_spaces() {
+    for empty in [
+        json!({ "type": "object", "additionalProperties": false }),
+        json!({ "type": "object", "additionalProperties": false, "properties": {}, "required": [], "title": "Nothing" }),
+    ] {
+        check(empty.clone(), &["{}"], &["{ }", "{\n}", "{\"a\":1}", ""]);
+        let part = Form::Schema { schema: empty, place: String::new() };
+        let tag = Form::Sequence(vec![Form::Exactly("f".to_owned()), part]);
+        check_texts(Constraint::Tags(tag), &["f{}"], &["f{ }", "f"]);
+    }
+    check(json!({ "type": "object" }), &["{}", "{ }", "{ \"a\": 1 }"], &["{\"a\"}"]);
 }

@@ -28,6 +28,24 @@ const TRIES_MAX: usize = 64;
 /// Not `\u....`: a name that may be written in two ways passes for another one.
 const ESCAPES: &str = "nrbtf\\\"";
 
+/// The schema as a piece of a rule of Lark.
+pub(crate) fn piece(schema: &Value) -> Result<String, GrammarError> {
+    let prepared = prepared(schema)?;
+    Ok(if is_of_empty_objects(&prepared) { "\"{}\"".to_owned() } else { format!("%json {prepared}") })
+}
+
+/// Whether nothing but `{}` fits. The library would have spaces between its two signs, which nobody writes: no model has to choose there.
+pub(crate) fn is_of_empty_objects(prepared: &Value) -> bool {
+    prepared["type"] == "object"
+        && prepared["additionalProperties"] == false
+        && prepared.as_object().into_iter().flatten().all(|(keyword, value)| match keyword.as_str() {
+            "type" | "additionalProperties" | "x-guidance" => true,
+            "properties" => value.as_object().is_some_and(Map::is_empty),
+            "required" => value.as_array().is_some_and(Vec::is_empty),
+            _ => false,
+        })
+}
+
 /// The schema as the library gets it, with our own settings in place of any that came with it.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
     prepared_part(schema, "", &Spaces::Usual)
