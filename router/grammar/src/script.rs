@@ -213,8 +213,8 @@ pub(crate) fn lark_of(grammar: &str) -> Result<String, GrammarError> {
 }
 
 fn choices(texts: &[String]) -> Result<String, GrammarError> {
-    if texts.is_empty() || texts.len() > CHOICES_MAX || texts.iter().any(String::is_empty) {
-        return Err(GrammarError::new(format!("a list of 1 to {CHOICES_MAX} texts is allowed, none of them empty")));
+    if texts.is_empty() || texts.len() > CHOICES_MAX {
+        return Err(GrammarError::new(format!("a list of 1 to {CHOICES_MAX} texts is allowed")));
     }
     let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
     Ok(format!("start: {}", texts.join(" | ")))

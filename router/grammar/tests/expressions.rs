@@ -1,6 +1,6 @@
 //! Which texts fit regular expressions and plain texts, wherever they stand: alone, in GBNF, in tags.
 
-use pelton_grammar::{Constraint, Form, Script, Spelling, State, TokenText, Vocabulary};
+use pelton_grammar::{Constraint, Form, Part, Reasoning, Script, Spelling, State, TokenText, Vocabulary};
 use serde_json::json;
 
 const END: u32 = 256;
@@ -108,5 +108,25 @@ fn control_characters_stand_in_texts_and_in_names_that_are_listed() {
         json!({ "enum": [null, { name: 1 }] }),
     ] {
         check(Constraint::JsonSchema(schema), &names[..1], &names[1..]);
+    }
+}
+
+#[test]
+fn a_choice_may_be_to_say_nothing() {
+    let choice = |texts: &[&str]| Constraint::Choice(texts.iter().map(|text| (*text).to_owned()).collect());
+    check(choice(&["a", "", "ab"]), &["", "a", "ab"], &["b", "aa"]);
+    check(choice(&[""]), &[""], &["a"]);
+    let text = |text: &str| vec![Part::Text(text.to_owned())];
+    let reasoning = Reasoning {
+        is_open: true,
+        open: text("<think>"),
+        close: text("</think>"),
+        behind: Vec::new(),
+        never: Vec::new(),
+    };
+    let script = Script { reasoning: Some(reasoning), ..Script::of(choice(&["", "a"])) };
+    let grammar = vocabulary().compile(&script, Spelling::Usual).expect("it is served");
+    for (answer, is_right) in [("</think>", true), ("Hm.</think>\na", true), ("</think>b", false), ("", false)] {
+        assert_eq!(fits(grammar.begin(), answer), is_right, "{answer:?}");
     }
 }
