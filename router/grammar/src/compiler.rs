@@ -21,6 +21,8 @@ use crate::{
 const KEPT: usize = 64;
 /// The library goes as deep as a chain of references is long, some kilobytes each. Only what is touched is taken, and given back.
 const STACK: usize = 512 << 20;
+/// Parts of structural tags that are compiled alone, to find the one at fault.
+const TRIES_MAX: usize = 64;
 /// Tokens of a text that are drawn before a grammar is used: most that get too costly do so early.
 const WALKED: usize = 48;
 
@@ -158,7 +160,7 @@ impl Vocabulary {
             _ if matches!(fault, Fault::Ours(_)) => fault.of_constraint(constraint),
             Constraint::JsonSchema(whole) | Constraint::Spaced(whole, _) => self.told_of_schema(whole, fault, spelling),
             Constraint::Tags(form) => {
-                for (part, place) in form.constraints() {
+                for (part, place) in form.constraints().into_iter().take(TRIES_MAX) {
                     let alone = part.to_grammar(&self.specials).map_err(Fault::Ours);
                     if let Err(fault) = alone.and_then(|grammar| self.compiled(grammar, spelling)) {
                         return self.told(&part, fault, spelling).within(place);

@@ -117,6 +117,8 @@ impl Body<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -154,6 +156,16 @@ mod tests {
             ("root ::= \"b\"***", "line 1, column 14"),
         ] {
             assert_eq!(to_lark(text).map_err(|error| error.reason), Err(format!("{place}: {misplaced}")), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(body in r#"["\[\]\\^:=(){}?|*+.,0-3a-bux#\-é\n ]{0,24}"#) {
+            let text = format!("root ::= {body}");
+            if let Err(error) = to_lark(&text) {
+                prop_assert!(error.reason.starts_with("line "), "{}: {}", text, error);
+            }
         }
     }
 

@@ -107,6 +107,8 @@ fn is_empty(regex: &Hir) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -129,6 +131,21 @@ mod tests {
             assert_eq!(told, Err(fault.to_owned()), "{regex}");
         }
         assert!(!has_anchors("a|b") && has_anchors(r"\bword"));
+    }
+
+    proptest! {
+        /// Faults have places that are there, in any text.
+        #[test]
+        fn any_expression_is_read(source in r"[\[\]\\^$&~:\-(){}?<>|*+.,/dwsuUxcpb0-9a-fé\x00\n]{0,24}") {
+            for reading in [Reading::Schema, Reading::Text] {
+                if let Err(wrong) = read_matching(&source, reading) {
+                    prop_assert!(wrong.told(&source).starts_with("at character "));
+                }
+            }
+            if let Err(error) = terminal(&source) {
+                prop_assert!(error.reason.contains("in \"") || error.reason.starts_with("no text matches"));
+            }
+        }
     }
 
     #[test]

@@ -181,11 +181,11 @@ impl Writer<'_> {
     }
 
     fn item(&mut self, c: char, at: usize) -> Result<Item, Wrong> {
-        if c == '[' && self.reading == Reading::Text {
-            let name = self.source[self.at..].strip_prefix(':').and_then(|rest| rest.split_once(":]")).map(|(n, _)| n);
-            if let Some(name) = name.filter(|name| NAMED.contains(&name.trim_start_matches('^'))) {
-                self.at += name.len() + 3;
-                return Ok(Item::Set(format!("[:{name}:]")));
+        if c == '[' && self.reading == Reading::Text && self.source[self.at..].starts_with(':') {
+            let named = NAMED.iter().flat_map(|name| [format!(":{name}:]"), format!(":^{name}:]")]);
+            if let Some(named) = named.into_iter().find(|named| self.source[self.at..].starts_with(named)) {
+                self.at += named.len();
+                return Ok(Item::Set(format!("[{named}")));
             }
         }
         if c != '\\' {
@@ -354,7 +354,7 @@ mod tests {
                 ("[[]", r"[\[]"),
                 ("[]a][^]a]", r"[\]a][^\]a]"),
                 (r"[a-][-a][\w-z][\w--b]", r"[a\-][\-a][[0-9A-Za-z_]\-z][[0-9A-Za-z_]\-\-b]"),
-                ("[[:alpha:]_][[:a]", r"[[:alpha:]_][\[:a]"),
+                ("[[:alpha:]_][[:^digit:]][[:a]", r"[[:alpha:]_][[:^digit:]][\[:a]"),
                 (r"[\p{L}\pN-]", r"[\p{L}\pN\-]"),
                 (r"(?i).\D\s", r"(?i).[^0-9][\t\n\x0B\x0C\r\x20]"),
                 (r"https?:\/\/a", r"https?:\/\/a"),
