@@ -284,17 +284,17 @@ fn the_forced_end_of_thoughts_is_none_however_it_is_cut() {
     };
     let whole = tokens("a < b\n</think>");
     for length in 7..=whole.len() {
-        assert_eq!(follow(bounded(&[]), &whole[..length]).reasoning, "a < b", "{length}");
+        assert_eq!(said(&follow(bounded(&[]), &whole[..length])).reasoning, "a < b", "{length}");
     }
     // Where the stop text is the whole of what there is of the mark, there is no mark.
     for (stop, reasoning) in
         [("hi", "a < b"), ("nk>", "a < b"), ("k>yes", "a < b"), ("</th", "a < b\n"), ("</think>", "a < b\n")]
     {
         let delta = follow(bounded(&[stop]), &whole);
-        assert_eq!((delta.reasoning.as_str(), delta.text.as_str()), (reasoning, ""), "{stop}");
+        assert_eq!((said(&delta).reasoning.as_str(), said(&delta).text.as_str()), (reasoning, ""), "{stop}");
     }
-    assert_eq!(follow(bounded(&[]), &tokens("a </t")).reasoning, "a </t", "it could have gone on otherwise");
-    assert_eq!(follow(bounded(&[]), &tokens("a < b\n")).reasoning, "a < b\n");
+    assert_eq!(said(&follow(bounded(&[]), &tokens("a </t"))).reasoning, "a </t", "it could have gone on otherwise");
+    assert_eq!(said(&follow(bounded(&[]), &tokens("a < b\n"))).reasoning, "a < b\n");
 }
 
 /// How many tokens are told as reasoning; all are told, in their order.
