@@ -10,7 +10,7 @@ probes, taken before and after it while the server idles: how fast all threads r
 share of the processors that other processes took meanwhile, and the processor time that the server took (on a machine that is not quiet,
 tokens per second of that say more than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell
 is measured once more; if it happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do
-not count. What is compared are medians over the rounds. A peer that FOLDER does not have is left out, and a line says so.
+not count. What is compared are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have is left out, and a line says so.
 
 S1: 32 prompt tokens, 64 of output. S2: 512, 64. S3: 1,024 that all prompts share and 32 of their own, 32. Models are made on the spot, of
 random weights (models.py). The load generator shares the cores with the server, as with all of them.
@@ -34,6 +34,7 @@ from statistics import median
 from typing import Any, Final
 
 import torch
+from limit import tokens_per_s
 from others import QUIET, Usage, wait_for_quiet
 from pelton_kernels import _native, ops
 from servers import PEERS, PELTON, Peer, Server, Start, running
@@ -196,11 +197,20 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             },
             "ttft_ms": {peer: round(ms, 1) for peer, ms in first.items()},
             "disturbed": [peer for peer, cells in counted.items() if cells[0]["disturbed"]],
+            "of_limit": {peer: round(median(map(share_of_limit, cells)), 2) for peer, cells in counted.items()}
+            if weights == "bf16" else {},
             "pelton_over": {
                 peer: round(ours / rate, 2) for peer, rate in rates.items() if ours and not peer.startswith("pelton")
             },
         })  # fmt: skip
     return lines
+
+
+def share_of_limit(cell: dict[str, Any]) -> float:
+    """What a cell reached of what the machine allowed just then (`limit.py`)."""
+    read, gemm = (max(cell["before"][name], cell["after"][name]) for name in ("read_gbs", "gemm_gflops"))
+    most = tokens_per_s(cell["model"], SCENARIOS[cell["scenario"]], cell["concurrency"], read, gemm)
+    return float(cell["report"]["output_tokens_per_s"]) / most
 
 
 def plot(lines: list[dict[str, Any]], path: Path) -> None:
@@ -288,6 +298,9 @@ def main() -> None:
     lines = summary(run.cells)
     for line in lines:
         over = ", ".join(f"{ratio:.2f} x {peer}" for peer, ratio in line["pelton_over"].items())
+        over += "".join(
+            f"   {share:.2f} of the limit" for peer, share in line["of_limit"].items() if peer.startswith("pelton")
+        )
         print(f"{line['model']:<8} {line['scenario']} c={line['concurrency']:<4} {line['weights']:<7} {over}")
     if options.plot:
         plot(lines, options.plot)

@@ -1,0 +1,59 @@
+"""What a machine allows a model of bfloat16 weights: tokens per second when nothing but arithmetic and memory takes time.
+
+Requests of a cell begin and end together, so that their prompts are computed at once, and then each step draws a token for all. Of both
+takes the longer what it needs: the products, by the rate of a large one (`gemm_gflops`), or the weights and the KV that are read
+(`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is more than any server reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models import SHAPES
+
+BYTES = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations and bytes of a step."""
+
+    flop: float
+    read: float
+
+    def seconds(self, read_gbs: float, gemm_gflops: float) -> float:
+        return max(self.flop / (gemm_gflops * 1e9), self.read / (read_gbs * 1e9))
+
+
+class Model:
+    """One of `SHAPES`, as its sizes say."""
+
+    def __init__(self, name: str) -> None:
+        _, sizes = SHAPES[name]
+        self.layers: int = sizes["num_hidden_layers"]
+        heads, kv_heads, width = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["head_dim"]
+        hidden: int = sizes["hidden_size"]
+        attention = hidden * width * 2 * (heads + kv_heads)
+        self.body = self.layers * (attention + 3 * hidden * sizes["intermediate_size"])
+        self.head = hidden * sizes["vocab_size"]
+        # Of one token that looks at one.
+        self.look_flop = 4 * self.layers * heads * width
+        self.kv_bytes = 2 * self.layers * kv_heads * width * BYTES
+
+    def step(self, rows: int, drawn: int, looks: int, kv: int) -> Work:
+        """`rows` tokens are computed and `drawn` of them answered; `looks`: pairs of tokens; `kv`: tokens that are read of the cache."""
+        flop = 2.0 * (rows * self.body + drawn * self.head) + looks * self.look_flop
+        return Work(flop, float(BYTES * (self.body + self.head) + kv * self.kv_bytes))
+
+
+def tokens_per_s(
+    name: str, sizes: tuple[int, int, int], concurrency: int, read_gbs: float, gemm_gflops: float
+) -> float:
+    """`sizes`: tokens of a prompt that all share and that are computed already, of its own, and of the answer."""
+    shared, own, output = sizes
+    model = Model(name)
+    looks = sum(range(shared + 1, shared + own + 1))
+    steps = [model.step(concurrency * own, concurrency, concurrency * looks, concurrency * shared)]
+    for context in range(shared + own + 1, shared + own + output):
+        steps.append(model.step(concurrency, concurrency, concurrency * context, concurrency * context))
+    return concurrency * output / sum(step.seconds(read_gbs, gemm_gflops) for step in steps)
