@@ -44,7 +44,7 @@ pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     response.headers_mut().insert(REQUEST_ID.clone(), echoed);
     if let Some(leftover) = leftover
-        && !leftover.is_read().await
+        && !leftover.drained().await
     {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -86,7 +86,7 @@ impl Leftover {
     }
 
     /// Whether nothing is left before the next request, now that the answer is ready.
-    pub(super) async fn is_read(mut self) -> bool {
+    pub(super) async fn drained(mut self) -> bool {
         match self.body.try_recv() {
             Ok(body) => !self.is_held_back && read_rest(body).await,
             Err(oneshot::error::TryRecvError::Closed) => true,
@@ -135,7 +135,7 @@ mod tests {
         for (count, bytes, expected) in [(1, 1, true), (3, 20_000, true), (64, 1024, true), (65, 1024, false)] {
             let (request, leftover) = Leftover::of(Request::new(Body::from_stream(pieces(count, bytes))));
             drop(request);
-            assert_eq!(run(leftover.expect("it has a body").is_read()), expected, "{count} of {bytes}");
+            assert_eq!(run(leftover.expect("it has a body").drained()), expected, "{count} of {bytes}");
         }
     }
 
@@ -144,12 +144,12 @@ mod tests {
         let stalled = || Body::from_stream(pieces(1, 9).chain(stream::pending()));
         let (request, leftover) = Leftover::of(Request::new(stalled()));
         drop(request);
-        assert!(!run(leftover.expect("it has a body").is_read()));
+        assert!(!run(leftover.expect("it has a body").drained()));
 
         let waiting = Request::builder().header(header::EXPECT, "100-continue").body(Body::from("{}")).expect("plain");
         let (request, leftover) = Leftover::of(waiting);
         drop(request);
-        assert!(!run(leftover.expect("it has a body").is_read()));
+        assert!(!run(leftover.expect("it has a body").drained()));
     }
 
     #[test]
@@ -159,13 +159,13 @@ mod tests {
         let leftover = leftover.expect("it has a body");
         run(async {
             assert_eq!(request.into_body().collect().await.expect("it comes").to_bytes().len(), 80_000);
-            assert!(leftover.is_read().await);
+            assert!(leftover.drained().await);
         });
     }
 
     #[test]
     fn a_body_that_is_still_read_is_not_at_its_end() {
         let (_reading, leftover) = Leftover::of(Request::new(Body::from("{}")));
-        assert!(!run(leftover.expect("it has a body").is_read()));
+        assert!(!run(leftover.expect("it has a body").drained()));
     }
 }
