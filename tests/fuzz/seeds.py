@@ -92,8 +92,11 @@ def grammars() -> Iterator[bytes]:
             yield bytes([0, 0]) + random + text.encode()
             for kind in (18, 24, 30):
                 yield bytes([kind, 0xC8]) + random + CUT.join([b"<a>", b"</a>", *[text.encode()] * 4])
-    for path in ["tests/grammars.rs", "src/gbnf.rs", "src/schema/pattern.rs"]:
-        for text in texts_of(f"router/grammar/{path}"):
+    tables = ["grammars.rs", "expressions.rs", "faults.rs", "spelling.rs"]
+    sources = [f"router/grammar/tests/{name}" for name in tables]
+    sources += [f"router/grammar/src/{path}" for path in ("gbnf/mod.rs", "regex/mod.rs", "schema/pattern.rs")]
+    for path in sources:
+        for text in texts_of(path):
             for kind in (1, 2, 5):
                 yield bytes([kind, 2 * (len(text) % 2)]) + random + text.encode()
     for kinds in ["sat", "saB", "fjr", "FJG", "pjr", "Pra", "esattB", "fsjaa"]:
