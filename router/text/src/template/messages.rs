@@ -44,6 +44,13 @@ pub(super) fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
     Some(messages)
 }
 
+/// Whether a text has the names of all functions that were called.
+pub(super) fn tells_calls(text: &str, messages: &[Value]) -> bool {
+    let calls = messages.iter().filter_map(|message| message.get("tool_calls")?.as_array()).flatten();
+    let mut names = calls.filter_map(|call| call.get("function")?.get("name")?.as_str());
+    names.all(|name| text.contains(name))
+}
+
 /// See `ChatTemplate::adapt`.
 pub(super) fn adapt(mut message: Value, form: ContentForm) -> Value {
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {

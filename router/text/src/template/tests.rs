@@ -302,8 +302,10 @@ fn an_answer_of_calls_alone_has_content_only_for_templates_that_print_it_unasked
     let asks =
         "{% for m in messages %}[{% if m.content is defined %}{{ m.content }}{% else %}none{% endif %}]{% endfor %}";
     assert_eq!(told(asks).as_deref(), Ok("[x][none]"));
-    let adds = "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}";
-    assert_eq!(told(adds).as_deref(), Ok("[x][]"));
+    let adds = "{% for m in messages %}{{ '[' + m.content + ']' }}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}{% endfor %}";
+    assert_eq!(told(adds).as_deref(), Ok("[x][]f"));
+    let forgets = "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}";
+    assert!(matches!(told(forgets), Err(TemplateError::Failed(_))), "a call is not left out in silence");
     // One that fails anyway says why it failed at first.
     let fails = "{% for m in messages %}{% if m.tool_calls %}{{ m.content.a.b }}{% endif %}{% endfor %}";
     assert!(matches!(told(fails), Err(TemplateError::Failed(_))));
