@@ -101,6 +101,21 @@ impl Parser {
         is_before.then(|| self.header + self.cutter.held().chars().count())
     }
 
+    /// See [`super::AnswerParser::is_holding`].
+    pub(super) fn is_holding(&self) -> bool {
+        self.cutter.is_holding()
+            || match &self.state {
+                // All else of a header is a mark around its message.
+                State::Header(header) => header.recipient().is_some(),
+                State::Call { .. } => true,
+                State::Outside
+                | State::Reasoning { .. }
+                | State::Content { .. }
+                | State::Arguments { .. }
+                | State::Called => false,
+            }
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
         let units = self.cutter.push(&table.marks, text);

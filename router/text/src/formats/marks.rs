@@ -141,11 +141,16 @@ impl Cutter {
         if self.broken == 0 { &self.held } else { "" }
     }
 
+    /// Whether anything is held back.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty() || self.broken > 0
+    }
+
     /// Whether the text ends with something that is held back, and with what this mark begins with: up to three bytes of a character may
     /// have become so many broken ones, or one.
     pub(super) fn ends_within(&self, mark: &str) -> bool {
         let next = mark.strip_prefix(self.held.as_str()).and_then(|rest| rest.chars().next());
-        next.is_some_and(|next| self.broken < next.len_utf8()) && (!self.held.is_empty() || self.broken > 0)
+        next.is_some_and(|next| self.broken < next.len_utf8()) && self.is_holding()
     }
 
     /// The text has ended. Returns what was held back.

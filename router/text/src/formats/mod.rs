@@ -264,6 +264,15 @@ impl AnswerParser {
         }
     }
 
+    /// Whether some of the text that has come is held back and may still come out, as whatever it is. Not what was given out (also if a
+    /// call goes wrong, and all of it is content besides), nor what is dropped for good: marks, and white space next to them.
+    pub fn is_holding(&self) -> bool {
+        match &self.machine {
+            Machine::Plain(parser) => parser.is_holding(),
+            Machine::Channels(parser) => parser.is_holding(),
+        }
+    }
+
     /// Whether what comes now is reasoning.
     pub fn is_reasoning(&self) -> bool {
         match &self.machine {

@@ -93,6 +93,18 @@ impl Parser {
         Some(if is_mark { held.chars().count() } else { 0 })
     }
 
+    /// See [`super::AnswerParser::is_holding`].
+    pub(super) fn is_holding(&self) -> bool {
+        self.cutter.is_holding()
+            || match &self.state {
+                State::Text { gap } => !gap.is_empty(),
+                State::Reasoning { gap, is_empty } => !is_empty && !gap.is_empty(),
+                State::Between(between) => !(self.raw.is_empty() && between.gap.is_empty()),
+                State::Call { reader, .. } if self.sink.is_within_call() => reader.is_holding(),
+                State::Call { .. } => !self.raw.is_empty(),
+            }
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         let table = Arc::clone(&self.table);
         let units = self.cutter.push(&table.marks, text);

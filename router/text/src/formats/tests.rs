@@ -291,6 +291,49 @@ fn the_beginning_of_a_mark_that_was_forced_is_no_thought() {
     assert_eq!(parser.cut(), []);
 }
 
+#[test]
+fn what_is_held_back_is_known() {
+    let dsml = "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"";
+    for (name, text, is_holding) in [
+        ("hermes", "", false),
+        ("hermes", "a", false),
+        ("hermes", "a ", true),
+        ("hermes", "a <", true),
+        ("hermes", "a\u{fffd}", true),
+        ("hermes", "<think>", false),
+        ("hermes", "<think>\n", false),
+        ("hermes", "<think>a", false),
+        ("hermes", "<think>a\n", true),
+        ("hermes", "<think>a\n</think>\n", false),
+        ("hermes", "<tool_call>", true),
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": ", true),
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a", false),
+        ("hermes", "<tool_call>{\"arguments\": {}", true),
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\", true),
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"", false),
+        ("hermes", "<tool_call>{\"name\": \"f\"}</tool_call>", false),
+        ("hermes", "<tool_call>[{\"name\": \"f\"}, {", true),
+        ("llama3-json", "{\"name", true),
+        ("llama3-json", "{\"name\": 5", false),
+        ("deepseek-v3.2", &dsml[..dsml.len() - 20], true),
+        ("deepseek-v3.2", &format!("{dsml}true\">a"), false),
+        ("deepseek-v3.2", &format!("{dsml}true\">a\n"), true),
+        ("deepseek-v3.2", &format!("{dsml}false\">1"), true),
+        ("deepseek-v3.2", &format!("{dsml}false\">1</｜DSML｜parameter>\n"), false),
+        ("olmo-3", "<function_calls>f(a", true),
+        ("harmony", "<|channel|>analysis", false),
+        ("harmony", "<|channel|>analysis<|message|>a", false),
+        ("harmony", "<|channel|>commentary to=functions.f", true),
+        ("harmony", "<|channel|>commentary to=functions.f<|message|>", true),
+        ("harmony", "<|channel|>commentary to=functions.f<|message|>{\"a", false),
+        ("harmony", "<|channel|>final<|message|>a<|", true),
+    ] {
+        let mut parser = parser(name);
+        parser.push(text);
+        assert_eq!(parser.is_holding(), is_holding, "{name}: {text}");
+    }
+}
+
 /// Texts made of a format's own marks and of what stands around them.
 fn texts(name: &'static str) -> impl Strategy<Value = String> {
     let format = Format::bound(known::named(name).expect("it is known"), &[]);
@@ -340,6 +383,18 @@ proptest! {
             prop_assert!(!name.is_empty() && (is_object || !*ended), "{}", arguments);
         }
         prop_assert!(has_tools || answer.calls.is_empty());
+    }
+
+    #[test]
+    fn what_comes_out_at_the_end_was_held_back((name, text, _, starts_in_reasoning, has_tools) in cases()) {
+        let format = Format::bound(known::named(name).expect("it is known"), &[]);
+        let reading = Reading { starts_in_reasoning, tools: has_tools.then(tools), ..Reading::default() };
+        let mut parser = format.parser(reading);
+        for c in text.chars() {
+            parser.push(c.encode_utf8(&mut [0; 4]));
+            let end = parser.clone().cut();
+            prop_assert!(parser.is_holding() || end.is_empty(), "{:?}", end);
+        }
     }
 
     #[test]

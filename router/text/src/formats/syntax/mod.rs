@@ -112,6 +112,15 @@ impl Reader {
         }
     }
 
+    /// Whether it keeps some of a call that has been told.
+    pub(super) fn is_holding(&self) -> bool {
+        match self {
+            Self::Object(reader) => reader.is_holding(),
+            Self::Parameters(reader) => reader.is_holding(),
+            Self::Named(_) | Self::Pythonic(_) | Self::Quoted(_) => false,
+        }
+    }
+
     /// Takes a character, or a mark that it wants.
     pub(super) fn step(&mut self, unit: Unit, form: &Form, context: &mut Context<'_>) -> Step {
         match (self, form, unit) {

@@ -31,6 +31,11 @@ enum ListPlace {
 }
 
 impl Reader {
+    pub(super) fn is_holding(&self) -> bool {
+        let ListPlace::InItem(call) = &self.place else { return false };
+        matches!(&call.place, Place::InValue(_, Value::Text(text)) if text.unescape.is_within())
+    }
+
     pub(super) fn step(&mut self, c: char, keys: &Keys, context: &mut Context<'_>) -> Step {
         match (&mut self.place, c) {
             (ListPlace::InItem(call), _) => match call.step(c, keys, context) {

@@ -68,6 +68,14 @@ impl Reader {
         }
     }
 
+    pub(super) fn is_holding(&self) -> bool {
+        match self.place {
+            Place::Open | Place::Name(_) | Place::Between => false,
+            Place::Key(_) | Place::BeforeValue { .. } | Place::Kept { .. } => true,
+            Place::Text { newline, .. } => newline,
+        }
+    }
+
     pub(super) fn step(&mut self, unit: Unit, form: &Parameters, context: &mut Context<'_>) -> Step {
         match (&mut self.place, unit) {
             (Place::Open, Unit::Mark(_)) => self.at(Place::Name(String::new())),

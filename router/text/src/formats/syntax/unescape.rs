@@ -46,6 +46,11 @@ impl Unescape {
         if self.high.is_some() { Err(NoUnicode) } else { Ok(Some(said)) }
     }
 
+    /// Whether a character has begun and is not complete.
+    pub(super) fn is_within(&self) -> bool {
+        self.high.is_some() || !matches!(self.place, Place::Plain)
+    }
+
     fn at(&mut self, place: Place) -> Option<char> {
         self.place = place;
         None
