@@ -255,10 +255,10 @@ impl<'a> Fields<'a> {
         #[cfg(test)]
         self.note(name, Way::Number);
         let Some(raw) = self.raw(name) else { return Ok(None) };
-        if let Some(number) = number_of(raw) {
-            return Ok(Some(number));
+        match number_of(raw).filter(|_| is_within(raw, range)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(name, raw, told_range(range))),
         }
-        Err(self.wrong(name, raw, told_range(range)))
     }
 
     /// An object of numbers, each in words that an error has for its name.
@@ -423,6 +423,17 @@ fn number_of(raw: &RawValue) -> Option<f32> {
     let is_lost = number != 0.0 && number as f32 == 0.0;
     let number = if is_lost { f32::MIN_POSITIVE.copysign(number as f32) } else { number as f32 };
     Some(number).filter(|number| number.is_finite())
+}
+
+/// Whether a number is in a range as it was sent, before it is rounded.
+fn is_within(raw: &RawValue, range: &RangeInclusive<f32>) -> bool {
+    let exact = |bound: &f32| bound.to_string().parse::<f64>().unwrap_or(f64::from(*bound));
+    let Ok(number) = serde_json::from_str::<f64>(raw.get()) else { return false };
+    let is_above = match *range.start() {
+        f32::MIN_POSITIVE => number > 0.0,
+        _ => number >= exact(range.start()),
+    };
+    is_above && number <= exact(range.end())
 }
 
 /// As errors of the shared checks tell it.

@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn the_same_token_has_the_same_number_in_every_list() {
         let logprobs = TokenLogprobs { chosen: -0.634_254_63, top: vec![(66, -0.1), (65, -0.634_254_63)] };
-        let drawn = Drawn { token: 65, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text };
+        let drawn =
+            Drawn { token: 65, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text, said: 0 };
         let mut shown = CompletionLogprobs::default();
         shown.add(&tokenizer(), &[drawn], 0);
         let shown = serde_json::to_string(&shown).expect("plain");
@@ -242,6 +243,7 @@ mod tests {
                 text_offset: 3,
                 logprobs: Some(Box::new(TokenLogprobs { chosen: -1.0, top: others })),
                 kind: TokenKind::Text,
+                said: 0,
             };
             let mut shown = CompletionLogprobs::default();
             shown.add(&tokenizer(), &[drawn(token, vec![(66, -0.5)]), drawn(66, vec![(token, -0.5)])], 2);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn drawn(token: u32) -> Drawn {
-        Drawn { token, text_offset: 0, logprobs: None, kind: TokenKind::Text }
+        Drawn { token, text_offset: 0, logprobs: None, kind: TokenKind::Text, said: 0 }
     }
 
     fn text(choice: usize, token: u32, text: &str) -> Delta {

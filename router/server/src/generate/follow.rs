@@ -44,17 +44,19 @@ pub struct Drawn {
     pub logprobs: Option<Box<TokenLogprobs>>,
     /// Text that a stop string holds back counts where it comes out.
     pub kind: TokenKind,
+    /// How much the answer had said when it had come: the sizes of all [`Part`]s until then.
+    pub said: usize,
 }
 
 /// To what a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// What is shown, and marks that are yet to turn out as such.
+    /// What is shown, and what may yet turn out to be something else.
     Text,
     /// The reasoning, or the marks around it.
     Reasoning,
-    /// A call that has begun, or what follows it up to the next text.
-    Call,
+    /// A call that has begun and what follows it up to the next text, a mark, or white space beside one.
+    Beside,
     /// It ended the answer, and is not shown.
     End,
 }
@@ -128,6 +130,10 @@ pub(crate) struct Follower {
     is_within_call: bool,
     /// A call has begun, and nothing else has been said since.
     is_behind_call: bool,
+    /// A call has begun, and never ended before something else was said.
+    has_broken_call: bool,
+    /// Sizes of all that was said.
+    said: usize,
     reasoning_tokens: Option<u32>,
     cached: u32,
     scores: Vec<TokenScore>,
@@ -151,6 +157,8 @@ impl Follower {
             has_calls: false,
             is_within_call: false,
             is_behind_call: false,
+            has_broken_call: false,
+            said: 0,
             reasoning_tokens: rules.form.as_ref().filter(|(format, _)| format.has_reasoning()).map(|_| 0),
             cached: 0,
             scores: Vec::new(),
@@ -212,14 +220,14 @@ impl Follower {
             text.push_str(&self.detokenizer.finish());
         }
         let (text_offset, was_reasoning) = (self.characters, self.is_reasoning());
-        let shown = delta.said.text_bytes();
+        let (shown, said) = (delta.said.text_bytes(), self.said);
         let hit = self.text(&text, delta);
-        let kind = match (is_shown, self.is_behind_call) {
-            (false, _) => TokenKind::End,
-            (true, true) => TokenKind::Call,
-            (true, false) => TokenKind::Text,
+        let kind = match is_shown {
+            false => TokenKind::End,
+            true if self.is_behind_call || (self.said == said && self.holds_nothing()) => TokenKind::Beside,
+            true => TokenKind::Text,
         };
-        self.undecided.push(Drawn { token, text_offset, logprobs, kind });
+        self.undecided.push(Drawn { token, text_offset, logprobs, kind, said: self.said });
         self.decide(was_reasoning, delta.said.text_bytes() > shown, delta);
         let ending = match hit {
             Some(hit) => {
@@ -261,13 +269,21 @@ impl Follower {
         delta.tokens.extend(self.undecided.drain(..clear));
     }
 
+    /// Whether all that has come was said, or is no part of what is: a mark, or white space beside one.
+    fn holds_nothing(&self) -> bool {
+        self.parser.as_ref().is_some_and(|parser| !parser.is_holding())
+            && self.parsed == self.characters
+            && !self.detokenizer.is_within_character()
+    }
+
     fn is_reasoning(&self) -> bool {
         self.parser.as_ref().is_some_and(AnswerParser::is_reasoning)
     }
 
     fn finish(&self, ending: Ending, usage: Usage, explanation: Option<Box<Explanation>>) -> Finish {
-        // Nobody is to run a call whose arguments were cut.
-        let (has_calls, reasoning_tokens) = (self.has_calls && !self.is_within_call, self.reasoning_tokens);
+        // Nobody is to run a call whose arguments were cut, or went wrong.
+        let has_calls = self.has_calls && !self.is_within_call && !self.has_broken_call;
+        let reasoning_tokens = self.reasoning_tokens;
         Finish { ending, has_calls, usage, reasoning_tokens, explanation }
     }
 
@@ -292,7 +308,10 @@ impl Follower {
 
     fn show(&mut self, text: &str, delta: &mut Delta) {
         match &mut self.parser {
-            None => delta.said.push(Part::Text(text.to_owned())),
+            None => {
+                self.said += text.len();
+                delta.said.push(Part::Text(text.to_owned()));
+            }
             Some(parser) => {
                 self.parsed += text.chars().count();
                 let pieces = parser.push(text);
@@ -320,6 +339,7 @@ impl Follower {
                 Piece::Reasoning(text) => Part::Thought(text),
                 Piece::Content(text) => Part::Text(text),
                 Piece::CallStart { index, id, name } if is_wanted(index) => {
+                    self.has_broken_call |= self.is_within_call;
                     (self.has_calls, self.is_within_call) = (true, true);
                     let id = id.unwrap_or_else(|| self.rules.call_id());
                     Part::Call(CallPiece::Start { index, id, name })
@@ -334,6 +354,8 @@ impl Follower {
                 Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => continue,
             };
             self.is_behind_call = matches!(part, Part::Call(_));
+            self.has_broken_call |= self.is_within_call && !self.is_behind_call;
+            self.said += part.size();
             delta.said.push(part);
         }
     }

@@ -166,6 +166,12 @@ impl Serving {
                 ids
             }
         };
+        if let Truncation::To(tokens) = within.truncation
+            && ids.len() > tokens as usize
+        {
+            let allowed = format!("{} and more: an input has so many special tokens", ids.len());
+            return Err(ApiError::invalid("truncate_prompt_tokens", tokens, allowed));
+        }
         match ids.len() {
             0 => Err(ApiError::invalid(param, "empty", "at least one token")),
             tokens if tokens > limit as usize => Err(ApiError::InputTooLong { param, tokens, limit }),

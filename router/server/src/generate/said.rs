@@ -17,6 +17,17 @@ pub enum Part {
     Call(CallPiece),
 }
 
+impl Part {
+    /// By how much an answer grows with it. Parts that are joined grow it by as much as each by itself.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Thought(text) | Self::Text(text) => text.len(),
+            Self::Call(CallPiece::Start { .. }) => 1,
+            Self::Call(CallPiece::Arguments { delta, .. }) => delta.len(),
+        }
+    }
+}
+
 /// A part of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallPiece {

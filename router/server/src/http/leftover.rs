@@ -27,7 +27,14 @@ const PATIENCE: Duration = Duration::from_millis(250);
 struct Lent {
     /// `None` from its end on.
     body: Option<Body>,
-    owner: Option<oneshot::Sender<Body>>,
+    owner: Option<oneshot::Sender<Rest>>,
+}
+
+/// What is left of a body.
+enum Rest {
+    Unread(Body),
+    /// Nobody knows where it ends.
+    Broken,
 }
 
 impl HttpBody for Lent {
@@ -41,7 +48,11 @@ impl HttpBody for Lent {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(context);
         if let Poll::Ready(None | Some(Err(_))) = frame {
-            (self.body, self.owner) = (None, None);
+            self.body = None;
+            let owner = self.owner.take();
+            if let (Poll::Ready(Some(Err(_))), Some(owner)) = (&frame, owner) {
+                _ = owner.send(Rest::Broken); // as in `drop`
+            }
         }
         frame
     }
@@ -61,14 +72,14 @@ impl Drop for Lent {
             && !body.is_end_stream()
         {
             // Nobody waits for it if the answer itself was given up.
-            _ = owner.send(body);
+            _ = owner.send(Rest::Unread(body));
         }
     }
 }
 
 /// What may come back of a body.
 pub(super) struct Leftover {
-    body: oneshot::Receiver<Body>,
+    rest: oneshot::Receiver<Rest>,
     /// Its client sends it only if it is asked to, which reading does.
     is_held_back: bool,
 }
@@ -82,13 +93,14 @@ impl Leftover {
         let is_held_back = request.headers().contains_key(header::EXPECT);
         let (owner, back) = oneshot::channel();
         let request = request.map(|body| Body::new(Lent { body: Some(body), owner: Some(owner) }));
-        (request, Some(Self { body: back, is_held_back }))
+        (request, Some(Self { rest: back, is_held_back }))
     }
 
     /// Whether nothing is left before the next request, now that the answer is ready.
     pub(super) async fn drained(mut self) -> bool {
-        match self.body.try_recv() {
-            Ok(body) => !self.is_held_back && read_rest(body).await,
+        match self.rest.try_recv() {
+            Ok(Rest::Unread(body)) => !self.is_held_back && read_rest(body).await,
+            Ok(Rest::Broken) => false,
             Err(oneshot::error::TryRecvError::Closed) => true,
             Err(oneshot::error::TryRecvError::Empty) => false, // the answer is still reading it
         }
@@ -160,6 +172,16 @@ mod tests {
         run(async {
             assert_eq!(request.into_body().collect().await.expect("it comes").to_bytes().len(), 80_000);
             assert!(leftover.drained().await);
+        });
+    }
+
+    #[test]
+    fn behind_a_body_that_is_broken_nothing_can_come() {
+        let broken = stream::iter([Ok(Bytes::from("{")), Err(std::io::Error::other("no chunk"))]);
+        let (request, leftover) = Leftover::of(Request::new(Body::from_stream(broken)));
+        run(async {
+            request.into_body().collect().await.expect_err("it is broken");
+            assert!(!leftover.expect("it has a body").drained().await);
         });
     }
 

@@ -314,7 +314,7 @@ fn form(has_logprobs: bool, answers: usize) -> ChatForm {
 
 fn drawn(token: u32) -> Drawn {
     let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(token, -0.5), (0xC3, f32::NEG_INFINITY)] };
-    Drawn { token, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text }
+    Drawn { token, text_offset: 0, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text, said: 0 }
 }
 
 /// One answer's deltas: a token each, text that may be held back, a call, the end.

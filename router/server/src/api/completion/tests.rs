@@ -200,7 +200,7 @@ fn form(has_logprobs: bool) -> CompletionForm {
 
 fn drawn(token: u32, text_offset: usize) -> Drawn {
     let logprobs = TokenLogprobs { chosen: -0.5, top: vec![(66, -0.25), (token, -0.5)] };
-    Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text }
+    Drawn { token, text_offset, logprobs: Some(Box::new(logprobs)), kind: TokenKind::Text, said: 0 }
 }
 
 fn deltas() -> Vec<Delta> {

@@ -87,10 +87,11 @@ fn what_is_wrong_within_a_list_or_an_object_is_shown() {
     let number = |body| fields(body).number("t", &(0.0..=2.0)).map_err(|error| error.to_string());
     assert_eq!(number(r#"{"t": 0.5}"#), Ok(Some(0.5)));
     assert_eq!(number(r#"{"t": 1e-46}"#), Ok(Some(f32::MIN_POSITIVE)), "what is not quite nothing stays so");
-    assert_eq!(number(r#"{"t": -1e-46}"#), Ok(Some(-f32::MIN_POSITIVE)));
     assert_eq!(number(r#"{"t": 0.0}"#), Ok(Some(0.0)));
     for (body, expected) in [
         (r#"{"t": 1e308}"#, "`t` is 1e308; allowed: a number from 0 to 2"),
+        (r#"{"t": -1e-46}"#, "`t` is -1e-46; allowed: a number from 0 to 2"),
+        (r#"{"t": 2.0000001}"#, "`t` is 2.0000001; allowed: a number from 0 to 2"),
         (r#"{"t": -1e999}"#, "`t` is -1e999; allowed: a number from 0 to 2"),
         (r#"{"t": "1"}"#, "`t` is the text \"1\"; allowed: a number from 0 to 2"),
     ] {
@@ -98,6 +99,9 @@ fn what_is_wrong_within_a_list_or_an_object_is_shown() {
     }
     let above = fields(r#"{"t": 1e39}"#).number("t", &(f32::MIN_POSITIVE..=1.0)).expect_err("too large");
     assert_eq!(above.to_string(), "`t` is 1e39; allowed: a number above 0, at most 1");
+    let tenth = |body: &'static str| fields(body).number("t", &(0.1..=1.0));
+    assert_eq!(tenth(r#"{"t": 0.1}"#), Ok(Some(0.1)), "a bound as it is written");
+    assert!(tenth(r#"{"t": 0.09999999999}"#).is_err());
     let texts = |body| fields(body).texts("t", "a list of texts").expect_err("wrong").to_string();
     assert_eq!(texts(r#"{"t": ["a", 1]}"#), "`t` is a list whose item 1 is 1; allowed: a list of texts");
     assert_eq!(texts(r#"{"t": "a"}"#), "`t` is the text \"a\"; allowed: a list of texts");

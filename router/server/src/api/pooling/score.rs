@@ -119,9 +119,15 @@ fn read_sides(fields: &mut Fields<'_>) -> Result<(Side, Side, &'static Shape), A
         }
     }
     let Some(((first, one), (second, other), shape)) = found else {
+        // The other side of the one that is there.
+        let halves = SCORES.iter().rev().filter_map(|shape| match shape.fields[0] {
+            [one, other] if fields.raw(one.name).is_some() => Some(other.name),
+            [one, other] if fields.raw(other.name).is_some() => Some(one.name),
+            _ => None,
+        });
         return Err(ApiError::Missing {
-            param: "text_1".to_owned(),
-            allowed: "a text or a list of texts, and `text_2` too; or `queries` and `documents`",
+            param: halves.last().unwrap_or("text_1").to_owned(),
+            allowed: "a text or a list of texts, together with its other side: `text_1` and `text_2`, or `queries` and `documents`",
         });
     };
     // The names of other sides say nothing beside these.

@@ -184,7 +184,8 @@ fn a_score_is_of_pairs_one_to_all_or_one_to_one() {
     let several = request.pool_request(&classifier(&["a", "b"]), "/v1/score").expect_err("two classes").to_string();
     assert!(several.contains("/score with a model of 2 classes is not for it; use /classify"), "{several}");
     for (body, expected) in [
-        (json!({"text_1": "q"}), "`text_1` is missing"),
+        (json!({"text_1": "q"}), "`text_2` is missing"),
+        (json!({"documents": "q", "text_1": "q"}), "`queries` is missing"),
         (
             json!({"queries": "q", "text_1": "q", "text_2": "a"}),
             "`queries` cannot go together with `text_1` and `text_2`",

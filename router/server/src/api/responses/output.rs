@@ -2,7 +2,10 @@
 //!
 //! A whole answer goes the same way as a streamed one, with nobody listening.
 
+use std::collections::VecDeque;
+
 use pelton_text::Tokenizer;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{new_id, output_text};
@@ -19,8 +22,10 @@ pub(super) struct Output {
     /// Those that have ended.
     pub(super) items: Vec<Value>,
     open: Option<Open>,
-    /// Log-probabilities of text that is held back still.
-    pending: Vec<Value>,
+    /// Sizes of all parts so far.
+    said: usize,
+    /// Tokens that belong to no part so far.
+    pending: VecDeque<Drawn>,
     /// With which log-probabilities are shown, if they are wanted.
     shows_logprobs: Option<Tokenizer>,
 }
@@ -39,12 +44,14 @@ enum Kind {
 
 impl Output {
     pub(super) fn new(shows_logprobs: Option<Tokenizer>) -> Self {
-        Self { items: Vec::new(), open: None, pending: Vec::new(), shows_logprobs }
+        Self { items: Vec::new(), open: None, said: 0, pending: VecDeque::new(), shows_logprobs }
     }
 
     pub(super) fn delta(&mut self, delta: Delta, emit: Emit<'_>) {
         let Delta { choice: _, said, scores: _, tokens, finish } = delta;
-        self.take_logprobs(&tokens);
+        if self.shows_logprobs.is_some() {
+            self.pending.extend(tokens);
+        }
         said.into_parts().for_each(|part| self.part(part, emit));
         if let Some(finish) = finish {
             let is_cut = matches!(finish.ending, Ending::Length | Ending::Repetition);
@@ -52,32 +59,41 @@ impl Output {
         }
     }
 
-    fn take_logprobs(&mut self, tokens: &[Drawn]) {
-        let Some(tokenizer) = &self.shows_logprobs else { return };
-        let of_text: Vec<Drawn> = tokens.iter().filter(|drawn| drawn.kind == TokenKind::Text).cloned().collect();
+    /// The log-probabilities of the next part: of the tokens up to the one with which all of it had been said. What comes behind that and
+    /// says nothing belongs to the part behind it.
+    fn logprobs(&mut self, part: &Part) -> Vec<Value> {
+        self.said += part.size();
+        let Some(tokenizer) = &self.shows_logprobs else { return Vec::new() };
+        let count =
+            self.pending.iter().position(|drawn| drawn.said >= self.said).map_or(self.pending.len(), |at| at + 1);
+        let its_own = self.pending.drain(..count);
+        if !matches!(part, Part::Text(_)) {
+            return Vec::new();
+        }
+        let of_text: Vec<Drawn> = its_own.filter(|drawn| drawn.kind == TokenKind::Text).collect();
         let shown = value_of(&ChatLogprobs::new(tokenizer, &of_text)).expect("numbers and texts are JSON");
-        self.pending.extend(shown["content"].as_array().cloned().unwrap_or_default());
+        shown["content"].as_array().cloned().unwrap_or_default()
     }
 
     fn part(&mut self, part: Part, emit: Emit<'_>) {
+        let own = self.logprobs(&part);
         match part {
             Part::Thought(thought) => {
                 if !matches!(&self.open, Some(Open { kind: Kind::Thought { .. }, .. })) {
                     self.begin("rs", Kind::Thought { text: String::new() }, emit);
                 }
-                self.grow(&thought, emit);
+                self.grow(&thought, own, emit);
             }
             Part::Text(more) => {
                 if !matches!(&self.open, Some(Open { kind: Kind::Text { .. }, .. })) {
                     self.begin("msg", Kind::Text { text: String::new(), logprobs: Vec::new() }, emit);
                 }
-                self.grow(&more, emit);
+                self.grow(&more, own, emit);
             }
             Part::Call(CallPiece::Start { id, name, .. }) => {
                 self.begin("fc", Kind::Call { call_id: id, name, arguments: String::new() }, emit);
-                self.pending.clear(); // what a call was written with is no text's
             }
-            Part::Call(CallPiece::Arguments { delta, .. }) => self.grow(&delta, emit),
+            Part::Call(CallPiece::Arguments { delta, .. }) => self.grow(&delta, own, emit),
         }
     }
 
@@ -97,7 +113,8 @@ impl Output {
         self.open = Some(open);
     }
 
-    fn grow(&mut self, more: &str, emit: Emit<'_>) {
+    /// `own`: the log-probabilities of `more`, if it is text.
+    fn grow(&mut self, more: &str, own: Vec<Value>, emit: Emit<'_>) {
         let at = self.items.len();
         let Some(Open { id, kind }) = &mut self.open else { panic!("an item was begun before it grows") };
         match kind {
@@ -109,9 +126,9 @@ impl Output {
             Kind::Text { text, logprobs } => {
                 text.push_str(more);
                 let fields = json!({ "item_id": id, "output_index": at, "content_index": 0, "delta": more,
-                                     "logprobs": self.pending });
+                                     "logprobs": own });
                 emit("response.output_text.delta", fields);
-                logprobs.append(&mut self.pending);
+                logprobs.extend(own);
             }
             Kind::Call { arguments, .. } => {
                 arguments.push_str(more);
@@ -131,7 +148,6 @@ impl Output {
                 emit("response.reasoning_text.done", fields);
             }
             Kind::Text { text, logprobs } => {
-                logprobs.append(&mut self.pending);
                 let fields = json!({ "item_id": open.id, "output_index": at, "content_index": 0, "text": text,
                                      "logprobs": logprobs });
                 emit("response.output_text.done", fields);
@@ -145,7 +161,12 @@ impl Output {
             let fields = json!({ "item_id": open.id, "output_index": at, "content_index": 0, "part": part });
             emit("response.content_part.done", fields);
         }
-        let item = open.item(status);
+        // What goes wrong in a call's midst is text beside it, and no call to run.
+        let is_whole = match &open.kind {
+            Kind::Call { arguments, .. } => serde_json::from_str::<IgnoredAny>(arguments).is_ok(),
+            Kind::Thought { .. } | Kind::Text { .. } => true,
+        };
+        let item = open.item(if is_whole { status } else { "incomplete" });
         emit("response.output_item.done", json!({ "output_index": at, "item": item }));
         self.items.push(item);
     }

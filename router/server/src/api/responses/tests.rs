@@ -567,11 +567,81 @@ fn log_probabilities_have_the_digits_that_chats_tell() {
         text_offset: 0,
         logprobs: Some(Box::new(TokenLogprobs { chosen: logprob, top: vec![(66, -0.1)] })),
         kind: TokenKind::Text,
+        said: 1,
     };
     let whole = Whole { tokens: vec![drawn(-0.123)], ..whole_text("A") };
     let Done { output, .. } = ResponseForm { shows_logprobs: Some(tokenizer()), ..form() }.whole(whole);
     let told = output[0]["content"][0]["logprobs"].to_string();
     assert!(told.contains("\"logprob\":-0.123,") && told.contains("\"logprob\":-0.1,"), "{told}");
+}
+
+/// A text, a call with its marks, a text: a delta for each token.
+fn told_around_a_call() -> Vec<Delta> {
+    let start = Part::Call(CallPiece::Start { index: 0, id: "call_0".into(), name: "f".into() });
+    let arguments = |delta: &str| Part::Call(CallPiece::Arguments { index: 0, delta: delta.into() });
+    let mut said = 0;
+    let mut delta = |letter: u8, kind, parts: Vec<Part>| {
+        said += parts.iter().map(Part::size).sum::<usize>();
+        let logprobs = Some(Box::new(TokenLogprobs { chosen: -1.0, top: vec![] }));
+        let drawn = Drawn { token: letter.into(), text_offset: 0, logprobs, kind, said };
+        Delta { said: Said::of(parts), tokens: vec![drawn], ..Delta::default() }
+    };
+    let mut deltas = vec![
+        delta(b'H', TokenKind::Text, vec![]),
+        delta(b'i', TokenKind::Text, vec![Part::Text("Hi".into())]),
+        delta(b'<', TokenKind::Text, vec![]),
+        delta(b'{', TokenKind::Beside, vec![start, arguments("{")]),
+        delta(b'}', TokenKind::Beside, vec![arguments("}")]),
+        delta(b'>', TokenKind::Beside, vec![]),
+        delta(b'S', TokenKind::Text, vec![Part::Text("S".into())]),
+        delta(b'o', TokenKind::Text, vec![Part::Text("o".into())]),
+        delta(b'#', TokenKind::End, vec![]),
+    ];
+    deltas.push(Delta { finish: Some(finish(Ending::Stop(StopCause::EndOfText), true)), ..Delta::default() });
+    deltas
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_texts_own_tokens_streamed_and_whole() {
+    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
+    let tokens = |part: &Value| -> String {
+        let told = part["logprobs"].as_array().expect("a list").iter();
+        told.map(|each| each["token"].as_str().expect("a text")).collect()
+    };
+    let mut sum = Sum::default();
+    told_around_a_call().into_iter().for_each(|delta| sum.add(delta));
+    let whole = form().whole(sum.whole()).output;
+    assert_eq!((tokens(&whole[0]["content"][0]), tokens(&whole[2]["content"][0])), ("Hi".into(), "So".into()));
+    for at_once in 1..=10 {
+        let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
+        for deltas in told_around_a_call().chunks(at_once) {
+            let mut deltas = deltas.to_vec().into_iter();
+            let first = deltas.next().expect("one");
+            // Tokens that come in one step are one delta.
+            let joined = deltas.fold(first, |mut one, next| {
+                one.said.append(next.said);
+                one.tokens.extend(next.tokens);
+                one.finish = next.finish;
+                one
+            });
+            events.deltas(vec![joined], &mut out);
+        }
+        events.end(&mut out);
+        let told = parsed(&out);
+        let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
+        assert_eq!(without_ids(items), without_ids(&whole), "{at_once}");
+        let grown = told.iter().filter(|event| event["type"] == "response.output_text.delta");
+        assert_eq!(grown.map(tokens).collect::<String>(), "HiSo", "{at_once}");
+    }
+}
+
+#[test]
+fn a_call_that_went_wrong_is_incomplete() {
+    let start = CallPiece::Start { index: 0, id: "1".into(), name: "f".into() };
+    let broken = CallPiece::Arguments { index: 0, delta: "{\"a\": ".into() };
+    let said = Said::of([Part::Call(start), Part::Call(broken), Part::Text("{\"a\": x}".into())]);
+    let output = form().whole(Whole { said, ..whole_text("") }).output;
+    assert_eq!((&output[0]["status"], &output[1]["status"]), (&json!("incomplete"), &json!("completed")));
 }
 
 #[test]

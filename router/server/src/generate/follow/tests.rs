@@ -235,6 +235,27 @@ fn a_call_that_is_cut_by_a_stop_text_is_none_to_run() {
 }
 
 #[test]
+fn a_call_that_went_wrong_is_none_to_run_and_neither_is_one_behind_it() {
+    let broken = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": x}}\n</tool_call>";
+    let delta =
+        follow(hermes(Some(ToolReading::Parallel)), &[tokens(&format!("{broken}\n{CALLS}")), vec![END]].concat());
+    assert_eq!(names(&delta), ["f", "f", "g"]);
+    assert!(said(&delta).text.starts_with(broken) && !delta.finish.expect("it has ended").has_calls);
+}
+
+#[test]
+fn tokens_tell_how_much_was_said_with_them() {
+    let delta = follow(hermes(Some(ToolReading::Parallel)), &[tokens(CALLS), vec![END]].concat());
+    let size: usize = delta.said.clone().into_parts().map(|part| part.size()).sum();
+    assert!(delta.tokens.is_sorted_by_key(|drawn| drawn.said));
+    assert_eq!(delta.tokens.last().map(|drawn| drawn.said), Some(size));
+    let marks = "<think>\nHm.\n</think>\n\n";
+    let delta = follow(hermes(None), &tokens(&format!("{marks}Yes.")));
+    let beside = delta.tokens.iter().filter(|drawn| drawn.kind == TokenKind::Beside).count();
+    assert_eq!(beside, 2, "the line ends behind the thoughts");
+}
+
+#[test]
 fn a_demanded_call_that_is_cut_shows_no_mark() {
     let demanded = || {
         let mut rules = hermes(Some(ToolReading::Parallel));
