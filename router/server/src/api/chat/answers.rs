@@ -17,7 +17,7 @@ use crate::{
         unserved::TIER_USED,
         usage::{Usage, UsageSum},
     },
-    generate::{Apart, Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, PreparedPrompt, Whole},
+    generate::{Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, Part, PreparedPrompt, Whole},
 };
 
 /// A whole response.
@@ -343,7 +343,6 @@ impl Events for ChatEvents {
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut BytesMut) {
         for delta in deltas {
             let Delta { choice: index, said, scores, mut tokens, finish } = delta;
-            let Apart { reasoning, text, calls } = said.apart();
             // The chunk that tells the role tells no token, and counts none.
             if !std::mem::replace(&mut self.has_begun[index], true) {
                 let content = Some(self.form.echoed.clone());
@@ -354,17 +353,20 @@ impl Events for ChatEvents {
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);
             }
-            let reasoning = self.form.told(reasoning, &mut tokens);
+            let thoughts_are_told = self.form.include_reasoning;
+            if !thoughts_are_told {
+                tokens.retain(|drawn| !drawn.is_reasoning());
+            }
+            let told = said.into_parts().filter(|part| thoughts_are_told || !matches!(part, Part::Thought(_)));
+            let mut told = in_chunks(told);
             let shows_tokens = (self.form.has_logprobs || self.form.shown.ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
-            let has_text = !text.is_empty() || reasoning.reasoning.is_some();
-            if !has_text && calls.is_empty() && finish.is_none() && !shows_tokens {
+            if told.is_empty() && finish.is_none() && !shows_tokens {
                 continue;
             }
-            let content = (!text.is_empty()).then_some(text);
-            let tool_calls = calls.into_iter().map(CallDelta::from).collect();
-            let delta = MessageDelta { role: None, content, reasoning, tool_calls };
-            self.chunk(index, delta, &[], &tokens, finish.as_ref(), out);
+            let last = told.pop().unwrap_or_default();
+            told.into_iter().for_each(|delta| self.chunk(index, delta, &[], &[], None, out));
+            self.chunk(index, last, &[], &tokens, finish.as_ref(), out);
         }
     }
 
@@ -384,4 +386,25 @@ impl Events for ChatEvents {
         }
         done(out);
     }
+}
+
+/// What is said, in as many chunks as it takes to keep its order. A chunk has one part of a call at most, as OpenAI sends them: many
+/// clients read the first alone.
+fn in_chunks(parts: impl Iterator<Item = Part>) -> Vec<MessageDelta> {
+    let mut chunks: Vec<MessageDelta> = Vec::new();
+    for part in parts {
+        let last = chunks.last_mut().filter(|last| last.tool_calls.is_empty());
+        match (part, last) {
+            (Part::Text(text), Some(last)) if last.content.is_none() => last.content = Some(text),
+            (Part::Call(piece), Some(last)) => last.tool_calls.push(piece.into()),
+            (Part::Text(text), _) => chunks.push(MessageDelta { content: Some(text), ..MessageDelta::default() }),
+            (Part::Thought(text), _) => {
+                chunks.push(MessageDelta { reasoning: Reasoning::of(text), ..MessageDelta::default() });
+            }
+            (Part::Call(piece), None) => {
+                chunks.push(MessageDelta { tool_calls: vec![piece.into()], ..MessageDelta::default() });
+            }
+        }
+    }
+    chunks
 }

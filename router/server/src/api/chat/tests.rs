@@ -181,6 +181,40 @@ fn thoughtful() -> Vec<Delta> {
     deltas
 }
 
+#[test]
+fn a_chunk_has_one_part_of_a_call_and_chunks_keep_the_order() {
+    let start = |index: usize| Part::Call(CallPiece::Start { index, id: index.to_string(), name: "f".into() });
+    let arguments = |index: usize| Part::Call(CallPiece::Arguments { index, delta: "{}".into() });
+    let parts = [
+        Part::Thought("Hm.".into()),
+        Part::Text("a".into()),
+        start(0),
+        arguments(0),
+        Part::Text("b".into()),
+        start(1),
+        arguments(1),
+    ];
+    let delta = Delta { said: Said::of(parts), tokens: vec![drawn(65)], ..Delta::default() };
+    let (mut events, mut out) = (ChatEvents::new(form(true, 1), StreamOptions::default()), BytesMut::new());
+    events.deltas(vec![delta], &mut out);
+    let text = String::from_utf8(out.to_vec()).expect("UTF-8");
+    let chunk =
+        |line: &str| -> Value { serde_json::from_str(line.strip_prefix("data: ").expect("an event")).expect("JSON") };
+    let told: Vec<(Value, Value, usize)> = text
+        .split_terminator("\n\n")
+        .skip(1) // the role
+        .map(|line| {
+            let choice = &chunk(line)["choices"][0];
+            let delta = &choice["delta"];
+            let calls = delta["tool_calls"].as_array().map_or(0, Vec::len);
+            (delta["reasoning"].clone(), delta["content"].clone(), calls)
+        })
+        .collect();
+    let of = |thought: Option<&str>, text: Option<&str>, calls| (json!(thought), json!(text), calls);
+    let expected = [of(Some("Hm."), Some("a"), 1), of(None, None, 1), of(None, Some("b"), 1), of(None, None, 1)];
+    assert_eq!(told, expected);
+}
+
 fn told_usage() -> StreamOptions {
     StreamOptions { include_usage: true, ..StreamOptions::default() }
 }
