@@ -124,17 +124,27 @@ impl Parser {
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
-        let table = Arc::clone(&self.table);
-        let units = self.cutter.finish(&table.marks);
-        units.into_iter().for_each(|unit| self.step(unit, &table));
+        self.flush();
         self.end();
         self.sink.take()
     }
 
+    /// Nothing more comes that could make a mark of what is held back.
+    fn flush(&mut self) {
+        let table = Arc::clone(&self.table);
+        let units = self.cutter.finish(&table.marks);
+        units.into_iter().for_each(|unit| self.step(unit, &table));
+    }
+
     pub(super) fn cut(&mut self) -> Vec<Piece> {
-        let is_of_a_call = self.reading.certain == Certain::All && !self.is_reasoning();
+        let is_within_arguments = matches!(self.state, State::Arguments { .. });
+        let is_of_a_call = is_within_arguments || (self.reading.certain == Certain::All && !self.is_reasoning());
         if let State::Call { .. } = self.state {
             self.state = State::Outside; // nobody knows whether it would have had arguments, and its header is no text
+        }
+        self.flush();
+        if let State::Arguments { .. } = self.state {
+            self.state = State::Outside; // what comes behind its name was cut with the answer, and is no text
         }
         let mut pieces = self.finish();
         pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
@@ -258,14 +268,20 @@ impl Parser {
         text.chars().for_each(|c| self.char(c));
     }
 
-    /// The message has ended, or the answer. A call without any arguments is one of a function that takes none; a header
-    /// without a message says nothing.
+    /// The message has ended, or the answer. A call without any arguments is one of a function that takes none, and arguments that
+    /// are not complete are content; a header without a message says nothing.
     fn end(&mut self) {
-        if let State::Call { name, .. } = &self.state {
-            self.sink.start(name, None);
-            self.sink.arguments("{}");
-            self.sink.end();
+        match std::mem::replace(&mut self.state, State::Outside) {
+            State::Call { name, .. } => {
+                self.sink.start(&name, None);
+                self.sink.arguments("{}");
+                self.sink.end();
+            }
+            State::Arguments { said, .. } => {
+                self.content(&said);
+                self.state = State::Outside;
+            }
+            State::Outside | State::Header(_) | State::Reasoning { .. } | State::Content { .. } | State::Called => {}
         }
-        self.state = State::Outside;
     }
 }

@@ -4,9 +4,10 @@
 //! which a checkpoint uses. One machine reads them all (`parser`), but for messages on channels (`channels`). Both go over
 //! characters, so that where the stream is cut makes no difference, and a whole answer is the sum of its pieces.
 //!
-//! A call that goes wrong is content, every character of it, from its mark on. If its beginning has been told, that cannot be taken
-//! back: it stays without its `CallEnd`, and all of its text is content beside it, since half of it would be none that one can read.
-//! So a call that ended is valid JSON, and nothing that a model writes is an error.
+//! A call that goes wrong, or is not complete when the model ends, is content, every character of it, from its mark on. If its
+//! beginning has been told, that cannot be taken back: it stays without its `CallEnd`, and all of its text is content beside it, since
+//! half of it would be none that one can read. Of an answer that was cut, such a call is no content: it could have gone on. So a call
+//! that ended is valid JSON, and nothing that a model writes is an error.
 
 mod channels;
 mod constrained;

@@ -113,12 +113,34 @@ impl Parser {
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
+        self.flush();
+        self.settle()
+    }
+
+    pub(super) fn cut(&mut self) -> Vec<Piece> {
+        let is_of_a_call = self.is_of_a_call();
+        self.flush();
+        // What comes behind its name was cut with the answer, and is no text.
+        if let State::Call { is_told: true, .. } = self.state {
+            (self.state, self.raw) = (State::TEXT, String::new());
+        }
+        let mut pieces = self.settle();
+        pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
+        pieces
+    }
+
+    /// Nothing more comes that could make a mark of what is held back.
+    fn flush(&mut self) {
         let table = Arc::clone(&self.table);
         if self.is_cut_behind_a_call(&table) {
             self.cutter = Cutter::default();
         }
         let units = self.cutter.finish(&table.marks);
         units.into_iter().for_each(|unit| self.step(unit, &table));
+    }
+
+    /// Gives away what is kept: nothing comes that could make a call of it.
+    fn settle(&mut self) -> Vec<Piece> {
         match std::mem::replace(&mut self.state, State::TEXT) {
             State::Text { gap } => self.sink.content(&gap),
             State::Reasoning { is_empty: true, .. } => {}
@@ -126,19 +148,14 @@ impl Parser {
             // White space at the end only ended the line.
             State::Between(Between { gap, has_called: true, .. }) if gap.chars().all(char::is_whitespace) => {}
             State::Between(Between { gap, .. }) => self.give_back(&gap),
-            // What comes behind its name was cut with the answer, and is no text.
-            State::Call { is_told: true, .. } => {}
+            // The last call is complete, and what may come behind it says nothing.
+            State::Call { reader, is_told: true }
+                if !self.sink.is_within_call()
+                    && (reader.is_behind_arguments() || self.raw.chars().all(char::is_whitespace)) => {}
             State::Call { .. } => self.give_back(""),
         }
         self.raw.clear();
         self.sink.take()
-    }
-
-    pub(super) fn cut(&mut self) -> Vec<Piece> {
-        let is_of_a_call = self.is_of_a_call();
-        let mut pieces = self.finish();
-        pieces.retain(|piece| !(is_of_a_call && matches!(piece, Piece::Content(_))));
-        pieces
     }
 
     /// See [`super::AnswerParser::drop_close`].
@@ -390,7 +407,8 @@ impl Parser {
                 *is_told = true;
             }
         }
-        if has_told && !self.sink.is_within_call() {
+        let is_complete = has_told || matches!(&self.state, State::Call { reader, .. } if reader.is_behind_call());
+        if is_complete && !self.sink.is_within_call() {
             self.raw.clear();
         } else if step == Step::Going {
             // Within a call a special token is a text like any other.

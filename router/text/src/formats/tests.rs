@@ -217,6 +217,59 @@ fn a_cut_answer_of_calls_alone_shows_none_of_their_marks_in_any_format() {
 }
 
 #[test]
+fn a_call_that_is_not_complete_when_the_model_ends_is_a_text_too_in_every_format() {
+    let is_whole = |example: &Example| example.special.is_empty() && example.calls.iter().all(|call| call.ended);
+    for (name, example) in examples().filter(|(_, example)| is_whole(example)) {
+        let format = Format::bound(known::named(&name).expect("it is known"), &[]);
+        let (starts_in_reasoning, tools) = (example.starts_in_reasoning, Some(tools()));
+        let reading = Reading { starts_in_reasoning, tools, ..Reading::default() };
+        for begun in boundaries(&example.text).into_iter().map(|at| &example.text[..at]) {
+            let mut parser = format.parser(reading.clone());
+            let (mut cut, mut whole) = (Answer::default(), Answer::default());
+            parser.push(begun).into_iter().for_each(|piece| cut.add(piece));
+            let mut other = parser.clone();
+            whole.clone_from(&cut);
+            parser.cut().into_iter().for_each(|piece| cut.add(piece));
+            other.finish().into_iter().for_each(|piece| whole.add(piece));
+            let Some(last) = cut.calls.last().filter(|call| !call.ended) else { continue };
+            let what = format!("{name}, {}: {begun}", example.says);
+            assert_eq!(whole.calls, cut.calls, "{what}");
+            let text = whole.content.strip_prefix(&cut.content).expect("all of it");
+            // The header of a channel is no text.
+            let said = if name == "harmony" { &last.arguments } else { &last.name };
+            assert!(text.contains(said.as_str()) && begun.ends_with(text.trim_start()), "{what}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_call_whose_end_is_misspelt_is_a_text_too() {
+    let call = |name: &str, arguments: &str| {
+        vec![Call { name: name.to_owned(), id: None, arguments: arguments.to_owned(), ended: false }]
+    };
+    let dsml = r#"I look.
+
+<｜DSML｜function_calls>
+<｜DSML｜invoke name="get_weather">
+<｜DSML｜parameter name="city" string="true">5</｜DSML｜parameter>
+<｜DSML｜parameter name="days" string="false">[1, 2]</｜DS"L｜parameter>
+</｜DSML｜invoke>
+</｜DSML｜function_calls> 
+
+more text"#;
+    let seed = "<seed:tool_call>\n<function=get_weather>\n<parameter=city>x</paramXter>\n</function>\n</seed:tool_call>\nMore.";
+    let seed_calls = call("get_weather", r#"{"city": "x</paramXter>\n</function>\n</seed:tool_call>\nMore."#);
+    let harmony = "<|channel|>commentary to=functions.f<|message|>{\"a\": [<|call|>";
+    for (name, text, content, calls) in [
+        ("deepseek-v3.2", dsml, dsml, call("get_weather", r#"{"city": "5""#)),
+        ("seed-oss", seed, seed, seed_calls),
+        ("harmony", harmony, "{\"a\": [", call("f", "{\"a\": [")),
+    ] {
+        check(&parser(name), text, &Answer { content: content.to_owned(), calls, ..Answer::default() }, name);
+    }
+}
+
+#[test]
 fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else() {
     let shown = |name: &str, certain: Certain, text: &str| {
         let format = Format::bound(known::named(name).expect("it is known"), &[]);

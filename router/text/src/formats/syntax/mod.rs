@@ -121,6 +121,16 @@ impl Reader {
         }
     }
 
+    /// Whether it passes over what an object has behind the arguments of its call.
+    pub(super) fn is_behind_arguments(&self) -> bool {
+        matches!(self, Self::Object(reader) if reader.is_behind_arguments())
+    }
+
+    /// Whether it is right behind an object of a list.
+    pub(super) fn is_behind_call(&self) -> bool {
+        matches!(self, Self::Object(reader) if reader.is_behind_call())
+    }
+
     /// Takes a character, or a mark that it wants.
     pub(super) fn step(&mut self, unit: Unit, form: &Form, context: &mut Context<'_>) -> Step {
         match (self, form, unit) {

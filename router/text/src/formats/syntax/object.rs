@@ -36,6 +36,14 @@ impl Reader {
         matches!(&call.place, Place::InValue(_, Value::Text(text)) if text.unescape.is_within())
     }
 
+    pub(super) fn is_behind_arguments(&self) -> bool {
+        matches!(&self.place, ListPlace::InItem(call) if matches!(call.arguments, Arguments::Told))
+    }
+
+    pub(super) fn is_behind_call(&self) -> bool {
+        matches!(self.place, ListPlace::AfterItem)
+    }
+
     pub(super) fn step(&mut self, c: char, keys: &Keys, context: &mut Context<'_>) -> Step {
         match (&mut self.place, c) {
             (ListPlace::InItem(call), _) => match call.step(c, keys, context) {

@@ -172,7 +172,20 @@ fn a_call_that_goes_wrong_within_its_arguments_is_a_text_too() {
     }
     let list = r#"<tool_call>[{"name": "f", "arguments": {"a": ]</tool_call>"#;
     hermes(list, list, &[("f", r#"{"a": "#, false)]);
-    hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1"#, "", &[("f", r#"{"a": 1"#, false)]);
+    let unended = r#"Sure. <tool_call>{"name": "f", "arguments": {"a": 1"#;
+    hermes(unended, unended, &[("f", r#"{"a": 1"#, false)]);
+}
+
+#[test]
+fn of_a_list_only_what_is_no_call_is_text() {
+    let first = r#"<tool_call>[{"name": "f", "arguments": {}, "id": 1}"#;
+    for second in [r#", {"name": "nobody's"}]</tool_call>"#, r#", {"na"#, ", {", ","] {
+        hermes(&format!("{first} {second}"), second, &[("f", "{}", true)]);
+    }
+    let second = r#", {"name": "g", "arguments": {"a": "#;
+    hermes(&format!("{first}{second}"), second, &[("f", "{}", true), ("g", r#"{"a": "#, false)]);
+    hermes(first, "", &[("f", "{}", true)]);
+    hermes(&format!("{first}\n"), "", &[("f", "{}", true)]);
 }
 
 #[test]
