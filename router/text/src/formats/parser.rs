@@ -100,7 +100,7 @@ impl Parser {
                 State::Text { gap } => !gap.is_empty(),
                 State::Reasoning { gap, is_empty } => !is_empty && !gap.is_empty(),
                 State::Between(between) => !(self.raw.is_empty() && between.gap.is_empty()),
-                State::Call { reader, .. } if self.sink.is_within_call() => reader.is_holding(),
+                State::Call { reader, is_told: true } if self.sink.is_within_call() => reader.is_holding(),
                 State::Call { .. } => !self.raw.is_empty(),
             }
     }

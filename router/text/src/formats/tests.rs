@@ -366,6 +366,8 @@ fn what_is_held_back_is_known() {
         ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"", false),
         ("hermes", "<tool_call>{\"name\": \"f\"}</tool_call>", false),
         ("hermes", "<tool_call>[{\"name\": \"f\"}, {", true),
+        // The first one never ends.
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {a}} <tool_call>{", true),
         ("llama3-json", "{\"name", true),
         ("llama3-json", "{\"name\": 5", false),
         ("deepseek-v3.2", &dsml[..dsml.len() - 20], true),
