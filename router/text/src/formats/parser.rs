@@ -2,7 +2,8 @@
 //!
 //! 1. *Text*: content. White space is held back, since it is dropped if a call or the end of a wrapper follows.
 //! 2. *Reasoning*, from one of its marks to another, or from the beginning if the prompt ends within it.
-//! 3. *Between* calls: after the section's mark or a call's end. White space and separators are held back.
+//! 3. *Between* calls: after the section's mark or a call's end. White space and separators are held back; white space right behind a
+//!    call is dropped.
 //! 4. *Call*: a reader (`syntax`) takes what comes. All of a call, from its mark on, is kept until it is complete, and is content if
 //!    the reader gives up.
 //!
@@ -145,13 +146,9 @@ impl Parser {
             State::Text { gap } => self.sink.content(&gap),
             State::Reasoning { is_empty: true, .. } => {}
             State::Reasoning { gap, .. } => self.sink.reasoning(&gap),
-            // White space at the end only ended the line.
-            State::Between(Between { gap, has_called: true, .. }) if gap.chars().all(char::is_whitespace) => {}
             State::Between(Between { gap, .. }) => self.give_back(&gap),
             // The last call is complete, and what may come behind it says nothing.
-            State::Call { reader, is_told: true }
-                if !self.sink.is_within_call()
-                    && (reader.is_behind_arguments() || self.raw.chars().all(char::is_whitespace)) => {}
+            State::Call { reader, is_told: true } if !self.sink.is_within_call() && reader.is_behind_arguments() => {}
             State::Call { .. } => self.give_back(""),
         }
         self.raw.clear();
@@ -194,8 +191,7 @@ impl Parser {
         let begins = |mark: &Mark| self.cutter.ends_within(table.marks.text(*mark));
         let follows = |mark: &Mark| calls.ends(*mark) || calls.opens(*mark);
         let marks = table.marks.all();
-        gap.chars().all(char::is_whitespace)
-            && (calls.close.iter().any(begins) || marks.filter(follows).any(|mark| begins(&mark)))
+        gap.is_empty() && (calls.close.iter().any(begins) || marks.filter(follows).any(|mark| begins(&mark)))
     }
 
     fn step(&mut self, unit: Unit, table: &Table) {
@@ -338,6 +334,8 @@ impl Parser {
         let (Some(calls), State::Between(between)) = (&table.calls, &mut self.state) else { return };
         let has_called = between.has_called;
         match unit {
+            // White space behind a call belongs to it.
+            Unit::Char(c) if c.is_whitespace() && has_called && between.gap.is_empty() => return,
             Unit::Char(c) if c.is_whitespace() || (has_called && calls.separators.contains(c)) => {
                 return between.gap.push(c);
             }
@@ -368,6 +366,7 @@ impl Parser {
             self.state = State::Call { reader: calls.form.reader(), is_told: false };
             return self.in_call(unit, table);
         }
+        self.trims |= has_called;
         self.give_back(&gap);
         self.step(unit, table);
     }
@@ -410,7 +409,7 @@ impl Parser {
         let is_complete = has_told || matches!(&self.state, State::Call { reader, .. } if reader.is_behind_call());
         if is_complete && !self.sink.is_within_call() {
             self.raw.clear();
-        } else if step == Step::Going {
+        } else if step == Step::Going && !(self.is_right_behind_call() && is_space(unit)) {
             // Within a call a special token is a text like any other.
             match unit {
                 Unit::Char(c) => self.raw.push(c),
@@ -420,15 +419,11 @@ impl Parser {
         match step {
             Step::Going => {}
             Step::Malformed => {
-                match &self.state {
-                    // The last call is complete, whatever should have come behind it.
-                    State::Call { is_told: true, .. }
-                        if !self.sink.is_within_call() && self.raw.chars().all(char::is_whitespace) =>
-                    {
-                        let gap = std::mem::take(&mut self.raw);
-                        self.state = State::Between(Between { gap, has_called: true, ..Between::default() });
-                    }
-                    _ => self.give_back(""),
+                if self.is_right_behind_call() {
+                    // It is complete, whatever should have come behind it.
+                    self.state = State::Between(Between { has_called: true, ..Between::default() });
+                } else {
+                    self.give_back("");
                 }
                 self.step(other, table);
                 self.is_refused = true;
@@ -443,6 +438,11 @@ impl Parser {
         }
     }
 
+    /// Whether a call is complete, in a list say, and nothing but white space has come behind it.
+    fn is_right_behind_call(&self) -> bool {
+        matches!(self.state, State::Call { is_told: true, .. }) && !self.sink.is_within_call() && self.raw.is_empty()
+    }
+
     /// What was kept for a call is content, and so is `gap`.
     fn give_back(&mut self, gap: &str) {
         self.state = State::TEXT;
@@ -452,6 +452,10 @@ impl Parser {
             (self.is_fresh, self.trims) = (false, false);
         }
     }
+}
+
+fn is_space(unit: Unit) -> bool {
+    matches!(unit, Unit::Char(c) if c.is_whitespace())
 }
 
 /// What is shown of a unit that means nothing.

@@ -243,6 +243,23 @@ fn a_call_that_is_not_complete_when_the_model_ends_is_a_text_too_in_every_format
 }
 
 #[test]
+fn white_space_behind_a_call_belongs_to_it_in_every_format() {
+    let is_calls = |example: &Example| {
+        example.content.is_empty() && !example.calls.is_empty() && example.calls.iter().all(|call| call.ended)
+    };
+    for (name, example) in examples().filter(|(name, example)| is_calls(example) && name != "harmony") {
+        let specials: Vec<(u32, String)> = (7..).zip(example.special).collect();
+        let format = Format::bound(known::named(&name).expect("it is known"), &specials);
+        let tools = Some(tools());
+        let parser =
+            format.parser(Reading { starts_in_reasoning: example.starts_in_reasoning, tools, ..Reading::default() });
+        let Example { reasoning, calls, .. } = example;
+        let expected = Answer { reasoning, content: "Behind. \n it\n".to_owned(), calls };
+        check(&parser, &format!("{} \n Behind. \n it\n", example.text), &expected, &name);
+    }
+}
+
+#[test]
 fn a_call_whose_end_is_misspelt_is_a_text_too() {
     let call = |name: &str, arguments: &str| {
         vec![Call { name: name.to_owned(), id: None, arguments: arguments.to_owned(), ended: false }]
@@ -284,7 +301,7 @@ fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else
         ("Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm. <tool_", "Hm."),
         ("Hm.", "Hm.", "Hm.", "Hm.", "Hm."),
         ("<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_", "", "", "", ""),
-        ("<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>\n{\"na", "\n<tool_call>\n{\"na", "", "", ""),
+        ("<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>\n{\"na", "<tool_call>\n{\"na", "", "", ""),
     ] {
         let of = [Certain::Nothing, Certain::First, Certain::Marked, Certain::All].map(|c| shown("hermes", c, text));
         assert_eq!(of, [free, first, marked, all], "{text}");
@@ -308,7 +325,7 @@ fn beside_a_text_the_beginning_of_a_call_is_dropped_where_it_can_be_nothing_else
         assert_eq!(shown("deepseek-v3", Certain::Nothing, &text), text);
         assert_eq!(shown("deepseek-v3", Certain::All, &text), "Hm.");
         let text = format!("{call}<{broken}\u{fffd}\u{fffd}");
-        assert_eq!(shown("deepseek-v3", Certain::Nothing, &text), text[call.len() - 1..], "no character has so many");
+        assert_eq!(shown("deepseek-v3", Certain::Nothing, &text), text[call.len()..], "no character has so many");
     }
 }
 
@@ -365,6 +382,8 @@ fn what_is_held_back_is_known() {
         ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\", true),
         ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"", false),
         ("hermes", "<tool_call>{\"name\": \"f\"}</tool_call>", false),
+        ("hermes", "<tool_call>{\"name\": \"f\"}</tool_call>\n", false),
+        ("hermes", "<tool_call>[{\"name\": \"f\"}\n", false),
         ("hermes", "<tool_call>[{\"name\": \"f\"}, {", true),
         // The first one never ends.
         ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {a}} <tool_call>{", true),

@@ -34,7 +34,7 @@ fn a_call_is_taken_out_of_the_content() {
         "<",
         &[("g", "{}", true), ("f", arguments, true)],
     );
-    hermes(&format!("{call}\n{call} bye\n"), " bye\n", &[("f", arguments, true), ("f", arguments, true)]);
+    hermes(&format!("{call}\n{call} bye\n"), "bye\n", &[("f", arguments, true), ("f", arguments, true)]);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_call_without_arguments_has_empty_ones() {
         r#"{"arguments": " \n", "name": "f"}"#,
         r#"{"name": "f", "arguments": "{}"}"#,
     ] {
-        hermes(&format!("Sure. <tool_call>{none}</tool_call> Done"), "Sure. Done", &[("f", "{}", true)]);
+        hermes(&format!("Sure. <tool_call>{none}</tool_call> Done"), "Sure.Done", &[("f", "{}", true)]);
     }
 }
 
@@ -112,8 +112,8 @@ fn arguments_within_a_text_are_read() {
         (r#""{\"a\":1} and more""#, r#"{"a":1}"#),
     ] {
         let call = |object: String| format!("Sure. <tool_call>{object}</tool_call> Done");
-        hermes(&call(format!(r#"{{"name": "f", "arguments": {text}}}"#)), "Sure. Done", &[("f", arguments, true)]);
-        hermes(&call(format!(r#"{{"arguments": {text}, "name": "f"}}"#)), "Sure. Done", &[("f", arguments, true)]);
+        hermes(&call(format!(r#"{{"name": "f", "arguments": {text}}}"#)), "Sure.Done", &[("f", arguments, true)]);
+        hermes(&call(format!(r#"{{"arguments": {text}, "name": "f"}}"#)), "Sure.Done", &[("f", arguments, true)]);
     }
     let mut parser = parser("hermes");
     let begun = parser.push(r#"<tool_call>{"name": "f", "arguments": "{\"a\": \"b"#);
@@ -153,11 +153,11 @@ fn a_call_is_complete_with_its_arguments() {
         "{\"name\": \"f\", \"arguments\": {\"a\": 1}\n",
     ] {
         let call = [("f", r#"{"a": 1}"#, true)];
-        hermes(&format!("Sure. <tool_call>{object}</tool_call> Done"), "Sure. Done", &call);
+        hermes(&format!("Sure. <tool_call>{object}</tool_call> Done"), "Sure.Done", &call);
         hermes(&format!("<tool_call>{object}"), "", &call);
     }
     let call = [("f", r#"{"a": 1}"#, true)];
-    hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1} x"#, " x", &call);
+    hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1} x"#, "x", &call);
     hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1}, well"#, ", well", &call);
     hermes(r#"<tool_call>{"name": "f", "arguments": {"a": 1}, "b"#, "", &call);
 }
@@ -229,7 +229,7 @@ fn every_format_of_objects_reads_what_models_make_of_them() {
 fn a_missing_or_wrong_end_marker_loses_nothing() {
     hermes("<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}", "", &[("f", "{}", true), ("g", "{}", true)]);
     hermes("<tool_call>{\"name\":\"f\"}}</tool_call>", "}</tool_call>", &[("f", "{}", true)]);
-    hermes("<tool_call>{\"name\":\"f\"} </tool x", " </tool x", &[("f", "{}", true)]);
+    hermes("<tool_call>{\"name\":\"f\"} </tool x", "</tool x", &[("f", "{}", true)]);
 }
 
 #[test]
