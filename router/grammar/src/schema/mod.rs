@@ -10,6 +10,7 @@ mod negation;
 mod normal;
 mod pattern;
 mod places;
+mod ranges;
 mod spaces;
 mod unevaluated;
 
@@ -56,10 +57,11 @@ pub(crate) fn prepared_part(schema: &Value, place: &str, spaces: &Spaces) -> Res
     if depth(schema) > DEPTH_MAX {
         return Err(GrammarError::new(format!("it has more than {DEPTH_MAX} levels")));
     }
-    let mut normal = Normal::new(schema).whole(place)?;
+    let normal = Normal::new(schema).whole(place)?;
     if depth(&normal) > NORMAL_DEPTH_MAX {
         return Err(GrammarError::new(format!("written out it has more than {NORMAL_DEPTH_MAX} levels")));
     }
+    let mut normal = ranges::closed(normal);
     let spaces = spaces.pattern()?;
     normal["x-guidance"] = json!({
         "whitespace_flexible": spaces.is_some(), "whitespace_pattern": spaces, "json_allowed_escapes": ESCAPES,
