@@ -49,6 +49,16 @@ fn what_has_no_short_escape_is_refused_where_it_is_named() {
     assert_eq!(refused(json!({ "const": { "a": "\u{7f}" } })).place, "/const");
     assert_eq!(refused(json!({ "items": { "pattern": r"^\x01$" } })).place, "/items/pattern");
     check(json!({ "type": "string", "pattern": r"^[^\x00-\x1F]$" }), &["\"a\""], &[r#""\n""#]);
+    for names in [json!({ "enum": ["a\u{1}"] }), json!({ "type": "string", "const": "a\u{1}" })] {
+        let schema = json!({
+            "type": "object", "propertyNames": names, "minProperties": 1, "maxProperties": 1, "additionalProperties": { "enum": [1] },
+        });
+        check(schema, &[r#"{"a\u0001":1}"#], &["{}", r#"{"a":1}"#, "{\"a\u{1}\":1}", r#"{"a\u0001":2}"#]);
+    }
+    assert_eq!(
+        refused(json!({ "properties": { "propertyNames": { "enum": ["\u{1}"] } } })).place,
+        "/properties/propertyNames/enum"
+    );
 }
 
 #[test]

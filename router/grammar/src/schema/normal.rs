@@ -32,6 +32,7 @@ pub(super) struct Normal<'a> {
     left: usize,
     levels: usize, // of calls within each other
     steps: Steps,
+    names_at: Option<String>, // the place of a schema of an object's names
 }
 
 /// The members of a schema on their way to a normal form.
@@ -58,6 +59,7 @@ impl<'a> Normal<'a> {
             left: SCHEMAS_MAX,
             levels: 0,
             steps: Steps::default(),
+            names_at: None,
         }
     }
 
@@ -173,7 +175,10 @@ impl<'a> Normal<'a> {
         let mut more = Vec::new();
         if let Some(value) = members.get("propertyNames") {
             let below = format!("{place}/propertyNames");
-            let names = self.of(value, &below)?;
+            self.names_at = Some(below.clone());
+            let names = self.of(value, &below);
+            self.names_at = None;
+            let names = names?;
             more.extend(named(plain, &names, &below)?);
         }
         more.extend(bounded(plain, place)?);
@@ -219,7 +224,10 @@ impl<'a> Normal<'a> {
                 if values.is_empty() {
                     return wrong(below, "it is a list of one value at least");
                 }
-                values.iter().try_for_each(|value| check_exact(value, &below))?;
+                // Names are written in one way, whatever they are.
+                if self.names_at.as_deref() != Some(place) {
+                    values.iter().try_for_each(|value| check_exact(value, &below))?;
+                }
                 parts.applied.insert(keyword.to_owned(), value.clone());
             }
             "$ref" | "$dynamicRef" | "$recursiveRef" => {
