@@ -8,11 +8,6 @@ use super::{Reading, Wrong};
 const SPACE: &str = r"\t\n\x0B\x0C\r\x20\xA0\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}";
 /// White space of ASCII.
 const PLAIN_SPACE: &str = r"\t\n\x0B\x0C\r\x20";
-/// Names that stand between `[:` and `:]` within a class.
-const NAMED: [&str; 14] = [
-    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
-    "xdigit",
-];
 
 /// Why a pattern is refused that has such a character.
 pub(crate) const NOT_DRAWN: &str = "of control characters only \\b, \\f, \\n, \\r and \\t can be drawn";
@@ -181,13 +176,6 @@ impl Writer<'_> {
     }
 
     fn item(&mut self, c: char, at: usize) -> Result<Item, Wrong> {
-        if c == '[' && self.reading == Reading::Text && self.source[self.at..].starts_with(':') {
-            let named = NAMED.iter().flat_map(|name| [format!(":{name}:]"), format!(":^{name}:]")]);
-            if let Some(named) = named.into_iter().find(|named| self.source[self.at..].starts_with(named)) {
-                self.at += named.len();
-                return Ok(Item::Set(format!("[{named}")));
-            }
-        }
         if c != '\\' {
             return Ok(Item::One(c));
         }
@@ -354,7 +342,7 @@ mod tests {
                 ("[[]", r"[\[]"),
                 ("[]a][^]a]", r"[\]a][^\]a]"),
                 (r"[a-][-a][\w-z][\w--b]", r"[a\-][\-a][[0-9A-Za-z_]\-z][[0-9A-Za-z_]\-\-b]"),
-                ("[[:alpha:]_][[:^digit:]][[:a]", r"[[:alpha:]_][[:^digit:]][\[:a]"),
+                ("[[:alpha:]_][[:^digit:]][[:a]", r"[\[:alpha:]_\][\[:\^digit:]\][\[:a]"),
                 (r"[\p{L}\pN-]", r"[\p{L}\pN\-]"),
                 (r"(?i).\D\s", r"(?i).[^0-9][\t\n\x0B\x0C\r\x20]"),
                 (r"https?:\/\/a", r"https?:\/\/a"),
