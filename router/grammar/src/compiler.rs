@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::{
     Body, Constraint, GrammarError, Script, Spaces, Spelling, State, Vocabulary, cost,
+    ends::never_ends,
     faults::Fault,
     schema,
     thinking::{Budget, Thinking},
@@ -185,10 +186,14 @@ impl Vocabulary {
 
     fn compiled(&self, grammar: TopLevelGrammar, spelling: Spelling) -> Result<Grammar, Fault> {
         cost::check(&grammar)?;
+        let mut written = grammar.grammars.iter().filter_map(|part| part.lark_grammar.as_deref());
+        let is_endless = written.any(never_ends);
         let parser = self.factory(spelling).map_err(Fault::Ours)?.create_parser(grammar);
         let mut matcher = Matcher::new(parser);
-        if let Some(fault) = Fault::of(&matcher) {
-            return Err(fault);
+        match Fault::of(&matcher) {
+            Some(fault) if !is_endless || fault.has_place() => return Err(fault),
+            _ if is_endless => return Err(Fault::Empty),
+            _ => {}
         }
         // A grammar that nothing fits is found out now, not in the midst of an answer.
         matcher.compute_mask_or_eos().map_err(|_| Fault::Empty)?;

@@ -102,6 +102,11 @@ impl Fault {
         matcher.get_error().map(Self::Said)
     }
 
+    /// Whether the library says where.
+    pub(crate) fn has_place(&self) -> bool {
+        matches!(self, Self::Said(said) if place(said).is_some())
+    }
+
     /// Of a schema.
     pub(crate) fn of_schema(self) -> GrammarError {
         self.told(|said| found(said, OF_SCHEMAS).unwrap_or("it cannot be made into a grammar").to_owned())

@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Token<'a> {
+pub(crate) enum Token<'a> {
     Text(usize),
     Regex(&'a str),
     /// A schema behind `%json`, or what stands behind `%regex`.
@@ -67,7 +67,7 @@ pub(crate) fn first_colon(text: &str) -> Option<usize> {
     None
 }
 
-fn is_terminal(name: &str) -> bool {
+pub(crate) fn is_terminal(name: &str) -> bool {
     name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_uppercase())
 }
 
@@ -152,7 +152,7 @@ fn repeat_last(sequence: &mut [Cost], may_be_none: bool) {
     }
 }
 
-fn tokens(text: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {

@@ -8,6 +8,7 @@
 mod beside;
 mod compiler;
 mod cost;
+mod ends;
 mod faults;
 mod fields;
 mod gbnf;
