@@ -6,6 +6,7 @@ use crate::{
     GrammarError,
     cost::{Cost, check_schema},
     faults::{Fault, fault},
+    schema,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,6 +54,30 @@ pub(crate) fn check_alone(text: &str) -> Result<(), GrammarError> {
         at += token(&text[at..]).1;
     }
     Ok(())
+}
+
+/// The same with schemas whose numbers the library keeps within their bounds. Lines stay where they are.
+pub(crate) fn with_closed_ranges(text: &str) -> String {
+    let (mut whole, mut at) = (String::new(), 0);
+    while at < text.len() {
+        let (token, length) = token(&text[at..]);
+        let part = &text[at..at + length];
+        at += length;
+        let schema = match token {
+            Some(Token::Json(json)) if part.starts_with("%json") => {
+                serde_json::from_str::<serde_json::Value>(json).ok()
+            }
+            _ => None,
+        };
+        match schema.as_ref().map(|schema| schema::closed(schema.clone())) {
+            Some(closed) if schema.as_ref() != Some(&closed) => {
+                let lines = "\n".repeat(part.matches('\n').count());
+                whole += &format!("%json {}", closed.to_string().replacen('{', &format!("{{{lines}"), 1));
+            }
+            _ => whole += part,
+        }
+    }
+    whole
 }
 
 /// Where the first colon stands that is in no comment, text or regular expression: behind the name of the first rule, if it is Lark.

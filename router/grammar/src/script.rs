@@ -209,7 +209,7 @@ pub(crate) fn lark_of(grammar: &str) -> Result<String, GrammarError> {
         return gbnf::to_lark(grammar);
     }
     lark::check_alone(grammar)?;
-    Ok(grammar.to_owned())
+    Ok(lark::with_closed_ranges(grammar))
 }
 
 fn choices(texts: &[String]) -> Result<String, GrammarError> {

@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 const END: u32 = 256;
 
 fn compiled(schema: &Value) -> Result<Grammar, GrammarError> {
+    compiled_of(Constraint::JsonSchema(schema.clone()))
+}
+
+fn compiled_of(constraint: Constraint) -> Result<Grammar, GrammarError> {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let single = bytes.iter().map(|byte| TokenText::Bytes(byte));
     let vocabulary = Vocabulary::new(single.chain([TokenText::Special("<end>")]), &[END]).unwrap();
-    vocabulary.compile(&Script::of(Constraint::JsonSchema(schema.clone())), Spelling::Usual)
+    vocabulary.compile(&Script::of(constraint), Spelling::Usual)
 }
 
 fn draws(grammar: &Grammar, text: &str) -> bool {
@@ -55,6 +59,24 @@ fn a_whole_bound_that_is_excluded_is_not_drawn() {
             let written = |text: &str| if schema["type"] == "array" { format!("[{text}]") } else { text.to_owned() };
             right.iter().for_each(|text| assert!(draws(&grammar, &written(text)), "{text} fits {schema}"));
             wrong.iter().for_each(|text| assert!(!draws(&grammar, &written(text)), "{text} does not fit {schema}"));
+        }
+    }
+}
+
+#[test]
+fn nor_is_it_within_lark() {
+    for schema in [
+        "{\n \"type\": \"number\",\n \"exclusiveMinimum\": 0, \"maximum\": 0.5 }",
+        "{ \"type\": \"number\", \"minimum\": 0, \"exclusiveMinimum\": true, \"maximum\": 0.5 }",
+    ] {
+        let text = format!("start: \"x\" %json {schema} | item\nitem: other");
+        let grammar = |text: &str| compiled_of(Constraint::Grammar(text.to_owned()));
+        let told = grammar(&text).map(drop).expect_err("it has a fault");
+        let line = 2 + schema.matches('\n').count();
+        assert_eq!(told.reason, format!("line {line}, column 7: `other` is not defined"));
+        let grammar = grammar(&text.replace("other", "\"%json { }\"")).expect("it has none");
+        for (text, fits) in [("x0.25", true), ("x0.5", true), ("%json { }", true), ("x0", false), ("x-0", false)] {
+            assert_eq!(draws(&grammar, text), fits, "{text}, {schema}");
         }
     }
 }

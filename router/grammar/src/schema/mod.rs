@@ -15,6 +15,7 @@ mod spaces;
 mod unevaluated;
 
 use normal::Normal;
+pub(crate) use ranges::closed;
 use serde_json::{Map, Value, json};
 pub use spaces::Spaces;
 

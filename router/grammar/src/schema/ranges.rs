@@ -11,8 +11,8 @@ const FRACTIONS_END: f64 = 4_503_599_627_370_496.0; // 2^52
 /// Digits of a number that tell it from all others.
 const DIGITS: i32 = 16;
 
-/// A normal form without whole bounds that are excluded.
-pub(super) fn closed(mut schema: Value) -> Value {
+/// A schema without whole bounds that are excluded.
+pub(crate) fn closed(mut schema: Value) -> Value {
     let exponent = least(&schema).log10().floor() as i32 - DIGITS;
     // With so few decimals as can be: it is written out as a regular expression. All that is nearer to 0 is refused, too.
     let tiny: f64 = format!("1e{exponent}").parse().expect("a number");
@@ -61,7 +61,9 @@ fn close_bound(
     next: impl Fn(f64) -> f64,
     stricter: impl Fn(f64, f64) -> f64,
 ) {
-    let bound = members.get(excluded).and_then(Value::as_f64);
+    // In draft 4 it is said of the other bound that it is excluded. A normal form has none of that, a schema within Lark may.
+    let is_said_of = if members.get(excluded) == Some(&Value::Bool(true)) { allowed } else { excluded };
+    let bound = members.get(is_said_of).and_then(Value::as_f64);
     let Some(bound) = bound.filter(|bound| bound.fract() == 0.0 && bound.abs() < FRACTIONS_END) else { return };
     let beside = members.get(allowed).and_then(Value::as_f64);
     let next = beside.map_or(next(bound), |beside| stricter(next(bound), beside));
