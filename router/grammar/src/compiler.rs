@@ -13,7 +13,7 @@ use crate::{
     Body, Constraint, GrammarError, Script, Spaces, Spelling, State, Vocabulary, cost,
     ends::never_ends,
     faults::Fault,
-    schema,
+    lark, schema,
     thinking::{Budget, Thinking},
     words::{Spoken, Words},
 };
@@ -169,8 +169,33 @@ impl Vocabulary {
                 }
                 fault.of_constraint(constraint)
             }
+            Constraint::Grammar(text) => {
+                let line = fault.line_of_schema();
+                let schemas = line.map(|line| lark::schemas_of_line(text, line)).unwrap_or_default();
+                let within = schemas.iter().find_map(|schema| self.place_within(schema, spelling));
+                let whole = fault.of_constraint(constraint);
+                match within {
+                    None => whole,
+                    Some(GrammarError { place, reason }) => {
+                        GrammarError::new(format!("{}, at {place}: {reason}", whole.reason))
+                    }
+                }
+            }
             _ => fault.of_constraint(constraint),
         }
+    }
+
+    /// The part at fault of a schema that the library gets as it is, if that is not the whole.
+    fn place_within(&self, whole: &Value, spelling: Spelling) -> Option<GrammarError> {
+        let reason_of = |part: &Value| {
+            // What it refers to is elsewhere.
+            let is_alone = !part.to_string().contains("\"$ref\"");
+            let compiled =
+                is_alone.then(|| self.compiled(TopLevelGrammar::from_json_schema(part.clone()), spelling))?;
+            compiled.err().map(|fault| fault.of_schema().reason)
+        };
+        let (place, reason) = schema::place_of_fault(whole, |whole, place| reason_of(whole.pointer(place)?));
+        reason.filter(|_| !place.is_empty()).map(|reason| GrammarError { place, reason })
     }
 
     fn told_of_schema(&self, whole: &Value, fault: Fault, spelling: Spelling) -> GrammarError {

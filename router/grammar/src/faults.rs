@@ -66,13 +66,16 @@ const OF_SCHEMAS: Words = &[
     ("is empty", "no value fits it"),
 ];
 
+/// What the library says of a schema behind `%json`.
+const SCHEMA_WITHIN: &str = "JSON schema";
+
 const OF_GRAMMARS: Words = &[
     ("no start rule", "there is no rule `start`, with which a text begins"),
     ("circular reference", "the terminal NAME refers to itself"),
     ("unknown name", "NAME is not defined"),
     ("not found", "NAME is not defined"),
     ("duplicate", "NAME is defined twice"),
-    ("JSON schema", "the schema behind `%json` cannot be kept"),
+    (SCHEMA_WITHIN, "the schema behind `%json` cannot be kept"),
     ("failed to parse", "what stands behind `%json` or `%regex` is no JSON of the kind that is read there"),
     ("lexer error", "nothing that a grammar has begins here"),
     ("too deeply nested", "there are too many brackets within each other"),
@@ -105,6 +108,12 @@ impl Fault {
     /// Whether the library says where.
     pub(crate) fn has_place(&self) -> bool {
         matches!(self, Self::Said(said) if place(said).is_some())
+    }
+
+    /// The line of a schema within a grammar, if that is what is wrong.
+    pub(crate) fn line_of_schema(&self) -> Option<usize> {
+        let Self::Said(said) = self else { return None };
+        place(said).filter(|_| said.contains(SCHEMA_WITHIN)).map(|(line, _)| line as usize)
     }
 
     /// Of a schema.

@@ -56,6 +56,24 @@ pub(crate) fn check_alone(text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
+/// The schemas that begin in a line, counted from 1.
+pub(crate) fn schemas_of_line(text: &str, line: usize) -> Vec<serde_json::Value> {
+    let (mut found, mut at, mut lines) = (Vec::new(), 0, 1);
+    while at < text.len() && lines <= line {
+        let (token, length) = token(&text[at..]);
+        let part = &text[at..at + length];
+        if let Some(Token::Json(json)) = token
+            && part.starts_with("%json")
+            && lines == line
+        {
+            found.extend(serde_json::from_str(json));
+        }
+        lines += part.matches('\n').count();
+        at += length;
+    }
+    found
+}
+
 /// The same with schemas whose numbers the library keeps within their bounds. Lines stay where they are.
 pub(crate) fn with_closed_ranges(text: &str) -> String {
     let (mut whole, mut at) = (String::new(), 0);

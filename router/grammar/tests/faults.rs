@@ -97,6 +97,14 @@ fn grammars() {
             ("start: /[a-z]/ item\nitem: start | \"b\" item", "no text fits it"),
             ("start: \"a\" start )", "line 1, column 18: this cannot be read"),
             ("start: %json {\"type\": 5}", "line 1, column 8: the schema behind `%json` cannot be kept"),
+            (
+                "start: \"a\"\n  | item\nitem: %json { \"properties\": {\n \"a\": { \"type\": \"string\", \"pattern\": \"b(\" } } }",
+                "line 3, column 7: the schema behind `%json` cannot be kept, at /properties/a/pattern: its `pattern` cannot be read",
+            ),
+            (
+                "start: %json { \"type\": \"string\", \"pattern\": \"a(\" }",
+                "line 1, column 8: the schema behind `%json` cannot be kept, at /pattern: its `pattern` cannot be read",
+            ),
             ("%import common.NOTHING\nstart: NOTHING", "line 1, column 1: `%import` knows no such name"),
             ("root ::= other", "line 1, column 10: `other` is not defined"),
             ("root ::= x\nx ::= \"b\"{3,1}", "line 2, column 10: a repetition ends before it begins"),
