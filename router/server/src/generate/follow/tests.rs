@@ -211,7 +211,7 @@ fn what_stands_behind_a_call_is_told_behind_it_and_each_token_knows_to_what_it_b
         String::from_utf8(bytes.map(|drawn| u8::try_from(drawn.token).expect("a byte")).collect()).expect("UTF-8")
     };
     let texts: Vec<Part> = delta.said.clone().into_parts().filter(|part| matches!(part, Part::Text(_))).collect();
-    assert_eq!(texts, [Part::Text("ok".into()), Part::Text(" So.".into())]);
+    assert_eq!(texts, [Part::Text("ok".into()), Part::Text("So.".into())]);
     assert_eq!(delta.said.clone().into_parts().last(), texts.last().cloned());
     // What opens the first call may be text until its arguments begin.
     assert_eq!(text_of(TokenKind::Text), "ok <tool_call>\n{\"name\": \"f\", \"arguments\": So.");
