@@ -272,7 +272,7 @@ fn log_probabilities_are_those_of_the_texts_own_tokens_streamed_and_whole() {
     for at_once in 1..=10 {
         let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
         for deltas in told_around_a_call().chunks(at_once) {
-            let mut deltas = deltas.to_vec().into_iter();
+            let mut deltas = deltas.iter().cloned();
             let first = deltas.next().expect("one");
             // Tokens that come in one step are one delta.
             let joined = deltas.fold(first, |mut one, next| {
