@@ -6,7 +6,7 @@ use pelton_text::Tokenizer;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ChatRequest, ShownTokens};
+use super::{ChatRequest, ShownTokens, content::OneText};
 use crate::{
     api::{
         StopReason, StreamOptions, finish_reason, finish_reason_of_named,
@@ -17,7 +17,7 @@ use crate::{
         unserved::TIER_USED,
         usage::{Usage, UsageSum},
     },
-    generate::{Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, Part, PreparedPrompt, Whole},
+    generate::{Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, Part, PreparedPrompt, Said, Whole},
 };
 
 /// A whole response.
@@ -261,7 +261,8 @@ impl ChatForm {
         for (index, mut answer) in answers.into_iter().enumerate() {
             usage.finished(index, &answer.finish);
             let (mut calls, mut reasoning, mut text) = (Vec::new(), String::new(), self.echoed.clone());
-            for block in answer.said.blocks() {
+            let mut one = OneText::default();
+            for block in Said::of(answer.said.into_parts().map(|part| one.join(part))).blocks() {
                 match block {
                     Block::Thought(more) => reasoning.push_str(&more),
                     Block::Text(more) => text.push_str(&more),
@@ -298,13 +299,21 @@ pub(crate) struct ChatEvents {
     options: StreamOptions,
     usage: UsageSum,
     has_begun: Vec<bool>,
+    texts: Vec<OneText>,
     /// Whether the prompt's tokens were shown, on the first chunk of all.
     has_shown_prompt: bool,
 }
 
 impl ChatEvents {
     pub(crate) fn new(form: ChatForm, options: StreamOptions) -> Self {
-        Self { usage: form.usage(), has_begun: vec![false; form.answers], form, options, has_shown_prompt: false }
+        Self {
+            usage: form.usage(),
+            has_begun: vec![false; form.answers],
+            texts: vec![OneText::default(); form.answers],
+            form,
+            options,
+            has_shown_prompt: false,
+        }
     }
 
     fn chunk(
@@ -357,8 +366,8 @@ impl Events for ChatEvents {
             if !thoughts_are_told {
                 tokens.retain(|drawn| !drawn.is_reasoning());
             }
-            let told = said.into_parts().filter(|part| thoughts_are_told || !matches!(part, Part::Thought(_)));
-            let mut told = in_chunks(told);
+            let told = said.into_parts().map(|part| self.texts[index].join(part));
+            let mut told = in_chunks(told.filter(|part| thoughts_are_told || !matches!(part, Part::Thought(_))));
             let shows_tokens = (self.form.has_logprobs || self.form.shown.ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
             if told.is_empty() && finish.is_none() && !shows_tokens {

@@ -211,7 +211,7 @@ fn a_chunk_has_one_part_of_a_call_and_chunks_keep_the_order() {
         })
         .collect();
     let of = |thought: Option<&str>, text: Option<&str>, calls| (json!(thought), json!(text), calls);
-    let expected = [of(Some("Hm."), Some("a"), 1), of(None, None, 1), of(None, Some("b"), 1), of(None, None, 1)];
+    let expected = [of(Some("Hm."), Some("a"), 1), of(None, None, 1), of(None, Some("\nb"), 1), of(None, None, 1)];
     assert_eq!(told, expected);
 }
 
