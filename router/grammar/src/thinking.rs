@@ -18,10 +18,6 @@ pub trait Watch: Send {
     fn take(&mut self, token: u32);
     /// Whether what comes now is reasoning.
     fn is_reasoning(&self) -> bool;
-    /// Whether reasoning has begun and nothing is told of it so far, as of the white space behind its mark.
-    fn is_before_thoughts(&self) -> bool {
-        false
-    }
     /// Whether the text ends within a character.
     fn is_within_character(&self) -> bool;
 }
@@ -49,8 +45,6 @@ pub struct Thinking {
     watch: Box<dyn Watch>,
     /// Tokens that were reasoning.
     spent: u32,
-    /// Those of them before the reasoning that goes on now.
-    spent_before: u32,
     /// The latest tokens, fewer than the mark has.
     latest: Vec<u32>,
     /// Nothing but the latest token could have come.
@@ -62,7 +56,7 @@ impl Thinking {
     pub fn new(budget: Budget) -> Self {
         assert!(!budget.close.is_empty(), "no mark of no tokens ends anything");
         let watch = (budget.watch)();
-        Self { budget, watch, spent: 0, spent_before: 0, latest: Vec::new(), was_forced: false }
+        Self { budget, watch, spent: 0, latest: Vec::new(), was_forced: false }
     }
 
     /// The next token.
@@ -70,12 +64,7 @@ impl Thinking {
         self.was_forced = self.forced() == Some(token);
         let was_reasoning = self.watch.is_reasoning();
         self.watch.take(token);
-        if !was_reasoning {
-            self.spent_before = self.spent;
-        } else if self.watch.is_before_thoughts() {
-            // White space, of however many tokens, or a mark once more, of which each token might have been a thought.
-            self.spent = self.spent_before;
-        } else if self.watch.is_reasoning() {
+        if was_reasoning && self.watch.is_reasoning() {
             self.spent = self.spent.saturating_add(1);
         }
         self.latest.push(token);

@@ -29,11 +29,6 @@ impl Watch for Thoughts {
         self.is_reasoning
     }
 
-    fn is_before_thoughts(&self) -> bool {
-        let said = self.text.trim_ascii_end();
-        self.is_reasoning && (said.is_empty() || said.ends_with(b"<t>"))
-    }
-
     fn is_within_character(&self) -> bool {
         self.text.last() > Some(&0x7f) && std::str::from_utf8(&self.text).is_err()
     }
@@ -92,17 +87,6 @@ fn thoughts_end_when_their_budget_is_spent() {
     assert_eq!(said(closed(2), "abcdef"), "abcdef", "no thought, no bound");
     assert_eq!(said(closed(2), "<t>abcd"), "<t>ab</t>cd", "the mark that opens them costs nothing");
     assert_eq!(said(closed(3), "<t>ab</t>c<t>defg"), "<t>ab</t>c<t></t>defg", "the budget is the whole answer's");
-}
-
-#[test]
-fn white_space_before_thoughts_costs_nothing() {
-    let open = |tokens| Grammar::of_thinking(budget(tokens, true)).begin();
-    assert_eq!(said(open(3), "\n\n a bcd"), "\n\n a b</t>cd", "between thoughts it is one");
-    assert_eq!(said(open(1), "\nab"), "\na</t>b");
-    assert_eq!(said(open(0), "\na"), "</t>\na");
-    assert_eq!(said(open(4), "\n<t>\nabcdef"), "\n<t>\nabcd</t>ef", "nor does the mark once more");
-    let closed = |tokens| Grammar::of_thinking(budget(tokens, false)).begin();
-    assert_eq!(said(closed(6), "<t>\nab</t>c<t>\ndefg"), "<t>\nab</t>c<t>\nd</t>efg", "what was spent stays spent");
 }
 
 #[test]

@@ -36,10 +36,6 @@ impl Watch for Thoughts {
         self.parser.is_thinking()
     }
 
-    fn is_before_thoughts(&self) -> bool {
-        self.parser.is_before_thoughts() && !self.is_within_character()
-    }
-
     fn is_within_character(&self) -> bool {
         self.detokenizer.is_within_character()
     }
@@ -149,8 +145,6 @@ fn closing(format: &Format, tokenizer: &Tokenizer) -> Option<Vec<TokenId>> {
 
 #[cfg(test)]
 mod tests {
-    use pelton_grammar::Thinking;
-
     use super::*;
     use crate::generate::testing::{tokenizer, tokens};
 
@@ -177,25 +171,6 @@ mod tests {
         assert!(of("hermes", "{# <think></think> #}"));
         assert!(!of("hermes", "<tool_call>"), "as with Qwen 2.5");
         assert!(!of("llama4-pythonic", "</think>"), "it is not told apart");
-    }
-
-    #[test]
-    fn white_space_before_thoughts_is_not_counted() {
-        let format = Format::named("hermes", &tokenizer()).expect("known");
-        let detokenizer = Detokenizer::new(tokenizer(), true);
-        let budget = budget(detokenizer, &format, Reading::default(), 3, tokens("</think>"));
-        for (text, is_closing) in [
-            ("<think>ab<", true), // the third may be the mark's first
-            ("<think>\na<", false),
-            ("<think>\n\n ab<", true),
-            ("<think>\n\u{3000}a<", false), // each byte of a character is a token here
-            ("<think>\n\u{20ac}<", true),
-            ("<think>\n<b<", true),
-        ] {
-            let mut thinking = Thinking::new(budget.clone());
-            tokens(text).into_iter().for_each(|token| thinking.take(token));
-            assert_eq!(thinking.is_closing(), is_closing, "{text}");
-        }
     }
 
     #[test]

@@ -257,14 +257,6 @@ impl AnswerParser {
         }
     }
 
-    /// Whether thoughts have been opened and nothing has come that is told of them, or may be: white space and marks alone.
-    pub fn is_before_thoughts(&self) -> bool {
-        match &self.machine {
-            Machine::Plain(parser) => parser.is_before_thoughts(),
-            Machine::Channels(_) => false, // there white space is told
-        }
-    }
-
     /// Characters at the end of what has come that may be part of a mark with which reasoning begins; `None`: none can begin here.
     pub fn undecided(&self) -> Option<usize> {
         match &self.machine {

@@ -82,11 +82,6 @@ impl Parser {
         matches!(self.state, State::Reasoning { .. })
     }
 
-    /// See [`super::AnswerParser::is_before_thoughts`].
-    pub(super) fn is_before_thoughts(&self) -> bool {
-        matches!(self.state, State::Reasoning { is_empty: true, .. }) && !self.cutter.is_holding()
-    }
-
     /// See [`super::AnswerParser::undecided`].
     pub(super) fn undecided(&self) -> Option<usize> {
         let reasoning = self.table.reasoning.as_ref()?;

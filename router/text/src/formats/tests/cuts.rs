@@ -233,23 +233,3 @@ fn what_is_held_back_is_known() {
         assert_eq!(parser.is_holding(), is_holding, "{name}: {text}");
     }
 }
-
-#[test]
-fn thoughts_begin_with_what_is_told_of_them() {
-    for (name, text, is_before) in [
-        ("hermes", "", false),
-        ("hermes", "<think>", true),
-        ("hermes", "<think>\n\n", true),
-        ("hermes", "<think>\n<", false),
-        ("hermes", "<think>\n<think>", true),
-        ("hermes", "<think>\na", false),
-        ("hermes", "<think>a\n", false),
-        ("hermes", "<think></think>", false),
-        ("mistral", "[THINK]a[/THINK]b[THINK]\n", true),
-        ("harmony", "<|channel|>analysis<|message|>\n", false),
-    ] {
-        let mut parser = parser(name);
-        parser.push(text);
-        assert_eq!(parser.is_before_thoughts(), is_before, "{name}: {text}");
-    }
-}
