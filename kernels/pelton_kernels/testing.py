@@ -37,6 +37,14 @@ def error(got: Tensor, exact: Tensor) -> float:
     return float(difference.nan_to_num(torch.inf))
 
 
+def cancelled(exact: Tensor, bias: Tensor | None) -> float:
+    """How much greater the parts of a sum with a bias are than the sum, at least 1: their rounding is so much more of it."""
+    if bias is None or exact.numel() == 0:
+        return 1.0
+    parts = torch.maximum((exact - bias.double()).abs().amax(), bias.double().abs().amax())
+    return max(1.0, float(parts / exact.abs().amax().clamp(min=1e-30)))
+
+
 def ulp(dtype: torch.dtype) -> float:
     """The step between neighbouring numbers, as a share of the greater."""
     return torch.finfo(dtype).eps
