@@ -291,30 +291,30 @@ impl Follower {
     fn text(&mut self, text: &str, delta: &mut Delta) -> Option<usize> {
         self.characters += text.chars().count();
         if self.drawn <= self.rules.min_tokens {
-            self.show(text, delta);
+            self.show(text.to_owned(), delta);
             return None;
         }
         let step = self.stops.push(text);
-        self.show(&step.text, delta);
+        self.show(step.text, delta);
         step.hit
     }
 
     /// Gives away what is still held back.
     fn end(&mut self, ending: &Ending, delta: &mut Delta) {
         let rest = self.stops.finish();
-        self.show(&rest, delta);
+        self.show(rest, delta);
         self.end_parser(ending, delta);
     }
 
-    fn show(&mut self, text: &str, delta: &mut Delta) {
+    fn show(&mut self, text: String, delta: &mut Delta) {
         match &mut self.parser {
             None => {
                 self.said += text.len();
-                delta.said.push(Part::Text(text.to_owned()));
+                delta.said.push(Part::Text(text));
             }
             Some(parser) => {
                 self.parsed += text.chars().count();
-                let pieces = parser.push(text);
+                let pieces = parser.push(&text);
                 self.take(pieces, delta);
             }
         }

@@ -84,7 +84,8 @@ pub enum Block {
 
 impl Said {
     /// Nothing but text.
-    pub fn text(text: impl Into<String>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::of([Part::Text(text.into())])
     }
 

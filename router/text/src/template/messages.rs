@@ -32,12 +32,11 @@ fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
 }
 
 /// The same, where answers that called tools and say nothing have an empty content. `None`: there are none.
-pub(super) fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
+pub(super) fn with_contents(mut messages: Vec<Value>) -> Option<Vec<Value>> {
     let is_bare = |message: &Value| message.get("tool_calls").is_some() && message.get("content").is_none();
     if !messages.iter().any(is_bare) {
         return None;
     }
-    let mut messages = messages.to_vec();
     for message in messages.iter_mut().filter(|message| is_bare(message)) {
         message["content"] = "".into();
     }

@@ -216,15 +216,15 @@ impl Inner {
     /// Most templates ask whether an answer that called tools has content, too; those that print it unasked are given an empty one,
     /// unless its calls would be left out then.
     fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
-        let messages = messages::normalise(&input.messages)?;
-        let filled = messages::with_contents(&messages);
-        match (self.render_as(input, messages), filled) {
-            (Err(TemplateError::Failed(reason)), Some(filled)) => {
-                let rendered = self.render_as(input, filled).ok();
+        let normal = || messages::normalise(&input.messages);
+        match self.render_as(input, normal()?) {
+            Err(TemplateError::Failed(reason)) => {
+                let filled = messages::with_contents(normal()?);
+                let rendered = filled.and_then(|filled| self.render_as(input, filled).ok());
                 let rendered = rendered.filter(|text| messages::tells_calls(text, &input.messages));
                 rendered.ok_or(TemplateError::Failed(reason))
             }
-            (rendered, _) => rendered,
+            rendered => rendered,
         }
     }
 

@@ -216,13 +216,17 @@ impl ChatForm {
         }
     }
 
+    /// Leaves out what belongs to thoughts, unless they are told.
+    fn without_hidden(&self, tokens: &mut Vec<Drawn>) {
+        if !self.include_reasoning {
+            tokens.retain(|drawn| !drawn.is_reasoning());
+        }
+    }
+
     /// Of what the model thought, that which is told.
     fn told(&self, reasoning: String, tokens: &mut Vec<Drawn>) -> Reasoning {
-        if self.include_reasoning {
-            return Reasoning::of(reasoning);
-        }
-        tokens.retain(|drawn| !drawn.is_reasoning());
-        Reasoning::default()
+        self.without_hidden(tokens);
+        if self.include_reasoning { Reasoning::of(reasoning) } else { Reasoning::default() }
     }
 
     fn logprobs(&self, tokens: &[Drawn]) -> Option<ChatLogprobs<'_>> {
@@ -362,11 +366,9 @@ impl Events for ChatEvents {
             if let Some(finish) = &finish {
                 self.usage.finished(index, finish);
             }
-            let thoughts_are_told = self.form.include_reasoning;
-            if !thoughts_are_told {
-                tokens.retain(|drawn| !drawn.is_reasoning());
-            }
-            let told = said.into_parts().map(|part| self.texts[index].join(part));
+            self.form.without_hidden(&mut tokens);
+            let (thoughts_are_told, one) = (self.form.include_reasoning, &mut self.texts[index]);
+            let told = said.into_parts().map(|part| one.join(part));
             let mut told = in_chunks(told.filter(|part| thoughts_are_told || !matches!(part, Part::Thought(_))));
             let shows_tokens = (self.form.has_logprobs || self.form.shown.ids) && !tokens.is_empty();
             // Text that is held back makes no chunk, unless its tokens are wanted.
