@@ -96,11 +96,13 @@ proptest! {
     }
 
     #[test]
-    fn the_bytes_of_the_tokens_are_the_bytes_of_the_text(text in "\\PC{0,24}|[a-z é€😀\\n]{0,40}") {
+    fn the_bytes_of_the_tokens_are_the_bytes_of_the_text(text in "\\PC{0,24}|[a-z ▁é€😀\\n]{0,40}") {
+        prop_assume!(!text.contains("<s>") && !text.contains("</s>")); // tokens themselves, with no space before them
         for style in [byte_level(), byte_fallback()] {
             let ids = style.tokenizer.encode(&text, false).expect("any text has tokens");
             let bytes: Vec<u8> = ids.iter().flat_map(|id| style.tokenizer.token_bytes(*id).expect("it exists")).copied().collect();
             let space = if style.strips_first_space && !text.is_empty() { " " } else { "" };
+            let text = if style.is_byte_fallback { text.replace('▁', " ") } else { text.clone() }; // its sign for a space
             prop_assert_eq!(String::from_utf8(bytes), Ok(format!("{space}{text}")), "{}", style.name);
         }
     }
