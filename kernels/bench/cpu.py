@@ -141,7 +141,7 @@ class Bench:
             size = columns * depth * self.dtype.itemsize
             copies = max(1, s.weight_bytes // size)
             packed = [ops.pack(torch.randn(columns, depth).to(self.dtype)) for _ in range(copies)]
-            for tokens in (1, 8, 16, s.prefill):
+            for tokens in (1, 8, 16, 32, s.prefill):
                 x, out = torch.randn(tokens, depth).to(self.dtype), torch.empty(tokens, columns, dtype=self.dtype)
                 used = packed if tokens <= 16 else packed[: max(1, copies // 8)]
 
@@ -173,7 +173,7 @@ class Bench:
                     first,
                     *(ops.quantize(weight, self.dtype, scheme) for _ in range(s.weight_bytes // first.nbytes - 1)),
                 ]
-                for tokens in (1, 8, 16, s.prefill):
+                for tokens in (1, 8, 16, 32, s.prefill):
                     x, out = torch.randn(tokens, depth).to(self.dtype), torch.empty(tokens, columns, dtype=self.dtype)
                     used = packed if tokens <= 16 else packed[: max(1, len(packed) // 16)]
 
