@@ -42,9 +42,13 @@ class HeldBytes:
 @final
 class ArenaBytes:
     def __new__(cls, bytes: int, parts: int) -> ArenaBytes: ...
+    def step(self, reached: int, pieces: int) -> RunningStep: ...
     @property
     def span(self) -> _Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class RunningStep: ...
 
 @final
 class KeptFile:
@@ -319,9 +323,11 @@ class Steps:
     def __new__(
         cls,
         program: Program,
+        arena: ArenaBytes,
         host: HostMemory | None,
         masks: MaskMemory | None,
         *,
+        blocks: int,
         slots: int,
         kinds: int,
         positions: int,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from pelton_kernels import ops
-from pelton_kernels._native import ArenaBytes
+from pelton_kernels._native import ArenaBytes, RunningStep
 from torch import Tensor
 
 from pelton.kv_shape import Kind, KvShape
@@ -87,9 +87,13 @@ class KvArena:
     def __init__(self, shape: KvShape, blocks: int, device: torch.device) -> None:
         self.shape = shape
         self.blocks = blocks
-        memory = _allocate(shape, blocks, device)
+        self.memory, whole = _allocate(shape, blocks, device)
         sizes = (shape.layers, 2, blocks, shape.heads, shape.block_size, shape.cache_width)
-        self.layers = [(keys, values) for keys, values in memory.view(sizes)]
+        self.layers = [(keys, values) for keys, values in whole.view(sizes)]
+
+    def step(self, reached: int) -> RunningStep | None:
+        """A step begins that touches the first `reached` blocks; it ends when the result goes, which is to be held as long."""
+        return None if self.memory is None else self.memory.step(reached, self.blocks)
 
     def save(self, host: Tensor, blocks: Tensor, host_blocks: Tensor) -> None:
         """Block `blocks[i]` to host block `host_blocks[i]`. Both int32 [saves], in the host's memory."""
@@ -105,13 +109,14 @@ class KvArena:
             ops.copy_blocks(keys, values, source, target, tokens)
 
 
-def _allocate(shape: KvShape, blocks: int, device: torch.device) -> Tensor:
+def _allocate(shape: KvShape, blocks: int, device: torch.device) -> tuple[ArenaBytes | None, Tensor]:
     """All of it in one piece. Nothing is read that no step wrote, so a card's memory is left as it is.
 
     A CPU's is taken from the machine when the server starts, in huge pages where there are some: at once what small models
-    need, and of larger ones the rest beside the first requests.
+    need, and of larger ones the rest while no step runs, or ahead of what steps reach.
     """
     size, dtype = blocks * shape.block_bytes, CACHE_DTYPES[shape.cache_dtype]
     if device.type != "cpu":
-        return torch.empty(size // dtype.itemsize, dtype=dtype, device=device)
-    return torch.frombuffer(ArenaBytes(size, shape.parts), dtype=dtype)
+        return None, torch.empty(size // dtype.itemsize, dtype=dtype, device=device)
+    memory = ArenaBytes(size, shape.parts)
+    return memory, torch.frombuffer(memory, dtype=dtype)

@@ -5,12 +5,14 @@
                        [--concurrency 1 8 32 128] [--rounds 5] [--peers NAME ...] [--plot RESULT.svg] [--note TEXT]
                        [--threads 2] [--patience 60]
 
-In each round every server is started in its turn, asked all cells, and ended, so that the rounds interleave them. Beside each cell stand two
-probes, taken before and after it while the server idles: how fast all threads read memory, and what a large matrix product reaches; and the
-share of the processors that other processes took meanwhile, and the processor time that the server took (on a machine that is not quiet,
-tokens per second of that say more than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell
-is measured once more; if it happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do
-not count. What is compared are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have is left out, and a line says so.
+In each round every server is started in its turn, asked all cells, and ended, so that the rounds interleave them. Beside each cell stand
+two probes, taken before and after it while the server idles (each cell begins once it does: some prepare memory for a while after they say
+that they are ready): how fast all threads read memory, and what a large matrix product reaches; and the share of the processors that other
+processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
+than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
+happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
+are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have is
+left out, and a line says so.
 
 S1: 32 prompt tokens, 64 of output. S2: 512, 64. S3: 1,024 that all prompts share and 32 of their own, 32. Models are made on the spot, of
 random weights (models.py). The load generator shares the cores with the server, as with all of them.

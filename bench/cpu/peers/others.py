@@ -44,14 +44,19 @@ class Usage:
         others = (self.all_s - before.all_s) - (self.ours_s - before.ours_s)
         return max(0.0, others / ((self.at - before.at) * (os.cpu_count() or 1)))
 
+    def server_since(self, before: Usage) -> float:
+        """The share of all processors that the server took."""
+        return (self.server_s - before.server_s) / ((self.at - before.at) * (os.cpu_count() or 1))
+
 
 def wait_for_quiet(session: int, patience_s: float) -> None:
-    """Until others take little for a moment, or patience ends."""
+    """Until others, and the server that nobody asks, take little for a moment, or patience ends."""
     give_up = time.monotonic() + patience_s
     while time.monotonic() < give_up:
         before = Usage.now(session)
         time.sleep(WINDOW_S)
-        if Usage.now(session).others_since(before) < QUIET:
+        after = Usage.now(session)
+        if after.others_since(before) + after.server_since(before) < QUIET:
             return
 
 

@@ -1,24 +1,53 @@
 //! Memory that is larger than what is needed of it at once: zeros, of which a part is taken from the machine before anything runs,
-//! and the rest beside what runs.
+//! and the rest while nothing runs, or as far ahead of what steps reach.
 //!
 //! A virtual machine may need seconds for a gigabyte that it has never touched. Taken when they are met, a step would wait for pages; taken
-//! never, a server would grow for hours, block by block, and meet the machine's limit when it is busiest.
+//! never, a server would grow for hours, block by block, and meet the machine's limit when it is busiest. Taken beside steps, however low
+//! the priority, it slows them: the machine below gives pages while it holds the processor (two cores, a model of 1.2 GB: 35 tokens per
+//! second, and 55 without).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Buffer;
 
-/// What is taken at once: all of a small model's KV, and of any other what its first minutes need.
+/// What is taken at once, and then is there ahead of what steps reach: all of a small model's KV, and of any other what its
+/// first minutes need.
 const AT_ONCE: usize = 640 << 20;
 /// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
 const PIECE: usize = 4 << 20;
+/// Without a step for as long, nothing runs; between two steps of a request there is much less.
+const QUIET: Duration = Duration::from_millis(200);
+/// How often it is looked whether that is so. A step that begins waits for one piece at most.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Zeros of equal parts, all of which are used from their beginnings on: so they are taken side by side.
 pub struct Arena {
     memory: Arc<Buffer>,
-    is_dropped: Arc<AtomicBool>,
+    steps: Arc<Steps>,
+    part: usize,
+}
+
+/// What the thread that takes pieces knows of steps. All of it relaxed: nothing is published by it, and a piece more or less makes no
+/// difference.
+#[derive(Default)]
+struct Steps {
+    is_over: AtomicBool,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// How much of each part steps have reached.
+    reached: AtomicUsize,
+}
+
+/// A step that runs, until it is dropped.
+pub struct ArenaStep(Arc<Steps>);
+
+impl Drop for ArenaStep {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Arena {
@@ -41,24 +70,32 @@ impl Arena {
                 }
             });
         }
-        let arena = Self { memory: Arc::new(memory), is_dropped: Arc::default() };
+        let part = bytes.div_ceil(parts.max(1)).max(1);
+        let arena = Self { memory: Arc::new(memory), steps: Arc::default(), part };
         if is_taken && now < pieces.len() {
-            arena.take_meanwhile(pieces[now..].to_vec());
+            arena.take_later(pieces[now..].to_vec(), at_once / parts.max(1));
         }
         arena
     }
 
-    /// If no thread can be had, pages are taken as they are met.
-    fn take_meanwhile(&self, pieces: Vec<(usize, usize)>) {
-        let (memory, is_dropped) = (Arc::clone(&self.memory), Arc::clone(&self.is_dropped));
+    /// Once nothing runs, or so near to what steps have reached of the parts. If no thread can be had, pages are taken as they are met.
+    fn take_later(&self, pieces: Vec<(usize, usize)>, ahead: usize) {
+        let (memory, steps, part) = (Arc::clone(&self.memory), Arc::clone(&self.steps), self.part);
         let work = move || {
             only_when_idle();
-            // Relaxed: nothing is published by it; a piece more or less makes no difference.
-            let is_wanted = |_: &&(usize, usize)| !is_dropped.load(Ordering::Relaxed);
+            let mut lull = Lull::begins(&steps);
             // Memory that cannot be had is asked for no more: whoever meets its absence tells.
-            pieces.iter().take_while(is_wanted).all(|&(start, len)| memory.take(start, len));
+            pieces.iter().all(|&(start, len)| lull.wait(start % part, ahead) && memory.take(start, len));
         };
         _ = thread::Builder::new().name("pelton-arena".to_owned()).spawn(work);
+    }
+
+    /// A step begins, which touches nothing behind the first `reached` of so many equal pieces of each part.
+    pub fn step(&self, reached: usize, pieces: usize) -> ArenaStep {
+        let bytes = self.part as u128 * reached as u128 / pieces.max(1) as u128;
+        self.steps.reached.fetch_max(bytes as usize, Ordering::Relaxed);
+        self.steps.begun.fetch_add(1, Ordering::Relaxed);
+        ArenaStep(Arc::clone(&self.steps))
     }
 
     /// Where it lies, and how long it is. Kernels write there through addresses of their own.
@@ -69,7 +106,40 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.is_dropped.store(true, Ordering::Relaxed);
+        self.steps.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The time since the last step.
+struct Lull<'a> {
+    steps: &'a Steps,
+    begun: u64,
+    since: Instant,
+}
+
+impl<'a> Lull<'a> {
+    fn begins(steps: &'a Steps) -> Self {
+        Self { steps, begun: 0, since: Instant::now() }
+    }
+
+    /// Returns once what lies at this place of a part is wanted. False: nothing is any more.
+    fn wait(&mut self, within: usize, ahead: usize) -> bool {
+        while !self.steps.is_over.load(Ordering::Relaxed) {
+            if within < self.steps.reached.load(Ordering::Relaxed) + ahead || self.is_long() {
+                return true;
+            }
+            thread::sleep(LOOK);
+        }
+        false
+    }
+
+    fn is_long(&mut self) -> bool {
+        let ended = self.steps.ended.load(Ordering::Relaxed);
+        let begun = self.steps.begun.load(Ordering::Relaxed);
+        if begun != self.begun || begun != ended {
+            (self.begun, self.since) = (begun, Instant::now());
+        }
+        self.since.elapsed() >= QUIET
     }
 }
 
@@ -162,24 +232,53 @@ mod tests {
         assert_ne!(policy(), "5", "no other thread");
     }
 
+    /// How many of its pages are there.
     #[cfg(target_os = "linux")]
-    #[test]
-    fn all_is_taken_in_the_end() {
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE);
+    fn pages(arena: &Arena) -> usize {
         let (start, len) = arena.span();
-        let page = 4096;
-        let is_here = || {
-            let mut present = vec![0_u8; len / page];
-            // SAFETY: the range is the arena's mapping, and `present` has a byte for each of its pages.
-            let said = unsafe { mincore(start as *mut _, len, present.as_mut_ptr()) };
-            said == 0 && present.iter().all(|page| page & 1 == 1)
-        };
+        let mut present = vec![0_u8; len / PAGE];
+        // SAFETY: the range is the arena's mapping, and `present` has a byte for each of its pages.
+        let said = unsafe { mincore(start as *mut _, len, present.as_mut_ptr()) };
+        assert_eq!(said, 0);
+        present.iter().filter(|&page| page & 1 == 1).count()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn wait_for_pages(arena: &Arena, count: usize) {
         let began = std::time::Instant::now();
-        while !is_here() {
+        while pages(arena) < count {
             assert!(began.elapsed().as_secs() < 120, "64 MiB are taken within two minutes");
             std::thread::yield_now();
         }
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn all_is_taken_in_the_end() {
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE);
+        drop(arena.step(1, 16));
+        wait_for_pages(&arena, 16 * PIECE / PAGE);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn while_a_step_runs_only_what_steps_come_near_is_taken() {
+        // Two parts of eight pieces, and one piece of each ahead. Pieces are 4 MiB, huge pages 2: neither goes beyond a piece.
+        let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE);
+        let step = arena.step(0, 8);
+        assert_eq!(pages(&arena), 2 * PIECE / PAGE);
+        std::thread::sleep(3 * super::QUIET);
+        assert_eq!(pages(&arena), 2 * PIECE / PAGE, "a step runs, and needs no more");
+        let further = arena.step(3, 8);
+        wait_for_pages(&arena, 8 * PIECE / PAGE);
+        std::thread::sleep(3 * super::QUIET);
+        assert_eq!(pages(&arena), 8 * PIECE / PAGE, "four pieces of each part");
+        drop((step, further));
+        wait_for_pages(&arena, 16 * PIECE / PAGE);
+    }
+
+    #[cfg(target_os = "linux")]
+    const PAGE: usize = 4096;
 
     #[cfg(target_os = "linux")]
     unsafe extern "C" {

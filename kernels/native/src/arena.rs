@@ -1,25 +1,42 @@
 //! Memory for KV, seen from Python without a copy.
 
-use pelton_cpu::Arena;
+use pelton_cpu::{Arena, ArenaStep};
 use pyo3::exceptions::PyBufferError;
 use pyo3::{ffi, prelude::*};
 
 use crate::ops::cpu;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ArenaBytes>()
+    module.add_class::<ArenaBytes>()?;
+    module.add_class::<RunningStep>()
 }
 
 /// Zeros in equal parts, each of which is used from its beginning on.
 #[pyclass(frozen, module = "pelton_kernels._native")]
-struct ArenaBytes(Arena);
+pub(crate) struct ArenaBytes(Arena);
+
+impl ArenaBytes {
+    /// See `Arena::step`.
+    pub(crate) fn begin(&self, reached: usize, pieces: usize) -> ArenaStep {
+        self.0.step(reached, pieces)
+    }
+}
+
+/// A step that has begun; it ends with this object.
+#[pyclass(frozen, module = "pelton_kernels._native")]
+struct RunningStep(#[expect(dead_code, reason = "held")] ArenaStep);
 
 #[pymethods]
 impl ArenaBytes {
-    /// The first megabytes of each part are taken from the machine now, the rest beside what runs.
+    /// The first megabytes of each part are taken from the machine now, the rest ahead of what steps reach, or while none runs.
     #[new]
     fn new(py: Python<'_>, bytes: usize, parts: usize) -> Self {
         py.detach(|| Self(Arena::new(bytes, parts, cpu().threads())))
+    }
+
+    /// A step begins that touches nothing behind the first `reached` of so many equal pieces of each part; it ends when the result goes.
+    fn step(&self, reached: usize, pieces: usize) -> RunningStep {
+        RunningStep(self.begin(reached, pieces))
     }
 
     /// Where it lies, and how many bytes it has.

@@ -16,6 +16,7 @@ use pelton_steps::{RowResults, Sizes};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::arena::ArenaBytes;
 use crate::frame::WorkerEnd;
 use crate::host::HostMemory;
 use crate::masks;
@@ -30,6 +31,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyclass(frozen, module = "pelton_kernels._native")]
 struct Steps {
     program: Py<Program>,
+    arena: Py<ArenaBytes>,
+    blocks: usize,
     masks: Option<MaskMemory>, // none: the router writes none, and masked rows are not drawn
     host: Mutex<Option<Py<HostMemory>>>, // held for the whole of a step, so that `close` waits for the running one
     steps: Mutex<pelton_steps::Steps>,
@@ -43,12 +46,14 @@ struct Steps {
 #[pymethods]
 impl Steps {
     #[new]
-    #[pyo3(signature = (program, host, masks, *, slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width=0, embed_scale=1.0))]
+    #[pyo3(signature = (program, arena, host, masks, *, blocks, slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width=0, embed_scale=1.0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         program: Py<Program>,
+        arena: Py<ArenaBytes>,
         host: Option<Py<HostMemory>>,
         masks: Option<Py<masks::MaskMemory>>,
+        blocks: usize,
         slots: usize,
         kinds: usize,
         positions: usize,
@@ -61,6 +66,8 @@ impl Steps {
         let sizes = Sizes { slots, kinds, positions, block_size, vocabulary, top_logprobs, pooled_width, embed_scale };
         Self {
             program,
+            arena,
+            blocks,
             masks: masks.map(|masks| masks.get().0.clone()),
             host: Mutex::new(host),
             steps: Mutex::new(pelton_steps::Steps::new(sizes)),
@@ -187,6 +194,8 @@ impl Steps {
 
     fn run_plan(&self, plan: &PlanView<'_>, write: impl FnOnce(&RowResults)) -> Result<(), String> {
         let program = self.program.get();
+        let reached = plan.appends.iter().map(|append| append.block as usize + 1).max().unwrap_or(0);
+        let _running = self.arena.get().begin(reached, self.blocks);
         let (mut steps, host) = (self.lock(), self.host_memory());
         let host = host.as_ref().map(|host| host.get().blocks_for_a_step());
         let mut take = |step, slots: &[u32], words: &mut Vec<u32>, states: &mut Vec<MaskState>| {

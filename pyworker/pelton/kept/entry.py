@@ -54,6 +54,7 @@ class Kept:
     slots: int
     token_budget: int
     program: Program
+    arena: ArenaBytes
     pooling: Pooling | None
     embed_width: int
     embed_scale: float
@@ -160,6 +161,7 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         slots=wish.slots,
         token_budget=wish.token_budget,
         program=program,
+        arena=arena,
         pooling=pooling,
         embed_width=header["embed_width"],
         embed_scale=header["embed_scale"],

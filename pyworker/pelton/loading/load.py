@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from pelton_kernels import ops
-from pelton_kernels._native import Program
+from pelton_kernels._native import ArenaBytes, Program
 from pelton_kernels.program import Built
 
 from pelton import device as devices
@@ -60,6 +60,11 @@ class Loaded:
     def shape(self) -> KvShape:
         """Of the KV's blocks."""
         return self.kv.shape
+
+    @property
+    def arena(self) -> ArenaBytes | None:
+        """The memory of all blocks; None: it is a card's."""
+        return self.kv.memory
 
     @property
     def pooling(self) -> Pooling | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from pelton_kernels._native import Program
+from pelton_kernels._native import ArenaBytes, Program
 
 from pelton.kv_shape import KvShape
 from pelton.loading.budget import Budget
@@ -43,6 +43,10 @@ class Ready(Protocol):
     @property
     def shape(self) -> KvShape:
         """Of the KV's blocks."""
+
+    @property
+    def arena(self) -> ArenaBytes | None:
+        """The memory of all blocks; None: it is a card's."""
 
     @property
     def budget(self) -> Budget:

@@ -55,10 +55,13 @@ def steps_for(
 
         assert isinstance(loaded, Loaded), "what was kept has a program"
         return EagerSteps(loaded, slots, top_logprobs, host, masks)
+    assert loaded.arena is not None, "programs run on processors, whose memory it is"
     return _native.Steps(
         loaded.program,
+        loaded.arena,
         host,
         masks,
+        blocks=loaded.budget.blocks,
         slots=slots,
         kinds=len(loaded.shape.kinds),
         positions=loaded.budget.max_model_len,
