@@ -172,6 +172,8 @@ fn tile<S: Simd, E: Element, const M: usize, const C: usize>(
     sums: &mut [[Lanes<f32>; C]],
     ahead: impl Ahead,
 ) {
+    // Loops of a known length, or the sums would pass through the stack.
+    let sums: &mut [_; M] = sums.first_chunk_mut().expect("sums of each row");
     let mut held = [[simd.splat(0.0); C]; M];
     for (held, sums) in held.iter_mut().zip(sums.iter()) {
         for (held, sums) in held.iter_mut().zip(sums) {

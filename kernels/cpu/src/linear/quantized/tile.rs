@@ -201,6 +201,8 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
     sums: &mut [[Lanes<f32>; C]],
     ahead: impl Ahead,
 ) {
+    // Loops of a known length, or the sums would pass through the stack.
+    let sums: &mut [_; M] = sums.first_chunk_mut().expect("sums of each row");
     let Layout { quads, header, words, .. } = piece.layout;
     let segments = piece.codes.chunks_exact(header + words);
     let x = piece.x.as_chunks::<M>().0.chunks_exact(quads);
