@@ -81,6 +81,39 @@ fn nor_is_it_within_lark() {
     }
 }
 
+#[test]
+fn what_is_next_to_an_excluded_bound_is_drawn_and_the_bound_is_not_within_lark_either() {
+    for (schema, right, wrong) in [
+        (json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }), ["0.99", "0.9", "0"], ["1", "1.0"]),
+        (
+            json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1024 }),
+            ["1023.9", "1", "0.5"],
+            ["1024", "1024.0"],
+        ),
+        (
+            json!({ "type": "number", "exclusiveMinimum": 100, "maximum": 100.5 }),
+            ["100.25", "100.01", "100.5"],
+            ["100", "100.0"],
+        ),
+        (
+            json!({ "type": "number", "minimum": -1.5, "exclusiveMaximum": -1 }),
+            ["-1.5", "-1.01", "-1.1"],
+            ["-1", "-1.0"],
+        ),
+        (
+            json!({ "type": "number", "exclusiveMinimum": -1000, "maximum": -999.5 }),
+            ["-999.75", "-999.9", "-999.5"],
+            ["-1000", "-1000.0"],
+        ),
+    ] {
+        let within = compiled_of(Constraint::Grammar(format!("start: %json {schema}"))).expect("it has no fault");
+        for grammar in [within, compiled(&schema).expect("it has none")] {
+            right.iter().for_each(|text| assert!(draws(&grammar, text), "{text} fits {schema}"));
+            wrong.iter().for_each(|text| assert!(!draws(&grammar, text), "{text} does not fit {schema}"));
+        }
+    }
+}
+
 /// So many hundredths, or thousandths and the like.
 fn decimal(whole: i64, digits: u32) -> String {
     let (sign, scale) = (if whole < 0 { "-" } else { "" }, 10_u64.pow(digits));

@@ -209,10 +209,13 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     ) {
         let start = vector * LANES;
         let vectors = self.cache.dim.div_ceil(LANES);
-        let scores = &state.scores[query..query + Q];
+        // Loops of a known length, or the sums would pass through the stack.
+        let scores: &[_; Q] = state.scores[query..].first_chunk().expect("a row of scores for each query");
         let mut sums = [[simd.splat(0.0); C]; Q];
         for (at, sums) in sums.iter_mut().enumerate() {
-            for (sum, from) in sums.iter_mut().zip(&state.piece[(query + at) * vectors + vector..]) {
+            let piece: &[_; C] =
+                state.piece[(query + at) * vectors + vector..].first_chunk().expect("a head's vectors");
+            for (sum, from) in sums.iter_mut().zip(piece) {
                 *sum = simd.load(from);
             }
         }
@@ -234,7 +237,9 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             }
         }
         for (at, sums) in sums.iter().enumerate() {
-            for (&sum, to) in sums.iter().zip(&mut state.piece[(query + at) * vectors + vector..]) {
+            let piece = &mut state.piece[(query + at) * vectors + vector..];
+            let piece: &mut [_; C] = piece.first_chunk_mut().expect("a head's vectors");
+            for (&sum, to) in sums.iter().zip(piece) {
                 simd.store(sum, to);
             }
         }

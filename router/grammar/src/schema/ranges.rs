@@ -1,7 +1,7 @@
 //! Bounds of numbers that the library would draw itself.
 //!
-//! Of 1 and above up to 1.5, where 1 is excluded, it draws 1: it leaves the fraction out wherever that of the lower bound is 0. So a whole
-//! bound that is excluded becomes the next number, which is allowed. Parts of a schema that meet are joined by the library, so that each
+//! Of 1 and above up to 1.5, where 1 is excluded, it draws 1: it leaves the fraction out wherever that of the bound nearer to 0 is 0. So such
+//! a bound, whole and excluded, becomes the next number, which is allowed. The bound farther from 0 is left to it: that it excludes. Parts of a schema that meet are joined by the library, so that each
 //! such bound is rewritten, whatever stands beside it.
 
 use serde_json::{Map, Value, json};
@@ -38,9 +38,12 @@ fn close(schema: &mut Value, tiny: f64) {
     let Value::Object(members) = schema else { return };
     // There the library counts, and is right.
     if members.get("type").is_none_or(|kind| kind != "integer") {
-        let above = |bound: f64| if bound == 0.0 { tiny } else { bound.next_up() };
+        let above = |bound: f64| match bound {
+            0.0 => Some(tiny),
+            bound => (bound > 0.0).then(|| bound.next_up()),
+        };
         close_bound(members, "exclusiveMinimum", "minimum", above, f64::max);
-        close_bound(members, "exclusiveMaximum", "maximum", |bound| -above(-bound), f64::min);
+        close_bound(members, "exclusiveMaximum", "maximum", |bound| above(-bound).map(|next| -next), f64::min);
     }
     for (keyword, value) in members {
         match (keyword.as_str(), value) {
@@ -58,15 +61,16 @@ fn close_bound(
     members: &mut Map<String, Value>,
     excluded: &str,
     allowed: &str,
-    next: impl Fn(f64) -> f64,
+    next: impl Fn(f64) -> Option<f64>,
     stricter: impl Fn(f64, f64) -> f64,
 ) {
     // In draft 4 it is said of the other bound that it is excluded. A normal form has none of that, a schema within Lark may.
     let is_said_of = if members.get(excluded) == Some(&Value::Bool(true)) { allowed } else { excluded };
     let bound = members.get(is_said_of).and_then(Value::as_f64);
     let Some(bound) = bound.filter(|bound| bound.fract() == 0.0 && bound.abs() < FRACTIONS_END) else { return };
+    let Some(next) = next(bound) else { return };
     let beside = members.get(allowed).and_then(Value::as_f64);
-    let next = beside.map_or(next(bound), |beside| stricter(next(bound), beside));
+    let next = beside.map_or(next, |beside| stricter(next, beside));
     members.shift_remove(excluded);
     members.insert(allowed.to_owned(), json!(next));
 }
