@@ -86,6 +86,11 @@ fn what_is_next_to_an_excluded_bound_is_drawn_and_the_bound_is_not_within_lark_e
     for (schema, right, wrong) in [
         (json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }), ["0.99", "0.9", "0"], ["1", "1.0"]),
         (
+            json!({ "type": "number", "minimum": 0, "maximum": 1, "exclusiveMaximum": true }),
+            ["0.99", "0.9", "0"],
+            ["1", "1.0"],
+        ),
+        (
             json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1024 }),
             ["1023.9", "1", "0.5"],
             ["1024", "1024.0"],

@@ -1,8 +1,9 @@
 //! Bounds of numbers that the library would draw itself.
 //!
 //! Of 1 and above up to 1.5, where 1 is excluded, it draws 1: it leaves the fraction out wherever that of the bound nearer to 0 is 0. So such
-//! a bound, whole and excluded, becomes the next number, which is allowed. The bound farther from 0 is left to it: that it excludes. Parts of a schema that meet are joined by the library, so that each
-//! such bound is rewritten, whatever stands beside it.
+//! a bound, whole and excluded, becomes the next number, which is allowed. A bound farther from 0 is left to the library: that it
+//! excludes, while below 0.9999999999999999 it would not draw 0.9. Parts of a schema that meet are joined by the library, so that each bound is
+//! rewritten, whatever stands beside it.
 
 use serde_json::{Map, Value, json};
 
