@@ -6,7 +6,7 @@ Never here: who holds a block. The router decides that; here blocks are memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,9 +91,9 @@ class KvArena:
         sizes = (shape.layers, 2, blocks, shape.heads, shape.block_size, shape.cache_width)
         self.layers = [(keys, values) for keys, values in whole.view(sizes)]
 
-    def step(self, reached: int) -> RunningStep | None:
-        """A step begins that touches the first `reached` blocks; it ends when the result goes, which is to be held as long."""
-        return None if self.memory is None else self.memory.step(reached, self.blocks)
+    def step(self, appended: Iterable[int]) -> RunningStep | None:
+        """A step begins that gives these blocks to requests; it ends when the result goes, which is to be held as long."""
+        return None if self.memory is None else self.memory.step(max(appended, default=-1) + 1, self.blocks)
 
     def save(self, host: Tensor, blocks: Tensor, host_blocks: Tensor) -> None:
         """Block `blocks[i]` to host block `host_blocks[i]`. Both int32 [saves], in the host's memory."""

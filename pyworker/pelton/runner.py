@@ -46,7 +46,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, frame: Frame, step: int) -> None:
         """Applies the frame of a step in the contract's order: drops, admits, appends, saves, loads, copies, rows."""
-        _running = self._kv.step(int(frame.appends[:, 3].max()) + 1 if len(frame.appends) else 0)
+        _running = self._kv.step(map(int, frame.appends[:, 3]))
         self._batch.apply(frame)
         if self._sampler is not None:
             self._sampler.admit(frame)
