@@ -13,7 +13,7 @@ use crate::split::{Shared, part};
 const PIECE: usize = 512;
 /// With so few row blocks each uses weights up faster than the second-level cache gives them: 16 KiB stay in the first.
 /// More blocks would rather load and store their sums less often (Zen 5, K = 3,072: 16 rows take 0.81 of the time that they
-/// take with pieces of 1,024, and 24 rows with these pieces 1.10 of that with `PIECE`).
+/// take with pieces of 1,024, and 24 rows with these pieces 1.13 of that with `PIECE`).
 const SMALL_PIECE: usize = 64;
 const FEW_BLOCKS: usize = 3;
 
