@@ -96,6 +96,7 @@ fn grammars() {
             ("start: \"a\" start", "no text fits it"),
             ("start: /[a-z]/ item\nitem: start | \"b\" item", "no text fits it"),
             ("start: \"a\" start )", "line 1, column 18: this cannot be read"),
+            ("start: start (", "line 1, column 15: a rule cannot go on like this"),
             ("start: %json {\"type\": 5}", "line 1, column 8: the schema behind `%json` cannot be kept"),
             (
                 "start: \"a\"\n  | item\nitem: %json { \"properties\": {\n \"a\": { \"type\": \"string\", \"pattern\": \"b(\" } } }",

@@ -1,7 +1,6 @@
 //! `/v1/chat/completions`: its request. What is answered is in `chat/answers.rs`.
 
 mod answers;
-mod content;
 
 pub(crate) use answers::{ChatChunk, ChatEvents, ChatForm, ChatResponse};
 use pelton_text::{ChatInput, Wishes};

@@ -57,6 +57,8 @@ pub enum TokenKind {
     Reasoning,
     /// A call that has begun and what follows it up to the next text, a mark, or white space beside one.
     Beside,
+    /// It follows a call, and is not said yet: part of the text that comes next, unless something that is [`TokenKind::Beside`] comes first.
+    Held,
     /// It ended the answer, and is not shown.
     End,
 }
@@ -128,6 +130,10 @@ pub(crate) struct Follower {
     has_calls: bool,
     /// A call has begun and not ended.
     is_within_call: bool,
+    /// The same of one that nobody wants.
+    is_within_dropped: bool,
+    /// A call was complete.
+    has_whole_call: bool,
     /// A call has begun, and nothing else has been said since.
     is_behind_call: bool,
     /// A call has begun, and never ended before something else was said.
@@ -156,6 +162,8 @@ impl Follower {
             circles: rules.repetition.map(Circles::new),
             has_calls: false,
             is_within_call: false,
+            is_within_dropped: false,
+            has_whole_call: false,
             is_behind_call: false,
             has_broken_call: false,
             said: 0,
@@ -224,7 +232,9 @@ impl Follower {
         let hit = self.text(&text, delta);
         let kind = match is_shown {
             false => TokenKind::End,
-            true if self.is_behind_call || (self.said == said && self.holds_nothing()) => TokenKind::Beside,
+            true if self.is_within_call || self.is_within_dropped => TokenKind::Beside,
+            true if (self.is_behind_call || self.said == said) && self.holds_nothing() => TokenKind::Beside,
+            true if self.is_behind_call => TokenKind::Held,
             true => TokenKind::Text,
         };
         self.undecided.push(Drawn { token, text_offset, logprobs, kind, said: self.said });
@@ -333,28 +343,32 @@ impl Follower {
     }
 
     fn take(&mut self, pieces: Vec<Piece>, delta: &mut Delta) {
-        let is_wanted = |index| index == 0 || self.rules.tools == Some(ToolReading::Parallel);
         for piece in pieces {
             let part = match piece {
                 Piece::Reasoning(text) => Part::Thought(text),
                 Piece::Content(text) => Part::Text(text),
-                Piece::CallStart { index, id, name } if is_wanted(index) => {
+                Piece::CallStart { .. } if self.has_whole_call && self.rules.tools != Some(ToolReading::Parallel) => {
+                    self.is_within_dropped = true;
+                    Part::Dropped
+                }
+                Piece::CallStart { index, id, name } => {
                     self.has_broken_call |= self.is_within_call;
                     (self.has_calls, self.is_within_call) = (true, true);
                     let id = id.unwrap_or_else(|| self.rules.call_id());
                     Part::Call(CallPiece::Start { index, id, name })
                 }
-                Piece::CallArguments { index, delta } if is_wanted(index) => {
-                    Part::Call(CallPiece::Arguments { index, delta })
-                }
-                Piece::CallEnd { index } if is_wanted(index) => {
-                    self.is_within_call = false;
+                Piece::CallArguments { .. } if self.is_within_dropped => continue,
+                Piece::CallArguments { index, delta } => Part::Call(CallPiece::Arguments { index, delta }),
+                Piece::CallEnd { .. } => {
+                    (self.is_within_call, self.is_within_dropped, self.has_whole_call) = (false, false, true);
                     continue;
                 }
-                Piece::CallStart { .. } | Piece::CallArguments { .. } | Piece::CallEnd { .. } => continue,
             };
-            self.is_behind_call = matches!(part, Part::Call(_));
-            self.has_broken_call |= self.is_within_call && !self.is_behind_call;
+            self.is_behind_call = matches!(part, Part::Call(_) | Part::Dropped);
+            if !self.is_behind_call {
+                self.has_broken_call |= self.is_within_call;
+                (self.is_within_call, self.is_within_dropped) = (false, false);
+            }
             self.said += part.size();
             delta.said.push(part);
         }

@@ -15,6 +15,7 @@ mod fill;
 pub(crate) mod fingerprint;
 mod follow;
 mod generation;
+mod one_text;
 pub(crate) mod options;
 mod pool;
 mod prepare;
@@ -36,6 +37,7 @@ pub use cut::{Cut, Side};
 pub use embeds::GivenEmbeds;
 pub use follow::{Delta, Drawn, Ending, Finish, StopCause, TokenKind};
 pub use generation::Generation;
+pub(crate) use one_text::OneText;
 pub use options::Options;
 pub(crate) use options::{KEEP_MAX, PROMPT_CACHE_RETENTION, check_defaults, told};
 pub use pool::{PoolContent, PoolInput, PoolRequest, Pooled, Truncation};
@@ -90,6 +92,6 @@ impl Request {
 pub enum ToolReading {
     /// All calls.
     Parallel,
-    /// The first one; others are dropped.
+    /// The first one that is complete, and those that went wrong before it; others are dropped.
     Single,
 }

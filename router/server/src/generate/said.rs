@@ -15,6 +15,8 @@ pub enum Part {
     Text(String),
     /// A part of a tool call.
     Call(CallPiece),
+    /// A tool call that nobody wants. It is not told, but texts around it are not one.
+    Dropped,
 }
 
 impl Part {
@@ -22,7 +24,7 @@ impl Part {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Thought(text) | Self::Text(text) => text.len(),
-            Self::Call(CallPiece::Start { .. }) => 1,
+            Self::Call(CallPiece::Start { .. }) | Self::Dropped => 1,
             Self::Call(CallPiece::Arguments { delta, .. }) => delta.len(),
         }
     }
@@ -138,12 +140,13 @@ impl Said {
                 Part::Thought(more) => apart.reasoning.push_str(&more),
                 Part::Text(more) => apart.text.push_str(&more),
                 Part::Call(piece) => apart.calls.push(piece),
+                Part::Dropped => {}
             }
         }
         apart
     }
 
-    /// Of an answer that is complete.
+    /// Of an answer that is complete. Texts around a call that was dropped are blocks of their own.
     pub fn blocks(self) -> Vec<Block> {
         let mut blocks = Vec::new();
         for part in self.0 {
@@ -157,6 +160,7 @@ impl Said {
                     Some(Block::Call(call)) => call.arguments.push_str(&delta),
                     _ => panic!("arguments follow the beginning of their call"),
                 },
+                Part::Dropped => {}
             }
         }
         blocks

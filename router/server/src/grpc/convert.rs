@@ -13,8 +13,8 @@ use crate::{
     api::{structural_tag_of_json, twice::check_names, why_no_json},
     error::ApiError,
     generate::{
-        Apart, BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, Options, PreparedPrompt, Prompt,
-        Repetition, Request, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
+        Apart, BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, OneText, Options, PreparedPrompt,
+        Prompt, Repetition, Request, Said, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
     },
     json_size::check_size,
 };
@@ -199,6 +199,7 @@ pub(super) struct MessageWriter {
     tokenizer: Tokenizer,
     /// What each choice begins with, until it has begun.
     echoes: Vec<Option<String>>,
+    texts: Vec<OneText>,
     prompt: Arc<[TokenId]>,
     /// Scores of the prompt that each choice has told.
     scored: Vec<usize>,
@@ -235,7 +236,8 @@ impl MessageWriter {
     /// For `choices` answers to one prompt, which has a text if it is to be echoed.
     pub(super) fn new(tokenizer: Tokenizer, prompt: &PreparedPrompt, choices: usize) -> Self {
         let echoes = vec![prompt.text.clone(); choices];
-        Self { tokenizer, echoes, prompt: Arc::clone(&prompt.ids), scored: vec![0; choices] }
+        let texts = vec![OneText::default(); choices];
+        Self { tokenizer, echoes, texts, prompt: Arc::clone(&prompt.ids), scored: vec![0; choices] }
     }
 
     /// One message, or several where the prompt was scored: scores come first.
@@ -253,7 +255,9 @@ impl MessageWriter {
         let echo = self.echoes[delta.choice].take();
         let scored = self.scored[delta.choice];
         self.scored[delta.choice] += delta.scores.len();
-        let Apart { reasoning, text, calls } = delta.said.apart();
+        let one = &mut self.texts[delta.choice];
+        let said = Said::of(delta.said.into_parts().map(|part| one.join(part)));
+        let Apart { reasoning, text, calls } = said.apart();
         v1::GenerateResponse {
             choice: u32::try_from(delta.choice).expect("choices are bounded"),
             text: echo.unwrap_or_default() + &text,
@@ -422,6 +426,9 @@ mod tests {
         let shown: Vec<_> =
             written.tool_calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
         assert_eq!(shown, [("f", ""), ("", "{}")]);
+        let written = writer.write(vec![text(0, "d"), text(1, "e")]).expect("some").expect("messages");
+        let texts = written.iter().map(|message| message.text.as_str());
+        assert_eq!(texts.collect::<Vec<_>>(), ["\nd", "e"], "what stands between the texts of an answer parts them");
     }
 
     #[test]

@@ -63,14 +63,32 @@ struct Header {
     channel: Option<usize>,
 }
 
+/// Bytes of a header that are read: it is looked at for each character that comes. The longest that means something has two names.
+const HEADER_BYTES_MAX: usize = 1024;
+
 impl Header {
+    fn push(&mut self, c: char) {
+        if self.text.len() < HEADER_BYTES_MAX {
+            self.text.push(c);
+        }
+    }
+
+    /// Of a header that is too long, all but the last word, which may be cut.
+    fn known(&self) -> &str {
+        match self.text.len() < HEADER_BYTES_MAX {
+            true => &self.text,
+            false => self.text.rfind(char::is_whitespace).map_or("", |at| &self.text[..at]),
+        }
+    }
+
     fn channel(&self) -> &str {
-        self.channel.and_then(|at| self.text[at..].split_whitespace().next()).unwrap_or_default()
+        let behind = self.channel.and_then(|at| self.known().get(at..));
+        behind.and_then(|behind| behind.split_whitespace().next()).unwrap_or_default()
     }
 
     /// The function that the message is for.
     fn recipient(&self) -> Option<&str> {
-        let to = self.text.split_whitespace().find_map(|word| word.strip_prefix("to="))?;
+        let to = self.known().split_whitespace().find_map(|word| word.strip_prefix("to="))?;
         let name = to.strip_prefix("functions.").unwrap_or(to);
         (!name.is_empty() && name != "assistant" && name != "user").then_some(name)
     }
@@ -182,7 +200,7 @@ impl Parser {
                 self.state = State::Header(Header::default());
             }
             if let State::Header(header) = &mut self.state {
-                header.text.push(' ');
+                header.push(' ');
                 header.channel = Some(header.text.len());
             }
         } else if mark == channels.message {
@@ -214,7 +232,7 @@ impl Parser {
         let mut buffer = [0; 4];
         let text = &*c.encode_utf8(&mut buffer);
         match &mut self.state {
-            State::Header(header) => header.text.push(c),
+            State::Header(header) => header.push(c),
             State::Reasoning { is_empty } => {
                 if std::mem::take(is_empty) {
                     self.thoughts += 1;

@@ -43,6 +43,15 @@ pub(super) fn with_contents(mut messages: Vec<Value>) -> Option<Vec<Value>> {
     Some(messages)
 }
 
+/// The same without the calls of those whose content is empty.
+pub(super) fn without_calls(mut messages: Vec<Value>) -> Vec<Value> {
+    let said_nothing = |message: &&mut Value| message.get("content").is_some_and(|content| content == "");
+    for message in messages.iter_mut().filter(said_nothing) {
+        message.as_object_mut().and_then(|members| members.remove("tool_calls"));
+    }
+    messages
+}
+
 /// Whether a text has the names of all functions that were called.
 pub(super) fn tells_calls(text: &str, messages: &[Value]) -> bool {
     let calls = messages.iter().filter_map(|message| message.get("tool_calls")?.as_array()).flatten();

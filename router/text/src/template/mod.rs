@@ -220,12 +220,20 @@ impl Inner {
         match self.render_as(input, normal()?) {
             Err(TemplateError::Failed(reason)) => {
                 let filled = messages::with_contents(normal()?);
-                let rendered = filled.and_then(|filled| self.render_as(input, filled).ok());
-                let rendered = rendered.filter(|text| messages::tells_calls(text, &input.messages));
+                let rendered = filled.and_then(|filled| self.render_with_calls(input, filled));
                 rendered.ok_or(TemplateError::Failed(reason))
             }
             rendered => rendered,
         }
+    }
+
+    /// `None`: the template fails, or leaves calls out.
+    fn render_with_calls(&self, input: &ChatInput, messages: Vec<Value>) -> Option<String> {
+        let text = self.render_as(input, messages.clone()).ok()?;
+        // Names may be there for the tools that are offered, too.
+        let is_telling = messages::tells_calls(&text, &input.messages)
+            && self.render_as(input, messages::without_calls(messages)).ok().as_ref() != Some(&text);
+        is_telling.then_some(text)
     }
 
     fn render_as(&self, input: &ChatInput, mut messages: Vec<Value>) -> Result<String, TemplateError> {

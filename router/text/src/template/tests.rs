@@ -306,6 +306,12 @@ fn an_answer_of_calls_alone_has_content_only_for_templates_that_print_it_unasked
     assert_eq!(told(adds).as_deref(), Ok("[x][]f"));
     let forgets = "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}";
     assert!(matches!(told(forgets), Err(TemplateError::Failed(_))), "a call is not left out in silence");
+    let prints_tools = "{{ tools }}{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}";
+    let tools = Some(vec![json!({"type": "function", "function": {"name": "f"}})]);
+    let offered = ChatInput { tools, ..chat(json!([{"role": "user", "content": "x"}, call])) };
+    let left_out = template(prints_tools).render(&offered);
+    assert!(matches!(left_out, Err(TemplateError::Failed(_))), "its name is there, but not that it was called");
+    assert!(template(&format!("{{{{ tools }}}}{adds}")).render(&offered).is_ok());
     // One that fails anyway says why it failed at first.
     let fails = "{% for m in messages %}{% if m.tool_calls %}{{ m.content.a.b }}{% endif %}{% endfor %}";
     assert!(matches!(told(fails), Err(TemplateError::Failed(_))));

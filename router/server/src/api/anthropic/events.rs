@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::stream::{Events, named_event},
     error::ApiError,
-    generate::{CallPiece, Delta, Finish, Part},
+    generate::{CallPiece, Delta, Finish, OneText, Part},
 };
 
 /// What the data of an event is.
@@ -96,11 +96,12 @@ pub(crate) struct MessageEvents {
     open: Option<Growing>,
     /// Blocks that have ended, so the index of the open one.
     ended: usize,
+    one: OneText,
 }
 
 impl MessageEvents {
     pub(crate) fn new(form: MessageForm) -> Self {
-        Self { form, has_begun: false, open: None, ended: 0 }
+        Self { form, has_begun: false, open: None, ended: 0, one: OneText::default() }
     }
 
     fn begin(&mut self, out: &mut BytesMut) {
@@ -133,8 +134,8 @@ impl MessageEvents {
     }
 
     fn part(&mut self, part: Part, out: &mut BytesMut) {
+        let Some(part) = self.form.told(&mut self.one, part) else { return };
         match part {
-            Part::Thought(_) if self.form.thoughts == Thoughts::Hidden => {}
             Part::Thought(thinking) => {
                 self.open(Growing::Thinking, Block::Thinking { thinking: String::new(), signature: "" }, out);
                 if self.form.thoughts == Thoughts::Told {
@@ -152,6 +153,7 @@ impl MessageEvents {
                 assert_eq!(self.open, Some(Growing::Call(index)), "arguments follow the beginning of their call");
                 self.grow(BlockDelta::InputJson { partial_json: delta }, out);
             }
+            Part::Dropped => {}
         }
     }
 

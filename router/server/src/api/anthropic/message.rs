@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::cut::input_of;
-use crate::generate::{Block as Said, Call, Ending, Finish, StopCause, Whole};
+use crate::generate::{Block as SaidBlock, Call, Ending, Finish, OneText, Part, Said, StopCause, Whole};
 
 /// Stands where Anthropic proves that a thought is its own. Clients drop thoughts that have nothing there.
 pub(super) const SIGNATURE: &str = "unsigned";
@@ -112,21 +112,28 @@ impl MessageForm {
 
     pub(crate) fn whole(&self, answer: Whole) -> Message<'_> {
         let Whole { said, scores: _, tokens: _, finish } = answer;
-        let mut content = Vec::new();
-        for block in said.blocks() {
-            match (block, content.last_mut()) {
-                (Said::Thought(_), _) if self.thoughts == Thoughts::Hidden => {}
-                (Said::Thought(thinking), _) => {
-                    let thinking = if self.thoughts == Thoughts::Told { thinking } else { String::new() };
-                    content.push(Block::Thinking { thinking, signature: SIGNATURE });
-                }
-                // Thoughts that stood between them are hidden.
-                (Said::Text(more), Some(Block::Text { text, .. })) => text.push_str(&more),
-                (Said::Text(text), _) => content.push(Block::Text { text, citations: None }),
-                (Said::Call(call), _) => content.push(tool_use(call)),
+        let mut one = OneText::default();
+        let told = Said::of(said.into_parts().filter_map(|part| self.told(&mut one, part)));
+        let content = told.blocks().into_iter().map(|block| match block {
+            SaidBlock::Thought(thinking) => {
+                let thinking = if self.thoughts == Thoughts::Told { thinking } else { String::new() };
+                Block::Thinking { thinking, signature: SIGNATURE }
             }
-        }
+            SaidBlock::Text(text) => Block::Text { text, citations: None },
+            SaidBlock::Call(call) => tool_use(call),
+        });
+        let content = content.collect();
         self.message(content, self.end(&finish), finish.usage)
+    }
+
+    /// A part as it is told; `None`: it is not. `one`: the text so far.
+    pub(super) fn told(&self, one: &mut OneText, part: Part) -> Option<Part> {
+        let is_hidden = match part {
+            Part::Thought(_) => self.thoughts == Thoughts::Hidden,
+            Part::Dropped => true,
+            Part::Text(_) | Part::Call(_) => false,
+        };
+        one.join_block(part, is_hidden)
     }
 
     fn message(&self, content: Vec<Block>, end: End, usage: AnswerUsage) -> Message<'_> {

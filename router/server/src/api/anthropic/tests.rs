@@ -444,6 +444,26 @@ fn text_between_calls_is_a_block_of_its_own() {
 }
 
 #[test]
+fn texts_are_one_block_with_a_line_each_where_what_parts_them_is_hidden() {
+    let parts = |parts: Vec<Part>| Delta { said: Said::of(parts), ..Delta::default() };
+    let thought = || Part::Thought("Hm.".into());
+    let said = |text: &str| Part::Text(text.into());
+    let all = vec![
+        parts(vec![said("a"), thought(), said("b")]),
+        parts(vec![Part::Dropped]),
+        parts(vec![said("c"), said("d")]),
+        finish(Ending::Stop(StopCause::EndOfText), false),
+    ];
+    for (thoughts, expected) in [(Thoughts::Hidden, vec!["a\nb\ncd"]), (Thoughts::Told, vec!["a", "b\ncd"])] {
+        let form = || MessageForm { thoughts, ..form() };
+        let streamed = put_together(&events_in(form(), all.iter().cloned().map(|delta| vec![delta]).collect()));
+        let blocks = streamed["content"].as_array().expect("a list").iter();
+        assert_eq!(blocks.filter_map(|block| block["text"].as_str()).collect::<Vec<_>>(), expected);
+        assert_eq!(whole_in(&form(), all.clone()), streamed);
+    }
+}
+
+#[test]
 fn the_end_says_why_and_what_it_took() {
     let stopped = Ending::Stop(StopCause::Text("###".into()));
     for (ending, has_calls, reason, sequence) in [

@@ -6,7 +6,7 @@ use pelton_text::Tokenizer;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ChatRequest, ShownTokens, content::OneText};
+use super::{ChatRequest, ShownTokens};
 use crate::{
     api::{
         StopReason, StreamOptions, finish_reason, finish_reason_of_named,
@@ -17,7 +17,9 @@ use crate::{
         unserved::TIER_USED,
         usage::{Usage, UsageSum},
     },
-    generate::{Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, Part, PreparedPrompt, Said, Whole},
+    generate::{
+        Block, Call, CallPiece, Delta, Demand, Drawn, Finish, Generation, OneText, Part, PreparedPrompt, Said, Whole,
+    },
 };
 
 /// A whole response.
@@ -265,7 +267,7 @@ impl ChatForm {
         for (index, mut answer) in answers.into_iter().enumerate() {
             usage.finished(index, &answer.finish);
             let (mut calls, mut reasoning, mut text) = (Vec::new(), String::new(), self.echoed.clone());
-            let mut one = OneText::default();
+            let mut one = OneText::behind(&self.echoed);
             for block in Said::of(answer.said.into_parts().map(|part| one.join(part))).blocks() {
                 match block {
                     Block::Thought(more) => reasoning.push_str(&more),
@@ -313,7 +315,7 @@ impl ChatEvents {
         Self {
             usage: form.usage(),
             has_begun: vec![false; form.answers],
-            texts: vec![OneText::default(); form.answers],
+            texts: vec![OneText::behind(&form.echoed); form.answers],
             form,
             options,
             has_shown_prompt: false,
@@ -415,6 +417,7 @@ fn in_chunks(parts: impl Iterator<Item = Part>) -> Vec<MessageDelta> {
             (Part::Call(piece), None) => {
                 chunks.push(MessageDelta { tool_calls: vec![piece.into()], ..MessageDelta::default() });
             }
+            (Part::Dropped, _) => {}
         }
     }
     chunks

@@ -487,3 +487,18 @@ fn a_whole_answer_has_the_shape_that_clients_read() {
     });
     assert_eq!(shown, expected);
 }
+
+#[test]
+fn a_text_behind_a_call_begins_a_line_of_its_own_behind_an_echo_too() {
+    let said = |parts: Vec<Part>| Delta { said: Said::of(parts), ..Delta::default() };
+    let start = Part::Call(CallPiece::Start { index: 0, id: "call_1".into(), name: "f".into() });
+    let mut deltas = vec![said(vec![start]), said(vec![Part::Text("b".into())]), said(vec![Part::Dropped])];
+    deltas.push(said(vec![Part::Text("c".into())]));
+    deltas.extend(answer(0, &[], false));
+    let echoing = || ChatForm { echoed: "a".into(), ..form(false, 1) };
+    assert_eq!(whole_of(&echoing(), deltas.clone())["choices"][0]["message"]["content"], "a\nb\nc");
+    let (mut events, mut out) = (ChatEvents::new(echoing(), told_usage()), BytesMut::new());
+    deltas.into_iter().for_each(|delta| events.deltas(vec![delta], &mut out));
+    events.end(&mut out);
+    assert_eq!(put_together(&read_events(&out), 0)["content"], "a\nb\nc");
+}

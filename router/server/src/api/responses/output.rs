@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{new_id, output_text};
 use crate::{
     api::{json::value_of, logprobs::ChatLogprobs},
-    generate::{CallPiece, Delta, Drawn, Ending, Part, TokenKind},
+    generate::{CallPiece, Delta, Drawn, Ending, OneText, Part, TokenKind},
 };
 
 /// Takes an event's type and its fields.
@@ -28,6 +28,7 @@ pub(super) struct Output {
     pending: VecDeque<Drawn>,
     /// With which log-probabilities are shown, if they are wanted.
     shows_logprobs: Option<Tokenizer>,
+    one: OneText,
 }
 
 /// The item that grows.
@@ -44,7 +45,14 @@ enum Kind {
 
 impl Output {
     pub(super) fn new(shows_logprobs: Option<Tokenizer>) -> Self {
-        Self { items: Vec::new(), open: None, said: 0, pending: VecDeque::new(), shows_logprobs }
+        Self {
+            items: Vec::new(),
+            open: None,
+            said: 0,
+            pending: VecDeque::new(),
+            shows_logprobs,
+            one: OneText::default(),
+        }
     }
 
     pub(super) fn delta(&mut self, delta: Delta, emit: Emit<'_>) {
@@ -70,13 +78,27 @@ impl Output {
         if !matches!(part, Part::Text(_)) {
             return Vec::new();
         }
-        let of_text: Vec<Drawn> = its_own.filter(|drawn| drawn.kind == TokenKind::Text).collect();
+        let (mut of_text, mut certain) = (Vec::new(), 0);
+        for drawn in its_own {
+            match drawn.kind {
+                TokenKind::Text => {
+                    of_text.push(drawn);
+                    certain = of_text.len();
+                }
+                TokenKind::Held => of_text.push(drawn),
+                // What was held was a mark.
+                TokenKind::Beside => of_text.truncate(certain),
+                TokenKind::Reasoning | TokenKind::End => {}
+            }
+        }
         let shown = value_of(&ChatLogprobs::new(tokenizer, &of_text)).expect("numbers and texts are JSON");
         shown["content"].as_array().cloned().unwrap_or_default()
     }
 
     fn part(&mut self, part: Part, emit: Emit<'_>) {
         let own = self.logprobs(&part);
+        let is_dropped = part == Part::Dropped;
+        let Some(part) = self.one.join_block(part, is_dropped) else { return };
         match part {
             Part::Thought(thought) => {
                 if !matches!(&self.open, Some(Open { kind: Kind::Thought { .. }, .. })) {
@@ -94,6 +116,7 @@ impl Output {
                 self.begin("fc", Kind::Call { call_id: id, name, arguments: String::new() }, emit);
             }
             Part::Call(CallPiece::Arguments { delta, .. }) => self.grow(&delta, own, emit),
+            Part::Dropped => {}
         }
     }
 

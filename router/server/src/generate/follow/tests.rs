@@ -244,6 +244,54 @@ fn a_call_that_went_wrong_is_none_to_run_and_neither_is_one_behind_it() {
 }
 
 #[test]
+fn of_several_calls_the_first_that_is_complete_is_told_where_one_is_wanted_and_others_part_texts() {
+    let call = |name: &str, arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let (good, other, broken) = (call("f", "{\"a\": 1}"), call("g", "{\"b\": 2}"), call("f", "{\"a\": x}"));
+    let told = |answer: &str| follow(hermes(Some(ToolReading::Single)), &[tokens(answer), vec![END]].concat());
+    let delta = told(&format!("A {good} B {other} C {other} D"));
+    let parts: Vec<String> = (delta.said.clone().into_parts())
+        .map(|part| match part {
+            Part::Text(text) => text,
+            Part::Dropped => "dropped".into(),
+            Part::Call(CallPiece::Start { name, .. }) => name,
+            Part::Call(CallPiece::Arguments { delta, .. }) => delta,
+            Part::Thought(_) => unreachable!("it thinks nothing"),
+        })
+        .collect();
+    assert_eq!(parts, ["A", "f", "{\"a\": 1}", "B", "dropped", "C", "dropped", "D"]);
+    assert!(delta.finish.expect("it has ended").has_calls);
+    let of_text: String = (delta.tokens.iter().filter(|drawn| drawn.kind == TokenKind::Text))
+        .map(|drawn| char::from(u8::try_from(drawn.token).expect("a byte")))
+        .collect();
+    assert!(!of_text.contains("\"b\": 2"), "arguments of a call that is dropped are no text: {of_text}");
+
+    let delta = told(&format!("{broken} {other} {good}"));
+    assert_eq!(names(&delta), ["f", "g"], "the broken one has begun, and cannot be taken back");
+    assert!(!delta.finish.expect("it has ended").has_calls, "nobody runs a call beside one that went wrong");
+
+    let delta = told(&format!("{good} {broken} C"));
+    assert_eq!((names(&delta).len(), said(&delta).text), (1, format!("{broken} C")));
+    assert!(delta.finish.expect("it has ended").has_calls, "the one that went wrong was not told");
+}
+
+#[test]
+fn what_is_held_behind_a_call_is_no_part_of_it_yet() {
+    let (call, text) = ("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "\n<b>");
+    let kinds = |answer: &str| {
+        let delta = follow(hermes(Some(ToolReading::Parallel)), &[tokens(answer), vec![END]].concat());
+        let behind = delta.tokens.into_iter().skip(call.len()).filter(|drawn| drawn.token != END);
+        behind.map(|drawn| drawn.kind).collect::<Vec<_>>()
+    };
+    use TokenKind::{Beside, Held, Text};
+    assert_eq!(kinds(&format!("{call}{text}")), [Beside, Held, Text, Text]);
+    let again = kinds(&format!("{call}{call}"));
+    assert!(again.iter().all(|&kind| kind == Beside || kind == Held) && again.contains(&Held), "{again:?}");
+    assert_eq!(again.last(), Some(&Beside));
+}
+
+#[test]
 fn tokens_tell_how_much_was_said_with_them() {
     let delta = follow(hermes(Some(ToolReading::Parallel)), &[tokens(CALLS), vec![END]].concat());
     let size: usize = delta.said.clone().into_parts().map(|part| part.size()).sum();

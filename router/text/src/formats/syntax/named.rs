@@ -29,6 +29,9 @@ pub(in crate::formats) enum Reader {
     Arguments(Scanner),
 }
 
+/// Bytes of a name, or an id, with the white space behind it: it is looked at for each character that comes.
+const NAME_BYTES_MAX: usize = 1024;
+
 impl Default for Reader {
     fn default() -> Self {
         Self::Name(String::new())
@@ -73,11 +76,11 @@ impl Reader {
             }
             (Self::Name(text) | Self::Id { id: text, .. }, Unit::Char(c)) => {
                 // White space may stand around a name, not in it.
-                let fits = if c.is_whitespace() {
-                    true
-                } else {
-                    is_of_name(c) && !text.trim_start().contains(char::is_whitespace)
-                };
+                if text.is_empty() && c.is_whitespace() {
+                    return Step::Going;
+                }
+                let is_inside = || is_of_name(c) && !text.contains(char::is_whitespace);
+                let fits = text.len() < NAME_BYTES_MAX && (c.is_whitespace() || is_inside());
                 text.push(c);
                 if fits { Step::Going } else { Step::Malformed }
             }

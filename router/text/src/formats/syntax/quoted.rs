@@ -37,7 +37,7 @@ impl Reader {
     pub(super) fn step(&mut self, unit: Unit, form: &Quoted, context: &mut Context<'_>) -> Step {
         match (&mut *self, unit) {
             (Self::Name(said), Unit::Char('{')) => {
-                let name = said.trim().strip_prefix(form.prefix.as_str());
+                let name = said.strip_prefix(form.prefix.as_str());
                 let Some(name) = name.filter(|name| !name.is_empty() && context.is_callable(name)) else {
                     return Step::Malformed;
                 };
@@ -45,7 +45,8 @@ impl Reader {
                 *self = Self::Arguments { name, text, is_quoted: false, brackets };
                 Step::Going
             }
-            (Self::Name(said), Unit::Char(c)) if is_of_name(c) || (c.is_whitespace() && said.trim().is_empty()) => {
+            (Self::Name(said), Unit::Char(c)) if said.is_empty() && c.is_whitespace() => Step::Going,
+            (Self::Name(said), Unit::Char(c)) if is_of_name(c) => {
                 said.push(c);
                 Step::Going
             }

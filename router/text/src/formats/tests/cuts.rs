@@ -233,3 +233,40 @@ fn what_is_held_back_is_known() {
         assert_eq!(parser.is_holding(), is_holding, "{name}: {text}");
     }
 }
+
+#[test]
+fn a_header_or_a_name_without_an_end_costs_no_more_than_its_length_and_names_nothing() {
+    let text = |pieces: Vec<Piece>| {
+        pieces.into_iter().map(|piece| match piece {
+            Piece::Content(text) => text,
+            other => panic!("{other:?}"),
+        })
+    };
+    // Looked at from its beginning for each character, this would take hours.
+    let long = "a ".repeat(1 << 20);
+    let mut harmony = parser("harmony");
+    let mut pieces = Vec::new();
+    for piece in ["<|channel|>commentary to=functions.", &long, "<|message|>{}<|call|>"] {
+        for c in piece.chars() {
+            pieces.extend(harmony.push(&c.to_string()));
+            let _ = (harmony.is_holding(), harmony.is_reasoning());
+        }
+    }
+    pieces.extend(harmony.finish());
+    assert_eq!(text(pieces).collect::<String>(), "{}");
+    // A name that is cut is not the function of which it has the beginning.
+    for before in 900..1100 {
+        let mut harmony = parser("harmony");
+        let pieces = harmony.push(&format!("<|channel|>{} to=functions.fa<|message|>{{}}", "x".repeat(before)));
+        assert!(!pieces.iter().any(|piece| matches!(piece, Piece::CallStart { .. })), "{before}");
+    }
+    for (name, open) in [("mistral", "[TOOL_CALLS]"), ("kimi-k2", "<|tool_calls_section_begin|><|tool_call_begin|>")] {
+        let mut named = parser(name);
+        let mut pieces = named.push(open);
+        for c in ["f", &" ".repeat(1 << 20)].concat().chars() {
+            pieces.extend(named.push(&c.to_string()));
+        }
+        pieces.extend(named.finish());
+        assert!(text(pieces).collect::<String>().trim_end().ends_with('f'), "{name}");
+    }
+}

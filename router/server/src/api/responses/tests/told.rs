@@ -293,6 +293,41 @@ fn log_probabilities_are_those_of_the_texts_own_tokens_streamed_and_whole() {
 }
 
 #[test]
+fn of_a_dropped_call_nothing_is_told_but_that_it_parts_texts() {
+    let delta = |letter: u8, kind, said: usize, parts: Vec<Part>| {
+        let logprobs = Some(Box::new(TokenLogprobs { chosen: -1.0, top: vec![] }));
+        let drawn = Drawn { token: letter.into(), text_offset: 0, logprobs, kind, said };
+        Delta { said: Said::of(parts), tokens: vec![drawn], ..Delta::default() }
+    };
+    let text = |text: &str| vec![Part::Text(text.into())];
+    let all = [
+        delta(b'A', TokenKind::Text, 1, text("A")),
+        delta(b'<', TokenKind::Text, 1, vec![]),
+        delta(b'{', TokenKind::Beside, 2, vec![Part::Dropped]),
+        delta(b'[', TokenKind::Held, 2, vec![]),
+        delta(b'>', TokenKind::Beside, 2, vec![]),
+        delta(b'(', TokenKind::Held, 2, vec![]),
+        delta(b'B', TokenKind::Text, 4, text("(B")),
+        Delta { finish: Some(finish(Ending::Stop(StopCause::EndOfText), true)), ..Delta::default() },
+    ];
+    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
+    let mut sum = Sum::default();
+    all.iter().cloned().for_each(|delta| sum.add(delta));
+    let whole = form().whole(sum.whole()).output;
+    assert_eq!(whole.len(), 1);
+    let content = &whole[0]["content"][0];
+    assert_eq!(content["text"], "A\n(B");
+    let shown = content["logprobs"].as_array().expect("a list").iter().map(|each| each["token"].as_str());
+    assert_eq!(shown.collect::<Option<String>>().as_deref(), Some("A(B"));
+    let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
+    all.into_iter().for_each(|delta| events.deltas(vec![delta], &mut out));
+    events.end(&mut out);
+    let told = parsed(&out);
+    let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
+    assert_eq!(without_ids(items), without_ids(&whole));
+}
+
+#[test]
 fn a_call_that_went_wrong_is_incomplete() {
     let start = CallPiece::Start { index: 0, id: "1".into(), name: "f".into() };
     let broken = CallPiece::Arguments { index: 0, delta: "{\"a\": ".into() };
