@@ -45,7 +45,7 @@ MORE_THAN_A_FIELD = [
     r"`messages\[\d+\]\.content\[\d+\]\.type` is \"refusal\"",  # in an assistant's message alone
     r"`messages\[\d+\]\.tool_call_id` is missing",  # needed by the role `tool`
     r"`messages\[\d+\]\.content\[\d+\]\.(tool_use_id|id)` is ",
-    r"`input` is an output for the call",
+    r"`input(\[\d+\]\.call_id)?` is an output for the call",
     r"`previous_response_id` is ",
     r"`(sampling_params\.)?structured_outputs` is an object that asks for none",  # one of its fields
     r"`(sampling_params\.)?(structured_outputs|response_format|text|guided).* a JSON schema: an object, or the text of one",

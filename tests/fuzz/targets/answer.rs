@@ -4,11 +4,12 @@
 //! Input: a byte for the format, one for how it is read, then the text; a byte of 0xFF, which no text has, is a cut.
 #![no_main]
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use pelton_text::{Format, FormatError, Piece, Reading, Tokenizer, Tools};
-use serde_json::{Map, Value, json};
+use pelton_text::{Certain, Format, FormatError, Piece, Reading, Tokenizer, Tools};
+use serde_json::{json, value::RawValue};
 
 /// Each known format, bound to a vocabulary without special tokens and to one where all of these are.
 static FORMATS: LazyLock<Vec<[Format; 2]>> = LazyLock::new(|| {
@@ -69,7 +70,8 @@ fuzz_target!(|input: &[u8]| {
     let tools = has(3).then(|| Arc::clone(&TOOLS));
     let has_tools = tools.is_some();
 
-    let parser = format.parser(Reading { starts_in_reasoning, tools, shows_special, ..Reading::default() });
+    let certain = if has(4) { Certain::All } else { Certain::Nothing };
+    let parser = format.parser(Reading { starts_in_reasoning, tools, shows_special, certain, has_form: has(5) });
     let read = |texts: &mut dyn Iterator<Item = &str>| {
         let mut parser = parser.clone();
         let mut pieces: Vec<Piece> = texts.flat_map(|text| parser.push(text)).collect();
@@ -97,7 +99,8 @@ fuzz_target!(|input: &[u8]| {
             Piece::CallEnd { index } => {
                 assert!(*index + 1 == begun && ended < begun, "each ends once");
                 ended = begun;
-                serde_json::from_str::<Map<String, Value>>(&arguments).expect("the arguments are an object");
+                // As text: a number may be beyond what a float holds.
+                serde_json::from_str::<HashMap<String, Box<RawValue>>>(&arguments).expect("the arguments are an object");
             }
             Piece::Reasoning(text) | Piece::Content(text) => assert!(!text.is_empty()),
         }

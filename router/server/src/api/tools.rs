@@ -191,7 +191,7 @@ fn read_choice(fields: &mut Fields<'_>, tools: &[Value]) -> Result<Option<Choice
         _ => return Err(fields.wrong("tool_choice", choice, allowed)),
     };
     if tools.is_empty() {
-        let reason = "is only allowed together with `tools`".to_owned();
+        let reason = "is only allowed where tools are offered".to_owned();
         return Err(ApiError::Conflict { param: fields.at("tool_choice"), reason });
     }
     Ok(Some(choice))

@@ -10,11 +10,18 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ToolReading,
-    constrain::{is_strict, mark, parameters},
+    arguments::{alone, parameters, refers, resource},
+    constrain::{is_strict, mark},
 };
 
 /// What a schema may say of a text that a mark ends, and a grammar that reads up to this mark cannot keep.
-const OF_TEXTS: [&str; 4] = ["pattern", "minLength", "maxLength", "format"];
+const OF_TEXTS: [&str; 9] = ["pattern", "minLength", "maxLength", "format", "not", "if", "allOf", "anyOf", "oneOf"];
+/// What a schema may say of an object, and a grammar that writes its members one by one cannot keep.
+const OF_ALL: [&str; 7] =
+    ["minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "not"];
+/// What says nothing of a value.
+const NOTES: [&str; 8] =
+    ["title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"];
 
 /// Parameters of a tool whose arguments stand one by one, at most.
 const PARAMETERS_MAX: usize = 256;
@@ -103,23 +110,21 @@ fn plain(schema: Value) -> Call {
 
 /// Schemas of calls as objects with a name and arguments; of several tools in one, if calls are a list.
 fn objects(tools: &[&Value], [name, arguments]: [&str; 2], is_list: bool, is_parallel: bool) -> Vec<Value> {
-    let object = |tool: &Value, place: &str| {
-        let place = format!("{place}/properties/{arguments}");
+    let object = |(at, tool): (usize, &&Value)| {
         json!({
             "type": "object",
             "properties": {
                 name: { "const": tool["function"]["name"] },
-                arguments: moved(&parameters(tool), &place),
+                arguments: resource(parameters(tool), &at.to_string()),
             },
             "required": [name, arguments],
             "additionalProperties": false,
         })
     };
+    let items: Vec<Value> = tools.iter().enumerate().map(object).collect();
     if !is_list {
-        return tools.iter().map(|tool| object(tool, "#")).collect();
+        return items;
     }
-    let each = tools.iter().enumerate().map(|(at, tool)| object(tool, &format!("#/items/anyOf/{at}")));
-    let items: Vec<Value> = each.collect();
     let mut schema = json!({ "type": "array", "minItems": 1, "items": { "anyOf": items } });
     if !is_parallel {
         schema["maxItems"] = json!(1);
@@ -158,7 +163,15 @@ impl Writer<'_> {
             }
             Field { open, value, close, is_required }
         };
-        let fields = self.fields(tool, Some(marks.value_end), |_| true)?;
+        let schema = parameters(tool);
+        let fields = self.fields(tool, &schema, marks.value_end, |_| true)?;
+        let is_read = |key: &str| key.trim() == key && !key.is_empty() && !key.contains(char::is_control);
+        let ends = [marks.key_end_text, marks.key_end_json];
+        if let Some((key, ..)) =
+            fields.iter().find(|(key, ..)| !is_read(key) || ends.iter().any(|end| key.contains(end)))
+        {
+            return Err(format!("the name of the parameter {key:?} of `{}` cannot be written", name_of(tool)));
+        }
         let fields = Fields { fields: fields.into_iter().map(field).collect(), separator: None };
         Ok(Call { head, arguments: Arguments::Fields(fields), tail: self.mark(marks.end) })
     }
@@ -167,7 +180,7 @@ impl Writer<'_> {
         let schema = parameters(tool);
         let field = |(key, value, is_required): (&String, &Value, bool)| Field {
             open: vec![Part::Text(format!("{key}="))],
-            value: FieldValue::Json(within(&schema, value)),
+            value: FieldValue::Json(alone(&schema, key, value)),
             close: Mark::new(),
             is_required,
         };
@@ -191,7 +204,12 @@ impl Writer<'_> {
             open.extend(quote.iter().cloned());
             Field { open, value, close: quote, is_required }
         };
-        let fields = self.fields(tool, Some(quote), |written| written == Written::Scalar)?;
+        let schema = parameters(tool);
+        let fields = self.fields(tool, &schema, quote, |written| written == Written::Scalar)?;
+        let is_word = |key: &str| key.chars().all(|c| c.is_alphanumeric() || "_-.$".contains(c)) && !key.is_empty();
+        if let Some((key, ..)) = fields.iter().find(|(key, ..)| !is_word(key)) {
+            return Err(format!("the name of the parameter {key:?} of `{}` cannot be written", name_of(tool)));
+        }
         let fields = Fields { fields: fields.into_iter().map(field).collect(), separator: Some(",".to_owned()) };
         let mut head = self.mark(prefix);
         head.push(Part::Text(format!("{}{{", name_of(tool))));
@@ -201,28 +219,26 @@ impl Writer<'_> {
     /// A tool's parameters where texts are plain up to a mark. `takes_json`: which others can be written as JSON.
     fn fields<'a>(
         &self,
-        tool: &'a Value,
-        end: Option<&str>,
+        tool: &Value,
+        schema: &'a Value,
+        end: &str,
         takes_json: impl Fn(Written) -> bool,
     ) -> Result<Vec<(&'a str, FieldValue, bool)>, String> {
-        let schema = tool["function"].get("parameters").unwrap_or(&Value::Null);
         let mut fields = Vec::new();
         for (key, value, is_required) in properties(tool, schema)? {
             let fault = |why: &str| format!("the parameter `{key}` of `{}` {why}", name_of(tool));
             let written = Written::of(value);
             let value = match (written, texts(value)) {
-                (Written::Text, Some(texts)) if texts.iter().any(|text| end.is_some_and(|end| text.contains(end))) => {
+                (Written::Text, Some(texts)) if texts.iter().any(|text| text.contains(end)) => {
                     return Err(fault("takes a text with the mark that ends texts in it"));
                 }
-                (Written::Text, Some(texts)) => FieldValue::Texts(texts),
-                (Written::Text, None) => {
-                    let kept = OF_TEXTS.iter().find(|keyword| is_strict(tool) && value.get(**keyword).is_some());
-                    if let Some(keyword) = kept {
+                (Written::Text, texts) => {
+                    if let Some(keyword) = says_more(value).filter(|_| is_strict(tool)) {
                         return Err(fault(&format!("is a plain text, of which `{keyword}` cannot be kept")));
                     }
-                    FieldValue::Text
+                    texts.map_or(FieldValue::Text, FieldValue::Texts)
                 }
-                (written, _) if takes_json(written) => FieldValue::Json(within(schema, value)),
+                (written, _) if takes_json(written) => FieldValue::Json(alone(schema, key, value)),
                 _ => return Err(fault("may hold texts within other values")),
             };
             fields.push((key.as_str(), value, is_required));
@@ -237,7 +253,11 @@ fn name_of(tool: &Value) -> &str {
 
 /// Each parameter with its schema, and whether it must be given.
 fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'a Value, bool)>, String> {
-    let elsewhere = ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"];
+    if *schema == Value::Bool(false) {
+        return Err(format!("no arguments fit the parameters of `{}`", name_of(tool)));
+    }
+    let elsewhere =
+        ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "$dynamicRef", "$recursiveRef", "const", "enum"];
     if let Some(keyword) = elsewhere.iter().find(|keyword| schema.get(**keyword).is_some()) {
         let name = name_of(tool);
         return Err(format!("the parameters of `{name}` are not all listed as `properties`, but by `{keyword}`"));
@@ -253,70 +273,49 @@ fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'
     if let Some(key) = required.iter().find(|key| !is_listed(key)) {
         return Err(format!("`{}` requires the parameter `{key}`, which is not among its `properties`", name_of(tool)));
     }
-    // Definitions come with each part that refers to some.
+    let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+    let too_few = bound("minProperties").is_some_and(|least| least > required.len() as u64);
+    let too_many = bound("maxProperties").is_some_and(|most| most < count as u64);
+    let unkept = OF_ALL.iter().find(|keyword| match **keyword {
+        "minProperties" => too_few,
+        "maxProperties" => too_many,
+        keyword => schema.get(keyword).is_some(),
+    });
+    if let Some(keyword) = unkept.filter(|_| is_strict(tool)) {
+        return Err(format!("`{keyword}` of the parameters of `{}` cannot be kept", name_of(tool)));
+    }
+    // All of the schema comes with each part that refers to something.
     let parts = listed.into_iter().flatten().filter(|(_, value)| refers(value)).count();
-    if parts > 0 && parts * definitions(schema).map(|(_, value)| value.to_string().len()).sum::<usize>() > BYTES_MAX {
-        return Err(format!(
-            "the parameters of `{}` refer to more than {BYTES_MAX} bytes of definitions",
-            name_of(tool)
-        ));
+    if parts > 0 && parts * schema.to_string().len() > BYTES_MAX {
+        let name = name_of(tool);
+        return Err(format!("the parameters of `{name}` with what they refer to come to more than {BYTES_MAX} bytes"));
     }
     let all = listed.into_iter().flatten().map(|(key, value)| (key, value, required.contains(key.as_str())));
     Ok(all.collect())
 }
 
-/// Whether a schema refers to another one.
-fn refers(schema: &Value) -> bool {
-    match schema {
-        Value::Object(members) => members.contains_key("$ref") || members.values().any(refers),
-        Value::Array(items) => items.iter().any(refers),
-        _ => false,
-    }
-}
-
-fn definitions(schema: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
-    ["$defs", "definitions"].into_iter().filter_map(|name| Some((name, schema.get(name)?)))
+/// What a text's schema says of it beside which texts it may be, if that cannot be kept.
+fn says_more(schema: &Value) -> Option<&'static str> {
+    let is_bare = |part: &Value| {
+        let members = part.as_object();
+        members.is_none_or(|members| members.keys().all(|name| name == "type" || NOTES.contains(&name.as_str())))
+    };
+    OF_TEXTS.into_iter().find(|keyword| match schema.get(keyword) {
+        Some(Value::Array(parts)) => !parts.iter().all(is_bare),
+        value => value.is_some(),
+    })
 }
 
 /// The texts that a parameter takes, if it says which.
 fn texts(schema: &Value) -> Option<Vec<String>> {
     let values = match (schema.get("const"), schema.get("enum")) {
-        (Some(only), _) => vec![only],
-        (None, Some(values)) => values.as_array()?.iter().collect(),
+        (Some(only), None) => vec![only],
+        (only, Some(values)) => {
+            values.as_array()?.iter().filter(|value| only.is_none_or(|only| only == *value)).collect()
+        }
         (None, None) => return None,
     };
     Some(values.into_iter().filter_map(Value::as_str).map(str::to_owned).collect())
-}
-
-/// A part of a schema that stands alone: what it refers to comes with it.
-fn within(whole: &Value, part: &Value) -> Value {
-    let Value::Object(members) = part else { return part.clone() };
-    let mut members: Map<String, Value> = members.clone();
-    if refers(part) {
-        for (name, value) in definitions(whole) {
-            members.entry(name).or_insert_with(|| value.clone());
-        }
-    }
-    Value::Object(members)
-}
-
-/// A schema that stands at `place` within another one: what it refers to of itself is there, too.
-fn moved(schema: &Value, place: &str) -> Value {
-    match schema {
-        Value::Object(members) => Value::Object(
-            members
-                .iter()
-                .map(|(name, value)| match value {
-                    Value::String(to) if name == "$ref" && to.starts_with('#') => {
-                        (name.clone(), Value::String(format!("{place}{}", &to[1..])))
-                    }
-                    value => (name.clone(), moved(value, place)),
-                })
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.iter().map(|item| moved(item, place)).collect()),
-        other => other.clone(),
-    }
 }
 
 #[cfg(test)]

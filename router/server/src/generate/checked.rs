@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use pelton_engine::{Gives, Grammar, ModelReport, StopRule, Submission};
+use pelton_grammar::Constraint;
 use pelton_text::{Certain, Format, Reading, Tools};
 use serde_json::Value;
 
 use super::{
-    ChatStart, PreparedPrompt, Prompt, Request, Terms, beams, options::ModelFacts, rules::TextRules, serving::Serving,
+    ChatStart, Demand, PreparedPrompt, Prompt, Request, Terms, beams, options::ModelFacts, rules::TextRules,
+    serving::Serving,
 };
 use crate::error::ApiError;
 
@@ -127,7 +129,11 @@ impl Serving {
     ) -> Option<(Format, Reading)> {
         let ChatStart { in_reasoning, .. } = prompt.chat?;
         let shows_special = !request.options.skip_special;
-        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special, certain };
+        let is_demanded = request.tools.as_ref().is_some_and(|tools| tools.demand != Demand::Nothing);
+        // Beside tags a text is the model's own.
+        let form = request.options.constrained.as_ref().map(|wish| &wish.constraint);
+        let has_form = !is_demanded && form.is_some_and(|form| !matches!(form, Constraint::Tags(_)));
+        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special, certain, has_form };
         self.format.clone().map(|format| (format, reading))
     }
 

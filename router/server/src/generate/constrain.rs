@@ -10,10 +10,11 @@ use pelton_grammar::{
     BesideText, Body, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
 };
 use pelton_text::{Begin, Certain, Format, Tokenizer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     ChatStart, PreparedPrompt, Request, ToolReading,
+    arguments::parameters,
     calls::{beside, calls},
     serving::Serving,
 };
@@ -225,15 +226,6 @@ fn named(
 
 pub(super) fn is_strict(tool: &Value) -> bool {
     tool["function"]["strict"] == true
-}
-
-/// The schema of a tool's arguments. A function without one has no arguments.
-pub(super) fn parameters(tool: &Value) -> Value {
-    tool["function"]
-        .get("parameters")
-        .filter(|schema| !schema.is_null())
-        .cloned()
-        .unwrap_or_else(|| json!({"type": "object", "properties": {}, "additionalProperties": false}))
 }
 
 /// A mark as it is drawn: where the tokenizer has a control token for a part of it, that is the only way.

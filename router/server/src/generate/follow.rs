@@ -51,13 +51,13 @@ pub struct Drawn {
 /// To what a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// What is shown, and what may yet turn out to be something else.
+    /// What is shown.
     Text,
     /// The reasoning, or the marks around it.
     Reasoning,
     /// A call that has begun and what follows it up to the next text, a mark, or white space beside one.
     Beside,
-    /// It follows a call, and is not said yet: part of the text that comes next, unless something that is [`TokenKind::Beside`] comes first.
+    /// Nothing of it is said yet: part of the text that comes next, unless something that is [`TokenKind::Beside`] comes first.
     Held,
     /// It ended the answer, and is not shown.
     End,
@@ -234,7 +234,7 @@ impl Follower {
             false => TokenKind::End,
             true if self.is_within_call || self.is_within_dropped => TokenKind::Beside,
             true if (self.is_behind_call || self.said == said) && self.holds_nothing() => TokenKind::Beside,
-            true if self.is_behind_call => TokenKind::Held,
+            true if self.is_behind_call || self.said == said => TokenKind::Held,
             true => TokenKind::Text,
         };
         self.undecided.push(Drawn { token, text_offset, logprobs, kind, said: self.said });

@@ -4,6 +4,7 @@
 //! [`Generation`], a stream of [`Delta`]s. A whole answer is the sum of its deltas, so streams and whole answers cannot differ.
 //! Never here: protocols, JSON bodies, sockets; and no scheduling, which is the engine's.
 
+mod arguments;
 mod beams;
 mod calls;
 mod checked;

@@ -180,6 +180,7 @@ impl Parser {
     fn step(&mut self, unit: Unit, table: &Table) {
         let Some(channels) = &table.channels else { return };
         match unit {
+            Unit::Mark(mark) if self.is_in_drawn_text() => table.marks.text(mark).chars().for_each(|c| self.char(c)),
             Unit::Mark(mark) => self.mark(mark, channels, table),
             Unit::Char(c) => self.char(c),
         }
@@ -188,6 +189,15 @@ impl Parser {
             Unit::Char(_) => 1,
         };
         self.header = if matches!(self.state, State::Header(_)) { self.header + length } else { 0 };
+    }
+
+    /// Whether what comes is within a text that a grammar draws: marks there mean nothing.
+    fn is_in_drawn_text(&self) -> bool {
+        match &self.state {
+            State::Content { is_empty } => self.reading.has_form && !is_empty,
+            State::Arguments { scanner, .. } => self.reading.draws_arguments() && scanner.is_in_text(),
+            State::Outside | State::Header(_) | State::Reasoning { .. } | State::Call { .. } | State::Called => false,
+        }
     }
 
     fn mark(&mut self, mark: Mark, channels: &Channels, table: &Table) {

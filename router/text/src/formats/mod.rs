@@ -98,6 +98,15 @@ pub struct Reading {
     pub shows_special: bool,
     /// Which beginnings can be those of calls alone.
     pub certain: Certain,
+    /// What is neither thoughts nor a call is a text that a grammar draws, all of it: marks within it mean nothing.
+    pub has_form: bool,
+}
+
+impl Reading {
+    /// Whether a grammar draws the arguments of calls.
+    fn draws_arguments(&self) -> bool {
+        self.certain != Certain::Nothing || self.has_form
+    }
 }
 
 /// What a grammar lets be nothing but the beginning of a call. If such an answer is cut there, nobody is shown the beginning: it is

@@ -210,6 +210,7 @@ impl Parser {
 
     fn in_text(&mut self, unit: Unit, table: &Table) {
         let calls = self.calls(table);
+        let is_of_form = self.is_of_form();
         let State::Text { gap } = &mut self.state else { return };
         match unit {
             Unit::Char(c) if c.is_whitespace() => {
@@ -217,6 +218,7 @@ impl Parser {
                     gap.push(c);
                 }
             }
+            Unit::Mark(_) if is_of_form => self.literal(unit, table),
             Unit::Mark(mark) => {
                 if !self.mark_in_text(mark, table) {
                     self.literal(unit, table);
@@ -233,10 +235,17 @@ impl Parser {
         }
     }
 
+    /// Whether what comes belongs to a text that a grammar draws, and that has begun.
+    fn is_of_form(&self) -> bool {
+        self.reading.has_form && !self.is_fresh && !self.sink.has_called()
+    }
+
     /// A unit that means itself.
     fn literal(&mut self, unit: Unit, table: &Table) {
         let mut buffer = [0; 4];
-        let shown = shown(unit, self.reading.shows_special, &table.marks, &mut buffer);
+        // A grammar draws no special tokens in a text: what looks like one was spelled.
+        let shows_special = self.reading.shows_special || self.reading.has_form;
+        let shown = shown(unit, shows_special, &table.marks, &mut buffer);
         if shown.is_empty() {
             return; // a special token that means nothing here
         }
@@ -262,7 +271,7 @@ impl Parser {
                 return true;
             }
             // Thoughts that were none: the prompt has opened them without a trace, or the model knows no better.
-            if self.is_fresh && !self.has_reasoned && reasoning.close.contains(&mark) {
+            if self.is_fresh && !self.has_reasoned && !self.reading.has_form && reasoning.close.contains(&mark) {
                 gap.clear();
                 (self.has_reasoned, self.trims) = (true, true);
                 return true;
@@ -274,6 +283,7 @@ impl Parser {
             return true;
         }
         let wraps = (self.is_fresh && table.answer_open.contains(&mark)) || table.answer_close.contains(&mark);
+        let wraps = wraps && !self.reading.has_form;
         if wraps {
             gap.clear();
             self.trims = true;
@@ -396,7 +406,8 @@ impl Parser {
         let (State::Call { reader, .. }, Some(calls)) = (&mut self.state, &table.calls) else { return };
         let Some(tools) = &self.reading.tools else { return };
         let before = self.sink.events();
-        let mut context = Context { marks: &table.marks, tools, sink: &mut self.sink };
+        let is_drawn = self.reading.draws_arguments();
+        let mut context = Context { marks: &table.marks, tools, is_drawn, sink: &mut self.sink };
         let step = reader.step(unit, &calls.form, &mut context);
         self.is_refused = step == Step::Malformed;
         let has_told = self.sink.events() > before;

@@ -26,6 +26,8 @@ pub(super) struct Output {
     said: usize,
     /// Tokens that belong to no part so far.
     pending: VecDeque<Drawn>,
+    /// How much had been said with the last token that belongs to one.
+    told: usize,
     /// With which log-probabilities are shown, if they are wanted.
     shows_logprobs: Option<Tokenizer>,
     one: OneText,
@@ -50,6 +52,7 @@ impl Output {
             open: None,
             said: 0,
             pending: VecDeque::new(),
+            told: 0,
             shows_logprobs,
             one: OneText::default(),
         }
@@ -72,8 +75,13 @@ impl Output {
     fn logprobs(&mut self, part: &Part) -> Vec<Value> {
         self.said += part.size();
         let Some(tokenizer) = &self.shows_logprobs else { return Vec::new() };
-        let count =
-            self.pending.iter().position(|drawn| drawn.said >= self.said).map_or(self.pending.len(), |at| at + 1);
+        let last = self.pending.iter().position(|drawn| drawn.said >= self.said);
+        let count = match last {
+            _ if self.told >= self.said => 0, // the token with which it was said has said the part before it, too
+            Some(at) => at + 1,
+            None => self.pending.len(),
+        };
+        self.told = count.checked_sub(1).map_or(self.told, |last| self.pending[last].said);
         let its_own = self.pending.drain(..count);
         if !matches!(part, Part::Text(_)) {
             return Vec::new();

@@ -251,7 +251,13 @@ impl ResponsesRequest {
         turns.join(std::mem::take(&mut self.turns));
         if let Some(id) = turns.stray_result() {
             let allowed = "a `function_call_output` whose `call_id` is that of a `function_call` before it";
-            return Err(ApiError::invalid("input", format_args!("an output for the call {}", quoted(id)), allowed));
+            let answers = |item: &Item| {
+                let item: Value = serde_json::from_str(item.get()).unwrap_or_default();
+                item["type"] == "function_call_output" && item["call_id"] == id
+            };
+            let at = self.items.iter().position(answers);
+            let place = at.map_or_else(|| "input".to_owned(), |at| format!("input[{at}].call_id"));
+            return Err(ApiError::invalid(place, format_args!("an output for the call {}", quoted(id)), allowed));
         }
         if turns.last() == Last::Calls {
             let reason = "ends with a `function_call`; its `function_call_output` must follow".to_owned();

@@ -257,7 +257,7 @@ mod tests {
                 let begin = futures::stream::iter([delta("Hi ")]);
                 let last = messages.last().expect("a message")["content"].as_str().expect("text");
                 if messages.len() > 5 || last == "long" {
-                    let (prompt, limit) = (messages.len() as u64, 5);
+                    let (prompt, limit) = (messages.len() as u64 + 5, 5);
                     return ApiError::PromptTooLong { param: "messages".into(), prompt, limit }.into_response();
                 }
                 match last {

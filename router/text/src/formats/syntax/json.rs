@@ -67,6 +67,11 @@ enum Number {
 }
 
 impl Scanner {
+    /// Whether a text has begun and not ended.
+    pub(in crate::formats) fn is_in_text(&self) -> bool {
+        matches!(self.place, Place::String { .. })
+    }
+
     /// Takes the next character; none after `Complete`, `Before` or `Bad`.
     pub(in crate::formats) fn step(&mut self, c: char) -> Scanned {
         let is_space = matches!(c, ' ' | '\n' | '\r' | '\t');

@@ -35,6 +35,8 @@ pub(super) enum Form {
 pub(super) struct Context<'a> {
     pub(super) marks: &'a Marks,
     pub(super) tools: &'a Tools,
+    /// A grammar draws the arguments.
+    pub(super) is_drawn: bool,
     pub(super) sink: &'a mut Sink,
 }
 

@@ -3,7 +3,7 @@
 //! A value is plain text, and what it means is for the tool's schema to say. Where that says "a text", the value streams; else it
 //! is kept until it is complete, and is JSON if it can be.
 
-use super::{Context, Step, is_of_name};
+use super::{Context, Scanned, Scanner, Step, is_of_name};
 use crate::formats::marks::{Mark, Unit};
 use crate::formats::tools::Kinds;
 
@@ -53,6 +53,8 @@ enum Place {
         key: String,
         kinds: Kinds,
         text: String,
+        /// Of a value that can be JSON alone, as long as it is: marks in its texts are none.
+        scanner: Option<Scanner>,
     },
 }
 
@@ -64,6 +66,7 @@ impl Reader {
             Place::Between => is_next(mark, form),
             Place::Key(_) => [Some(form.key_end), form.key_end_text, form.key_end_json].contains(&Some(mark)),
             Place::BeforeValue { .. } => form.value_open == Some(mark),
+            Place::Kept { scanner: Some(ref scanner), .. } if scanner.is_in_text() => false,
             Place::Text { .. } | Place::Kept { .. } => form.value_end == mark,
         }
     }
@@ -134,15 +137,18 @@ impl Reader {
                 }
                 Step::Going
             }
-            (Place::Kept { key, kinds, text }, Unit::Mark(_)) => {
+            (Place::Kept { key, kinds, text, .. }, Unit::Mark(_)) => {
                 let text = if form.lines { without_lines(text) } else { text };
                 let shown = format!("{}{}", said_key(key, self.has_parameters), kinds.read(text));
                 context.sink.arguments(&shown);
                 self.has_parameters = true;
                 self.at(Place::Between)
             }
-            (Place::Kept { text, .. }, Unit::Char(c)) => {
+            (Place::Kept { text, scanner, .. }, Unit::Char(c)) => {
                 text.push(c);
+                if scanner.as_mut().is_some_and(|scanner| scanner.step(c) != Scanned::Inside) {
+                    *scanner = None; // it is complete, or no JSON
+                }
                 Step::Going
             }
             _ => Step::Malformed,
@@ -188,7 +194,8 @@ impl Reader {
 
     fn value(&mut self, key: String, kinds: Kinds, context: &mut Context<'_>) -> Step {
         if kinds != Kinds::TEXT {
-            return self.at(Place::Kept { key, kinds, text: String::new() });
+            let scanner = (context.is_drawn || !kinds.has_texts()).then(Scanner::default);
+            return self.at(Place::Kept { key, kinds, text: String::new(), scanner });
         }
         let shown = format!("{}\"", said_key(&key, self.has_parameters));
         context.sink.arguments(&shown);

@@ -235,6 +235,58 @@ fn what_is_held_back_is_known() {
 }
 
 #[test]
+fn marks_within_a_text_that_a_grammar_draws_mean_nothing_in_any_format() {
+    let marks = [
+        "</response>",
+        "<response>",
+        "</answer>",
+        "<|END_RESPONSE|>",
+        "<|START_THINKING|>",
+        "[THINK]",
+        "<think>",
+        "</think>",
+        "<|channel>thought",
+        "<|channel|>analysis",
+        "<|start|>",
+        "<|message|>",
+        "<|end|>",
+        "<tool_call>",
+        "[TOOL_CALLS]",
+    ];
+    for name in known::names() {
+        let declaration = known::named(name).expect("it is known");
+        for specials in [vec![], marks.iter().zip(7..).map(|(mark, id)| (id, (*mark).to_owned())).collect()] {
+            let format = Format::bound(declaration, &specials);
+            for mark in marks {
+                for has_tools in [false, true] {
+                    let tools = has_tools.then(|| Arc::new(Tools::new(&[json!({ "function": { "name": "f" } })])));
+                    let reading = Reading { tools, has_form: true, ..Reading::default() };
+                    let document = format!("{{\"a\": \"x{mark}y\", \"b\": \"{mark}\"}}");
+                    let thoughts = format.reasoning_marks().map(|(open, close)| format!("{open}Hm.{close}"));
+                    let behind = format.mark_behind_reasoning().unwrap_or_default();
+                    let header = format.content_mark().unwrap_or_default();
+                    for thoughts in thoughts.into_iter().chain([String::new()]) {
+                        let behind = if thoughts.is_empty() { "" } else { behind };
+                        let answer =
+                            stream(format.parser(reading.clone()), [&*format!("{thoughts}{behind}{header}{document}")]);
+                        assert_eq!(
+                            (answer.content.trim(), answer.calls.len()),
+                            (document.as_str(), 0),
+                            "{name}: {mark}"
+                        );
+                        assert_eq!(
+                            answer.reasoning.trim(),
+                            if thoughts.is_empty() { "" } else { "Hm." },
+                            "{name}: {mark}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_header_or_a_name_without_an_end_costs_no_more_than_its_length_and_names_nothing() {
     let text = |pieces: Vec<Piece>| {
         pieces.into_iter().map(|piece| match piece {

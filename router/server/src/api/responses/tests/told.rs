@@ -293,6 +293,34 @@ fn log_probabilities_are_those_of_the_texts_own_tokens_streamed_and_whole() {
 }
 
 #[test]
+fn a_token_that_says_two_parts_takes_none_of_the_next() {
+    let drawn = |letter: u8, kind, said| {
+        let logprobs = Some(Box::new(TokenLogprobs { chosen: -1.0, top: vec![] }));
+        Drawn { token: letter.into(), text_offset: 0, logprobs, kind, said }
+    };
+    let start = Part::Call(CallPiece::Start { index: 0, id: "call_0".into(), name: "f".into() });
+    let brace = Part::Call(CallPiece::Arguments { index: 0, delta: "{".into() });
+    let all = [
+        Delta { said: Said::of([start, brace]), tokens: vec![drawn(b'{', TokenKind::Beside, 2)], ..Delta::default() },
+        Delta { said: Said::text("S"), tokens: vec![drawn(b'S', TokenKind::Text, 3)], ..Delta::default() },
+        Delta { said: Said::text("o"), tokens: vec![drawn(b'o', TokenKind::Text, 4)], ..Delta::default() },
+        Delta { finish: Some(finish(Ending::Stop(StopCause::EndOfText), false)), ..Delta::default() },
+    ];
+    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
+    let mut sum = Sum::default();
+    all.iter().cloned().for_each(|delta| sum.add(delta));
+    let whole = form().whole(sum.whole()).output;
+    let shown = whole[1]["content"][0]["logprobs"].as_array().expect("a list").iter();
+    assert_eq!(shown.map(|each| each["token"].as_str()).collect::<Option<String>>().as_deref(), Some("So"));
+    let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
+    all.into_iter().for_each(|delta| events.deltas(vec![delta], &mut out));
+    events.end(&mut out);
+    let told = parsed(&out);
+    let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
+    assert_eq!(without_ids(items), without_ids(&whole));
+}
+
+#[test]
 fn of_a_dropped_call_nothing_is_told_but_that_it_parts_texts() {
     let delta = |letter: u8, kind, said: usize, parts: Vec<Part>| {
         let logprobs = Some(Box::new(TokenLogprobs { chosen: -1.0, top: vec![] }));
