@@ -106,7 +106,7 @@ impl Run {
 
 /// Queries per task, the best first: enough that turning a key and widening its value costs a fraction of using them; fewer
 /// where threads would go without a task.
-const TASK_QUERIES: [usize; 3] = [64, 32, 16];
+const TASK_QUERIES: [usize; 4] = [128, 64, 32, 16];
 
 /// Attention of all tokens, over the cache.
 pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_, E, H>) -> Result<(), Refusal> {

@@ -55,17 +55,18 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
     #[inline(always)]
     pub(super) fn load_queries(&mut self, queries: &[E::Block]) {
         let steps = self.steps();
-        self.queries.clear();
-        for block in queries.chunks(Q * steps) {
-            for first in FIRST_LANES {
-                for step in 0..steps {
-                    for lane in [first, first + LANES / 2] {
-                        for query in 0..Q {
-                            let elements: &[E] = block
-                                .get(query * steps + step)
-                                .map_or(&[], |block| bytemuck::cast_slice(std::slice::from_ref(block)));
-                            let unit = elements.get(lane * E::PACK..(lane + 1) * E::PACK);
-                            self.queries.push(E::activation(self.simd, unit.unwrap_or(&[E::default()])));
+        let blocks = queries.len().div_ceil(Q * steps);
+        self.queries.resize(blocks * LANES * steps * Q, E::activation(self.simd, &[E::default()]));
+        let (to, _) = self.queries.as_chunks_mut::<Q>();
+        for (queries, to) in queries.chunks(Q * steps).zip(to.chunks_exact_mut(LANES * steps)) {
+            // What a block's missing queries give means nothing.
+            for (query, blocks) in queries.chunks_exact(steps).enumerate() {
+                for (step, block) in blocks.iter().enumerate() {
+                    let units: &[E] = bytemuck::cast_slice(std::slice::from_ref(block));
+                    for (turn, first) in FIRST_LANES.into_iter().enumerate() {
+                        for (half, lane) in [first, first + LANES / 2].into_iter().enumerate() {
+                            let unit = &units[lane * E::PACK..(lane + 1) * E::PACK];
+                            to[(turn * steps + step) * 2 + half][query] = E::activation(self.simd, unit);
                         }
                     }
                 }

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::few::{AHEAD, blocks};
 use super::many::Many;
-use super::share::{Plan, Stretch};
+use super::share::{Bundle, Plan, Stretch};
 use super::{Run, Sight};
 use crate::cache::{CacheFormat, CacheShape};
 use crate::cached::Held;
 use crate::element::Element;
-use crate::math::{exp, tanh};
+use crate::math::{exp_at_most_one, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::Shared;
 
@@ -140,17 +140,23 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         let mut many = Many::<S, E, C, G>::new(simd, self.cache.dim);
         let mut places = Places { shared: [0; PIECE + AHEAD], own: [0; PIECE], scales: [0.0; PIECE] };
         for task in self.tasks.clone() {
-            let (bundle, head) = (&self.plan.bundles[task / self.cache.heads], task % self.cache.heads);
+            let (bundle, head) = self.task(task);
             let runs = &self.plan.runs[bundle.runs.clone()];
             self.load_queries(&mut state, runs, head);
-            for stretch in &self.plan.stretches[bundle.stretches.clone()] {
-                let members = &self.plan.runs[stretch.members.clone()];
-                self.stretch::<S, C, G>(simd, &mut many, &mut state, &mut places, stretch, members, head);
+            let stretches = &self.plan.stretches[bundle.stretches.clone()];
+            for (at, stretch) in stretches.iter().enumerate() {
+                let next = Some(task + 1).filter(|next| at + 1 == stretches.len() && self.tasks.contains(next));
+                self.stretch::<S, C, G>(simd, &mut many, &mut state, &mut places, stretch, head, next);
             }
             for run in runs {
                 self.write(simd, &state, run, head);
             }
         }
+    }
+
+    /// A task's bundle and KV head.
+    fn task(&self, task: usize) -> (&Bundle, usize) {
+        (&self.plan.bundles[task / self.cache.heads], task % self.cache.heads)
     }
 
     fn group(&self) -> usize {
@@ -189,7 +195,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         }
     }
 
-    /// Takes its members through a stretch.
+    /// Takes its members through a stretch. `next`: the task that comes behind it.
     #[inline(always)]
     #[allow(clippy::too_many_arguments, reason = "what a thread keeps, and what it is to do")]
     fn stretch<S: Simd, const C: usize, const G: usize>(
@@ -199,9 +205,10 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         state: &mut State<E>,
         found: &mut Places,
         stretch: &Stretch,
-        members: &[Run],
         head: usize,
+        next: Option<usize>,
     ) {
+        let members = &self.plan.runs[stretch.members.clone()];
         let queries = self.queries(members);
         let is_many = queries.len() >= MANY[usize::from(C == 1)];
         if is_many {
@@ -210,13 +217,13 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         for first in (stretch.from..stretch.to).step_by(PIECE) {
             let places = &mut found.shared[..(PIECE + AHEAD).min(members[0].end(&self.sight) - first)];
             self.find(places, members, head, first);
-            let (keys, next) = places.split_at(PIECE.min(stretch.shared - first));
+            let (keys, behind) = places.split_at(PIECE.min(stretch.shared - first));
             // How many of the piece's keys a member has; those behind the shared ones are its own.
             let known = |run: &Run| PIECE.min(run.end(&self.sight) - first);
             if is_many {
-                self.score_many(simd, many, &mut state.scores[queries.clone()], keys, next);
+                self.score_many(simd, many, &mut state.scores[queries.clone()], keys, behind);
             } else {
-                self.score_few::<S, C>(simd, state, queries.clone(), keys, 0, next);
+                self.score_few::<S, C>(simd, state, queries.clone(), keys, 0, behind);
             }
             for run in members.iter().filter(|run| known(run) > keys.len()) {
                 let places = &mut found.own[..known(run)];
@@ -238,6 +245,9 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                     self.weigh_values(simd, state, run, &found.scales);
                 }
             }
+            if let Some(next) = next.filter(|_| first + PIECE >= stretch.to) {
+                self.ask_for_keys(simd, next); // values were asked for before, so memory would wait until they are summed up
+            }
             if is_many {
                 self.values_many(many, state, queries.clone(), keys);
             } else {
@@ -251,6 +261,19 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             for query in queries.clone() {
                 self.merge(simd, state, query);
             }
+        }
+    }
+
+    /// Asks for the first keys of a task.
+    #[inline(always)]
+    fn ask_for_keys<S: Simd>(&self, simd: S, task: usize) {
+        let (bundle, head) = self.task(task);
+        let stretch = &self.plan.stretches[bundle.stretches.start];
+        let mut places = [0; AHEAD];
+        let places = &mut places[..AHEAD.min(stretch.shared - stretch.from)];
+        self.find(places, &self.plan.runs[stretch.members.clone()], head, stretch.from);
+        for &place in &*places {
+            self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
         }
     }
 
@@ -288,10 +311,15 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                 lean(simd, scores, keys, slopes[head * group + at % group], behind);
             }
         }
-        for (at, query) in queries.enumerate() {
+        // All maxima first: many of them, which wait for nothing, are found at once.
+        for (at, query) in queries.clone().enumerate() {
             let seen = self.seen(run, at, first, keys);
-            let (max, weight) = exponentials(simd, &mut state.scores[query], seen.clone());
-            state.weighed[query] = Weighed { seen, max, weight };
+            let max = greatest(simd, &mut state.scores[query], seen.clone());
+            state.weighed[query] = Weighed { seen, max, weight: 0.0 };
+        }
+        for query in queries {
+            let Weighed { seen, max, weight } = &mut state.weighed[query];
+            *weight = exponentials(simd, &mut state.scores[query], seen.clone(), *max);
         }
     }
 
@@ -307,8 +335,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     #[inline(always)]
     fn weigh_values<S: Simd>(&self, simd: S, state: &mut State<E>, run: &Run, scales: &[f32; PIECE]) {
         for query in self.queries_of(run) {
-            let Range { start, end } = state.weighed[query].seen;
-            let whole = start / LANES * LANES..end.next_multiple_of(LANES);
+            let whole = whole(&state.weighed[query].seen);
             let (weights, _) = state.scores[query][whole.clone()].as_chunks_mut::<LANES>();
             for (weights, scales) in weights.iter_mut().zip(scales[whole].as_chunks::<LANES>().0) {
                 simd.store(simd.mul(simd.load(weights), simd.load(scales)), weights);
@@ -348,8 +375,8 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         let vectors = self.cache.dim.div_ceil(LANES);
         let before = state.max[query];
         let both = if max > before { max } else { before };
-        let old = exp(simd, simd.splat(before - both));
-        let new = exp(simd, simd.splat(max - both));
+        let old = exp_at_most_one(simd, simd.splat(before - both));
+        let new = exp_at_most_one(simd, simd.splat(max - both));
         state.max[query] = both;
         state.weight[query] = state.weight[query] * simd.max_lane(old) + weight * simd.max_lane(new);
         let range = query * vectors..(query + 1) * vectors;
@@ -409,27 +436,41 @@ fn lean<S: Simd>(simd: S, scores: &mut [f32; PIECE], keys: usize, slope: f32, be
     }
 }
 
-/// Replaces the scores of the keys that are seen by exp(s - max); returns max and the sum of these. The rest of their
-/// vectors becomes 0.
+/// The vectors in which the keys that are seen lie.
 #[inline(always)]
-fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>) -> (f32, f32) {
+fn whole(seen: &Range<usize>) -> Range<usize> {
+    seen.start / LANES * LANES..seen.end.next_multiple_of(LANES)
+}
+
+/// The greatest score of the keys that are seen; -∞ if there are none. The rest of their vectors becomes -∞.
+#[inline(always)]
+fn greatest<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>) -> f32 {
     if seen.is_empty() {
-        return (f32::NEG_INFINITY, 0.0);
+        return f32::NEG_INFINITY;
     }
-    let (begin, end) = (seen.start / LANES * LANES, seen.end.next_multiple_of(LANES));
-    scores[begin..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..end].fill(f32::NEG_INFINITY);
-    let (vectors, _) = scores[begin..end].as_chunks_mut::<LANES>();
+    let range = whole(&seen);
+    scores[range.start..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..range.end].fill(f32::NEG_INFINITY);
+    let (vectors, _) = scores[range].as_chunks::<LANES>();
     let mut max = simd.splat(f32::NEG_INFINITY);
-    for vector in vectors.iter() {
+    for vector in vectors {
         max = simd.max(max, simd.load(vector));
     }
-    let max = simd.max_lane(max);
+    simd.max_lane(max)
+}
+
+/// Replaces the scores of the keys that are seen by exp(s - max), and the rest of their vectors by 0; returns the sum of these.
+#[inline(always)]
+fn exponentials<S: Simd>(simd: S, scores: &mut [f32; PIECE], seen: Range<usize>, max: f32) -> f32 {
+    if seen.is_empty() {
+        return 0.0;
+    }
+    let (vectors, _) = scores[whole(&seen)].as_chunks_mut::<LANES>();
     let mut sum = simd.splat(0.0);
     for vector in vectors {
-        let weights = exp(simd, simd.sub(simd.load(vector), simd.splat(max)));
+        let weights = exp_at_most_one(simd, simd.sub(simd.load(vector), simd.splat(max)));
         sum = simd.add(sum, weights);
         simd.store(weights, vector);
     }
-    (max, simd.sum(sum))
+    simd.sum(sum)
 }

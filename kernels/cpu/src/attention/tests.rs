@@ -286,7 +286,7 @@ fn shares_give_every_task_to_one_thread() {
 #[test]
 fn runs_are_long_unless_threads_would_wait() {
     for (tokens, threads, longest) in [
-        (2080, 2, 32), // 65 runs of 3 heads
+        (2080, 2, 64), // 33 runs of 3 heads
         (32, 1, 32),
         (32, 2, 16), // 3 tasks would be two for one thread and one for the other
         (32, 4, 8),  // 6 tasks are as uneven: 12
