@@ -105,6 +105,17 @@ impl Times {
 }
 
 impl Form {
+    /// Whether a part of it is free, or drawn by a grammar, which may have control tokens.
+    pub fn has_free_text(&self) -> bool {
+        match self {
+            Self::Anything | Self::Grammar { .. } | Self::Triggered { .. } => true,
+            Self::Exactly(_) | Self::Schema { .. } | Self::Regex { .. } => false,
+            Self::Sequence(parts) | Self::Either(parts) => parts.iter().any(Self::has_free_text),
+            Self::Tag(tag) => tag.content.has_free_text(),
+            Self::Separated { tags, .. } => tags.iter().any(|tag| tag.content.has_free_text()),
+        }
+    }
+
     /// Its schemas, expressions and grammars, each with its place.
     pub(crate) fn constraints(&self) -> Vec<(Constraint, &str)> {
         match self {

@@ -30,6 +30,14 @@ const TRIES_MAX: usize = 64;
 /// Not `\u....`: a name that may be written in two ways passes for another one.
 const ESCAPES: &str = "nrbtf\\\"";
 
+/// A schema that may stand within another one: what it refers to, and the names in it, are as if it stood alone.
+pub fn alone(mut schema: Value) -> Value {
+    if let Value::Object(members) = &mut schema {
+        members.insert(places::ALONE.to_owned(), true.into());
+    }
+    schema
+}
+
 /// The schema as a piece of a rule of Lark.
 pub(crate) fn piece(schema: &Value) -> Result<String, GrammarError> {
     let prepared = prepared(schema)?;

@@ -30,17 +30,22 @@ impl Draft {
 #[derive(Debug, Clone)]
 pub(super) struct Spot {
     pub(super) draft: Draft,
-    base: String, // what its references are relative to
+    base: String,    // what its references are relative to
+    document: usize, // of those that stand in one another: it knows nothing of what is named in others
 }
+
+/// A schema with this says nothing of what it stands in, and nothing there of it: as if it stood alone.
+pub(super) const ALONE: &str = "$pelton:alone";
 
 /// A document with its schemas by their places, which are JSON pointers.
 pub(super) struct Document<'a> {
     root: &'a Value,
     spots: HashMap<String, Spot>,
-    resources: HashMap<String, String>,         // places by their URIs
-    anchors: HashMap<(String, String), String>, // places by the URI and a name
-    dynamic_anchors: HashMap<String, usize>,    // how many there are of a name
-    recursive_anchors: usize,
+    documents: usize,                                  // within it, each with names of its own
+    resources: HashMap<(usize, String), String>,       // places by their URIs
+    anchors: HashMap<(usize, String, String), String>, // places by the URI and a name
+    dynamic_anchors: HashMap<(usize, String), usize>,  // how many there are of a name
+    recursive_anchors: HashMap<usize, usize>,
 }
 
 impl<'a> Document<'a> {
@@ -48,12 +53,13 @@ impl<'a> Document<'a> {
         let mut document = Self {
             root,
             spots: HashMap::new(),
-            resources: HashMap::from([(String::new(), String::new())]),
+            documents: 0,
+            resources: HashMap::from([((0, String::new()), String::new())]),
             anchors: HashMap::new(),
             dynamic_anchors: HashMap::new(),
-            recursive_anchors: 0,
+            recursive_anchors: HashMap::new(),
         };
-        document.enter(root, String::new(), Spot { draft: Draft::Later, base: String::new() });
+        document.enter(root, String::new(), Spot { draft: Draft::Later, base: String::new(), document: 0 });
         document
     }
 
@@ -77,6 +83,12 @@ impl<'a> Document<'a> {
 
     fn name(&mut self, members: &Map<String, Value>, place: &str, spot: &mut Spot) {
         let text = |name: &str| members.get(name).and_then(Value::as_str);
+        let is_root = place.is_empty() || members.contains_key(ALONE);
+        if is_root && !place.is_empty() {
+            self.documents += 1;
+            *spot = Spot { draft: Draft::Later, base: String::new(), document: self.documents };
+            self.resources.insert((spot.document, String::new()), place.to_owned());
+        }
         if let Some(draft) = text("$schema").and_then(Draft::of) {
             spot.draft = draft;
         }
@@ -84,39 +96,44 @@ impl<'a> Document<'a> {
         let id = if spot.draft == Draft::Four { text("id") } else { text("$id") };
         if let Some(id) = id.filter(|_| !is_overridden) {
             match id.split_once('#') {
-                Some(("", name)) if spot.draft < Draft::Later => {
-                    self.anchors.insert((spot.base.clone(), name.to_owned()), place.to_owned());
-                }
+                // Later drafts have `$anchor` for that.
+                Some(("", _)) if spot.draft == Draft::Later => {}
+                Some(("", name)) => self.anchor(spot, name, place),
                 split => {
                     let uri = split.map_or(id, |(uri, _)| uri);
                     spot.base = joined(&spot.base, uri);
-                    self.resources.insert(spot.base.clone(), place.to_owned());
+                    self.resources.insert((spot.document, spot.base.clone()), place.to_owned());
                 }
             }
         }
-        if place.is_empty() {
-            self.resources.insert(spot.base.clone(), String::new());
+        if is_root {
+            self.resources.insert((spot.document, spot.base.clone()), place.to_owned());
         }
-        for keyword in ["$anchor", "$dynamicAnchor"] {
-            if let Some(name) = text(keyword) {
-                self.anchors.insert((spot.base.clone(), name.to_owned()), place.to_owned());
-            }
+        for name in ["$anchor", "$dynamicAnchor"].into_iter().filter_map(text) {
+            self.anchor(spot, name, place);
         }
         if let Some(name) = text("$dynamicAnchor") {
-            *self.dynamic_anchors.entry(name.to_owned()).or_default() += 1;
+            *self.dynamic_anchors.entry((spot.document, name.to_owned())).or_default() += 1;
         }
-        self.recursive_anchors += usize::from(members.get("$recursiveAnchor") == Some(&Value::Bool(true)));
+        if members.get("$recursiveAnchor") == Some(&Value::Bool(true)) {
+            *self.recursive_anchors.entry(spot.document).or_default() += 1;
+        }
+    }
+
+    fn anchor(&mut self, spot: &Spot, name: &str, place: &str) {
+        self.anchors.insert((spot.document, spot.base.clone(), name.to_owned()), place.to_owned());
     }
 
     /// The place of what a schema refers to.
     pub(super) fn target(&mut self, reference: &str, from: &str) -> Result<String, String> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-        let base = joined(&self.spot(from).base, uri);
+        let Spot { base, document, .. } = self.spot(from);
+        let key = (document, joined(&base, uri));
         let unknown = || format!("{reference:?} is not in the schema, and nothing is fetched");
-        let resource = self.resources.get(&base).ok_or_else(unknown)?;
+        let resource = self.resources.get(&key).ok_or_else(unknown)?;
         let fragment = percent_decoded(fragment).ok_or_else(unknown)?;
         if !fragment.is_empty() && !fragment.starts_with('/') {
-            return self.anchors.get(&(base, fragment)).cloned().ok_or_else(unknown);
+            return self.anchors.get(&(document, key.1, fragment)).cloned().ok_or_else(unknown);
         }
         let place = format!("{resource}{fragment}");
         let target = self.at(&place).ok_or_else(unknown)?;
@@ -132,7 +149,8 @@ impl<'a> Document<'a> {
     pub(super) fn dynamic_target(&mut self, reference: &str, from: &str) -> Result<String, String> {
         let target = self.target(reference, from)?;
         let name = self.at(&target).and_then(|schema| schema.get("$dynamicAnchor")).and_then(Value::as_str);
-        match name.map(|name| self.dynamic_anchors[name]) {
+        let document = self.spot(from).document;
+        match name.map(|name| self.dynamic_anchors[&(document, name.to_owned())]) {
             Some(2..) => Err(format!("{reference:?} may mean several schemas; a `$ref` means one")),
             _ => Ok(target),
         }
@@ -140,7 +158,7 @@ impl<'a> Document<'a> {
 
     /// The same of a `$recursiveRef`.
     pub(super) fn recursive_target(&mut self, reference: &str, from: &str) -> Result<String, String> {
-        if self.recursive_anchors > 1 {
+        if self.recursive_anchors.get(&self.spot(from).document).is_some_and(|&count| count > 1) {
             return Err(format!("{reference:?} may mean several schemas; a `$ref` means one"));
         }
         self.target(reference, from)

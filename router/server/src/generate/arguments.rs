@@ -1,75 +1,86 @@
 //! Schemas of tools' arguments, so that they stand alone or within others: of an object always, and what they refer to is where it was.
 
+use pelton_grammar::alone as within;
 use serde_json::{Map, Value, json};
 
 /// The schema of a tool's arguments: always of objects, as calls have no others. A function without a schema has no arguments.
 pub(super) fn parameters(tool: &Value) -> Value {
     match tool["function"].get("parameters") {
         None | Some(Value::Null) => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-        Some(Value::Object(members)) => of_objects(members.clone()),
+        Some(Value::Object(members)) => of_objects(members),
         Some(Value::Bool(true)) => json!({ "type": "object" }),
-        Some(_) => Value::Bool(false),
+        Some(other) => other.clone(),
     }
 }
 
-fn of_objects(mut members: Map<String, Value>) -> Value {
-    let is_object = |kind: &Value| kind == "object";
-    let has_objects = match members.get("type") {
-        None => true,
-        Some(Value::Array(kinds)) => kinds.iter().any(is_object),
-        Some(kind) => is_object(kind),
-    };
-    if !has_objects {
-        return Value::Bool(false);
-    }
-    if let Some(target) = members.remove("$ref") {
-        if is_before_2019(&members) {
-            // What stands beside a reference counts for nothing there.
-            members.retain(|name, _| ["$schema", "$defs", "definitions"].contains(&name.as_str()));
+fn of_objects(members: &Map<String, Value>) -> Value {
+    let whole = Value::Object(members.clone());
+    match (members.get("type"), members.get("$ref").and_then(Value::as_str)) {
+        (None, Some(target)) => {
+            let target = target.strip_prefix('#').and_then(|place| whole.pointer(place));
+            match target.is_some_and(|target| target["type"] == "object") {
+                true => whole,
+                false => json!({ "type": "object", "allOf": [within(whole)] }),
+            }
         }
-        let reference = json!({ "$ref": target });
-        match members.get_mut("allOf").and_then(Value::as_array_mut) {
-            Some(all) => all.push(reference),
-            None => drop(members.insert("allOf".to_owned(), json!([reference]))),
+        (Some(Value::Array(kinds)), _) if kinds.contains(&OBJECT.into()) && kinds.iter().all(is_type) => {
+            with(members, "type", OBJECT.into())
         }
+        (None, None) => with(members, "type", OBJECT.into()),
+        // It is one of objects, or refused as it is.
+        (Some(_), _) => whole,
     }
-    members.insert("type".to_owned(), "object".into());
+}
+
+const OBJECT: &str = "object";
+
+fn is_type(kind: &Value) -> bool {
+    let types = ["null", "boolean", "integer", "number", "string", "array", OBJECT];
+    kind.as_str().is_some_and(|kind| types.contains(&kind))
+}
+
+fn with(members: &Map<String, Value>, name: &str, value: Value) -> Value {
+    let mut members = members.clone();
+    members.insert(name.to_owned(), value);
     Value::Object(members)
 }
 
-fn draft(members: &Map<String, Value>) -> &str {
-    members.get("$schema").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Whether it says that it is of a draft up to the seventh.
-fn is_before_2019(members: &Map<String, Value>) -> bool {
-    draft(members).contains("://json-schema.org/draft-0")
-}
-
-/// A schema that may stand within another one: its references are relative to itself. `name`: which nothing else there has.
-pub(super) fn resource(schema: Value, name: &str) -> Value {
-    let Value::Object(mut members) = schema else { return schema };
-    let keyword = if draft(&members).contains("draft-04") { "id" } else { "$id" };
-    let own = members.get(keyword).and_then(Value::as_str).unwrap_or_default();
-    // A fragment is an anchor, and no name of a whole.
-    let anchor = own.strip_prefix('#').map(str::to_owned);
-    if own.is_empty() || anchor.is_some() {
-        members.insert(keyword.to_owned(), format!("urn:pelton:{name}").into());
-    }
-    if let Some(anchor) = anchor.filter(|anchor| !anchor.is_empty()) {
-        members.insert("$anchor".to_owned(), anchor.into());
-    }
-    Value::Object(members)
-}
-
-/// A parameter's schema that stands alone: all that it may refer to comes with it.
+/// A parameter's schema that stands alone: what it may refer to comes with it.
 pub(super) fn alone(whole: &Value, key: &str, part: &Value) -> Value {
     if !refers(part) {
         return part.clone();
     }
+    let definitions = DEFINITIONS.into_iter().filter_map(|name| Some((name, whole.get(name)?)));
+    let definitions: Map<String, Value> = definitions.map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    let has_its_own = DEFINITIONS.iter().any(|name| part.get(*name).is_some());
+    if let Value::Object(members) = part
+        && !has_its_own
+        && whole.get("$id").is_none()
+        && refers_to_definitions(part)
+        && definitions.values().all(refers_to_definitions)
+    {
+        let draft = whole.get("$schema").map(|draft| ("$schema".to_owned(), draft.clone()));
+        return Value::Object(members.clone().into_iter().chain(definitions).chain(draft).collect());
+    }
     // As a step of a JSON pointer in a URI.
     let step = key.replace('~', "~0").replace('/', "~1").replace('%', "%25");
-    json!({ "$ref": format!("#/$defs/whole/properties/{step}"), "$defs": { "whole": resource(whole.clone(), "whole") } })
+    let place = format!("#/$defs/whole/properties/{step}");
+    json!({ "$ref": place, "$defs": { "whole": within(whole.clone()) } })
+}
+
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// Whether all references in a schema are to definitions by their places.
+fn refers_to_definitions(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members.iter().all(|(name, value)| match (name.as_str(), value) {
+            ("$ref", Value::String(to)) => to.starts_with("#/$defs/") || to.starts_with("#/definitions/"),
+            ("$id" | "id" | "$dynamicRef" | "$recursiveRef", Value::String(_)) => false,
+            (_, value) => refers_to_definitions(value),
+        }),
+        Value::Array(items) => items.iter().all(refers_to_definitions),
+        _ => true,
+    }
 }
 
 /// Whether a schema refers to another one.
@@ -94,23 +105,18 @@ mod tests {
 
     #[test]
     fn arguments_are_an_object_whatever_their_schema_says() {
-        let seventh = "http://json-schema.org/draft-07/schema#";
+        let node = json!({ "$ref": "#/$defs/x", "$defs": { "x": { "type": "object" } } });
+        let open = json!({ "$ref": "#/$defs/x", "$defs": { "x": {} } });
         for (schema, expected) in [
             (json!({}), json!({ "type": "object" })),
             (json!(true), json!({ "type": "object" })),
             (json!({ "type": ["object", "null"] }), json!({ "type": "object" })),
-            (json!({ "type": "string" }), json!(false)),
-            (json!({ "type": ["array", "null"] }), json!(false)),
+            (json!({ "type": ["object", "foo"] }), json!({ "type": ["object", "foo"] })),
+            (json!({ "type": "OBJECT" }), json!({ "type": "OBJECT" })),
             (json!(false), json!(false)),
             (json!(null), json!({ "type": "object", "properties": {}, "additionalProperties": false })),
-            (
-                json!({ "$ref": "#/$defs/x", "minProperties": 1 }),
-                json!({ "minProperties": 1, "allOf": [{ "$ref": "#/$defs/x" }], "type": "object" }),
-            ),
-            (
-                json!({ "$schema": seventh, "$ref": "#/definitions/x", "definitions": {}, "minProperties": 1 }),
-                json!({ "$schema": seventh, "definitions": {}, "allOf": [{ "$ref": "#/definitions/x" }], "type": "object" }),
-            ),
+            (node.clone(), node),
+            (open.clone(), json!({ "type": "object", "allOf": [within(open)] })),
         ] {
             assert_eq!(of(schema), expected);
         }

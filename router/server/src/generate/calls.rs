@@ -10,12 +10,25 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ToolReading,
-    arguments::{alone, parameters, refers, resource},
+    arguments::{alone, parameters, refers},
     constrain::{is_strict, mark},
 };
 
 /// What a schema may say of a text that a mark ends, and a grammar that reads up to this mark cannot keep.
-const OF_TEXTS: [&str; 9] = ["pattern", "minLength", "maxLength", "format", "not", "if", "allOf", "anyOf", "oneOf"];
+const OF_TEXTS: [&str; 12] = [
+    "pattern",
+    "minLength",
+    "maxLength",
+    "format",
+    "not",
+    "if",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+];
 /// What a schema may say of an object, and a grammar that writes its members one by one cannot keep.
 const OF_ALL: [&str; 7] =
     ["minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "not"];
@@ -25,7 +38,7 @@ const NOTES: [&str; 8] =
 
 /// Parameters of a tool whose arguments stand one by one, at most.
 const PARAMETERS_MAX: usize = 256;
-/// Bytes of definitions that come with a tool's parameters, at most.
+/// Bytes of what a tool's parameters refer to, at most, where each has its own copy.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Writes calls of one format.
@@ -110,18 +123,18 @@ fn plain(schema: Value) -> Call {
 
 /// Schemas of calls as objects with a name and arguments; of several tools in one, if calls are a list.
 fn objects(tools: &[&Value], [name, arguments]: [&str; 2], is_list: bool, is_parallel: bool) -> Vec<Value> {
-    let object = |(at, tool): (usize, &&Value)| {
+    let object = |tool: &&Value| {
         json!({
             "type": "object",
             "properties": {
                 name: { "const": tool["function"]["name"] },
-                arguments: resource(parameters(tool), &at.to_string()),
+                arguments: pelton_grammar::alone(parameters(tool)),
             },
             "required": [name, arguments],
             "additionalProperties": false,
         })
     };
-    let items: Vec<Value> = tools.iter().enumerate().map(object).collect();
+    let items: Vec<Value> = tools.iter().map(object).collect();
     if !is_list {
         return items;
     }
@@ -166,7 +179,7 @@ impl Writer<'_> {
         let schema = parameters(tool);
         let fields = self.fields(tool, &schema, marks.value_end, |_| true)?;
         let is_read = |key: &str| key.trim() == key && !key.is_empty() && !key.contains(char::is_control);
-        let ends = [marks.key_end_text, marks.key_end_json];
+        let ends = [marks.key_end, marks.key_end_text, marks.key_end_json];
         if let Some((key, ..)) =
             fields.iter().find(|(key, ..)| !is_read(key) || ends.iter().any(|end| key.contains(end)))
         {
@@ -258,7 +271,8 @@ fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'
     }
     let elsewhere =
         ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "$dynamicRef", "$recursiveRef", "const", "enum"];
-    if let Some(keyword) = elsewhere.iter().find(|keyword| schema.get(**keyword).is_some()) {
+    let written = tool["function"].get("parameters").unwrap_or(schema);
+    if let Some(keyword) = elsewhere.iter().find(|keyword| written.get(**keyword).is_some()) {
         let name = name_of(tool);
         return Err(format!("the parameters of `{name}` are not all listed as `properties`, but by `{keyword}`"));
     }
@@ -273,9 +287,9 @@ fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'
     if let Some(key) = required.iter().find(|key| !is_listed(key)) {
         return Err(format!("`{}` requires the parameter `{key}`, which is not among its `properties`", name_of(tool)));
     }
-    let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
-    let too_few = bound("minProperties").is_some_and(|least| least > required.len() as u64);
-    let too_many = bound("maxProperties").is_some_and(|most| most < count as u64);
+    let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
+    let too_few = bound("minProperties").is_some_and(|least| least > required.len() as f64);
+    let too_many = bound("maxProperties").is_some_and(|most| most < count as f64);
     let unkept = OF_ALL.iter().find(|keyword| match **keyword {
         "minProperties" => too_few,
         "maxProperties" => too_many,
@@ -284,11 +298,15 @@ fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'
     if let Some(keyword) = unkept.filter(|_| is_strict(tool)) {
         return Err(format!("`{keyword}` of the parameters of `{}` cannot be kept", name_of(tool)));
     }
-    // All of the schema comes with each part that refers to something.
-    let parts = listed.into_iter().flatten().filter(|(_, value)| refers(value)).count();
-    if parts > 0 && parts * schema.to_string().len() > BYTES_MAX {
-        let name = name_of(tool);
-        return Err(format!("the parameters of `{name}` with what they refer to come to more than {BYTES_MAX} bytes"));
+    let mut copied = 0;
+    for (key, value) in listed.into_iter().flatten().filter(|(_, value)| refers(value)) {
+        copied += alone(schema, key, value).to_string().len();
+        if copied > BYTES_MAX {
+            let name = name_of(tool);
+            return Err(format!(
+                "the parameters of `{name}` with what each refers to take more than {BYTES_MAX} bytes"
+            ));
+        }
     }
     let all = listed.into_iter().flatten().map(|(key, value)| (key, value, required.contains(key.as_str())));
     Ok(all.collect())

@@ -130,9 +130,12 @@ impl Serving {
         let ChatStart { in_reasoning, .. } = prompt.chat?;
         let shows_special = !request.options.skip_special;
         let is_demanded = request.tools.as_ref().is_some_and(|tools| tools.demand != Demand::Nothing);
-        // Beside tags a text is the model's own.
-        let form = request.options.constrained.as_ref().map(|wish| &wish.constraint);
-        let has_form = !is_demanded && form.is_some_and(|form| !matches!(form, Constraint::Tags(_)));
+        let has_form = match request.options.constrained.as_ref().map(|wish| &wish.constraint) {
+            Some(Constraint::Tags(form)) => !is_demanded && !form.has_free_text(),
+            // It may have control tokens.
+            Some(Constraint::Grammar(_)) | None => false,
+            Some(_) => !is_demanded,
+        };
         let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special, certain, has_form };
         self.format.clone().map(|format| (format, reading))
     }

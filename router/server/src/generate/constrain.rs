@@ -211,10 +211,14 @@ fn named(
         let param = wish.map_or_else(String::new, |wish| wish.param.clone());
         return ApiError::WrongGrammar { param: param + &error.place, reason: error.reason };
     }
-    let alone = tools
-        .iter()
-        .enumerate()
-        .map(|(at, tool)| (format!("tools[{at}].function.parameters"), Constraint::JsonSchema(parameters(tool))));
+    // As the client wrote it, then as it is used.
+    let schemas =
+        |tool: &Value| tool["function"].get("parameters").cloned().into_iter().chain([parameters(tool)]).collect();
+    let alone = tools.iter().enumerate().flat_map(|(at, tool)| {
+        let schemas: Vec<Value> = schemas(tool);
+        let place = format!("tools[{at}].function.parameters");
+        schemas.into_iter().map(move |schema| (place.clone(), Constraint::JsonSchema(schema)))
+    });
     let alone = alone.chain(wish.map(|wish| (wish.param.clone(), wish.constraint.clone())));
     for (param, constraint) in alone {
         if let Err(error) = compiler.compile(&Script::of(constraint), Spelling::Usual) {

@@ -218,7 +218,7 @@ impl Follower {
             thinking.take(token);
         }
         let is_stop = self.rules.stop_ids.binary_search(&token).is_ok();
-        let is_shown = !is_stop || self.rules.include_stop;
+        let is_shown = !is_stop || (self.rules.include_stop && !self.rules.is_mark_behind_form(token));
         let mut text = if is_shown { self.detokenizer.push(token) } else { String::new() };
         let is_last = is_stop || self.drawn == self.rules.max_tokens;
         let is_circle = self.circles.as_mut().is_some_and(|circles| circles.take(token));

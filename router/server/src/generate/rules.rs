@@ -43,6 +43,12 @@ impl TextRules {
         }
     }
 
+    /// Whether a token is a mark of the format where a grammar draws the text: behind that it is none, but would be read as its end.
+    pub(super) fn is_mark_behind_form(&self, token: TokenId) -> bool {
+        let of_form = self.form.as_ref().filter(|(_, reading)| reading.has_form);
+        of_form.is_some_and(|(format, _)| format.special_ids().binary_search(&token).is_ok())
+    }
+
     /// For a call to which the model gives none.
     pub(super) fn call_id(&self) -> String {
         let id = uuid::Uuid::new_v4().simple().to_string();

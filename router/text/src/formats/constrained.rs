@@ -65,6 +65,8 @@ pub struct ParameterMarks<'a> {
     pub name_end: &'a str,
     /// Before a key.
     pub key_open: &'a str,
+    /// After a key.
+    pub key_end: &'a str,
     /// Between a key and a value that is a plain text.
     pub key_end_text: &'a str,
     /// Between a key and a value that is JSON.
@@ -246,6 +248,7 @@ impl Format {
             // The end of the line, where it has no mark.
             name_end: form.name_end.map_or("\n", |mark| self.table.marks.text(mark)),
             key_open: text(Some(form.key_open)),
+            key_end,
             key_end_text: or_key_end(form.key_end_text),
             key_end_json: or_key_end(form.key_end_json),
             value_open: text(form.value_open),

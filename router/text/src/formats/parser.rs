@@ -243,7 +243,7 @@ impl Parser {
     /// A unit that means itself.
     fn literal(&mut self, unit: Unit, table: &Table) {
         let mut buffer = [0; 4];
-        // A grammar draws no special tokens in a text: what looks like one was spelled.
+        // What looks like a special token in a text that is drawn was spelled.
         let shows_special = self.reading.shows_special || self.reading.has_form;
         let shown = shown(unit, shows_special, &table.marks, &mut buffer);
         if shown.is_empty() {

@@ -52,11 +52,6 @@ impl Kinds {
         self.0 & !(Self::NULL.0 | Self::BOOLEAN.0 | Self::NUMBER.0) == 0
     }
 
-    /// Whether a text is among them.
-    pub(super) fn has_texts(self) -> bool {
-        self.0 & Self::TEXT.0 != 0
-    }
-
     pub(super) fn of(schema: &Value) -> Self {
         let named = |kind: &Value| match kind.as_str() {
             Some("null") => Self::NULL,

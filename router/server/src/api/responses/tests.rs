@@ -233,7 +233,7 @@ fn what_is_wrong_is_named_by_its_path() {
             "input[0].arguments",
         ),
         (json!({ "input": [call()] }), "input"),
-        (json!({ "input": [{ "type": "function_call_output", "call_id": "2", "output": "x" }] }), "input"),
+        (json!({ "input": [{ "type": "function_call_output", "call_id": "2", "output": "x" }] }), "input[0].call_id"),
         (json!({ "service_tier": "turbo" }), "service_tier"),
         (json!({ "max_tokens": 5 }), "max_tokens"),
         (json!({ "messages": [] }), "messages"),

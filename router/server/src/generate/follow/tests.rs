@@ -293,6 +293,26 @@ fn what_is_held_behind_a_call_is_no_part_of_it_yet() {
 }
 
 #[test]
+fn a_mark_that_ends_a_text_of_a_form_is_no_part_of_it() {
+    let tokenizer = crate::generate::testing::tokenizer_with(&["<|return|>"]);
+    let mark = tokenizer.token_to_id("<|return|>").expect("it has it");
+    let format = Format::named("harmony", &tokenizer).expect("it is known");
+    let reading = Reading { has_form: true, ..Reading::default() };
+    let answer = [tokens("<|channel|>final<|message|>{\"a\": \"<|end|>\"}"), vec![mark]].concat();
+    let form = Some((format, reading));
+    let rules = TextRules { form, include_stop: true, stop_ids: [mark].into(), eos_ids: vec![mark], ..rules() };
+    let mut follower = Follower::new(&tokenizer, Arc::new(rules));
+    let mut delta = Delta::default();
+    for token in answer {
+        follower.push(Output::Token { token, logprobs: None }, &mut delta).expect("no failure was pushed");
+    }
+    let usage = Usage { prompt: 7, cached: 0, completion: 40 };
+    let finished = Output::Finished { reason: FinishReason::StopToken(mark), usage, explanation: explanation() };
+    follower.push(finished, &mut delta).expect("no failure was pushed");
+    assert_eq!(said(&delta).text, "{\"a\": \"<|end|>\"}");
+}
+
+#[test]
 fn tokens_tell_how_much_was_said_with_them() {
     let delta = follow(hermes(Some(ToolReading::Parallel)), &[tokens(CALLS), vec![END]].concat());
     let size: usize = delta.said.clone().into_parts().map(|part| part.size()).sum();

@@ -53,7 +53,7 @@ enum Place {
         key: String,
         kinds: Kinds,
         text: String,
-        /// Of a value that can be JSON alone, as long as it is: marks in its texts are none.
+        /// Of a value that a grammar draws as JSON, as long as it is: marks in its texts are none.
         scanner: Option<Scanner>,
     },
 }
@@ -194,7 +194,7 @@ impl Reader {
 
     fn value(&mut self, key: String, kinds: Kinds, context: &mut Context<'_>) -> Step {
         if kinds != Kinds::TEXT {
-            let scanner = (context.is_drawn || !kinds.has_texts()).then(Scanner::default);
+            let scanner = context.is_drawn.then(Scanner::default);
             return self.at(Place::Kept { key, kinds, text: String::new(), scanner });
         }
         let shown = format!("{}\"", said_key(&key, self.has_parameters));

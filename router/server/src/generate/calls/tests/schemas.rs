@@ -107,6 +107,35 @@ fn references_mean_what_they_meant_where_the_schema_stood_alone() {
 }
 
 #[test]
+fn what_tools_name_alike_stays_their_own() {
+    let schema = |x: &str| {
+        json!({ "$id": "http://example.com/example.json", "properties": { "a": { "$ref": "#/$defs/x" }, "b": { "$ref": "#x" } },
+        "$defs": { "x": { "$anchor": "x", "type": x } }, "required": ["a", "b"] })
+    };
+    let tools = [tool("f", &schema("integer")), tool("g", &schema("string"))];
+    let tokenizer = &WORLDS[0].tokenizer;
+    let format = Format::named("mistral", tokenizer).expect("known");
+    let calls = calls(&format, tokenizer, &[&tools[0], &tools[1]], ToolReading::Single).expect("it writes them");
+    let script = Script { reasoning: None, mark: Mark::new(), body: Body::Calls(calls) };
+    let grammar = vocabulary(tokenizer).compile(&script, Spelling::Any).expect("a grammar");
+    let called = Called { format, tool: tools[0].clone(), grammar };
+    let call = |arguments: &str| format!("[TOOL_CALLS][{{\"name\": \"f\", \"arguments\": {arguments}}}]");
+    assert_eq!(called.arguments(&call("{\"a\": 5, \"b\": 6}")), Some(json!({ "a": 5, "b": 6 })));
+    for wrong in ["{\"a\": \"5\", \"b\": 6}", "{\"a\": 5, \"b\": \"6\"}"] {
+        assert_eq!(called.arguments(&call(wrong)), None);
+    }
+}
+
+#[test]
+fn many_parameters_that_refer_to_a_definition_are_served() {
+    let one = |at: usize| (format!("p{at}"), json!({ "$ref": "#/$defs/e", "description": "x".repeat(300) }));
+    let properties: Map<String, Value> = (0..100).map(one).collect();
+    let called = Called::new("qwen3-coder", json!({ "properties": properties, "$defs": { "e": { "enum": [1, 2] } } }));
+    assert_eq!(called.arguments(&coder(&[("p7", "2")])), Some(json!({ "p7": 2 })));
+    assert_eq!(called.arguments(&coder(&[("p7", "3")])), None);
+}
+
+#[test]
 fn a_parameter_that_stands_alone_refers_to_the_whole() {
     let inner = json!({ "type": "object", "properties": { "x": { "type": "integer" }, "y": { "$ref": "#/properties/x" } },
                         "additionalProperties": false });
@@ -181,6 +210,7 @@ fn what_a_strict_tool_says_and_a_format_of_single_parameters_cannot_keep_is_name
         (json!({ "anyOf": [{ "type": "string", "pattern": "^q+$" }] }), "anyOf"),
         (json!({ "type": "string", "not": { "const": "x" } }), "not"),
         (json!({ "enum": ["ab"], "maxLength": 1 }), "maxLength"),
+        (json!({ "type": "string", "$ref": "#/$defs/x" }), "$ref"),
     ] {
         let why = refused("qwen3-coder", json!({ "properties": { "a": text } })).expect("it cannot be kept");
         assert!(why.contains(&format!("`{keyword}`")), "{why}");
@@ -193,9 +223,13 @@ fn what_a_strict_tool_says_and_a_format_of_single_parameters_cannot_keep_is_name
         let why = refused(name, json!({ "properties": { key: { "type": "integer" } } }));
         assert!(why.is_some_and(|why| why.contains(&format!("{key:?}"))), "{name}: {key}");
     }
-    for name in ["hermes", "qwen3-coder", "llama4-pythonic", "function-gemma"] {
-        let nothing = json!({ "type": "string" });
-        let fits = refused(name, nothing.clone()).is_none();
-        assert_eq!(fits, name == "hermes", "{name}: what fits nothing is for the grammar to say where it is JSON");
+    assert!(refused("deepseek-v3.2", json!({ "properties": { "a\">b": { "type": "integer" } } })).is_some());
+    assert_eq!(
+        refused("qwen3-coder", json!({ "type": "OBJECT", "properties": {} })),
+        None,
+        "as Gemini's clients write it"
+    );
+    for name in ["qwen3-coder", "llama4-pythonic", "function-gemma"] {
+        assert!(refused(name, json!(false)).is_some(), "{name}");
     }
 }
