@@ -195,7 +195,7 @@ def test_a_tool_is_called_and_its_output_is_read(client: openai.OpenAI) -> None:
     assert after.usage.input_tokens > whole.usage.input_tokens
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(input=[{**output[0], "call_id": "never"}], previous_response_id=whole.id, **ask)
-    assert caught.value.param == "input"
+    assert caught.value.param == "input[0].call_id"
 
 
 def test_structured_output_fits_its_schema(client: openai.OpenAI) -> None:
