@@ -14,8 +14,12 @@ from torch import Tensor
 pytestmark = pytest.mark.usefixtures("isa")
 
 
-# Both are sums of hundreds of roundings in another order; fresh inputs met 2.1 times the plain reference's greatest error once.
-MORE = 3
+def bound(plain_error: float, dtype: torch.dtype) -> float:
+    """The greatest error, beside that of the plain reference: both are sums of hundreds of roundings in another order.
+
+    In float32, where nothing but these counts, fresh inputs once met 2.1 times the plain error.
+    """
+    return (3 if dtype == torch.float32 else 2) * plain_error + ulp(dtype)
 
 
 @dataclass
@@ -144,7 +148,7 @@ def test_paged_attention(
     wide = (batch.q.double(), *batch.wide_caches())
     exact = reference.paged_attention(*wide, *tables, **batch.sight)
     plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
-    assert error(out, exact) <= MORE * error(plain, exact) + ulp(dtype)
+    assert error(out, exact) <= bound(error(plain, exact), dtype)
     for row, (_, count) in enumerate(rows):  # alone, and cut in two: the same bits
         begin = int(batch.row_offsets[row])
         for cut in {0, count // 2, count - 1, count} & set(range(count + 1)):
@@ -172,7 +176,7 @@ def test_slopes_let_scores_fall_with_distance(
     tables = (batch.block_table, batch.row_offsets, batch.row_starts, 0.2)
     exact = reference.paged_attention(batch.q.double(), *batch.wide_caches(), *tables, **batch.sight)
     plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
-    assert error(out, exact) <= MORE * error(plain, exact) + ulp(dtype)
+    assert error(out, exact) <= bound(error(plain, exact), dtype)
     for row, (_, count) in enumerate(rows):
         begin = int(batch.row_offsets[row])
         for cut in {0, count // 2, count - 1} & set(range(count + 1)):
@@ -274,7 +278,7 @@ def test_whole_rows_see_both_sides(
     wide = (batch.q.double(), *batch.wide_caches())
     exact = reference.paged_attention(*wide, *tables, **batch.sight)
     plain = reference.paged_attention(batch.q, batch.k_cache, batch.v_cache, *tables, **batch.sight)
-    assert error(out, exact) <= MORE * error(plain, exact) + ulp(dtype)
+    assert error(out, exact) <= bound(error(plain, exact), dtype)
     for row, count in enumerate(counts):  # alone: the same bits
         begin = int(batch.row_offsets[row])
         assert torch.equal(batch.row(row, 0, count).attend(), out[begin : begin + count])
