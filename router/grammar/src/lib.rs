@@ -25,7 +25,7 @@ mod words;
 pub use beside::{BesideText, Never};
 pub use compiler::{Compiler, Grammar};
 pub use fields::{Field, FieldValue, Fields};
-pub use schema::{Spaces, alone};
+pub use schema::{Spaces, embedded};
 pub use script::{Arguments, Body, Call, Calls, Constraint, Mark, Part, Reasoning, Script};
 pub use state::{Mask, State, Stuck};
 pub use tags::{Form, Tag, Times};

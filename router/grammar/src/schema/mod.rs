@@ -31,9 +31,9 @@ const TRIES_MAX: usize = 64;
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// A schema that may stand within another one: what it refers to, and the names in it, are as if it stood alone.
-pub fn alone(mut schema: Value) -> Value {
+pub fn embedded(mut schema: Value) -> Value {
     if let Value::Object(members) = &mut schema {
-        members.insert(places::ALONE.to_owned(), true.into());
+        members.insert(places::EMBEDDED.to_owned(), true.into());
     }
     schema
 }

@@ -35,7 +35,7 @@ pub(super) struct Spot {
 }
 
 /// A schema with this says nothing of what it stands in, and nothing there of it: as if it stood alone.
-pub(super) const ALONE: &str = "$pelton:alone";
+pub(super) const EMBEDDED: &str = "$pelton:embedded";
 
 /// A document with its schemas by their places, which are JSON pointers.
 pub(super) struct Document<'a> {
@@ -83,7 +83,7 @@ impl<'a> Document<'a> {
 
     fn name(&mut self, members: &Map<String, Value>, place: &str, spot: &mut Spot) {
         let text = |name: &str| members.get(name).and_then(Value::as_str);
-        let is_root = place.is_empty() || members.contains_key(ALONE);
+        let is_root = place.is_empty() || members.contains_key(EMBEDDED);
         if is_root && !place.is_empty() {
             self.documents += 1;
             *spot = Spot { draft: Draft::Later, base: String::new(), document: self.documents };
@@ -220,8 +220,11 @@ fn joined(base: &str, uri: &str) -> String {
     if has_scheme(uri) {
         return uri.to_owned();
     }
-    let authority = base.find("://").map_or(0, |at| at + 3);
-    let path = base[authority..].find('/').map_or(base.len(), |at| authority + at);
+    let path = match base.find("://").map(|at| at + 3) {
+        Some(authority) => base[authority..].find('/').map_or(base.len(), |at| authority + at),
+        None if has_scheme(base) => base.len(),
+        None => 0,
+    };
     let (front, path) = if uri.starts_with('/') {
         (&base[..path], uri.to_owned())
     } else {
@@ -260,12 +263,34 @@ fn percent_decoded(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_is_embedded_has_names_of_its_own() {
+        let inner =
+            |x: &str| json!({ EMBEDDED: true, "$id": "same", "$defs": { "x": { "$dynamicAnchor": "x", "const": x } } });
+        let root = json!({ "$defs": { "x": { "$id": "#/is/no/name" } }, "items": [inner("a"), inner("b")] });
+        let mut document = Document::new(&root);
+        for at in 0..2 {
+            let from = format!("/items/{at}");
+            let x = format!("{from}/$defs/x");
+            for reference in ["#/$defs/x", "#x", "same#x"] {
+                assert_eq!(document.target(reference, &from).as_ref(), Ok(&x), "{reference}");
+            }
+            assert_eq!(document.dynamic_target("#x", &from), Ok(x));
+        }
+        assert_eq!(document.target("#/$defs/x", "").as_deref(), Ok("/$defs/x"));
+        assert!(document.target("same#x", "").is_err() && document.target("#x", "").is_err());
+    }
 
     #[test]
     fn uris_are_joined() {
         for (base, uri, whole) in [
             ("", "a.json", "a.json"),
+            ("a.json", "b.json", "b.json"),
+            ("a/b.json", "c.json", "a/c.json"),
             ("http://x.org/a/b.json", "", "http://x.org/a/b.json"),
             ("http://x.org/a/b.json", "c.json", "http://x.org/a/c.json"),
             ("http://x.org/a/b.json", "../c/./d.json", "http://x.org/c/d.json"),

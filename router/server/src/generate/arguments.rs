@@ -1,6 +1,6 @@
 //! Schemas of tools' arguments, so that they stand alone or within others: of an object always, and what they refer to is where it was.
 
-use pelton_grammar::alone as within;
+use pelton_grammar::embedded;
 use serde_json::{Map, Value, json};
 
 /// The schema of a tool's arguments: always of objects, as calls have no others. A function without a schema has no arguments.
@@ -20,7 +20,7 @@ fn of_objects(members: &Map<String, Value>) -> Value {
             let target = target.strip_prefix('#').and_then(|place| whole.pointer(place));
             match target.is_some_and(|target| target["type"] == "object") {
                 true => whole,
-                false => json!({ "type": "object", "allOf": [within(whole)] }),
+                false => json!({ "type": "object", "allOf": [embedded(whole)] }),
             }
         }
         (Some(Value::Array(kinds)), _) if kinds.contains(&OBJECT.into()) && kinds.iter().all(is_type) => {
@@ -65,7 +65,7 @@ pub(super) fn alone(whole: &Value, key: &str, part: &Value) -> Value {
     // As a step of a JSON pointer in a URI.
     let step = key.replace('~', "~0").replace('/', "~1").replace('%', "%25");
     let place = format!("#/$defs/whole/properties/{step}");
-    json!({ "$ref": place, "$defs": { "whole": within(whole.clone()) } })
+    json!({ "$ref": place, "$defs": { "whole": embedded(whole.clone()) } })
 }
 
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
@@ -116,7 +116,7 @@ mod tests {
             (json!(false), json!(false)),
             (json!(null), json!({ "type": "object", "properties": {}, "additionalProperties": false })),
             (node.clone(), node),
-            (open.clone(), json!({ "type": "object", "allOf": [within(open)] })),
+            (open.clone(), json!({ "type": "object", "allOf": [embedded(open)] })),
         ] {
             assert_eq!(of(schema), expected);
         }

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use pelton_grammar::{Arguments, BesideText, Call, Calls, Field, FieldValue, Fields, Mark, Never, Part};
+use pelton_grammar::{Arguments, BesideText, Call, Calls, Field, FieldValue, Fields, Mark, Never, Part, embedded};
 use pelton_text::{Begin, CallForm, Format, ParameterMarks, Tokenizer, Written};
 use serde_json::{Map, Value, json};
 
@@ -128,7 +128,7 @@ fn objects(tools: &[&Value], [name, arguments]: [&str; 2], is_list: bool, is_par
             "type": "object",
             "properties": {
                 name: { "const": tool["function"]["name"] },
-                arguments: pelton_grammar::alone(parameters(tool)),
+                arguments: embedded(parameters(tool)),
             },
             "required": [name, arguments],
             "additionalProperties": false,
@@ -191,17 +191,18 @@ impl Writer<'_> {
 
     fn pythonic(&self, tool: &Value) -> Result<Call, String> {
         let schema = parameters(tool);
-        let field = |(key, value, is_required): (&String, &Value, bool)| Field {
+        let parameters = properties(tool, &schema)?;
+        let is_word = |key: &str| key.chars().all(|c| c == '_' || c.is_alphanumeric()) && !key.is_empty();
+        if let Some(Parameter { key, .. }) = parameters.iter().find(|parameter| !is_word(parameter.key)) {
+            return Err(format!("the name of the parameter `{key}` of `{}` is none in Python", name_of(tool)));
+        }
+        let field = |Parameter { key, alone, is_required, .. }: Parameter<'_>| Field {
             open: vec![Part::Text(format!("{key}="))],
-            value: FieldValue::Json(alone(&schema, key, value)),
+            value: FieldValue::Json(alone),
             close: Mark::new(),
             is_required,
         };
-        let fields = properties(tool, &schema)?.into_iter().map(field).collect();
-        let is_word = |key: &str| key.chars().all(|c| c == '_' || c.is_alphanumeric()) && !key.is_empty();
-        if let Some((key, ..)) = properties(tool, &schema)?.iter().find(|(key, ..)| !is_word(key)) {
-            return Err(format!("the name of the parameter `{key}` of `{}` is none in Python", name_of(tool)));
-        }
+        let fields = parameters.into_iter().map(field).collect();
         Ok(Call {
             head: vec![Part::Text(format!("{}(", name_of(tool)))],
             arguments: Arguments::Fields(Fields { fields, separator: Some(", ".to_owned()) }),
@@ -238,23 +239,23 @@ impl Writer<'_> {
         takes_json: impl Fn(Written) -> bool,
     ) -> Result<Vec<(&'a str, FieldValue, bool)>, String> {
         let mut fields = Vec::new();
-        for (key, value, is_required) in properties(tool, schema)? {
+        for Parameter { key, schema, alone, is_required } in properties(tool, schema)? {
             let fault = |why: &str| format!("the parameter `{key}` of `{}` {why}", name_of(tool));
-            let written = Written::of(value);
-            let value = match (written, texts(value)) {
+            let written = Written::of(schema);
+            let value = match (written, texts(schema)) {
                 (Written::Text, Some(texts)) if texts.iter().any(|text| text.contains(end)) => {
                     return Err(fault("takes a text with the mark that ends texts in it"));
                 }
                 (Written::Text, texts) => {
-                    if let Some(keyword) = says_more(value).filter(|_| is_strict(tool)) {
+                    if let Some(keyword) = says_more(schema).filter(|_| is_strict(tool)) {
                         return Err(fault(&format!("is a plain text, of which `{keyword}` cannot be kept")));
                     }
                     texts.map_or(FieldValue::Text, FieldValue::Texts)
                 }
-                (written, _) if takes_json(written) => FieldValue::Json(alone(schema, key, value)),
+                (written, _) if takes_json(written) => FieldValue::Json(alone),
                 _ => return Err(fault("may hold texts within other values")),
             };
-            fields.push((key.as_str(), value, is_required));
+            fields.push((key, value, is_required));
         }
         Ok(fields)
     }
@@ -264,8 +265,17 @@ fn name_of(tool: &Value) -> &str {
     tool["function"]["name"].as_str().unwrap_or_default()
 }
 
-/// Each parameter with its schema, and whether it must be given.
-fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'a Value, bool)>, String> {
+/// A parameter of a tool.
+struct Parameter<'a> {
+    key: &'a str,
+    schema: &'a Value,
+    /// The same with all that it refers to.
+    alone: Value,
+    is_required: bool,
+}
+
+/// The parameters of a tool, if they are all that its schema speaks of.
+fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<Parameter<'a>>, String> {
     if *schema == Value::Bool(false) {
         return Err(format!("no arguments fit the parameters of `{}`", name_of(tool)));
     }
@@ -298,18 +308,21 @@ fn properties<'a>(tool: &Value, schema: &'a Value) -> Result<Vec<(&'a String, &'
     if let Some(keyword) = unkept.filter(|_| is_strict(tool)) {
         return Err(format!("`{keyword}` of the parameters of `{}` cannot be kept", name_of(tool)));
     }
-    let mut copied = 0;
-    for (key, value) in listed.into_iter().flatten().filter(|(_, value)| refers(value)) {
-        copied += alone(schema, key, value).to_string().len();
+    let (mut all, mut copied) = (Vec::with_capacity(count), 0);
+    for (key, part) in listed.into_iter().flatten() {
+        let alone = alone(schema, key, part);
+        if refers(part) {
+            copied += alone.to_string().len();
+        }
         if copied > BYTES_MAX {
             let name = name_of(tool);
             return Err(format!(
                 "the parameters of `{name}` with what each refers to take more than {BYTES_MAX} bytes"
             ));
         }
+        all.push(Parameter { key, schema: part, alone, is_required: required.contains(key.as_str()) });
     }
-    let all = listed.into_iter().flatten().map(|(key, value)| (key, value, required.contains(key.as_str())));
-    Ok(all.collect())
+    Ok(all)
 }
 
 /// What a text's schema says of it beside which texts it may be, if that cannot be kept.

@@ -211,13 +211,12 @@ fn named(
         let param = wish.map_or_else(String::new, |wish| wish.param.clone());
         return ApiError::WrongGrammar { param: param + &error.place, reason: error.reason };
     }
-    // As the client wrote it, then as it is used.
-    let schemas =
-        |tool: &Value| tool["function"].get("parameters").cloned().into_iter().chain([parameters(tool)]).collect();
     let alone = tools.iter().enumerate().flat_map(|(at, tool)| {
-        let schemas: Vec<Value> = schemas(tool);
+        // As the client wrote it, then as it is used.
+        let written = tool["function"].get("parameters").filter(|schema| !schema.is_null()).cloned();
         let place = format!("tools[{at}].function.parameters");
-        schemas.into_iter().map(move |schema| (place.clone(), Constraint::JsonSchema(schema)))
+        let schemas = written.into_iter().chain([parameters(tool)]);
+        schemas.map(move |schema| (place.clone(), Constraint::JsonSchema(schema)))
     });
     let alone = alone.chain(wish.map(|wish| (wish.param.clone(), wish.constraint.clone())));
     for (param, constraint) in alone {

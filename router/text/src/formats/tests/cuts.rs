@@ -287,6 +287,20 @@ fn marks_within_a_text_that_a_grammar_draws_mean_nothing_in_any_format() {
 }
 
 #[test]
+fn a_text_without_an_end_in_a_parameter_takes_no_other_one_where_nothing_draws_it() {
+    let properties = json!({ "list": { "type": "array" }, "n": { "type": "integer" } });
+    let tool = json!({ "function": { "name": "f", "parameters": { "properties": properties } } });
+    let reading = Reading { tools: Some(Arc::new(Tools::new(&[tool]))), ..Reading::default() };
+    let format = Format::bound(known::named("glm-4.5").expect("it is known"), &[]);
+    let text = "<tool_call>f\n<arg_key>list</arg_key>\n<arg_value>[\"a, b]</arg_value>\n\
+                <arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>";
+    let answer = stream(format.parser(reading), [text]);
+    assert_eq!(answer.calls.len(), 1);
+    let arguments: serde_json::Value = serde_json::from_str(&answer.calls[0].arguments).expect("JSON");
+    assert_eq!(arguments, json!({ "list": "[\"a, b]", "n": 5 }));
+}
+
+#[test]
 fn a_header_or_a_name_without_an_end_costs_no_more_than_its_length_and_names_nothing() {
     let text = |pieces: Vec<Piece>| {
         pieces.into_iter().map(|piece| match piece {

@@ -292,6 +292,22 @@ fn log_probabilities_are_those_of_the_texts_own_tokens_streamed_and_whole() {
     }
 }
 
+/// The items of an answer with log-probabilities, which are the same streamed, delta by delta, and whole.
+fn told_alike(all: &[Delta]) -> Vec<Value> {
+    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
+    let (mut sum, mut events, mut out) = (Sum::default(), ResponseEvents::new(form(), |_| ()), BytesMut::new());
+    for delta in all {
+        sum.add(delta.clone());
+        events.deltas(vec![delta.clone()], &mut out);
+    }
+    events.end(&mut out);
+    let whole = form().whole(sum.whole()).output;
+    let told = parsed(&out);
+    let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
+    assert_eq!(without_ids(items), without_ids(&whole));
+    whole
+}
+
 #[test]
 fn a_token_that_says_two_parts_takes_none_of_the_next() {
     let drawn = |letter: u8, kind, said| {
@@ -306,18 +322,9 @@ fn a_token_that_says_two_parts_takes_none_of_the_next() {
         Delta { said: Said::text("o"), tokens: vec![drawn(b'o', TokenKind::Text, 4)], ..Delta::default() },
         Delta { finish: Some(finish(Ending::Stop(StopCause::EndOfText), false)), ..Delta::default() },
     ];
-    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
-    let mut sum = Sum::default();
-    all.iter().cloned().for_each(|delta| sum.add(delta));
-    let whole = form().whole(sum.whole()).output;
+    let whole = told_alike(&all);
     let shown = whole[1]["content"][0]["logprobs"].as_array().expect("a list").iter();
     assert_eq!(shown.map(|each| each["token"].as_str()).collect::<Option<String>>().as_deref(), Some("So"));
-    let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
-    all.into_iter().for_each(|delta| events.deltas(vec![delta], &mut out));
-    events.end(&mut out);
-    let told = parsed(&out);
-    let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
-    assert_eq!(without_ids(items), without_ids(&whole));
 }
 
 #[test]
@@ -338,21 +345,12 @@ fn of_a_dropped_call_nothing_is_told_but_that_it_parts_texts() {
         delta(b'B', TokenKind::Text, 4, text("(B")),
         Delta { finish: Some(finish(Ending::Stop(StopCause::EndOfText), true)), ..Delta::default() },
     ];
-    let form = || ResponseForm { shows_logprobs: Some(tokenizer()), ..form() };
-    let mut sum = Sum::default();
-    all.iter().cloned().for_each(|delta| sum.add(delta));
-    let whole = form().whole(sum.whole()).output;
+    let whole = told_alike(&all);
     assert_eq!(whole.len(), 1);
     let content = &whole[0]["content"][0];
     assert_eq!(content["text"], "A\n(B");
     let shown = content["logprobs"].as_array().expect("a list").iter().map(|each| each["token"].as_str());
     assert_eq!(shown.collect::<Option<String>>().as_deref(), Some("A(B"));
-    let (mut events, mut out) = (ResponseEvents::new(form(), |_| ()), BytesMut::new());
-    all.into_iter().for_each(|delta| events.deltas(vec![delta], &mut out));
-    events.end(&mut out);
-    let told = parsed(&out);
-    let items = told.last().expect("one")["response"]["output"].as_array().expect("a list");
-    assert_eq!(without_ids(items), without_ids(&whole));
 }
 
 #[test]
