@@ -140,9 +140,9 @@ class Bench:
         for name, (columns, depth) in shapes.items():
             if self.only not in f"linear {name}":
                 continue
-            size = columns * depth * self.dtype.itemsize
-            copies = max(1, s.weight_bytes // size)
+            copies = max(1, s.weight_bytes // (columns * depth * self.dtype.itemsize))
             packed = [ops.pack(torch.randn(columns, depth).to(self.dtype)) for _ in range(copies)]
+            size = packed[0].nbytes  # as they lie in memory
             for tokens in (1, 8, 16, 32, s.prefill):
                 x, out = torch.randn(tokens, depth).to(self.dtype), torch.empty(tokens, columns, dtype=self.dtype)
                 used = packed if tokens <= 16 else packed[: max(1, copies // 8)]

@@ -2,7 +2,8 @@
 
 Requests of a cell begin and end together, so that their prompts are computed at once, and then each step draws a token for all. Of both
 takes the longer what it needs: the products, by the rate of a large one (`gemm_gflops`), or the weights and the KV that are read
-(`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is more than any server reaches.
+(`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is more than any server reaches that reads
+weights as bfloat16; Pelton, where it keeps them in 12 bits (docs/decisions/short-weights.md), may pass it with few requests.
 """
 
 from __future__ import annotations

@@ -82,6 +82,14 @@ impl Buffer {
         false
     }
 
+    /// Leaves out what lies behind `len` bytes. What of that was touched stays taken until all of it goes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len == 0 {
+            *self = Self::empty();
+        }
+        self.len = self.len.min(len);
+    }
+
     /// How many bytes it holds.
     pub fn len(&self) -> usize {
         self.len

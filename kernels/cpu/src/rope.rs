@@ -3,6 +3,8 @@
 //! Two elements are turned against each other, (a, b) → (a·cos - b·sin, b·cos + a·sin), in float32, each product rounded by
 //! itself as the usual definition has it. Which two, models differ in ([`Pairs`]).
 
+use std::ops::Range;
+
 use crate::Cpu;
 use crate::cache::CacheShape;
 use crate::cached::Held;
@@ -52,7 +54,7 @@ pub struct RopeKvWrite<'a, E, H> {
 pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_, E, H>) -> Result<(), Refusal> {
     let RopeKvWrite { q, k, v, cos_sin, rotated, pairs, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
     let tokens = positions.len();
-    let (dim, kv_heads, cache_row) = (cache.dim, cache.heads, cache.row());
+    let (dim, kv_heads) = (cache.dim, cache.heads);
     assert!(rotated > 0 && rotated.is_multiple_of(2) && rotated <= dim && cos_sin.len().is_multiple_of(rotated));
     assert!(q.len() == tokens * heads * dim && k.len() == tokens * kv_heads * dim && v.len() == k.len());
     assert!(kv_slots.len() == tokens && H::FORMAT == cache.format);
@@ -61,79 +63,122 @@ pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_
     check_indices("kv_slots", kv_slots, cache.blocks * cache.block_size)?;
 
     let work = q.len() + 2 * k.len();
-    let all = heads + kv_heads;
-    let parts = cpu.parts(all, work);
+    let parts = cpu.parts(heads, work);
     let isa = cpu.isa;
     let (q, k) = (Shared::new(q), Shared::new(k));
     let (k_cache, v_cache) = (Shared::new(k_cache), Shared::new(v_cache));
     cpu.pool.run(parts, |thread| {
-        // A thread has whole heads and all their tokens: two tokens may name the same slot, and the later one then wins.
-        let own = part(all, parts, thread);
-        for (token, (&position, &slot)) in positions.iter().zip(kv_slots).enumerate() {
-            let cos_sin = &cos_sin[position as usize * rotated..][..rotated];
-            let slot = slot as usize;
-            for head in own.start.min(heads)..own.end.min(heads) {
-                let at = (token * heads + head) * dim;
-                // SAFETY: only this thread touches this head.
-                isa.run(Rotate { head: unsafe { q.piece(at..at + rotated) }, cos_sin, pairs });
-            }
-            for head in own.start.max(heads) - heads..own.end.max(heads) - heads {
-                let at = (token * kv_heads + head) * dim;
-                // SAFETY: as above.
-                let k = unsafe { k.piece(at..at + dim) };
-                isa.run(Rotate { head: &mut k[..rotated], cos_sin, pairs });
-                let to = cache.at(slot / cache.block_size, head, slot % cache.block_size);
-                // SAFETY: as above.
-                let [to_k, to_v] = [&k_cache, &v_cache].map(|cache| unsafe { cache.piece(to..to + cache_row) });
-                isa.run(Store { head: k, row: to_k });
-                isa.run(Store { head: &v[at..at + dim], row: to_v });
-            }
-        }
+        isa.run(Heads {
+            q: &q,
+            k: &k,
+            v,
+            cos_sin,
+            rotated,
+            pairs,
+            positions,
+            caches: [&k_cache, &v_cache],
+            cache,
+            kv_slots,
+            heads,
+            own: part(heads, parts, thread),
+            own_kv: part(kv_heads, parts, thread),
+        });
     });
     Ok(())
 }
 
-struct Rotate<'a, E> {
-    head: &'a mut [E],
+/// A thread's heads, of queries and of keys and values, and all their tokens: two tokens may name the same slot, and the later one
+/// then wins.
+struct Heads<'a, E, H> {
+    q: &'a Shared<'a, E>,
+    k: &'a Shared<'a, E>,
+    v: &'a [E],
     cos_sin: &'a [f32],
+    rotated: usize,
     pairs: Pairs,
+    positions: &'a [i32],
+    caches: [&'a Shared<'a, H>; 2],
+    cache: CacheShape,
+    kv_slots: &'a [i64],
+    heads: usize,
+    own: Range<usize>,
+    own_kv: Range<usize>,
 }
 
-impl<E: Element> Kernel for Rotate<'_, E> {
+impl<E: Element, H: Held<E>> Kernel for Heads<'_, E, H> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let half = self.head.len() / 2;
-        let (cos, sin) = self.cos_sin.split_at(half);
-        match self.pairs {
-            Pairs::Halves => {
-                let (first, second) = self.head.split_at_mut(half);
-                for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                    (*first, *second) = turned(*first, *second, cos, sin);
-                }
+    fn run<S: Simd>(self, simd: S) {
+        let (dim, kv_heads) = (self.cache.dim, self.cache.heads);
+        for (token, &position) in self.positions.iter().enumerate() {
+            if let Some(&next) = self.kv_slots.get(token + 1) {
+                self.ask_for_rows(simd, next);
             }
-            Pairs::Neighbours => {
-                let (pairs, _) = self.head.as_chunks_mut::<2>();
-                for (([first, second], &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
-                    (*first, *second) = turned(*first, *second, cos, sin);
+            let cos_sin = &self.cos_sin[position as usize * self.rotated..][..self.rotated];
+            for head in self.own.clone() {
+                let at = (token * self.heads + head) * dim;
+                // SAFETY: only this thread touches this head.
+                rotate(unsafe { self.q.piece(at..at + self.rotated) }, cos_sin, self.pairs);
+            }
+            for head in self.own_kv.clone() {
+                let at = (token * kv_heads + head) * dim;
+                // SAFETY: as above.
+                let k = unsafe { self.k.piece(at..at + dim) };
+                rotate(&mut k[..self.rotated], cos_sin, self.pairs);
+                let row = self.row(self.kv_slots[token], head);
+                // SAFETY: as above.
+                let [to_k, to_v] = self.caches.map(|cache| unsafe { cache.piece(row.clone()) });
+                H::store(simd, k, to_k);
+                H::store(simd, &self.v[at..at + dim], to_v);
+            }
+        }
+    }
+}
+
+impl<E: Element, H: Held<E>> Heads<'_, E, H> {
+    /// Where a head's row lies in both caches.
+    #[inline(always)]
+    fn row(&self, slot: i64, head: usize) -> Range<usize> {
+        let (block, place) = (slot as usize / self.cache.block_size, slot as usize % self.cache.block_size);
+        let at = self.cache.at(block, head, place);
+        at..at + self.cache.row()
+    }
+
+    /// Tokens of a decode step write far apart: what is stored to would have to be waited for.
+    #[inline(always)]
+    fn ask_for_rows<S: Simd>(&self, simd: S, slot: i64) {
+        const LINE: usize = 64;
+        for head in self.own_kv.clone() {
+            let row = self.row(slot, head);
+            for cache in self.caches {
+                // SAFETY: only this thread touches this head.
+                let row: *const u8 = unsafe { cache.piece(row.clone()) }.as_ptr().cast();
+                for line in (0..self.cache.row() * size_of::<H>()).step_by(LINE) {
+                    simd.prefetch(row.wrapping_add(line));
                 }
             }
         }
     }
 }
 
-struct Store<'a, E, H> {
-    head: &'a [E],
-    row: &'a mut [H],
-}
-
-impl<E: Element, H: Held<E>> Kernel for Store<'_, E, H> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        H::store(simd, self.head, self.row);
+#[inline(always)]
+fn rotate<E: Element>(head: &mut [E], cos_sin: &[f32], pairs: Pairs) {
+    let half = head.len() / 2;
+    let (cos, sin) = cos_sin.split_at(half);
+    match pairs {
+        Pairs::Halves => {
+            let (first, second) = head.split_at_mut(half);
+            for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                (*first, *second) = turned(*first, *second, cos, sin);
+            }
+        }
+        Pairs::Neighbours => {
+            let (pairs, _) = head.as_chunks_mut::<2>();
+            for (([first, second], &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
+                (*first, *second) = turned(*first, *second, cos, sin);
+            }
+        }
     }
 }
 

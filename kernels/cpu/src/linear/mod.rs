@@ -9,25 +9,35 @@
 //!    linear stream, without an index or a bound to check.
 //! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
+//! 5. Weights of bfloat16 lie in memory in 12 bits ([`short`]); each piece is lengthened while the one before is multiplied.
 
 mod ahead;
+mod out;
 mod pack;
+mod piece;
 mod quantized;
+pub(crate) mod short;
 mod source;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::element::Element;
+use bytemuck::cast_slice;
+
+use crate::element::{Bf16, Element};
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
+use out::Out;
 pub use pack::PackedWeight;
+use piece::Cut;
 pub use quantized::{Activations as QuantizedActivations, Bits, Codes, QuantizedWeight, Scheme, linear_quantized};
+use short::Unit;
 pub use source::{Matrix, Stored};
 use tile::{Activations, Columns};
 
@@ -61,37 +71,60 @@ pub fn linear<E: Element, O: Element>(
     assert!(x.len().is_multiple_of(k) && x.len() / k * n == out.len());
     assert!(bias.is_none_or(|bias| bias.len() == n));
     assert!(weight.suits(cpu.isa), "packed for another instruction set than {}", cpu.isa.name());
-    let chunk = chunk_rows(cpu.isa, x.len() / k, k * size_of::<E>());
-    for (out, x) in out.chunks_mut(chunk * n).zip(x.chunks(chunk * k)) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(amx) = cpu.isa.amx()
-            && let Some(weight) = weight.in_tiles()
-        {
-            tiled::multiply(cpu, amx, out, bytemuck::cast_slice(x), weight, bias.map(bytemuck::cast_slice));
-            continue;
-        }
-        linear_chunk(cpu, out, x, weight, bias);
+    let weight: &dyn Any = weight;
+    match (weight.downcast_ref(), weight.downcast_ref()) {
+        (Some(weight), _) => linear_f32(cpu, Out::of(out), cast_slice(x), weight, bias.map(cast_slice)),
+        (_, Some(weight)) => linear_bf16(cpu, Out::of(out), cast_slice(x), weight, bias.map(cast_slice)),
+        (None, None) => unreachable!("there are no other elements"),
     }
 }
 
-fn linear_chunk<E: Element, O: Element>(
-    cpu: &mut Cpu,
-    out: &mut [O],
-    x: &[E],
-    weight: &PackedWeight<E>,
-    bias: Option<&[E]>,
-) {
+// Not generic, so that they are compiled once, and not again for each crate that calls `linear`.
+
+fn linear_f32(cpu: &mut Cpu, mut out: Out<'_>, x: &[f32], weight: &PackedWeight<f32>, bias: Option<&[f32]>) {
+    for rows in chunks(x.len() / weight.depth(), CHUNK_ROWS) {
+        let out = out.rows(rows.clone(), weight.columns());
+        linear_chunk(cpu, &out, &x[rows.start * weight.depth()..rows.end * weight.depth()], weight, bias);
+    }
+}
+
+fn linear_bf16(cpu: &mut Cpu, mut out: Out<'_>, x: &[Bf16], weight: &PackedWeight<Bf16>, bias: Option<&[Bf16]>) {
+    let (rows, depth) = (x.len() / weight.depth(), weight.depth());
+    for rows in chunks(rows, chunk_rows(cpu.isa, rows, depth * size_of::<Bf16>())) {
+        let out = out.rows(rows.clone(), weight.columns());
+        let x = &x[rows.start * depth..rows.end * depth];
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = cpu.isa.amx() {
+            tiled::multiply(cpu, amx, &out, x, weight, bias);
+            continue;
+        }
+        linear_chunk(cpu, &out, x, weight, bias);
+    }
+}
+
+/// So many rows at a time.
+fn chunks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(most).map(move |start| start..rows.min(start + most))
+}
+
+fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &PackedWeight<E>, bias: Option<&[E]>) {
     let isa = cpu.isa;
     let sizes = isa.run(AskSizes(PhantomData::<E>));
     let rows = Rows { rows: x.len() / weight.depth(), most: sizes.rows };
     let row_words = weight.units() * sizes.activation_words;
-    let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
+    let cut = Cut::new(rows.blocks(), rows.most, weight.short().is_some(), weight.units());
+    let groups = rows.blocks().div_ceil(cut.group);
     let units = weight.panels() * groups;
     let pack_parts = cpu.parts(rows.blocks(), x.len());
     // Few rows are bound by reading weights, many by arithmetic: from 4 rows on, the work grows with the rows.
     let parts = cpu.parts(units, weight.columns() * weight.depth() * rows.rows.div_ceil(4));
 
-    let packed = cpu.scratch.scratch::<u32>(rows.rows * row_words);
+    let sums_words = rows.rows.min(cut.group * rows.most) * weight.panel_columns();
+    let room_words = if weight.short().is_some() { 2 * cut.piece * size_of::<Unit>() / size_of::<u32>() } else { 0 };
+    let thread_words = sums_words + room_words;
+    let scratch = cpu.scratch.scratch::<u32>(parts * thread_words + rows.rows * row_words);
+    let (own, packed) = scratch.split_at_mut(parts * thread_words);
+    let own = Shared::new(own);
     let target = Shared::new(packed);
     cpu.pool.run(pack_parts, |thread| {
         for block in part(rows.blocks(), pack_parts, thread) {
@@ -104,10 +137,13 @@ fn linear_chunk<E: Element, O: Element>(
     });
 
     let packed = &*packed;
-    let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Columns { out: &out, packed, weight, bias, rows, groups, units });
+        // SAFETY: each thread has its own.
+        let own = unsafe { own.piece(thread * thread_words..(thread + 1) * thread_words) };
+        let (room, sums) = own.split_at_mut(room_words);
+        let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
+        isa.run(Columns { out, packed, weight, bias, rows, groups, units, cut, sums, room });
     });
 }
 

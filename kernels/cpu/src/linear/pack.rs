@@ -7,6 +7,9 @@
 //! ```
 //! Columns and the last pair are filled up with zeros. One thread walks neighbouring panels: one linear stream.
 //!
+//! Where a panel of bfloat16 is 64 columns wide, a unit takes three quarters of that, without loss ([`short`]), unless the weights
+//! are such as no training makes.
+//!
 //! Where bfloat16 is multiplied in tiles (AMX), a panel is two halves of 32 columns, each one linear stream:
 //!
 //! ```text
@@ -17,6 +20,7 @@
 
 use std::marker::PhantomData;
 
+use super::short::{self, Short, Unit};
 use super::source::Matrix;
 use crate::element::{Element, Format};
 use crate::memory::Buffer;
@@ -29,6 +33,8 @@ pub struct PackedWeight<E> {
     columns: usize,
     depth: usize,
     layout: Layout,
+    /// If its units are short.
+    short: Option<short::Sizes>,
     data: Buffer,
     element: PhantomData<E>,
 }
@@ -62,6 +68,10 @@ impl Layout {
         }
     }
 
+    fn may_be_short<E: Element>(self) -> bool {
+        E::FORMAT == Format::BFloat16 && self == Self::Units { vectors: short::VECTORS }
+    }
+
     fn units<E: Element>(self, depth: usize) -> usize {
         match self {
             Self::Units { .. } => depth.div_ceil(E::PACK),
@@ -73,41 +83,81 @@ impl Layout {
 impl<E: Element> PackedWeight<E> {
     /// Packs a matrix for the instruction set of `cpu`, with all its threads; values of another format are rounded to `E`.
     pub fn pack(cpu: &mut Cpu, weight: &Matrix<'_>) -> Self {
+        Self::packed(cpu, weight, true)
+    }
+
+    /// As `pack` does what cannot be short.
+    #[cfg(test)]
+    pub(super) fn pack_whole(cpu: &mut Cpu, weight: &Matrix<'_>) -> Self {
+        Self::packed(cpu, weight, false)
+    }
+
+    fn packed(cpu: &mut Cpu, weight: &Matrix<'_>, may_be_short: bool) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
         assert!(columns > 0);
         let layout = Layout::of::<E>(cpu.isa);
         let (units, panel_columns) = (layout.units::<E>(depth), layout.columns());
         let panels = columns.div_ceil(panel_columns);
-        let mut data = Buffer::zeroed(panels * units * panel_columns * size_of::<E::Unit>());
-
+        let size = units * panel_columns;
+        let fill = |panel: usize, to: &mut [E::Unit]| {
+            let first = panel * panel_columns;
+            let from = &weight.read(first..columns.min(first + panel_columns));
+            match layout {
+                Layout::Units { .. } => pack_panel::<E>(to, from, depth, panel_columns),
+                Layout::Tiles => pack_tiles::<E>(to, from, depth),
+            }
+        };
+        if may_be_short && layout.may_be_short::<E>() {
+            let fill = |panel: usize, to: &mut [Unit]| fill(panel, bytemuck::cast_slice_mut(to));
+            if let Some((sizes, data)) = short::pack(cpu, (panels, units), fill) {
+                return Self { columns, depth, layout, short: Some(sizes), data, element: PhantomData };
+            }
+        }
+        let mut data = Buffer::zeroed(panels * size * size_of::<E::Unit>());
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
-                let size = units * panel_columns;
                 // SAFETY: panels do not overlap, and each belongs to one part.
-                let to = unsafe { target.piece(panel * size..(panel + 1) * size) };
-                let first = panel * panel_columns;
-                let last = columns.min(first + panel_columns);
-                let from = &weight.read(first..last);
-                match layout {
-                    Layout::Units { .. } => pack_panel::<E>(to, from, depth, panel_columns),
-                    Layout::Tiles => pack_tiles::<E>(to, from, depth),
-                }
+                fill(panel, unsafe { target.piece(panel * size..(panel + 1) * size) });
             }
         });
-        Self { columns, depth, layout, data, element: PhantomData }
+        Self { columns, depth, layout, short: None, data, element: PhantomData }
     }
 
-    /// Takes the bytes of a weight that was packed for the same instruction set; none: they are not of these sizes.
-    pub(crate) fn restored(isa: Isa, columns: usize, depth: usize, data: Buffer) -> Option<Self> {
+    /// Takes the bytes of a weight that was packed for the same instruction set, with `exceptions` if its units are short; none:
+    /// they are not of these sizes.
+    pub(crate) fn restored(
+        isa: Isa,
+        columns: usize,
+        depth: usize,
+        exceptions: Option<usize>,
+        data: Buffer,
+    ) -> Option<Self> {
         if columns == 0 || columns.max(depth) > u32::MAX as usize {
             return None;
         }
         let layout = Layout::of::<E>(isa);
-        let units = columns.div_ceil(layout.columns()).checked_mul(layout.units::<E>(depth))?;
-        let bytes = units.checked_mul(layout.columns() * size_of::<E::Unit>())?;
-        (data.len() == bytes).then_some(Self { columns, depth, layout, data, element: PhantomData })
+        let (panels, units) = (columns.div_ceil(layout.columns()), layout.units::<E>(depth));
+        let bytes = panels.checked_mul(units)?.checked_mul(layout.columns() * size_of::<E::Unit>())?;
+        let short = match exceptions {
+            Some(exceptions) if layout.may_be_short::<E>() => Some(short::Sizes::new(panels, units, exceptions)?),
+            Some(_) => return None,
+            None => None,
+        };
+        let is_whole = data.len() == short.map_or(bytes, short::Sizes::bytes);
+        let is_sound = is_whole && short.is_none_or(|sizes| Short::of(sizes, data.as_slice()).is_sound());
+        is_sound.then_some(Self { columns, depth, layout, short, data, element: PhantomData })
+    }
+
+    /// How many exceptions its units have, if they are short.
+    pub(crate) fn exceptions(&self) -> Option<usize> {
+        self.short.map(|sizes| sizes.exceptions)
+    }
+
+    /// Its short units.
+    pub(super) fn short(&self) -> Option<Short<'_>> {
+        self.short.map(|sizes| Short::of(sizes, self.data.as_slice()))
     }
 
     /// As it lies in memory.
@@ -135,23 +185,21 @@ impl<E: Element> PackedWeight<E> {
         self.layout == Layout::of::<E>(isa)
     }
 
-    /// Itself, if it lies in tiles.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn in_tiles(&self) -> Option<&PackedWeight<crate::Bf16>> {
-        let any: &dyn std::any::Any = self;
-        any.downcast_ref().filter(|weight: &&PackedWeight<_>| weight.layout == Layout::Tiles)
-    }
-
     /// How many steps along K, with those that only fill up a tile.
     pub(super) fn units(&self) -> usize {
         self.layout.units::<E>(self.depth)
+    }
+
+    /// How many columns a panel has.
+    pub(super) fn panel_columns(&self) -> usize {
+        self.layout.columns()
     }
 
     pub(super) fn panels(&self) -> usize {
         self.columns.div_ceil(self.layout.columns())
     }
 
-    /// One panel, as vectors: `[unit][vector]`.
+    /// One panel of units that are not short, as vectors: `[unit][vector]`.
     #[inline(always)]
     pub(super) fn panel(&self, panel: usize) -> &[[E::Unit; LANES]] {
         let size = self.units() * self.layout.columns() / LANES;

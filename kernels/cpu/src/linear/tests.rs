@@ -54,6 +54,53 @@ fn a_row_is_right_and_the_same_alone_and_in_a_batch() {
     }
 }
 
+/// Normal weights but for some of any bits at all that are finite.
+fn weights(seed: u32, count: usize, others: usize) -> Vec<Bf16> {
+    let mut weights: Vec<Bf16> = values::<f32>(seed, count).iter().map(|&value| Bf16::from_f32(value * 0.02)).collect();
+    for other in 0..others {
+        let [at, bits, ..] = crate::philox4x32([other as u32, 1, 0, 0], [seed, 0]);
+        weights[at as usize % count] = Bf16(bits as u16 & 0xbfff); // half of the exponents, so that no sum overflows
+    }
+    weights
+}
+
+#[test]
+fn short_weights_give_the_bits_that_whole_ones_give() {
+    let mut were_short = 0;
+    for isa in Isa::available() {
+        for (threads, tokens, n, k) in [
+            (1, 1, 64, 1),
+            (1, 1, 70, 333),
+            (2, 5, 200, 64),
+            (2, 8, 130, 1001),
+            (3, 17, 130, 130),
+            (1, 19, 64, 2070),
+            (2, 31, 70, 2311),
+            (2, 200, 200, 900),
+            (3, 500, 130, 2070),
+            (1, 800, 64, 70),
+        ] {
+            let mut cpu = Cpu::new(isa, threads);
+            cpu.grain = 1;
+            for others in [0, n * k / 100] {
+                let (x, weights) = (values::<Bf16>(7, tokens * k), weights(8, n * k, others));
+                let matrix = Matrix::of(&weights, k);
+                let packed =
+                    [PackedWeight::<Bf16>::pack(&mut cpu, &matrix), PackedWeight::pack_whole(&mut cpu, &matrix)];
+                were_short += usize::from(packed[0].short().is_some());
+                let [short, whole] = packed.map(|packed| {
+                    let mut out = vec![f32::NAN; tokens * n];
+                    linear(&mut cpu, &mut out, &x, &packed, None);
+                    out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                assert!(short == whole, "{}: {tokens} x {n} x {k}, {others} others, {threads} threads", isa.name());
+            }
+        }
+    }
+    let has_short = Isa::available().iter().any(|isa| isa.name().starts_with("avx512"));
+    assert!(were_short >= if has_short { 15 } else { 0 }, "{were_short}");
+}
+
 /// What AMX makes of 32 neighbours along K: the firsts of all pairs and the seconds are two sums, which are added to the output's.
 /// A change here changes the arithmetic: raise `VERSION` in `Cpu::numerics_id`.
 #[test]

@@ -2,20 +2,14 @@
 
 use std::ops::Range;
 
-use super::ahead::{Ahead, NextPiece, Nothing};
-use super::{GROUP_ROWS, PackedWeight, Rows};
-use crate::element::Element;
+use super::ahead::Ahead;
+use super::out::Out;
+use super::piece::{AsTheyLie, Cut, Lengthened, Pass, Piece, Pieces};
+use super::short::Unit;
+use super::{PackedWeight, Rows};
+use crate::element::{Element, Format};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
-use crate::split::{Shared, part};
-
-/// Units of K per piece: 512 × 256 bytes = 128 KiB of a 64-column panel. Two of them, and the rows' activations, fit the
-/// second-level cache.
-const PIECE: usize = 512;
-/// With so few row blocks each uses weights up faster than the second-level cache gives them: 16 KiB stay in the first.
-/// More blocks would rather load and store their sums less often (Zen 5, K = 3,072: 16 rows take 0.81 of the time that they
-/// take with pieces of 1,024, and 24 rows with these pieces 1.13 of that with `PIECE`).
-const SMALL_PIECE: usize = 64;
-const FEW_BLOCKS: usize = 3;
+use crate::split::part;
 
 /// Packs the rows of one block: `[unit][row]`.
 pub(super) struct Activations<'a, E> {
@@ -42,77 +36,95 @@ impl<E: Element> Kernel for Activations<'_, E> {
 
 /// Some of the units of work of one call: a unit is one panel and one group of row blocks; a panel's groups are neighbours,
 /// so that its weights are still in the cache for the second.
-pub(super) struct Columns<'a, E, O> {
-    pub(super) out: &'a Shared<'a, O>,
+pub(super) struct Columns<'a, E> {
+    pub(super) out: &'a Out<'a>,
     pub(super) packed: &'a [u32],
     pub(super) weight: &'a PackedWeight<E>,
     pub(super) bias: Option<&'a [E]>,
     pub(super) rows: Rows,
     pub(super) groups: usize,
     pub(super) units: Range<usize>,
+    pub(super) cut: Cut,
+    /// Of this thread: where sums wait, a unit's for each row of a group.
+    pub(super) sums: &'a mut [f32],
+    /// Of this thread: where short units are lengthened, two rooms.
+    pub(super) room: &'a mut [Unit],
 }
 
-impl<E: Element, O: Element> Kernel for Columns<'_, E, O> {
+impl<E: Element> Kernel for Columns<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
+        let (weight, room, sums) = (self.weight, std::mem::take(&mut self.room), std::mem::take(&mut self.sums));
         match const { S::WIDTH } {
-            4 => self.walk::<S, 4>(simd),
-            1 => self.walk::<S, 1>(simd),
+            4 => {
+                if const { matches!(E::FORMAT, Format::BFloat16) }
+                    && let Some(short) = weight.short()
+                {
+                    self.walk::<S, 4>(simd, Lengthened::new(short, room), sums);
+                } else {
+                    self.walk::<S, 4>(simd, AsTheyLie::new(weight), sums);
+                }
+            }
+            1 => self.walk::<S, 1>(simd, AsTheyLie::new(weight), sums),
             other => unreachable!("no class has tiles of {other} vectors"),
         }
     }
 }
 
-impl<E: Element, O: Element> Columns<'_, E, O> {
+impl<E: Element> Columns<'_, E> {
     #[inline(always)]
-    fn walk<S: Simd, const C: usize>(self, simd: S) {
-        let mut sums = vec![[[0.0; LANES]; C]; GROUP_ROWS.min(self.rows.rows)];
+    fn walk<S: Simd, const C: usize>(self, simd: S, mut pieces: impl Pieces<E, C>, sums: &mut [f32]) {
+        let (sums, _) = sums.as_chunks_mut::<LANES>();
+        let (sums, _) = sums.as_chunks_mut::<C>();
         for unit in self.units.clone() {
             let (panel, group) = (unit / self.groups, unit % self.groups);
             let blocks = part(self.rows.blocks(), self.groups, group);
             let first = self.rows.block(blocks.start).start;
             let last = self.rows.block(blocks.end - 1).end;
             let sums = &mut sums[..last - first];
-            self.multiply::<S, C>(simd, panel, blocks, sums);
+            // A piece that is a whole panel stays where it is for all groups.
+            let is_whole = self.cut.piece == self.weight.units();
+            let next = if is_whole { (panel + 1) * self.groups } else { unit + 1 };
+            let then = self.units.contains(&next).then(|| next / self.groups);
+            self.multiply::<S, C>(simd, &mut pieces, (panel, then), blocks, sums);
             self.write::<C>(panel, first, sums);
         }
     }
 
-    /// The sums of one panel's columns for all rows of these blocks.
+    /// The sums of one panel's columns for all rows of these blocks; `then`: which panel's are wanted afterwards.
     #[inline(always)]
     fn multiply<S: Simd, const C: usize>(
         &self,
         simd: S,
-        panel: usize,
+        pieces: &mut impl Pieces<E, C>,
+        (panel, then): (usize, Option<usize>),
         blocks: Range<usize>,
         sums: &mut [[Lanes<f32>; C]],
     ) {
-        let units = self.weight.units();
+        let depth = self.weight.units();
         let packed: &[E::Activation<S>] = bytemuck::cast_slice(self.packed);
-        let (panel, _) = self.weight.panel(panel).as_chunks::<C>();
         let start = self.rows.block(blocks.start).start;
         sums.fill([[0.0; LANES]; C]);
-        let piece = match blocks.len() {
-            1 => units,
-            2..=FEW_BLOCKS => SMALL_PIECE,
-            _ => PIECE,
-        };
-        for from in (0..units).step_by(piece) {
-            let to = units.min(from + piece);
-            let weights = &panel[from..to];
-            for (pass, block) in blocks.clone().enumerate() {
+        for from in (0..depth).step_by(self.cut.piece) {
+            let here = self.piece_at(panel, from);
+            let next = if here.to < depth { Some((panel, here.to)) } else { then.map(|panel| (panel, 0)) };
+            pieces.enter(simd, here, next.map(|(panel, from)| self.piece_at(panel, from)));
+            for (number, block) in blocks.clone().enumerate() {
                 let rows = self.rows.block(block);
-                let x = &packed[rows.start * units..rows.end * units][from * rows.len()..to * rows.len()];
+                let x = &packed[rows.start * depth..rows.end * depth][from * rows.len()..here.to * rows.len()];
                 let sums = &mut sums[rows.start - start..rows.end - start];
-                if blocks.len() == 1 {
-                    tile_of::<S, E, C>(simd, rows.len(), weights, x, sums, Nothing);
-                } else {
-                    tile_of::<S, E, C>(simd, rows.len(), weights, x, sums, NextPiece::of(weights, pass, blocks.len()));
-                }
+                let pass = Pass { number, of: blocks.len(), rows: rows.len() };
+                pieces.multiply(simd, pass, x, sums);
             }
+            pieces.leave(simd);
         }
+    }
+
+    #[inline(always)]
+    fn piece_at(&self, panel: usize, from: usize) -> Piece {
+        Piece { panel, from, to: self.weight.units().min(from + self.cut.piece) }
     }
 
     /// Adds the bias, rounds, and leaves out the columns that only fill up the last panel.
@@ -121,30 +133,18 @@ impl<E: Element, O: Element> Columns<'_, E, O> {
         let columns = self.weight.columns();
         let from = panel * C * LANES;
         let to = columns.min(from + C * LANES);
+        let bias = self.bias.map(|bias| &bias[from..to]);
         for (row, sums) in sums.iter().enumerate() {
-            let at = (first_row + row) * columns;
+            let at = (first_row + row) * columns + from;
             // SAFETY: this panel's columns of these rows belong to this unit of work alone.
-            let out = unsafe { self.out.piece(at + from..at + to) };
-            let sums = &sums.as_flattened()[..to - from];
-            match self.bias {
-                None => {
-                    for (out, &sum) in out.iter_mut().zip(sums) {
-                        *out = O::from_f32(sum);
-                    }
-                }
-                Some(bias) => {
-                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[from..to]) {
-                        *out = O::from_f32(sum + bias.to_f32());
-                    }
-                }
-            }
+            unsafe { self.out.write(at, &sums.as_flattened()[..to - from], bias) };
         }
     }
 }
 
 /// `rows` rows times 16 · C columns, as the tile of that many rows.
 #[inline(always)]
-fn tile_of<S: Simd, E: Element, const C: usize>(
+pub(super) fn tile_of<S: Simd, E: Element, const C: usize>(
     simd: S,
     rows: usize,
     weights: &[[Lanes<E::Unit>; C]],
@@ -170,7 +170,7 @@ fn tile<S: Simd, E: Element, const M: usize, const C: usize>(
     weights: &[[Lanes<E::Unit>; C]],
     x: &[E::Activation<S>],
     sums: &mut [[Lanes<f32>; C]],
-    ahead: impl Ahead,
+    mut ahead: impl Ahead,
 ) {
     // Loops of a known length, or the sums would pass through the stack.
     let sums: &mut [_; M] = sums.first_chunk_mut().expect("sums of each row");
@@ -181,7 +181,7 @@ fn tile<S: Simd, E: Element, const M: usize, const C: usize>(
         }
     }
     for (step, (weights, x)) in weights.iter().zip(x.as_chunks::<M>().0).enumerate() {
-        ahead.ask(simd, step);
+        ahead.step(simd, step);
         for (held, &x) in held.iter_mut().zip(x) {
             for (held, weights) in held.iter_mut().zip(weights) {
                 *held = E::multiply_add(simd, *held, weights, x);

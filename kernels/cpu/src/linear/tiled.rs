@@ -12,11 +12,12 @@
 
 use std::ops::Range;
 
+use super::out::Out;
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
 use super::{GROUP_ROWS, PackedWeight, Rows};
 use crate::Cpu;
 use crate::amx::{Amx, Bf16Pairs, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
-use crate::element::{Bf16, Element};
+use crate::element::Bf16;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
@@ -33,10 +34,10 @@ const _: () = assert!(TILED_COLUMNS == SUM_COLUMNS && TILED_UNITS == TILE_WORDS)
 type Words = [Bf16; STEP];
 
 /// As `linear`, for a chunk of rows.
-pub(super) fn multiply<O: Element>(
+pub(super) fn multiply(
     cpu: &mut Cpu,
     amx: Amx,
-    out: &mut [O],
+    out: &Out<'_>,
     x: &[Bf16],
     weight: &PackedWeight<Bf16>,
     bias: Option<&[Bf16]>,
@@ -67,10 +68,9 @@ pub(super) fn multiply<O: Element>(
     });
 
     let packed = &*packed;
-    let out = Shared::new(out);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { amx, out: &out, packed, weight, bias, rows, height, steps, groups, units });
+        isa.run(Panels { amx, out, packed, weight, bias, rows, height, steps, groups, units });
     });
 }
 
@@ -85,9 +85,9 @@ fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, height: usize) {
 }
 
 /// Some of the units of work of one call: a unit is one panel and one group of blocks, as in `linear`.
-struct Panels<'a, O> {
+struct Panels<'a> {
     amx: Amx,
-    out: &'a Shared<'a, O>,
+    out: &'a Out<'a>,
     packed: &'a [Words],
     weight: &'a PackedWeight<Bf16>,
     bias: Option<&'a [Bf16]>,
@@ -99,7 +99,7 @@ struct Panels<'a, O> {
     units: Range<usize>,
 }
 
-impl<O: Element> Kernel for Panels<'_, O> {
+impl Kernel for Panels<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -121,7 +121,7 @@ impl<O: Element> Kernel for Panels<'_, O> {
     }
 }
 
-impl<O: Element> Panels<'_, O> {
+impl Panels<'_> {
     /// The sums of one panel's columns for all rows of these blocks.
     #[inline(always)]
     fn multiply(&self, tiles: &Tiles, panel: usize, blocks: Range<usize>, sums: &mut [u32]) {
@@ -156,17 +156,10 @@ impl<O: Element> Panels<'_, O> {
         let columns = self.weight.columns();
         let from = panel * SUM_COLUMNS;
         let to = columns.min(from + SUM_COLUMNS);
+        let bias = self.bias.map(|bias| &bias[from..to]);
         for (row, sums) in rows.zip(sums.chunks_exact(SUM_COLUMNS)) {
             // SAFETY: this panel's columns of these rows belong to this unit of work alone.
-            let out = unsafe { self.out.piece(row * columns + from..row * columns + to) };
-            match self.bias {
-                None => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = O::from_f32(sum)),
-                Some(bias) => {
-                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[from..to]) {
-                        *out = O::from_f32(sum + bias.to_f32());
-                    }
-                }
-            }
+            unsafe { self.out.write(row * columns + from, &sums[..to - from], bias) };
         }
     }
 }

@@ -13,17 +13,23 @@ use crate::memory::Buffer;
 const FLOAT32: u64 = 0;
 const BFLOAT16: u64 = 1;
 const QUANTIZED: u64 = 2;
+const SHORT: u64 = 3;
 
 impl Weight {
-    /// What tells how `data` is to be read: kind and sizes; of quantised weights also the scheme and the order along K.
+    /// What tells how `data` is to be read: kind and sizes; of short weights also their exceptions, of quantised ones the scheme and
+    /// the order along K.
     pub fn numbers(&self) -> Vec<u64> {
         let (columns, depth) = self.shape();
         let kind = match self {
             Self::Float32(_) => FLOAT32,
+            Self::BFloat16(weight) if weight.exceptions().is_some() => SHORT,
             Self::BFloat16(_) => BFLOAT16,
             Self::Quantized(..) => QUANTIZED,
         };
         let mut numbers = vec![kind, columns as u64, depth as u64];
+        if let Self::BFloat16(weight) = self {
+            numbers.extend(weight.exceptions().map(|count| count as u64));
+        }
         if let Self::Quantized(format, weight) = self {
             let Scheme { bits, group, activations } = weight.scheme();
             numbers.extend([
@@ -58,10 +64,17 @@ impl Weight {
 fn restored(isa: Isa, numbers: &[u64], data: Buffer) -> Option<Weight> {
     let (&[kind, columns, depth], rest) = numbers.split_first_chunk::<3>()?;
     let (columns, depth) = (usize::try_from(columns).ok()?, usize::try_from(depth).ok()?);
-    match (kind, rest.split_first_chunk::<5>()) {
-        (FLOAT32, None) => Some(Weight::Float32(Arc::new(PackedWeight::restored(isa, columns, depth, data)?))),
-        (BFLOAT16, None) => Some(Weight::BFloat16(Arc::new(PackedWeight::restored(isa, columns, depth, data)?))),
-        (QUANTIZED, Some((&[is_bf16, is_eight, group, is_int8, has_zeros], order))) => {
+    let float = |exceptions, data| PackedWeight::restored(isa, columns, depth, exceptions, data);
+    match (kind, rest, rest.split_first_chunk::<5>()) {
+        (FLOAT32, [], _) => {
+            let weight = PackedWeight::restored(isa, columns, depth, None, data)?;
+            Some(Weight::Float32(Arc::new(weight)))
+        }
+        (BFLOAT16, [], _) => Some(Weight::BFloat16(Arc::new(float(None, data)?))),
+        (SHORT, &[exceptions], _) => {
+            Some(Weight::BFloat16(Arc::new(float(Some(usize::try_from(exceptions).ok()?), data)?)))
+        }
+        (QUANTIZED, _, Some((&[is_bf16, is_eight, group, is_int8, has_zeros], order))) => {
             let [is_bf16, is_eight, is_int8, has_zeros] = [is_bf16, is_eight, is_int8, has_zeros].map(|flag| flag != 0);
             let scheme = Scheme {
                 bits: if is_eight { Bits::Eight } else { Bits::Four },

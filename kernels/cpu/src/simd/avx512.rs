@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::{Lanes, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
+use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
@@ -91,6 +92,37 @@ macro_rules! lanes {
         #[inline(always)]
         fn load_i32(self, from: &Lanes<i32>) -> __m512 {
             vouched!(_mm512_cvtepi32_ps(_mm512_loadu_si512(from.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        fn lengthen(self, unit: &ShortUnit, exponents: &Exponents, to: &mut Unit) {
+            vouched!({
+                let exponents = _mm512_loadu_si512(exponents.0.as_ptr().cast());
+                let codes = _mm512_loadu_si512(unit.codes.as_ptr().cast());
+                let [first, second] = unit.rests.each_ref().map(|rests| _mm512_loadu_si512(rests.as_ptr().cast()));
+                // Within each lane of 128 bits; the compiler makes one constant of it.
+                let exchanged: [u8; 64] = std::array::from_fn(|at| (at as u8 % 16) ^ 1);
+                let exchanged = _mm512_loadu_si512(exchanged.as_ptr().cast());
+                let rest = _mm512_set1_epi16(REST as i16);
+                // 0xf8: a or (b and c).
+                let joined = |exponents, bits| _mm512_ternarylogic_epi32::<0xf8>(exponents, bits, rest);
+                // The look-up takes five bits of each word; the fifth is the next vector's, and does not count.
+                let vectors = [
+                    joined(_mm512_permutexvar_epi16(codes, exponents), first),
+                    joined(
+                        _mm512_permutexvar_epi16(_mm512_srli_epi16::<4>(codes), exponents),
+                        _mm512_shuffle_epi8(first, exchanged),
+                    ),
+                    joined(_mm512_permutexvar_epi16(_mm512_srli_epi16::<8>(codes), exponents), second),
+                    joined(
+                        _mm512_permutexvar_epi16(_mm512_srli_epi16::<12>(codes), exponents),
+                        _mm512_shuffle_epi8(second, exchanged),
+                    ),
+                ];
+                for (vector, to) in vectors.into_iter().zip(to) {
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), vector);
+                }
+            })
         }
 
         #[inline(always)]

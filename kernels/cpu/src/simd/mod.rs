@@ -8,6 +8,7 @@
 use bytemuck::Pod;
 
 use crate::element::Bf16;
+use crate::linear::short::{Exponents, ShortUnit, Unit};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -128,6 +129,12 @@ pub trait Simd: Copy {
     fn quad(self, values: [i8; 4]) -> Self::Quad;
     /// `sum + Σ code · x` over the four unsigned bytes of each lane. Exact in every class: nothing saturates on the way.
     fn dot_quads(self, sum: Self::I, codes: Self::I, x: Self::Quad) -> Self::I;
+
+    /// A unit of weights as it was before it was shortened, but for its exceptions.
+    #[inline(always)]
+    fn lengthen(self, unit: &ShortUnit, exponents: &Exponents, to: &mut Unit) {
+        unit.lengthened(exponents, to);
+    }
 
     /// Column i becomes row i.
     #[inline(always)]

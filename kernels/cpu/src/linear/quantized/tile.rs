@@ -199,7 +199,7 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
     simd: S,
     piece: Piece<'_, Q::X<S>, C>,
     sums: &mut [[Lanes<f32>; C]],
-    ahead: impl Ahead,
+    mut ahead: impl Ahead,
 ) {
     // Loops of a known length, or the sums would pass through the stack.
     let sums: &mut [_; M] = sums.first_chunk_mut().expect("sums of each row");
@@ -221,7 +221,7 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
             }
         }
         for (at, (words, x)) in words.iter().zip(x.chunks_exact(W::QUADS)).enumerate() {
-            ahead.ask(simd, first + header.len() + at);
+            ahead.step(simd, first + header.len() + at);
             // Written out, so that `at` is a constant.
             Q::add::<S, W, M, C>(simd, &mut held, words, 0, &x[0]);
             if const { W::QUADS == 2 } {

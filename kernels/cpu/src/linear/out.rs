@@ -1,0 +1,59 @@
+//! Where results go: in either format, as a value, so that the loops before them are compiled once.
+
+use std::ops::Range;
+
+use crate::element::{Bf16, Element, Format};
+use crate::split::Shared;
+
+/// Rows of results.
+pub(super) enum Out<'a> {
+    Float32(Shared<'a, f32>),
+    BFloat16(Shared<'a, Bf16>),
+}
+
+impl<'a> Out<'a> {
+    pub(super) fn of<O: Element>(out: &'a mut [O]) -> Self {
+        match O::FORMAT {
+            Format::Float32 => Self::Float32(Shared::new(bytemuck::cast_slice_mut(out))),
+            Format::BFloat16 => Self::BFloat16(Shared::new(bytemuck::cast_slice_mut(out))),
+        }
+    }
+
+    /// These rows of it, each `columns` long.
+    pub(super) fn rows(&mut self, rows: Range<usize>, columns: usize) -> Out<'_> {
+        let range = rows.start * columns..rows.end * columns;
+        match self {
+            // SAFETY: `self` is borrowed as a whole for as long as this piece lives.
+            Self::Float32(out) => Out::Float32(Shared::new(unsafe { out.piece(range) })),
+            // SAFETY: as above.
+            Self::BFloat16(out) => Out::BFloat16(Shared::new(unsafe { out.piece(range) })),
+        }
+    }
+
+    /// Writes `sums` from `at` on, with the bias added, rounded once.
+    ///
+    /// # Safety
+    /// No other thread writes there.
+    #[inline(always)]
+    pub(super) unsafe fn write<E: Element>(&self, at: usize, sums: &[f32], bias: Option<&[E]>) {
+        let range = at..at + sums.len();
+        match self {
+            // SAFETY: by the caller's promise.
+            Self::Float32(out) => rounded(unsafe { out.piece(range) }, sums, bias),
+            // SAFETY: as above.
+            Self::BFloat16(out) => rounded(unsafe { out.piece(range) }, sums, bias),
+        }
+    }
+}
+
+#[inline(always)]
+fn rounded<E: Element, O: Element>(out: &mut [O], sums: &[f32], bias: Option<&[E]>) {
+    match bias {
+        None => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = O::from_f32(sum)),
+        Some(bias) => {
+            for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(bias) {
+                *out = O::from_f32(sum + bias.to_f32());
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A panel's weights, a piece along K at a time, so that each is near while all row blocks use it.
+//!
+//! Weights that lie as they are multiplied are used where they lie. Short ones are lengthened into one of two rooms while what is in
+//! the other is multiplied.
+
+use super::ahead::{Lengthen, NextPiece, Nothing};
+use super::short::{Short, Unit};
+use super::tile::tile_of;
+use super::{GROUP_ROWS, PackedWeight};
+use crate::element::Element;
+use crate::simd::{Lanes, Simd};
+
+/// Units of K per piece: 512 × 256 bytes = 128 KiB of a 64-column panel. Two of them, and the rows' activations, fit the
+/// second-level cache.
+const PIECE: usize = 512;
+/// With so few row blocks each uses weights up faster than the second-level cache gives them: 16 KiB stay in the first.
+/// More blocks would rather load and store their sums less often (Zen 5, K = 3,072: 16 rows take 0.81 of the time that they
+/// take with pieces of 1,024, and 24 rows with these pieces 1.13 of that with `PIECE`).
+const SMALL_PIECE: usize = 64;
+/// Two rooms of 8 KiB (Zen 5, two cores: with rooms of 16 KiB units come at half to three quarters of the rate).
+const SMALL_SHORT_PIECE: usize = 32;
+const FEW_BLOCKS: usize = 3;
+
+/// As `GROUP_ROWS`, where each group of rows would lengthen the pieces of a panel again.
+const LONG_GROUP_ROWS: usize = 384;
+
+/// How a call's weights and rows are cut.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// Units of a piece.
+    pub(super) piece: usize,
+    /// Row blocks of a group, at most.
+    pub(super) group: usize,
+}
+
+impl Cut {
+    /// For so many row blocks of so many rows at most, and weights of so many units along K.
+    pub(super) fn new(blocks: usize, most: usize, is_short: bool, depth: usize) -> Self {
+        let piece = match (blocks, is_short) {
+            (0..=1, false) => depth,
+            (0..=FEW_BLOCKS, false) => SMALL_PIECE,
+            (0..=FEW_BLOCKS, true) => SMALL_SHORT_PIECE,
+            _ => PIECE,
+        };
+        let rows = if is_short && depth > PIECE { LONG_GROUP_ROWS } else { GROUP_ROWS };
+        Self { piece: piece.min(depth), group: rows / most }
+    }
+}
+
+/// Units `from..to` of a panel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) panel: usize,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// One row block's turn with a piece.
+#[derive(Clone, Copy)]
+pub(super) struct Pass {
+    pub(super) number: usize,
+    /// Blocks that use the piece.
+    pub(super) of: usize,
+    pub(super) rows: usize,
+}
+
+/// Where a thread has its weights from: for each piece `enter`, `multiply` once for each block, `leave`.
+pub(super) trait Pieces<E: Element, const C: usize> {
+    /// Goes to a piece; `next` is what had better be ready when this one was used.
+    fn enter<S: Simd>(&mut self, simd: S, here: Piece, next: Option<Piece>);
+    /// Adds its products with these rows to `sums`.
+    fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; C]]);
+    /// All blocks have used it.
+    fn leave<S: Simd>(&mut self, simd: S);
+}
+
+/// Weights that are used where they lie.
+pub(super) struct AsTheyLie<'a, E: Element, const C: usize> {
+    weight: &'a PackedWeight<E>,
+    here: &'a [[Lanes<E::Unit>; C]],
+}
+
+impl<'a, E: Element, const C: usize> AsTheyLie<'a, E, C> {
+    #[inline(always)]
+    pub(super) fn new(weight: &'a PackedWeight<E>) -> Self {
+        Self { weight, here: &[] }
+    }
+}
+
+impl<E: Element, const C: usize> Pieces<E, C> for AsTheyLie<'_, E, C> {
+    #[inline(always)]
+    fn enter<S: Simd>(&mut self, _: S, here: Piece, _: Option<Piece>) {
+        self.here = &self.weight.panel(here.panel).as_chunks::<C>().0[here.from..here.to];
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; C]]) {
+        if pass.of == 1 {
+            tile_of::<S, E, C>(simd, pass.rows, self.here, x, sums, Nothing);
+        } else {
+            let ahead = NextPiece::of(self.here, pass.number, pass.of);
+            tile_of::<S, E, C>(simd, pass.rows, self.here, x, sums, ahead);
+        }
+    }
+
+    #[inline(always)]
+    fn leave<S: Simd>(&mut self, _: S) {}
+}
+
+/// Short weights.
+pub(super) struct Lengthened<'a> {
+    short: Short<'a>,
+    rooms: [Room<'a>; 2],
+    /// Which room has the piece that is multiplied.
+    used: usize,
+    here: Piece,
+    passes: usize,
+    /// What is on its way into the other room.
+    next: Option<Piece>,
+    /// Up to where exceptions were put right last: panel, unit, and how many that panel has before it.
+    seen: (usize, usize, usize),
+}
+
+/// Room for one piece.
+struct Room<'a> {
+    units: &'a mut [Unit],
+    holds: Piece,
+}
+
+/// No unit of any panel.
+const NONE: Piece = Piece { panel: 0, from: 0, to: 0 };
+
+impl<'a> Lengthened<'a> {
+    /// `units`: two rooms.
+    #[inline(always)]
+    pub(super) fn new(short: Short<'a>, units: &'a mut [Unit]) -> Self {
+        let (first, second) = units.split_at_mut(units.len() / 2);
+        let rooms = [first, second].map(|units| Room { units, holds: NONE });
+        Self { short, rooms, used: 0, here: NONE, passes: 1, next: None, seen: (0, 0, 0) }
+    }
+
+    /// Brings into a room what it lacks of a piece of which `done` units are there.
+    #[inline(always)]
+    fn complete<S: Simd>(&mut self, simd: S, room: usize, piece: Piece, done: usize) {
+        let room = &mut self.rooms[room];
+        let to = &mut room.units[..piece.to - piece.from];
+        let (units, exponents) = self.short.piece(piece.panel, piece.from..piece.to);
+        for (unit, to) in units.iter().zip(to.iter_mut()).skip(done) {
+            simd.lengthen(unit, exponents, to);
+        }
+        let before = match self.seen {
+            _ if piece.from == 0 => 0,
+            (panel, unit, before) if (panel, unit) == (piece.panel, piece.from) => before,
+            _ => self.short.before(piece.panel, piece.from),
+        };
+        let seen = self.short.put_right(piece.panel, piece.from..piece.to, to, before);
+        self.seen = (piece.panel, piece.to, seen);
+        room.holds = piece;
+    }
+}
+
+impl<E: Element, const C: usize> Pieces<E, C> for Lengthened<'_> {
+    #[inline(always)]
+    fn enter<S: Simd>(&mut self, simd: S, here: Piece, next: Option<Piece>) {
+        if self.rooms[self.used].holds != here {
+            self.used = 1 - self.used;
+        }
+        if self.rooms[self.used].holds != here {
+            self.complete(simd, self.used, here, 0);
+        }
+        let other = &mut self.rooms[1 - self.used];
+        self.next = next.filter(|&next| other.holds != next);
+        if self.next.is_some() {
+            other.holds = NONE; // until it is complete
+        }
+        self.here = here;
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; C]]) {
+        let [first, second] = &mut self.rooms;
+        let (room, other) = if self.used == 0 { (first, second) } else { (second, first) };
+        let vectors: &[Lanes<E::Unit>] = bytemuck::cast_slice(&room.units[..self.here.to - self.here.from]);
+        let weights = vectors.as_chunks::<C>().0;
+        let next = self.next.unwrap_or(NONE);
+        let (units, exponents) = self.short.piece(next.panel, next.from..next.to);
+        let share = (pass.number, pass.of, weights.len());
+        let ahead = Lengthen::of(units, exponents, &mut other.units[..next.to - next.from], share);
+        tile_of::<S, E, C>(simd, pass.rows, weights, x, sums, ahead);
+        self.passes = pass.of;
+    }
+
+    #[inline(always)]
+    fn leave<S: Simd>(&mut self, simd: S) {
+        if let Some(next) = self.next {
+            let steps = self.here.to - self.here.from;
+            let done = self.passes * steps.div_ceil(self.passes);
+            self.complete(simd, 1 - self.used, next, done);
+        }
+    }
+}
