@@ -63,7 +63,7 @@ pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_
     check_indices("kv_slots", kv_slots, cache.blocks * cache.block_size)?;
 
     let work = q.len() + 2 * k.len();
-    let parts = cpu.parts(heads, work);
+    let parts = cpu.parts(heads.max(kv_heads), work);
     let isa = cpu.isa;
     let (q, k) = (Shared::new(q), Shared::new(k));
     let (k_cache, v_cache) = (Shared::new(k_cache), Shared::new(v_cache));
@@ -153,9 +153,9 @@ impl<E: Element, H: Held<E>> Heads<'_, E, H> {
             let row = self.row(slot, head);
             for cache in self.caches {
                 // SAFETY: only this thread touches this head.
-                let row: *const u8 = unsafe { cache.piece(row.clone()) }.as_ptr().cast();
+                let start: *const u8 = unsafe { cache.piece(row.clone()) }.as_ptr().cast();
                 for line in (0..self.cache.row() * size_of::<H>()).step_by(LINE) {
-                    simd.prefetch(row.wrapping_add(line));
+                    simd.prefetch(start.wrapping_add(line));
                 }
             }
         }
@@ -186,4 +186,56 @@ fn rotate<E: Element>(head: &mut [E], cos_sin: &[f32], pairs: Pairs) {
 fn turned<E: Element>(first: E, second: E, cos: f32, sin: f32) -> (E, E) {
     let (a, b) = (first.to_f32(), second.to_f32());
     (E::from_f32(a * cos - b * sin), E::from_f32(b * cos + a * sin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CacheFormat, Isa};
+
+    /// Of three tokens, two of which name the same slot: `[q, k, k cache, v cache]`.
+    fn written(isa: Isa, threads: usize, heads: usize, kv_heads: usize) -> [Vec<f32>; 4] {
+        let (dim, tokens, rotated) = (20, 3, 6);
+        let numbers = |count: usize, factor: f32| (0..count).map(|at| at as f32 * factor).collect::<Vec<_>>();
+        let (mut q, mut k) = (numbers(tokens * heads * dim, 0.5), numbers(tokens * kv_heads * dim, 0.25));
+        let v = numbers(tokens * kv_heads * dim, 1.0);
+        let cache = CacheShape { blocks: 2, heads: kv_heads, block_size: 2, dim, format: CacheFormat::Plain };
+        let (mut k_cache, mut v_cache) = (vec![-1.0; cache.len()], vec![-1.0; cache.len()]);
+        let mut cpu = Cpu::new(isa, threads);
+        cpu.grain = 1;
+        let args = RopeKvWrite {
+            q: &mut q,
+            k: &mut k,
+            v: &v,
+            cos_sin: &numbers(4 * rotated, 0.1),
+            rotated,
+            pairs: Pairs::Halves,
+            positions: &[2, 0, 3],
+            k_cache: &mut k_cache,
+            v_cache: &mut v_cache,
+            cache,
+            kv_slots: &[1, 2, 1],
+            heads,
+        };
+        rope_kv_write(&mut cpu, args).expect("arguments are in range");
+        [q, k, k_cache, v_cache]
+    }
+
+    #[test]
+    fn the_later_of_two_tokens_has_the_slot_on_any_number_of_threads() {
+        for isa in Isa::available() {
+            for (heads, kv_heads) in [(1, 1), (4, 2), (9, 3), (5, 5)] {
+                let alone = written(isa, 1, heads, kv_heads);
+                let [_, k, k_cache, v_cache] = &alone;
+                for head in 0..kv_heads {
+                    let (row, last) = ((head * 2 + 1) * 20, (2 * kv_heads + head) * 20);
+                    assert_eq!(k_cache[row..row + 20], k[last..last + 20]);
+                    assert_eq!(v_cache[row..row + 20], (last..last + 20).map(|at| at as f32).collect::<Vec<_>>());
+                }
+                for threads in 2..5 {
+                    assert_eq!(written(isa, threads, heads, kv_heads), alone, "{heads}/{kv_heads} on {threads}");
+                }
+            }
+        }
+    }
 }

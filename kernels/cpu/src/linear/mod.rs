@@ -112,7 +112,8 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
     let sizes = isa.run(AskSizes(PhantomData::<E>));
     let rows = Rows { rows: x.len() / weight.depth(), most: sizes.rows };
     let row_words = weight.units() * sizes.activation_words;
-    let cut = Cut::new(rows.blocks(), rows.most, weight.short().is_some(), weight.units());
+    let is_short = weight.short().is_some();
+    let cut = Cut::new(rows, weight.panels(), weight.units(), is_short, cpu.threads());
     let groups = rows.blocks().div_ceil(cut.group);
     let units = weight.panels() * groups;
     let pack_parts = cpu.parts(rows.blocks(), x.len());
@@ -120,7 +121,7 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
     let parts = cpu.parts(units, weight.columns() * weight.depth() * rows.rows.div_ceil(4));
 
     let sums_words = rows.rows.min(cut.group * rows.most) * weight.panel_columns();
-    let room_words = if weight.short().is_some() { 2 * cut.piece * size_of::<Unit>() / size_of::<u32>() } else { 0 };
+    let room_words = if is_short { 2 * cut.piece * size_of::<Unit>() / size_of::<u32>() } else { 0 };
     let thread_words = sums_words + room_words;
     let scratch = cpu.scratch.scratch::<u32>(parts * thread_words + rows.rows * row_words);
     let (own, packed) = scratch.split_at_mut(parts * thread_words);

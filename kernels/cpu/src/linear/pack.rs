@@ -7,8 +7,8 @@
 //! ```
 //! Columns and the last pair are filled up with zeros. One thread walks neighbouring panels: one linear stream.
 //!
-//! Where a panel of bfloat16 is 64 columns wide, a unit takes three quarters of that, without loss ([`short`]), unless the weights
-//! are such as no training makes.
+//! Where a panel of bfloat16 is 64 columns wide, a unit takes three quarters of that, without loss ([`short`]), unless exponents
+//! differ more than those of normal weights do.
 //!
 //! Where bfloat16 is multiplied in tiles (AMX), a panel is two halves of 32 columns, each one linear stream:
 //!
@@ -134,7 +134,7 @@ impl<E: Element> PackedWeight<E> {
         exceptions: Option<usize>,
         data: Buffer,
     ) -> Option<Self> {
-        if columns == 0 || columns.max(depth) > u32::MAX as usize {
+        if columns.min(depth) == 0 || columns.max(depth) > u32::MAX as usize {
             return None;
         }
         let layout = Layout::of::<E>(isa);

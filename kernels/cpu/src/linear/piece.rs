@@ -6,11 +6,11 @@
 use super::ahead::{Lengthen, NextPiece, Nothing};
 use super::short::{Short, Unit};
 use super::tile::tile_of;
-use super::{GROUP_ROWS, PackedWeight};
+use super::{GROUP_ROWS, PackedWeight, Rows};
 use crate::element::Element;
 use crate::simd::{Lanes, Simd};
 
-/// Units of K per piece: 512 × 256 bytes = 128 KiB of a 64-column panel. Two of them, and the rows' activations, fit the
+/// Units of K per piece: 512 × 256 bytes = 128 KiB of a 64-column panel. Two of them, and the activations of `GROUP_ROWS`, fit the
 /// second-level cache.
 const PIECE: usize = 512;
 /// With so few row blocks each uses weights up faster than the second-level cache gives them: 16 KiB stay in the first.
@@ -21,8 +21,10 @@ const SMALL_PIECE: usize = 64;
 const SMALL_SHORT_PIECE: usize = 32;
 const FEW_BLOCKS: usize = 3;
 
-/// As `GROUP_ROWS`, where each group of rows would lengthen the pieces of a panel again.
+/// As `GROUP_ROWS`, where each group of rows would lengthen the pieces of a panel again: 96 KiB of sums.
 const LONG_GROUP_ROWS: usize = 384;
+/// Groups are work to share, too: they are only so long where each thread has as many units of work all the same.
+const UNITS_OF_THREAD: usize = 4;
 
 /// How a call's weights and rows are cut.
 #[derive(Clone, Copy)]
@@ -34,16 +36,19 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// For so many row blocks of so many rows at most, and weights of so many units along K.
-    pub(super) fn new(blocks: usize, most: usize, is_short: bool, depth: usize) -> Self {
+    /// For these row blocks, and for a weight of so many panels and units along K.
+    pub(super) fn new(rows: Rows, panels: usize, depth: usize, is_short: bool, threads: usize) -> Self {
+        let blocks = rows.blocks();
         let piece = match (blocks, is_short) {
             (0..=1, false) => depth,
             (0..=FEW_BLOCKS, false) => SMALL_PIECE,
             (0..=FEW_BLOCKS, true) => SMALL_SHORT_PIECE,
             _ => PIECE,
         };
-        let rows = if is_short && depth > PIECE { LONG_GROUP_ROWS } else { GROUP_ROWS };
-        Self { piece: piece.min(depth), group: rows / most }
+        let long = LONG_GROUP_ROWS / rows.most;
+        let has_long_groups = is_short && depth > PIECE && panels * blocks.div_ceil(long) >= UNITS_OF_THREAD * threads;
+        let group = if has_long_groups { long } else { GROUP_ROWS / rows.most };
+        Self { piece: piece.min(depth), group }
     }
 }
 
@@ -139,7 +144,7 @@ impl<'a> Lengthened<'a> {
         Self { short, rooms, used: 0, here: NONE, passes: 1, next: None, seen: (0, 0, 0) }
     }
 
-    /// Brings into a room what it lacks of a piece of which `done` units are there.
+    /// Brings into a room what it lacks of a piece whose first `done` units are there, or all if it has no more.
     #[inline(always)]
     fn complete<S: Simd>(&mut self, simd: S, room: usize, piece: Piece, done: usize) {
         let room = &mut self.rooms[room];

@@ -11,10 +11,11 @@
 //! [exception][exception] …                 by panel and unit
 //! ```
 //!
-//! Pieces are lengthened into the first- or second-level cache while the piece before is multiplied ([`super::tile`]), so that the
+//! Pieces are lengthened into the first- or second-level cache while the piece before is multiplied ([`super::piece`]), so that the
 //! products, and their bits, are those of weights that lie in memory as they are.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -28,7 +29,7 @@ pub(crate) const VECTORS: usize = 4;
 /// Weights of a vector.
 const WEIGHTS: usize = 2 * LANES;
 const UNIT_WEIGHTS: usize = VECTORS * WEIGHTS;
-/// With more exceptions than one weight in so many, a matrix stays as it is: the list would take what the units save.
+/// With more exceptions than one weight in so many a matrix stays as it is: each is put right by itself.
 const RARE: usize = 64;
 
 /// A bfloat16's sign and mantissa.
@@ -41,8 +42,8 @@ pub(crate) type Unit = [Lanes<u32>; VECTORS];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct ShortUnit {
-    /// Signs and mantissas. A word: of the even vector's lane, where a bfloat16 has them; in the bits that are left of the odd one's,
-    /// with its bytes exchanged.
+    /// Signs and mantissas. A word: of the even vector's lane (e), where a bfloat16 has them, and in the bits between of the odd
+    /// one's (o), with its bytes exchanged: `e ooooooo o eeeeeee`, the signs at bits 15 and 7.
     pub(crate) rests: [[u16; WEIGHTS]; VECTORS / 2],
     /// Numbers of exponents. A word: four bits for the lane of each vector.
     pub(crate) codes: [u16; WEIGHTS],
@@ -86,9 +87,10 @@ pub(super) fn shorten(panel: &[Unit], to: &mut [ShortUnit], exceptions: &mut Vec
     }
     for (number, (unit, to)) in panel.iter().zip(to).enumerate() {
         let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
+        let [first, second, third, fourth] = unit;
+        let lanes = first.iter().zip(second).zip(third).zip(fourth);
         let mut seen = 0;
-        for lane in 0..WEIGHTS {
-            let [a, b, c, d] = [unit[0][lane], unit[1][lane], unit[2][lane], unit[3][lane]];
+        for (lane, (((&a, &b), &c), &d)) in lanes.enumerate() {
             let [e, f, g, h] = [a, b, c, d].map(|bits| codes[exponent_of(bits)]);
             seen |= e | f | g | h;
             to.rests[0][lane] = a & REST | (b & REST).swap_bytes();
@@ -186,7 +188,8 @@ impl Sizes {
     }
 }
 
-/// Packs a matrix, with all threads: `fill` writes the panel of that number into zeroed units. None: there are too many exceptions.
+/// Packs a matrix, with all threads: `fill` writes the panel of that number into zeroed units. None: there are too many exceptions, or
+/// too few units to save anything.
 pub(super) fn pack(
     cpu: &mut Cpu,
     (panels, units): (usize, usize),
@@ -197,6 +200,7 @@ pub(super) fn pack(
     let (short, exponents, starts, listed) = most.split_mut(data.as_mut_slice());
     let parts = cpu.parts(panels, panels * units * UNIT_WEIGHTS);
     let mut lists = vec![Vec::new(); parts];
+    let count_of_all = AtomicUsize::new(0);
     {
         let (short, exponents) = (Shared::new(short), Shared::new(exponents));
         let (counts, lists) = (Shared::new(&mut starts[1..]), Shared::new(&mut lists));
@@ -214,16 +218,19 @@ pub(super) fn pack(
                 let (exponents, count) =
                     unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };
                 exponents[0] = shorten(&panel, short, list);
-                count[0] = (list.len() - before) as u32;
-                if list.len() > most.exceptions {
-                    break;
+                let found = list.len() - before;
+                count[0] = found as u32;
+                if count_of_all.fetch_add(found, Ordering::Relaxed) + found > most.exceptions {
+                    break; // a hint to the others, and what counts is checked below
                 }
             }
         });
     }
-    let list = lists.concat();
-    let sizes = Sizes { exceptions: list.len(), ..most };
-    listed.get_mut(..list.len())?.copy_from_slice(&list);
+    let sizes = Sizes { exceptions: count_of_all.into_inner(), ..most };
+    if sizes.exceptions > most.exceptions || sizes.bytes() >= panels * units * size_of::<Unit>() {
+        return None;
+    }
+    listed[..sizes.exceptions].copy_from_slice(&lists.concat());
     for panel in 1..starts.len() {
         starts[panel] += starts[panel - 1];
     }

@@ -78,19 +78,23 @@ fn short_weights_give_the_bits_that_whole_ones_give() {
             (2, 31, 70, 2311),
             (2, 200, 200, 900),
             (3, 500, 130, 2070),
+            (2, 500, 130, 2070),
+            (2, 500, 130, 1500),
+            (1, 400, 330, 1100),
             (1, 800, 64, 70),
         ] {
             let mut cpu = Cpu::new(isa, threads);
             cpu.grain = 1;
             for others in [0, n * k / 100] {
-                let (x, weights) = (values::<Bf16>(7, tokens * k), weights(8, n * k, others));
+                let (x, bias) = (values::<Bf16>(7, tokens * k), values::<Bf16>(9, n));
+                let weights = weights(8, n * k, others);
                 let matrix = Matrix::of(&weights, k);
                 let packed =
                     [PackedWeight::<Bf16>::pack(&mut cpu, &matrix), PackedWeight::pack_whole(&mut cpu, &matrix)];
                 were_short += usize::from(packed[0].short().is_some());
                 let [short, whole] = packed.map(|packed| {
                     let mut out = vec![f32::NAN; tokens * n];
-                    linear(&mut cpu, &mut out, &x, &packed, None);
+                    linear(&mut cpu, &mut out, &x, &packed, Some(&bias));
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 });
                 assert!(short == whole, "{}: {tokens} x {n} x {k}, {others} others, {threads} threads", isa.name());
