@@ -211,7 +211,8 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def share_of_limit(cell: dict[str, Any]) -> float:
     """What a cell reached of what the machine allowed just then (`limit.py`)."""
     read, gemm = (max(cell["before"][name], cell["after"][name]) for name in ("read_gbs", "gemm_gflops"))
-    most = tokens_per_s(cell["model"], SCENARIOS[cell["scenario"]], cell["concurrency"], read, gemm)
+    waves = cell["report"]["answered"] / cell["concurrency"]
+    most = tokens_per_s(cell["model"], SCENARIOS[cell["scenario"]], cell["concurrency"], waves, read, gemm)
     return float(cell["report"]["output_tokens_per_s"]) / most
 
 

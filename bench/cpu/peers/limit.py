@@ -1,6 +1,7 @@
 """What a machine allows a model of bfloat16 weights: tokens per second when nothing but arithmetic and memory takes time.
 
-Requests of a cell begin and end together, so that their prompts are computed at once, and then each step draws a token for all. Of both
+Requests of a cell begin and end together, wave after wave, so that their prompts are computed at once, and then each step draws a token for all.
+What all prompts share is computed once, before the first wave, and read once a step for all. Of both
 takes the longer what it needs: the products, by the rate of a large one (`gemm_gflops`), or the weights and the KV that are read
 (`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is more than any server reaches that reads
 weights as bfloat16; Pelton, where it keeps them in 12 bits (docs/decisions/short-weights.md), may pass it with few requests.
@@ -48,13 +49,15 @@ class Model:
 
 
 def tokens_per_s(
-    name: str, sizes: tuple[int, int, int], concurrency: int, read_gbs: float, gemm_gflops: float
+    name: str, sizes: tuple[int, int, int], concurrency: int, waves: float, read_gbs: float, gemm_gflops: float
 ) -> float:
-    """`sizes`: tokens of a prompt that all share and that are computed already, of its own, and of the answer."""
+    """`sizes`: tokens of a prompt that all share, of its own, and of the answer. `waves`: how often `concurrency` requests are answered."""
     shared, own, output = sizes
     model = Model(name)
     looks = sum(range(shared + 1, shared + own + 1))
-    steps = [model.step(concurrency * own, concurrency, concurrency * looks, concurrency * shared)]
-    for context in range(shared + own + 1, shared + own + output):
-        steps.append(model.step(concurrency, concurrency, concurrency * context, concurrency * context))
-    return concurrency * output / sum(step.seconds(read_gbs, gemm_gflops) for step in steps)
+    steps = [model.step(concurrency * own, concurrency, concurrency * looks, shared)]
+    for behind in range(own + 1, own + output):
+        context = shared + behind
+        steps.append(model.step(concurrency, concurrency, concurrency * context, shared + concurrency * behind))
+    once = model.step(shared, 0, sum(range(1, shared + 1)), 0).seconds(read_gbs, gemm_gflops) if shared else 0.0
+    return waves * concurrency * output / (once + waves * sum(step.seconds(read_gbs, gemm_gflops) for step in steps))
