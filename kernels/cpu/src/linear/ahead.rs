@@ -65,9 +65,8 @@ pub(super) struct Lengthen<'a> {
 }
 
 /// Short units are asked for so far ahead of those that are lengthened: between them and the products the processor's own foresight
-/// is too short (Zen 5, two cores, 1 to 6 rows: 28 to 32 GB/s without, 40 to 44 with 4 or 8 KiB; 13 to 18 rows:
-/// 30 with 8 KiB, 34 with 16 or 32).
-const FURTHER_BYTES: usize = 16 << 10;
+/// is too short (Zen 5, two cores, 1 to 6 rows: 28 to 32 GB/s without, 40 to 44 with 4 or 8 KiB; 16 KiB are no better).
+const FURTHER_BYTES: usize = 8 << 10;
 
 impl<'a> Lengthen<'a> {
     /// The share of one of `passes`, of so many steps each.
