@@ -161,9 +161,9 @@ def test_the_cases_differ_from_a_good_call_by_one_argument() -> None:
 def test_numerics_id_names_class_format_scheme_and_version() -> None:
     for isa in ops.available_isas():
         ops.force_isa(isa)
-        assert ops.numerics_id("cpu", torch.bfloat16) == f"cpu-{isa}-bfloat16-3"
-        assert ops.numerics_id(torch.device("cpu"), torch.float32) == f"cpu-{isa}-float32-3"
-        assert ops.numerics_id("cpu", torch.float32, INT8) == f"cpu-{isa}-float32-int8-3"
+        assert ops.numerics_id("cpu", torch.bfloat16) == f"cpu-{isa}-bfloat16-4"
+        assert ops.numerics_id(torch.device("cpu"), torch.float32) == f"cpu-{isa}-float32-4"
+        assert ops.numerics_id("cpu", torch.float32, INT8) == f"cpu-{isa}-float32-int8-4"
         scheme = Scheme(4, 64, "float")
-        assert ops.numerics_id("cpu", torch.bfloat16, scheme) == f"cpu-{isa}-bfloat16-int4-g64-a16-3"
+        assert ops.numerics_id("cpu", torch.bfloat16, scheme) == f"cpu-{isa}-bfloat16-int4-g64-a16-4"
     ops.force_isa(None)

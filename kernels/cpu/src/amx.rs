@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 pub(crate) const TILE_ROWS: usize = 16;
 /// Words of a row at most: of an activation's, and rows of a weight's tile.
 pub(crate) const TILE_WORDS: usize = 16;
-/// Columns of the sums of one call of [`Tiles::one_by_four`], and from one row of sums to the next, in both products.
+/// Columns of the sums of one call of [`Tiles::one_by_four`].
 pub(crate) const SUM_COLUMNS: usize = 64;
 /// Bytes of a row of a full tile.
 const ROW: usize = 64;
@@ -42,21 +42,9 @@ impl Amx {
     /// # Safety
     /// No other [`Tiles`] of this thread is alive until then.
     pub(crate) unsafe fn tiles(self, shape: TileShape) -> Tiles {
-        let TileShape { rows, words } = shape;
-        assert!((1..=TILE_ROWS).contains(&rows) && (1..=TILE_WORDS).contains(&words));
-        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        for tile in 0..8 {
-            let (tile_rows, tile_words) = match tile {
-                0..4 => (rows, TILE_WORDS),
-                4..6 => (rows, words),
-                _ => (words, TILE_WORDS),
-            };
-            config.rows[tile] = tile_rows as u8;
-            config.row_bytes[tile] = 4 * tile_words as u16;
-        }
-        // SAFETY: `self` proves that the instruction is there and permitted; it reads 64 bytes, of a palette and sizes that exist.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, preserves_flags, readonly)) };
-        Tiles { shape, thread: PhantomData }
+        let mut tiles = Tiles { amx: self, shape, thread: PhantomData };
+        tiles.configure(shape);
+        tiles
     }
 }
 
@@ -83,6 +71,7 @@ pub(crate) struct TileShape {
 
 /// A thread that is configured. Not `Send`: the configuration is the thread's.
 pub(crate) struct Tiles {
+    amx: Amx,
     shape: TileShape,
     thread: PhantomData<*const ()>,
 }
@@ -94,7 +83,52 @@ impl Drop for Tiles {
     }
 }
 
-/// What the two products differ in.
+/// Sums of a block of rows, or of two that lie one behind the other.
+pub(crate) struct Sums<'a> {
+    /// Begins at the first row's first column.
+    pub sums: &'a mut [u32],
+    /// From a row to the next.
+    pub row: usize,
+    /// Whether they begin at zero, whatever stands there; else products are added.
+    pub are_fresh: bool,
+}
+
+impl<'a> Sums<'a> {
+    /// Sums of 64 columns, row after row, to which products are added.
+    pub(crate) fn added(sums: &'a mut [u32]) -> Self {
+        Self { sums, row: SUM_COLUMNS, are_fresh: false }
+    }
+}
+
+/// How the activations of a block lie, 64 bytes for each row and step.
+#[derive(Clone, Copy)]
+pub(crate) struct Lie {
+    /// Bytes from a row to the next.
+    pub row: usize,
+    /// Bytes from a step to the next.
+    pub step: usize,
+}
+
+impl Lie {
+    /// All rows of a step, then those of the next: no two rows of a tile compete for one place in the first-level cache.
+    pub(crate) fn by_steps(rows: usize) -> Self {
+        Self { row: ROW, step: rows * ROW }
+    }
+
+    /// Bytes from the first to behind the last.
+    fn bytes(self, rows: usize, steps: usize) -> usize {
+        (rows - 1) * self.row + (steps - 1) * self.step + ROW
+    }
+}
+
+/// Where a product's sums lie: of each block of rows, in bytes from row to row, and whether they begin at zero.
+pub(crate) struct Target<const BLOCKS: usize> {
+    blocks: [*mut u32; BLOCKS],
+    row: usize,
+    are_fresh: bool,
+}
+
+/// What the products differ in.
 pub(crate) trait Product {
     /// Bytes from a row of a weight's tile to the next.
     const WEIGHT_ROW: usize;
@@ -107,13 +141,27 @@ pub(crate) trait Product {
     ///
     /// # Safety
     /// This thread is configured; all tiles lie in memory that may be read, and for sums, written.
-    unsafe fn one_by_four(sums: *mut u32, x: *const u8, x_step: usize, weights: [*const u8; 2], steps: usize);
+    unsafe fn one_by_four(sums: Target<1>, x: *const u8, lie: Lie, weights: [*const u8; 2], steps: usize);
 
     /// Two times two: sums of 32 columns, of two blocks of rows. See [`Tiles::two_by_two`].
     ///
     /// # Safety
     /// As above.
-    unsafe fn two_by_two(sums: [*mut u32; 2], x: [*const u8; 2], x_step: usize, weights: *const u8, steps: usize);
+    unsafe fn two_by_two(sums: Target<2>, x: [*const u8; 2], lie: Lie, weights: *const u8, steps: usize);
+
+    /// Four blocks of rows times one tile: sums of 16 columns, that begin at zero. See [`Tiles::four_by_one`]. `sums_block`: bytes
+    /// from the sums of a block to the next.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn four_by_one(
+        sums: *mut u32,
+        sums_block: usize,
+        x: [*const u8; 4],
+        lie: Lie,
+        weights: *const u8,
+        steps: usize,
+    );
 
     /// Four products of tiles of zeros, over and over.
     ///
@@ -123,36 +171,85 @@ pub(crate) trait Product {
 }
 
 impl Tiles {
-    /// `sums[row][column] += Σ x[step][row] · weights[step][column]`: `[rows][64]` of them.
+    /// Another shape. What tiles held is gone, as it is between any two calls.
+    #[inline(always)]
+    pub(crate) fn reshape(&mut self, shape: TileShape) {
+        if self.shape != shape {
+            self.configure(shape);
+        }
+    }
+
+    fn configure(&mut self, shape: TileShape) {
+        let TileShape { rows, words } = shape;
+        assert!((1..=TILE_ROWS).contains(&rows) && (1..=TILE_WORDS).contains(&words));
+        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        for tile in 0..8 {
+            let (tile_rows, tile_words) = match tile {
+                0..4 => (rows, TILE_WORDS),
+                4..6 => (rows, words),
+                _ => (words, TILE_WORDS),
+            };
+            config.rows[tile] = tile_rows as u8;
+            config.row_bytes[tile] = 4 * tile_words as u16;
+        }
+        let Amx(()) = self.amx;
+        // SAFETY: an `Amx` proves that the instruction is there and permitted; it reads 64 bytes, of a palette and sizes that exist.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, preserves_flags, readonly)) };
+        self.shape = shape;
+    }
+
+    /// `sums[row][column] += Σ x[step][row] · weights[step][column]`, of 64 columns.
     ///
-    /// `x`: `[step][row]` of 64 bytes. `weights` begin at the first 32 columns, and `half` bytes further at the second.
+    /// `weights` begin at the first 32 columns, and `half` bytes further at the second.
     #[inline(always)]
     pub(crate) fn one_by_four<P: Product>(
         &self,
-        sums: &mut [u32],
+        to: Sums<'_>,
         x: &[u8],
+        lie: Lie,
         weights: &[u8],
         half: usize,
         steps: usize,
     ) {
-        let x_step = self.shape.rows * ROW;
-        assert!(steps > 0 && sums.len() >= self.shape.rows * SUM_COLUMNS && x.len() >= steps * x_step);
+        let rows = self.shape.rows;
+        assert!(steps > 0 && to.sums.len() >= (rows - 1) * to.row + SUM_COLUMNS && x.len() >= lie.bytes(rows, steps));
         assert!(weights.len() >= half + self.weight_bytes::<P>(steps));
         let halves = [weights.as_ptr(), weights[half..].as_ptr()];
+        let sums = Target { blocks: [to.sums.as_mut_ptr()], row: 4 * to.row, are_fresh: to.are_fresh };
         // SAFETY: configured, by the module's invariant; the lengths are asserted.
-        unsafe { P::one_by_four(sums.as_mut_ptr(), x.as_ptr(), x_step, halves, steps) };
+        unsafe { P::one_by_four(sums, x.as_ptr(), lie, halves, steps) };
     }
 
-    /// The same for two blocks of rows and 32 columns of the 64: `x` of each, and one above the other in `sums`, which begins at
-    /// the first of these columns.
+    /// The same for two blocks of rows and 32 columns, with `x` of each.
     #[inline(always)]
-    pub(crate) fn two_by_two<P: Product>(&self, sums: &mut [u32], x: [&[u8]; 2], weights: &[u8], steps: usize) {
-        let (x_step, second) = (self.shape.rows * ROW, self.shape.rows * SUM_COLUMNS);
-        assert!(steps > 0 && sums.len() >= 2 * second - SUM_COLUMNS / 2);
-        assert!(x.iter().all(|x| x.len() >= steps * x_step) && weights.len() >= self.weight_bytes::<P>(steps));
-        let sums = [sums.as_mut_ptr(), sums[second..].as_mut_ptr()];
+    pub(crate) fn two_by_two<P: Product>(&self, to: Sums<'_>, x: [&[u8]; 2], lie: Lie, weights: &[u8], steps: usize) {
+        let rows = self.shape.rows;
+        assert!(steps > 0 && to.sums.len() >= (2 * rows - 1) * to.row + SUM_COLUMNS / 2);
+        assert!(x.iter().all(|x| x.len() >= lie.bytes(rows, steps)) && weights.len() >= self.weight_bytes::<P>(steps));
+        let blocks = [to.sums.as_mut_ptr(), to.sums[rows * to.row..].as_mut_ptr()];
+        let sums = Target { blocks, row: 4 * to.row, are_fresh: to.are_fresh };
         // SAFETY: as above.
-        unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), x_step, weights.as_ptr(), steps) };
+        unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), steps) };
+    }
+
+    /// Sums of 16 columns that begin at zero, of four blocks of rows: `[row][16]`, one block behind the other.
+    #[inline(always)]
+    pub(crate) fn four_by_one<P: Product>(
+        &self,
+        sums: &mut [u32],
+        x: [&[u8]; 4],
+        lie: Lie,
+        weights: &[u8],
+        steps: usize,
+    ) {
+        let (rows, block) = (self.shape.rows, self.shape.rows * ROW);
+        assert!(steps > 0 && size_of_val(sums) >= 4 * block);
+        assert!(x.iter().all(|x| x.len() >= lie.bytes(rows, steps)));
+        assert!(weights.len() + P::WEIGHT_TILE >= self.weight_bytes::<P>(steps));
+        // SAFETY: as above.
+        unsafe {
+            P::four_by_one(sums.as_mut_ptr(), block, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), steps);
+        }
     }
 
     /// Nothing but products, `4 · rounds` of them: how fast this thread could be if no tile had to be loaded.
@@ -179,10 +276,24 @@ macro_rules! product {
             const WEIGHT_STEP: usize = $step;
 
             #[inline(always)]
-            unsafe fn one_by_four(sums: *mut u32, x: *const u8, x_step: usize, weights: [*const u8; 2], steps: usize) {
+            unsafe fn one_by_four(
+                sums: Target<1>,
+                x: *const u8,
+                lie: Lie,
+                weights: [*const u8; 2],
+                steps: usize,
+            ) {
                 // SAFETY: the caller vouches for configuration and memory; tiles are loaded before they are used.
                 unsafe {
                     asm!(
+                        "test {fresh}, {fresh}",
+                        "jz 3f",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "jmp 2f",
+                        "3:",
                         "tileloadd tmm0, [{c} + {c_row}]",
                         "tileloadd tmm1, [{c} + {c_row} + 64]",
                         "tileloadd tmm2, [{c} + {c_row} + 128]",
@@ -206,11 +317,12 @@ macro_rules! product {
                         "tilestored [{c} + {c_row} + 64], tmm1",
                         "tilestored [{c} + {c_row} + 128], tmm2",
                         "tilestored [{c} + {c_row} + 192], tmm3",
-                        c = in(reg) sums,
-                        c_row = in(reg) 4 * SUM_COLUMNS,
+                        c = in(reg) sums.blocks[0],
+                        c_row = in(reg) sums.row,
+                        fresh = in(reg) usize::from(sums.are_fresh),
                         a = inout(reg) x => _,
-                        a_row = in(reg) ROW,
-                        a_step = in(reg) x_step,
+                        a_row = in(reg) lie.row,
+                        a_step = in(reg) lie.step,
                         b0 = inout(reg) weights[0] => _,
                         b1 = inout(reg) weights[1] => _,
                         b_row = in(reg) Self::WEIGHT_ROW,
@@ -222,15 +334,23 @@ macro_rules! product {
 
             #[inline(always)]
             unsafe fn two_by_two(
-                sums: [*mut u32; 2],
+                sums: Target<2>,
                 x: [*const u8; 2],
-                x_step: usize,
+                lie: Lie,
                 weights: *const u8,
                 steps: usize,
             ) {
                 // SAFETY: as above.
                 unsafe {
                     asm!(
+                        "test {fresh}, {fresh}",
+                        "jz 3f",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "jmp 2f",
+                        "3:",
                         "tileloadd tmm0, [{c0} + {c_row}]",
                         "tileloadd tmm1, [{c0} + {c_row} + 64]",
                         "tileloadd tmm2, [{c1} + {c_row}]",
@@ -253,13 +373,71 @@ macro_rules! product {
                         "tilestored [{c0} + {c_row} + 64], tmm1",
                         "tilestored [{c1} + {c_row}], tmm2",
                         "tilestored [{c1} + {c_row} + 64], tmm3",
-                        c0 = in(reg) sums[0],
-                        c1 = in(reg) sums[1],
-                        c_row = in(reg) 4 * SUM_COLUMNS,
+                        c0 = in(reg) sums.blocks[0],
+                        c1 = in(reg) sums.blocks[1],
+                        c_row = in(reg) sums.row,
+                        fresh = in(reg) usize::from(sums.are_fresh),
                         a0 = inout(reg) x[0] => _,
                         a1 = inout(reg) x[1] => _,
-                        a_row = in(reg) ROW,
-                        a_step = in(reg) x_step,
+                        a_row = in(reg) lie.row,
+                        a_step = in(reg) lie.step,
+                        b = inout(reg) weights => _,
+                        b_row = in(reg) Self::WEIGHT_ROW,
+                        steps = inout(reg) steps => _,
+                        options(nostack),
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn four_by_one(
+                sums: *mut u32,
+                sums_block: usize,
+                x: [*const u8; 4],
+                lie: Lie,
+                weights: *const u8,
+                steps: usize,
+            ) {
+                // SAFETY: as above.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm6, [{b} + {b_row}]",
+                        "tileloadd tmm4, [{a0} + {a_row}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{a1} + {a_row}]",
+                        concat!($instruction, " tmm1, tmm5, tmm6"),
+                        "tileloadd tmm4, [{a2} + {a_row}]",
+                        concat!($instruction, " tmm2, tmm4, tmm6"),
+                        "tileloadd tmm5, [{a3} + {a_row}]",
+                        concat!($instruction, " tmm3, tmm5, tmm6"),
+                        "add {a0}, {a_step}",
+                        "add {a1}, {a_step}",
+                        "add {a2}, {a_step}",
+                        "add {a3}, {a_step}",
+                        concat!("add {b}, ", $step),
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{c} + {c_row}], tmm0",
+                        "add {c}, {c_block}",
+                        "tilestored [{c} + {c_row}], tmm1",
+                        "add {c}, {c_block}",
+                        "tilestored [{c} + {c_row}], tmm2",
+                        "add {c}, {c_block}",
+                        "tilestored [{c} + {c_row}], tmm3",
+                        c = inout(reg) sums => _,
+                        c_row = in(reg) ROW,
+                        c_block = in(reg) sums_block,
+                        a0 = inout(reg) x[0] => _,
+                        a1 = inout(reg) x[1] => _,
+                        a2 = inout(reg) x[2] => _,
+                        a3 = inout(reg) x[3] => _,
+                        a_row = in(reg) lie.row,
+                        a_step = in(reg) lie.step,
                         b = inout(reg) weights => _,
                         b_row = in(reg) Self::WEIGHT_ROW,
                         steps = inout(reg) steps => _,
@@ -299,6 +477,11 @@ macro_rules! product {
 product! {
     /// Pairs of bfloat16 into float32. Weights: two tiles of 16 columns side by side, 2 KiB, one step after the other.
     Bf16Pairs, "tdpbf16ps", row 64, tile 1024, step 2048
+}
+
+product! {
+    /// The same. Weights: vectors of 16 columns, four to a row.
+    Bf16WidePairs, "tdpbf16ps", row 256, tile 64, step 4096
 }
 
 product! {

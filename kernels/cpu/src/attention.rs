@@ -19,7 +19,10 @@
 mod few;
 mod many;
 mod piece;
+mod products;
 mod share;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use crate::Cpu;
 use crate::cache::CacheShape;
@@ -149,6 +152,7 @@ pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_
             sight,
             plan: &plan,
             tasks: shares.tasks(parts, thread),
+            isa,
         };
         isa.run(walk);
     });

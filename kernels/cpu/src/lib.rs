@@ -23,6 +23,7 @@ mod host;
 mod isa;
 mod layer_norm;
 mod linear;
+mod lined;
 mod math;
 mod memory;
 mod norm;
@@ -95,7 +96,7 @@ impl Cpu {
     /// arithmetic.
     pub fn numerics_id(&self, format: Format, scheme: Option<Scheme>) -> String {
         // Raised whenever any op's arithmetic changes: cached KV of another version is another model's.
-        const VERSION: u32 = 3;
+        const VERSION: u32 = 4;
         let scheme = scheme.map_or(String::new(), |scheme| format!("-{scheme}"));
         format!("cpu-{}-{}{scheme}-{VERSION}", self.isa.name(), format.name())
     }

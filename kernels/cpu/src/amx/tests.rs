@@ -15,26 +15,33 @@ trait Plain: Product {
     fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32;
 }
 
-impl Plain for Bf16Pairs {
-    /// Two numbers in [-1, 1).
-    fn tame(word: u32) -> u32 {
-        let half = |bits: u32| u32::from(Bf16::from_f32(f32::from(bits as u16 as i16) / 32768.0).0);
-        half(word & 0xffff) | half(word >> 16) << 16
-    }
+macro_rules! pairs {
+    ($product:ty) => {
+        impl Plain for $product {
+            /// Two numbers in [-1, 1).
+            fn tame(word: u32) -> u32 {
+                let half = |bits: u32| u32::from(Bf16::from_f32(f32::from(bits as u16 as i16) / 32768.0).0);
+                half(word & 0xffff) | half(word >> 16) << 16
+            }
 
-    fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32 {
-        let first = |word: u32| f32::from_bits(word << 16);
-        let second = |word: u32| f32::from_bits(word & 0xffff_0000);
-        let mut sum = f32::from_bits(start);
-        for step in steps {
-            let sums = step.iter().fold((0.0_f32, 0.0_f32), |sums, &(x, weight)| {
-                (first(x).mul_add(first(weight), sums.0), second(x).mul_add(second(weight), sums.1))
-            });
-            sum += sums.0 + sums.1;
+            fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32 {
+                let first = |word: u32| f32::from_bits(word << 16);
+                let second = |word: u32| f32::from_bits(word & 0xffff_0000);
+                let mut sum = f32::from_bits(start);
+                for step in steps {
+                    let sums = step.iter().fold((0.0_f32, 0.0_f32), |sums, &(x, weight)| {
+                        (first(x).mul_add(first(weight), sums.0), second(x).mul_add(second(weight), sums.1))
+                    });
+                    sum += sums.0 + sums.1;
+                }
+                sum.to_bits()
+            }
         }
-        sum.to_bits()
-    }
+    };
 }
+
+pairs!(Bf16Pairs);
+pairs!(Bf16WidePairs);
 
 impl Plain for CodeQuads {
     fn tame(word: u32) -> u32 {
@@ -71,8 +78,8 @@ impl<P: Plain> Case<P> {
         Self { shape, steps, x, weights, half, start: start.collect(), product: PhantomData }
     }
 
-    /// The right bits of one sum.
-    fn expected(&self, block: usize, row: usize, column: usize) -> u32 {
+    /// The right bits of one sum; of one that begins at zero if it is fresh.
+    fn expected(&self, block: usize, row: usize, column: usize, is_fresh: bool) -> u32 {
         let place = (block * self.shape.rows + row) * SUM_COLUMNS + column;
         let first = (column / 32 * self.half + column % 32 / 16 * P::WEIGHT_TILE) / 4 + column % 16;
         let step = |step: usize| {
@@ -82,26 +89,74 @@ impl<P: Plain> Case<P> {
             };
             (0..self.shape.words).map(pair).collect()
         };
-        P::sum(self.start[place], &(0..self.steps).map(step).collect::<Vec<_>>())
+        P::sum(if is_fresh { 0 } else { self.start[place] }, &(0..self.steps).map(step).collect::<Vec<_>>())
     }
 
+    /// Both products, added to sums that are there.
     fn run(&self, tiles: &Tiles) -> [Vec<u32>; 2] {
         let (weights, below): (&[u8], _) = (bytemuck::cast_slice(&self.weights), self.shape.rows * SUM_COLUMNS);
         let x = [0, 1].map(|block: usize| -> &[u8] { bytemuck::cast_slice(&self.x[block]) });
+        let lie = Lie::by_steps(self.shape.rows);
         let (mut by_four, mut by_two) = (self.start.clone(), self.start.clone());
         for block in 0..2 {
-            tiles.one_by_four::<P>(&mut by_four[block * below..], x[block], weights, self.half, self.steps);
+            let sums = Sums::added(&mut by_four[block * below..]);
+            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, self.steps);
         }
-        tiles.two_by_two::<P>(&mut by_two, x, weights, self.steps);
-        tiles.two_by_two::<P>(&mut by_two[32..], x, &weights[self.half..], self.steps);
+        tiles.two_by_two::<P>(Sums::added(&mut by_two), x, lie, weights, self.steps);
+        tiles.two_by_two::<P>(Sums::added(&mut by_two[32..]), x, lie, &weights[self.half..], self.steps);
         [by_four, by_two]
     }
 
+    /// The same where each row's steps lie side by side, and sums that are not there yet farther apart; what lies between is
+    /// left out.
+    fn run_apart(&self, tiles: &Tiles) -> [Vec<u32>; 2] {
+        const APART: usize = SUM_COLUMNS + 16;
+        let (weights, rows): (&[u8], _) = (bytemuck::cast_slice(&self.weights), self.shape.rows);
+        let lie = Lie { row: self.steps * ROW, step: ROW };
+        let x = self.x.each_ref().map(|x| -> Vec<u32> {
+            let word = |row: usize, step: usize| x[(step * rows + row) * 16..][..16].iter().copied();
+            (0..rows).flat_map(|row| (0..self.steps).flat_map(move |step| word(row, step))).collect()
+        });
+        let x = x.each_ref().map(|x| -> &[u8] { bytemuck::cast_slice(x) });
+        let mut sums = [vec![u32::MAX; 2 * rows * APART], vec![u32::MAX; 2 * rows * APART]];
+        let [by_four, by_two] = &mut sums;
+        fn fresh(sums: &mut [u32]) -> Sums<'_> {
+            Sums { sums, row: APART, are_fresh: true }
+        }
+        for block in 0..2 {
+            let sums = fresh(&mut by_four[block * rows * APART..]);
+            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, self.steps);
+        }
+        tiles.two_by_two::<P>(fresh(by_two), x, lie, weights, self.steps);
+        tiles.two_by_two::<P>(fresh(&mut by_two[32..]), x, lie, &weights[self.half..], self.steps);
+        sums.map(|sums| {
+            assert!(sums.chunks(APART).all(|row| row[SUM_COLUMNS..].iter().all(|&word| word == u32::MAX)));
+            sums.chunks(APART).flat_map(|row| row[..SUM_COLUMNS].iter().copied()).collect()
+        })
+    }
+
+    /// The sums of the first 16 columns: both blocks of rows, and both again.
+    fn run_by_one(&self, tiles: &Tiles) -> Vec<u32> {
+        let x = [0, 1, 0, 1].map(|block: usize| -> &[u8] { bytemuck::cast_slice(&self.x[block]) });
+        let mut sums = vec![u32::MAX; 4 * self.shape.rows * 16];
+        let weights = bytemuck::cast_slice(&self.weights);
+        tiles.four_by_one::<P>(&mut sums, x, Lie::by_steps(self.shape.rows), weights, self.steps);
+        sums
+    }
+
     fn check(&self, tiles: &Tiles) {
-        for (form, sums) in self.run(tiles).into_iter().enumerate() {
+        for (place, got) in self.run_by_one(tiles).into_iter().enumerate() {
+            let (row, column) = (place / 16 % (2 * self.shape.rows), place % 16);
+            let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column, true);
+            assert_eq!(got, expected, "row {row}, column {column} of {:?}, four by one", self.shape);
+        }
+        let forms = [(self.run(tiles), false), (self.run_apart(tiles), true)];
+        for (form, (sums, is_fresh)) in
+            forms.into_iter().flat_map(|(forms, is_fresh)| forms.map(|form| (form, is_fresh))).enumerate()
+        {
             for (place, got) in sums.into_iter().enumerate() {
                 let (row, column) = (place / SUM_COLUMNS, place % SUM_COLUMNS);
-                let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column);
+                let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column, is_fresh);
                 assert_eq!(got, expected, "form {form}, row {row}, column {column} of {:?}", self.shape);
             }
         }
@@ -123,6 +178,7 @@ fn check<P: Plain>(amx: Amx) {
 fn sums_are_those_of_plain_arithmetic_bit_for_bit() {
     if let Some(amx) = Amx::ask() {
         check::<Bf16Pairs>(amx);
+        check::<Bf16WidePairs>(amx);
         check::<CodeQuads>(amx);
     }
 }
@@ -161,7 +217,8 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
         let outcome = std::panic::catch_unwind(|| {
             // SAFETY: this thread has no other: the one before was dropped when its panic unwound.
             let tiles = unsafe { amx.tiles(TileShape { rows: 4, words: 16 }) };
-            tiles.one_by_four::<CodeQuads>(&mut [0; 4], &[0; 4096], &[0; 8192], 128, 1);
+            let lie = Lie::by_steps(4);
+            tiles.one_by_four::<CodeQuads>(Sums::added(&mut [0; 4]), &[0; 4096], lie, &[0; 8192], 128, 1);
         });
         assert!(outcome.is_err(), "sums that are too short are seen");
         let case = Case::<CodeQuads>::new(7, TileShape { rows: 3, words: 16 }, 2);

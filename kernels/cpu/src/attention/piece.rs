@@ -2,13 +2,17 @@
 
 use std::ops::Range;
 
-use super::few::{AHEAD, blocks};
-use super::many::Many;
+use super::few::blocks;
+use super::products::{MOST_AHEAD, Products, Vectors};
 use super::share::{Bundle, Plan, Stretch};
+#[cfg(target_arch = "x86_64")]
+use super::tiled::Tiled;
 use super::{Run, Sight};
+use crate::Isa;
 use crate::cache::{CacheFormat, CacheShape};
 use crate::cached::Held;
-use crate::element::Element;
+use crate::element::{Bf16, Element};
+use crate::lined::Lined;
 use crate::math::{exp_at_most_one, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::Shared;
@@ -30,12 +34,13 @@ pub(super) struct Walk<'a, E, H> {
     pub(super) sight: Sight<'a>,
     pub(super) plan: &'a Plan,
     pub(super) tasks: Range<usize>,
+    pub(super) isa: Isa,
 }
 
 /// From how many queries on keys are turned and values widened once for all, where there are 32 registers, and where there are 16.
 /// Below, that costs more than it saves: of the first class 8 queries of 32 elements take 1.15 times as long that way, and 24
 /// of 128 three quarters.
-const MANY: [usize; 2] = [16, 32];
+pub(super) const MANY: [usize; 2] = [16, 32];
 
 /// What a piece is to one query.
 #[derive(Clone, Default)]
@@ -67,12 +72,14 @@ pub(super) struct State<E: Element> {
     pub(super) q: Vec<E::Block>,
     /// Blocks of a query.
     pub(super) steps: usize,
+    /// Of a query's sums.
+    pub(super) vectors: usize,
     /// `[query][vector]`: Σ exp(s - max) · v over all pieces so far.
-    pub(super) sums: Vec<Lanes<f32>>,
+    pub(super) sums: Lined<Lanes<f32>>,
     /// `[query][vector]`: the same of one piece.
-    pub(super) piece: Vec<Lanes<f32>>,
+    pub(super) piece: Lined<Lanes<f32>>,
     /// `[query][key]`: scores of one piece, then their exponentials.
-    pub(super) scores: Vec<[f32; PIECE]>,
+    pub(super) scores: Lined<[f32; PIECE]>,
     /// Greatest score so far.
     pub(super) max: Vec<f32>,
     /// Σ exp(s - max) so far.
@@ -82,26 +89,27 @@ pub(super) struct State<E: Element> {
 }
 
 impl<E: Element> State<E> {
-    fn new(dim: usize) -> Self {
+    fn new(dim: usize, vectors: usize) -> Self {
         Self {
             q: vec![],
             steps: dim.div_ceil(size_of::<E::Block>() / size_of::<E>()),
-            sums: vec![],
-            piece: vec![],
-            scores: vec![],
+            vectors,
+            sums: Lined::new(),
+            piece: Lined::new(),
+            scores: Lined::new(),
             max: vec![],
             weight: vec![],
             weighed: vec![],
         }
     }
 
-    fn clear(&mut self, queries: usize, vectors: usize) {
+    fn clear(&mut self, queries: usize) {
         self.q.clear();
         for lanes in [&mut self.sums, &mut self.piece] {
-            lanes.clear();
-            lanes.resize(queries * vectors, [0.0; LANES]);
+            lanes.resize(queries * self.vectors);
+            lanes.fill([0.0; LANES]);
         }
-        self.scores.resize(queries, [0.0; PIECE]);
+        self.scores.resize(queries);
         self.max.clear();
         self.max.resize(queries, f32::NEG_INFINITY);
         self.weight.clear();
@@ -113,7 +121,9 @@ impl<E: Element> State<E> {
 /// Where the keys of a piece lie.
 struct Places {
     /// Of those that all members of a stretch share, and some behind them.
-    shared: [usize; PIECE + AHEAD],
+    shared: [usize; PIECE + MOST_AHEAD],
+    /// Of the first keys of the task that comes next.
+    next: [usize; MOST_AHEAD],
     /// Of one member's.
     own: [usize; PIECE],
     /// The scales of values, where caches hold codes.
@@ -125,9 +135,17 @@ impl<E: Element, H: Held<E>> Kernel for Walk<'_, E, H> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        let dim = self.cache.dim;
+        #[cfg(target_arch = "x86_64")]
+        if const { S::HAS_PAIRS && size_of::<E>() == size_of::<Bf16>() }
+            && let Some(amx) = self.isa.amx()
+        {
+            // SAFETY: the only one that this thread has: nothing below makes another.
+            return self.walk(simd, unsafe { Tiled::new(simd, amx, dim) });
+        }
         match const { S::WIDTH } {
-            4 => self.walk::<S, 4, 2>(simd),
-            1 => self.walk::<S, 1, 1>(simd),
+            4 => self.walk(simd, Vectors::<S, E, 4, 2>::new(simd, dim)),
+            1 => self.walk(simd, Vectors::<S, E, 1, 1>::new(simd, dim)),
             other => unreachable!("no class has tiles of {other} vectors"),
         }
     }
@@ -135,10 +153,10 @@ impl<E: Element, H: Held<E>> Kernel for Walk<'_, E, H> {
 
 impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     #[inline(always)]
-    fn walk<S: Simd, const C: usize, const G: usize>(self, simd: S) {
-        let mut state = State::new(self.cache.dim);
-        let mut many = Many::<S, E, C, G>::new(simd, self.cache.dim);
-        let mut places = Places { shared: [0; PIECE + AHEAD], own: [0; PIECE], scales: [0.0; PIECE] };
+    fn walk<S: Simd, P: Products<E, H>>(self, simd: S, mut products: P) {
+        let mut state = State::new(self.cache.dim, P::vectors(self.cache.dim));
+        let mut places =
+            Places { shared: [0; PIECE + MOST_AHEAD], next: [0; MOST_AHEAD], own: [0; PIECE], scales: [0.0; PIECE] };
         for task in self.tasks.clone() {
             let (bundle, head) = self.task(task);
             let runs = &self.plan.runs[bundle.runs.clone()];
@@ -146,7 +164,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             let stretches = &self.plan.stretches[bundle.stretches.clone()];
             for (at, stretch) in stretches.iter().enumerate() {
                 let next = Some(task + 1).filter(|next| at + 1 == stretches.len() && self.tasks.contains(next));
-                self.stretch::<S, C, G>(simd, &mut many, &mut state, &mut places, stretch, head, next);
+                self.stretch(simd, &mut products, &mut state, &mut places, stretch, head, next);
             }
             for run in runs {
                 self.write(simd, &state, run, head);
@@ -176,7 +194,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Query i of a run is head `i % group` of token `i / group`.
     fn load_queries(&self, state: &mut State<E>, runs: &[Run], head: usize) {
         let (dim, group) = (self.cache.dim, self.group());
-        state.clear(self.queries(runs).len(), dim.div_ceil(LANES));
+        state.clear(self.queries(runs).len());
         for token in runs.iter().flat_map(|run| run.tokens.clone()) {
             let heads = &self.q[(token * self.heads + head * group) * dim..][..group * dim];
             for query in heads.chunks_exact(dim) {
@@ -198,10 +216,10 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Takes its members through a stretch. `next`: the task that comes behind it.
     #[inline(always)]
     #[allow(clippy::too_many_arguments, reason = "what a thread keeps, and what it is to do")]
-    fn stretch<S: Simd, const C: usize, const G: usize>(
+    fn stretch<S: Simd, P: Products<E, H>>(
         &self,
         simd: S,
-        many: &mut Many<S, E, C, G>,
+        products: &mut P,
         state: &mut State<E>,
         found: &mut Places,
         stretch: &Stretch,
@@ -210,25 +228,18 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     ) {
         let members = &self.plan.runs[stretch.members.clone()];
         let queries = self.queries(members);
-        let is_many = queries.len() >= MANY[usize::from(C == 1)];
-        if is_many {
-            many.load_queries(&state.q[queries.start * state.steps..queries.end * state.steps]);
-        }
+        products.enter(state, &queries);
         for first in (stretch.from..stretch.to).step_by(PIECE) {
-            let places = &mut found.shared[..(PIECE + AHEAD).min(members[0].end(&self.sight) - first)];
+            let places = &mut found.shared[..(PIECE + P::AHEAD).min(members[0].end(&self.sight) - first)];
             self.find(places, members, head, first);
             let (keys, behind) = places.split_at(PIECE.min(stretch.shared - first));
             // How many of the piece's keys a member has; those behind the shared ones are its own.
             let known = |run: &Run| PIECE.min(run.end(&self.sight) - first);
-            if is_many {
-                self.score_many(simd, many, &mut state.scores[queries.clone()], keys, behind);
-            } else {
-                self.score_few::<S, C>(simd, state, queries.clone(), keys, 0, behind);
-            }
+            products.score(self, state, queries.clone(), keys, 0, behind);
             for run in members.iter().filter(|run| known(run) > keys.len()) {
                 let places = &mut found.own[..known(run)];
                 self.find(places, std::slice::from_ref(run), head, first);
-                self.score_few::<S, C>(simd, state, self.queries_of(run), &places[keys.len()..], keys.len(), &[]);
+                products.score(self, state, self.queries_of(run), places, keys.len(), &[]);
             }
             let has_scales = H::FORMAT == CacheFormat::Codes;
             if has_scales {
@@ -246,17 +257,16 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                 }
             }
             if let Some(next) = next.filter(|_| first + PIECE >= stretch.to) {
-                self.ask_for_keys(simd, next); // values were asked for before, so memory would wait until they are summed up
+                products.ask(self, self.first_keys(next, &mut found.next[..P::AHEAD]));
             }
-            if is_many {
-                self.values_many(many, state, queries.clone(), keys);
-            } else {
-                self.values_few::<S, C>(simd, state, queries.clone(), keys, 0..keys.len());
-            }
-            for run in members.iter().filter(|run| known(run) > keys.len()) {
+            // A step of which a member has a part for itself is no common one.
+            let is_common = members.iter().all(|run| known(run) <= keys.len());
+            let common = if is_common { keys.len() } else { keys.len() / P::STEP * P::STEP };
+            products.add_values(self, state, queries.clone(), keys, 0..common);
+            for run in members.iter().filter(|run| known(run) > common) {
                 let places = &mut found.own[..known(run)];
                 self.find(places, std::slice::from_ref(run), head, first);
-                self.values_few::<S, C>(simd, state, self.queries_of(run), places, keys.len()..places.len());
+                products.add_values(self, state, self.queries_of(run), places, common..known(run));
             }
             for query in queries.clone() {
                 self.merge(simd, state, query);
@@ -264,17 +274,14 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         }
     }
 
-    /// Asks for the first keys of a task.
-    #[inline(always)]
-    fn ask_for_keys<S: Simd>(&self, simd: S, task: usize) {
+    /// Where the first keys of a task lie, at most as many as there is room for.
+    fn first_keys<'p>(&self, task: usize, places: &'p mut [usize]) -> &'p [usize] {
         let (bundle, head) = self.task(task);
         let stretch = &self.plan.stretches[bundle.stretches.start];
-        let mut places = [0; AHEAD];
-        let places = &mut places[..AHEAD.min(stretch.shared - stretch.from)];
+        let count = places.len().min(stretch.shared - stretch.from);
+        let places = &mut places[..count];
         self.find(places, &self.plan.runs[stretch.members.clone()], head, stretch.from);
-        for &place in &*places {
-            self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
-        }
+        places
     }
 
     /// Where in the caches the keys from absolute position `first` on lie: of one run, or of several as far as they have the same
@@ -372,14 +379,13 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         if seen.is_empty() {
             return;
         }
-        let vectors = self.cache.dim.div_ceil(LANES);
         let before = state.max[query];
         let both = if max > before { max } else { before };
         let old = exp_at_most_one(simd, simd.splat(before - both));
         let new = exp_at_most_one(simd, simd.splat(max - both));
         state.max[query] = both;
         state.weight[query] = state.weight[query] * simd.max_lane(old) + weight * simd.max_lane(new);
-        let range = query * vectors..(query + 1) * vectors;
+        let range = query * state.vectors..(query + 1) * state.vectors;
         for (sum, piece) in state.sums[range.clone()].iter_mut().zip(&mut state.piece[range]) {
             let added = simd.mul(simd.load(piece), new);
             simd.store(simd.fma(simd.load(sum), old, added), sum);
@@ -390,7 +396,6 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     #[inline(always)]
     fn write<S: Simd>(&self, simd: S, state: &State<E>, run: &Run, head: usize) {
         let (dim, group) = (self.cache.dim, self.group());
-        let vectors = dim.div_ceil(LANES);
         for (at, token) in run.tokens.clone().enumerate() {
             let start = (token * self.heads + head * group) * dim;
             // SAFETY: this token and KV head belong to this task alone, and so do the query heads of its group.
@@ -398,7 +403,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             for (query, out) in out.chunks_exact_mut(dim).enumerate() {
                 let query = run.query + at * group + query;
                 let share = simd.splat(1.0 / state.weight[query]);
-                for (out, sum) in out.chunks_mut(LANES).zip(&state.sums[query * vectors..]) {
+                for (out, sum) in out.chunks_mut(LANES).zip(&state.sums[query * state.vectors..]) {
                     let mut lanes = [E::default(); LANES];
                     E::store(simd, simd.mul(simd.load(sum), share), &mut lanes);
                     out.copy_from_slice(&lanes[..out.len()]);

@@ -16,7 +16,7 @@ use super::out::Out;
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
 use super::{GROUP_ROWS, PackedWeight, Rows};
 use crate::Cpu;
-use crate::amx::{Amx, Bf16Pairs, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Bf16;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
@@ -127,7 +127,7 @@ impl Panels<'_> {
     fn multiply(&self, tiles: &Tiles, panel: usize, blocks: Range<usize>, sums: &mut [u32]) {
         let weights: &[u8] = bytemuck::cast_slice(self.weight.panel(panel));
         let half = self.steps * STEP_BYTES;
-        let block_sums = self.height * SUM_COLUMNS;
+        let (block_sums, lie) = (self.height * SUM_COLUMNS, Lie::by_steps(self.height));
         for from in (0..self.steps).step_by(PIECE) {
             let count = PIECE.min(self.steps - from);
             let x = |block: usize| -> &[u8] {
@@ -140,12 +140,13 @@ impl Panels<'_> {
                 for pair in 0..pairs {
                     let block = blocks.start + 2 * pair;
                     let sums = &mut sums[2 * pair * block_sums + side * SUM_COLUMNS / 2..];
-                    tiles.two_by_two::<Bf16Pairs>(sums, [x(block), x(block + 1)], &weights[side * half..], count);
+                    let x = [x(block), x(block + 1)];
+                    tiles.two_by_two::<Bf16Pairs>(Sums::added(sums), x, lie, &weights[side * half..], count);
                 }
             }
             if blocks.len() % 2 == 1 {
                 let sums = &mut sums[2 * pairs * block_sums..];
-                tiles.one_by_four::<Bf16Pairs>(sums, x(blocks.end - 1), weights, half, count);
+                tiles.one_by_four::<Bf16Pairs>(Sums::added(sums), x(blocks.end - 1), lie, weights, half, count);
             }
         }
     }

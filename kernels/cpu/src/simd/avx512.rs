@@ -285,11 +285,35 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn zip(self, first: &[u8; 64], second: &[u8; 64], to: &mut [Lanes<u32>; 2]) {
+            vouched!({
+                let first = _mm512_loadu_si512(first.as_ptr().cast());
+                let second = _mm512_loadu_si512(second.as_ptr().cast());
+                for (to, places) in to.iter_mut().zip(&ZIPPED) {
+                    let places = _mm512_loadu_si512(places.as_ptr().cast());
+                    let pairs = _mm512_permutex2var_epi16(first, places, second);
+                    _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
+                }
+            })
+        }
+
+        #[inline(always)]
         fn prefetch(self, at: *const u8) {
             vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
         }
     };
 }
+
+/// For `zip`: the places of two rows that come to stand in each vector, the second row's behind the first's.
+const ZIPPED: [[u16; 32]; 2] = {
+    let mut places = [[0; 32]; 2];
+    let mut at = 0;
+    while at < 64 {
+        places[at / 32][at % 32] = (at / 2 + at % 2 * 32) as u16;
+        at += 1;
+    }
+    places
+};
 
 /// Pairs, then fours within quarters of registers; then the quarters of four registers are brought together.
 ///
@@ -497,6 +521,16 @@ impl Simd for Avx512Bf16 {
             _mm512_storeu_si512(out.as_mut_ptr().cast(), bits_of(_mm512_cvtne2ps_pbh(second, first)))
         });
         out
+    }
+
+    #[inline(always)]
+    fn round_to_bf16(self, values: &[Lanes<f32>; 2]) -> [Bf16; 32] {
+        let mut rounded = [Bf16::default(); 32];
+        vouched!({
+            let [first, second] = [self.load(&values[0]), self.load(&values[1])];
+            _mm512_storeu_si512(rounded.as_mut_ptr().cast(), bits_of(_mm512_cvtne2ps_pbh(second, first)))
+        });
+        rounded
     }
 
     #[inline(always)]

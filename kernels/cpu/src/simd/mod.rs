@@ -147,6 +147,25 @@ pub trait Simd: Copy {
         }
     }
 
+    /// Two rows of bfloat16 by pairs, the first row's in the lower half of a word.
+    #[inline(always)]
+    fn zip(self, first: &[u8; 64], second: &[u8; 64], to: &mut [Lanes<u32>; 2]) {
+        let (first, second) = (first.as_chunks::<2>().0, second.as_chunks::<2>().0);
+        for ((to, &[a, b]), &[c, d]) in to.as_flattened_mut().iter_mut().zip(first).zip(second) {
+            *to = u32::from_le_bytes([a, b, c, d]);
+        }
+    }
+
+    /// To nearest even; what is smaller than any normal number may become 0.
+    #[inline(always)]
+    fn round_to_bf16(self, values: &[Lanes<f32>; 2]) -> [Bf16; 2 * LANES] {
+        let mut rounded = [Bf16::default(); 2 * LANES];
+        for (to, values) in rounded.as_chunks_mut::<LANES>().0.iter_mut().zip(values) {
+            self.store_bf16(self.load(values), to);
+        }
+        rounded
+    }
+
     /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
     ///
     /// Not into the first level: that has few places for outstanding misses, and scattered blocks then come at half the rate

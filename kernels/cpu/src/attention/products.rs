@@ -1,0 +1,122 @@
+//! Where the arithmetic of scores and weighted values differs between classes: vectors, or tiles ([`super::tiled`]).
+
+use std::ops::Range;
+
+use super::few::AHEAD;
+use super::many::Many;
+use super::piece::{MANY, PIECE, State, Walk};
+use crate::cached::Held;
+use crate::element::Element;
+use crate::simd::{LANES, Simd};
+
+/// The greatest [`Products::AHEAD`].
+pub(super) const MOST_AHEAD: usize = PIECE;
+
+/// The two products of attention. Whatever is asked for together, a query's bits are the same.
+pub(super) trait Products<E: Element, H: Held<E>> {
+    /// Values are summed up so many keys at a time, counted from the piece's first.
+    const STEP: usize;
+    /// So many keys that come next are known.
+    const AHEAD: usize;
+
+    /// How many vectors a query's sums take: a head of `dim`, and what fills it up.
+    fn vectors(dim: usize) -> usize;
+    /// These queries are about to walk a stretch together.
+    fn enter(&mut self, state: &State<E>, queries: &Range<usize>);
+    /// Scores of some queries and the keys of a piece from `from` on, which lie at `places`; those that a query may not see are left out
+    /// later. `next`: the keys behind them.
+    fn score(
+        &mut self,
+        walk: &Walk<'_, E, H>,
+        state: &mut State<E>,
+        queries: Range<usize>,
+        places: &[usize],
+        from: usize,
+        next: &[usize],
+    );
+    /// The first keys of what comes behind the stretch.
+    fn ask(&mut self, walk: &Walk<'_, E, H>, places: &[usize]);
+    /// Adds weight · value of those of `keys` that each query sees to the piece's sums; the first of them begins a step.
+    fn add_values(
+        &mut self,
+        walk: &Walk<'_, E, H>,
+        state: &mut State<E>,
+        queries: Range<usize>,
+        places: &[usize],
+        keys: Range<usize>,
+    );
+}
+
+/// Vectors: few queries meet keys and values as they lie, many meet them turned and widened, with the same bits.
+pub(super) struct Vectors<S: Simd, E: Element, const C: usize, const G: usize> {
+    simd: S,
+    many: Many<S, E, C, G>,
+    /// Those that walk together and are many.
+    entered: Range<usize>,
+}
+
+impl<S: Simd, E: Element, const C: usize, const G: usize> Vectors<S, E, C, G> {
+    #[inline(always)]
+    pub(super) fn new(simd: S, dim: usize) -> Self {
+        Self { simd, many: Many::new(simd, dim), entered: 0..0 }
+    }
+}
+
+impl<S: Simd, E: Element, H: Held<E>, const C: usize, const G: usize> Products<E, H> for Vectors<S, E, C, G> {
+    const STEP: usize = 1;
+    const AHEAD: usize = AHEAD;
+
+    fn vectors(dim: usize) -> usize {
+        dim.div_ceil(LANES)
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, state: &State<E>, queries: &Range<usize>) {
+        self.entered = 0..0;
+        if queries.len() >= MANY[usize::from(C == 1)] {
+            self.many.load_queries(&state.q[queries.start * state.steps..queries.end * state.steps]);
+            self.entered = queries.clone();
+        }
+    }
+
+    #[inline(always)]
+    fn score(
+        &mut self,
+        walk: &Walk<'_, E, H>,
+        state: &mut State<E>,
+        queries: Range<usize>,
+        places: &[usize],
+        from: usize,
+        next: &[usize],
+    ) {
+        if queries == self.entered {
+            walk.score_many(self.simd, &mut self.many, &mut state.scores[queries], places, next);
+        } else {
+            walk.score_few::<S, C>(self.simd, state, queries, &places[from..], from, next);
+        }
+    }
+
+    /// At once: values were asked for before, so memory would wait until they are summed up.
+    #[inline(always)]
+    fn ask(&mut self, walk: &Walk<'_, E, H>, places: &[usize]) {
+        for &place in places {
+            walk.prefetch(self.simd, &walk.k_cache[place..place + walk.cache.dim]);
+        }
+    }
+
+    #[inline(always)]
+    fn add_values(
+        &mut self,
+        walk: &Walk<'_, E, H>,
+        state: &mut State<E>,
+        queries: Range<usize>,
+        places: &[usize],
+        keys: Range<usize>,
+    ) {
+        if queries == self.entered {
+            walk.values_many(&mut self.many, state, queries, places);
+        } else {
+            walk.values_few::<S, C>(self.simd, state, queries, places, keys);
+        }
+    }
+}
