@@ -152,7 +152,8 @@ pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_
             sight,
             plan: &plan,
             tasks: shares.tasks(parts, thread),
-            isa,
+            #[cfg(target_arch = "x86_64")]
+            amx: isa.amx(),
         };
         isa.run(walk);
     });

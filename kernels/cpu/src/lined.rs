@@ -31,11 +31,6 @@ impl<T: Pod> Lined<T> {
         }
         self.len = len;
     }
-
-    /// At least so long.
-    pub(crate) fn reach(&mut self, len: usize) {
-        self.resize(self.len.max(len));
-    }
 }
 
 impl<T: Pod> Deref for Lined<T> {
@@ -70,7 +65,5 @@ mod tests {
             numbers[len - 1] = len as u32;
         }
         assert!(numbers[0] == 1 && numbers[4] == 5 && numbers[16] == 17 && numbers[50] == 0);
-        numbers.reach(7);
-        assert_eq!(numbers.len(), 100);
     }
 }

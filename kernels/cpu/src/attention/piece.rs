@@ -8,10 +8,11 @@ use super::share::{Bundle, Plan, Stretch};
 #[cfg(target_arch = "x86_64")]
 use super::tiled::Tiled;
 use super::{Run, Sight};
-use crate::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::amx::Amx;
 use crate::cache::{CacheFormat, CacheShape};
 use crate::cached::Held;
-use crate::element::{Bf16, Element};
+use crate::element::Element;
 use crate::lined::Lined;
 use crate::math::{exp_at_most_one, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -34,7 +35,9 @@ pub(super) struct Walk<'a, E, H> {
     pub(super) sight: Sight<'a>,
     pub(super) plan: &'a Plan,
     pub(super) tasks: Range<usize>,
-    pub(super) isa: Isa,
+    /// The tiles, if attention goes through them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) amx: Option<Amx>,
 }
 
 /// From how many queries on keys are turned and values widened once for all, where there are 32 registers, and where there are 16.
@@ -137,8 +140,8 @@ impl<E: Element, H: Held<E>> Kernel for Walk<'_, E, H> {
     fn run<S: Simd>(self, simd: S) {
         let dim = self.cache.dim;
         #[cfg(target_arch = "x86_64")]
-        if const { S::HAS_PAIRS && size_of::<E>() == size_of::<Bf16>() }
-            && let Some(amx) = self.isa.amx()
+        if const { S::HAS_PAIRS && size_of::<E>() == size_of::<crate::element::Bf16>() }
+            && let Some(amx) = self.amx
         {
             // SAFETY: the only one that this thread has: nothing below makes another.
             return self.walk(simd, unsafe { Tiled::new(simd, amx, dim) });

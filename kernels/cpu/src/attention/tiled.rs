@@ -8,7 +8,8 @@
 //!    from the piece's first, whoever walks together; a key that a query does not see has the weight 0, and one that nobody has is 0.
 //!    So a step takes nothing from keys that are hidden, as long as values are finite. Where a value is not that a part of the
 //!    queries sees, each query meets its own keys alone.
-//! 4. Adding nothing changes no sum: one that is −0, as when a product underflowed, ends as +0 when pieces are merged.
+//! 4. Adding nothing changes no sum but −0, which a sum becomes only where it underflows; merged with others it is +0, unless these
+//!    vanish beside it.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -290,7 +291,8 @@ impl<S: Simd> Tiled<S> {
         self.lines_of_half = (self.next.len() * (walk.cache.row() * size_of::<H>()).div_ceil(LINE)).div_ceil(halves);
         // Two rooms: tiles that are loaded right after they were stored wait for it, so others are stored between.
         let room = self.dim.div_ceil(SUM_COLUMNS) * keys.len().min(some).div_ceil(STEP) * TILE_WORDS * VECTORS;
-        self.values.reach(2 * room);
+        let reach = self.values.len().max(2 * room);
+        self.values.resize(reach);
         let (mut here, mut other) = (0, room);
         let of = |first: usize| seen.start.max(first) - first..seen.end.max(first) - first;
         self.pair_values(walk, &places[keys.start..keys.end.min(keys.start + some)], &of(keys.start), here);
