@@ -1,5 +1,5 @@
-//! AVX-512 (F, BW, DQ, VL): one register per vector; and the class that has BF16 and VNNI too, which differs in
-//! `dot_pairs` and its like, and in how `dot_quads` is done.
+//! AVX-512 (F, BW, DQ, VL): one register per vector. The class that has BF16 and VNNI too stands in [`bf16`]: it differs in `dot_pairs`
+//! and its like, in how `dot_quads` is done, and in rounding to bfloat16 by an instruction.
 
 use std::arch::x86_64::*;
 
@@ -352,6 +352,8 @@ unsafe fn transposed(rows: &mut [Lanes<u32>; 16]) {
     })
 }
 
+mod bf16;
+
 impl Simd for Avx512 {
     lanes!();
 
@@ -440,143 +442,4 @@ unsafe fn widened(pairs: __m512i) -> (__m512, __m512) {
         let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
         (first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32))))
     })
-}
-
-impl Simd for Avx512Bf16 {
-    lanes!();
-
-    type Pair = u32;
-    type Quad = u32;
-    /// Two bfloat16, the first in the lower half.
-    type Codes = __m512i;
-    const HAS_PAIRS: bool = true;
-
-    #[inline(always)]
-    fn two_bytes(self, a: __m512i, shift: u32) -> __m512i {
-        vouched!({
-            let (first, second) = (self.byte(a, shift), self.byte(a, shift + 8));
-            // Eight bits are all that a bfloat16 has room for: the lower halves are 0.
-            _mm512_or_si512(_mm512_srli_epi32::<16>(_mm512_castps_si512(first)), _mm512_castps_si512(second))
-        })
-    }
-
-    /// Looked up in a register, by the lower five bits of each half: so the fifth, which is another code's, makes no difference.
-    #[inline(always)]
-    fn two_nibbles(self, a: __m512i, shift: u32) -> __m512i {
-        vouched!({
-            let first = _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32));
-            // To bit 16, from `shift + 8`.
-            let second = if shift < 8 {
-                _mm512_sll_epi32(a, _mm_cvtsi32_si128(8 - shift as i32))
-            } else {
-                _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32 - 8))
-            };
-            let places = _mm512_mask_blend_epi16(0xaaaa_aaaa, first, second);
-            let half =
-                |first, second| i32::from(NIBBLES[first] as i16) & 0xffff | i32::from(NIBBLES[second] as i16) << 16;
-            let numbers = _mm512_setr_epi32(
-                half(0, 1),
-                half(2, 3),
-                half(4, 5),
-                half(6, 7),
-                half(8, 9),
-                half(10, 11),
-                half(12, 13),
-                half(14, 15),
-                half(0, 1),
-                half(2, 3),
-                half(4, 5),
-                half(6, 7),
-                half(8, 9),
-                half(10, 11),
-                half(12, 13),
-                half(14, 15),
-            );
-            _mm512_permutexvar_epi16(places, numbers)
-        })
-    }
-
-    #[inline(always)]
-    fn dot_codes(self, sum: __m512, codes: __m512i, x: u32) -> __m512 {
-        vouched!(_mm512_dpbf16_ps(sum, bf16s(_mm512_set1_epi32(x as i32)), bf16s(codes)))
-    }
-
-    #[inline(always)]
-    fn quad(self, values: [i8; 4]) -> u32 {
-        u32::from_le_bytes(values.map(|value| value as u8))
-    }
-
-    #[inline(always)]
-    fn dot_quads(self, sum: __m512i, codes: __m512i, x: u32) -> __m512i {
-        vouched!(_mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x as i32)))
-    }
-
-    #[inline(always)]
-    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
-        let mut out = [Bf16::default(); 32];
-        vouched!({
-            let codes: *const __m128i = from.as_ptr().cast();
-            let first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes)));
-            let second = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(1))));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), bits_of(_mm512_cvtne2ps_pbh(second, first)))
-        });
-        out
-    }
-
-    #[inline(always)]
-    fn round_to_bf16(self, values: &[Lanes<f32>; 2]) -> [Bf16; 32] {
-        let mut rounded = [Bf16::default(); 32];
-        vouched!({
-            let [first, second] = [self.load(&values[0]), self.load(&values[1])];
-            _mm512_storeu_si512(rounded.as_mut_ptr().cast(), bits_of(_mm512_cvtne2ps_pbh(second, first)))
-        });
-        rounded
-    }
-
-    #[inline(always)]
-    fn pair(self, first: Bf16, second: Bf16) -> u32 {
-        u32::from(first.0) | u32::from(second.0) << 16
-    }
-
-    #[inline(always)]
-    fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: u32) -> __m512 {
-        vouched!({
-            let weights = _mm512_loadu_si512(weights.as_ptr().cast());
-            let activation = _mm512_set1_epi32(activation as i32);
-            _mm512_dpbf16_ps(sum, bf16s(activation), bf16s(weights))
-        })
-    }
-
-    #[inline(always)]
-    fn dot_blocks(self, sum: __m512, a: &[Bf16; 32], b: &[Bf16; 32]) -> __m512 {
-        vouched!({
-            let (a, b) = (_mm512_loadu_si512(a.as_ptr().cast()), _mm512_loadu_si512(b.as_ptr().cast()));
-            _mm512_dpbf16_ps(sum, bf16s(a), bf16s(b))
-        })
-    }
-}
-
-/// 0 to 15 as bfloat16.
-const NIBBLES: [u16; 16] = {
-    let mut bits = [0; 16];
-    let mut number = 0;
-    while number < 16 {
-        bits[number] = ((number as f32).to_bits() >> 16) as u16;
-        number += 1;
-    }
-    bits
-};
-
-/// The same bits under the type that the bfloat16 intrinsics take.
-#[inline(always)]
-fn bf16s(bits: __m512i) -> __m512bh {
-    // SAFETY: both are 64 bytes for which every bit pattern is valid.
-    unsafe { std::mem::transmute(bits) }
-}
-
-/// And back.
-#[inline(always)]
-fn bits_of(bf16s: __m512bh) -> __m512i {
-    // SAFETY: as in `bf16s`.
-    unsafe { std::mem::transmute(bf16s) }
 }
