@@ -38,7 +38,10 @@ impl Kernel for Exact<'_> {
         results.push(simd.splat(simd.max_lane(a)));
         results.extend(simd.sum_four(&[a, b, simd.add(a, b), simd.sub(a, b)]).map(|sum| simd.splat(sum)));
         results.extend([a, b, simd.add(a, b), simd.sub(a, b)].map(|each| simd.splat(simd.sum(each))));
-        let mut bits = Vec::new();
+        let halves = [self.0, self.1].map(|row| bytemuck::cast::<_, [u8; 64]>(row.map(f32::to_bits)));
+        let (mut zipped, rounded) = ([[0; LANES]; 2], simd.round_to_bf16(&[*self.0, *self.1]));
+        simd.zip(&halves[0], &halves[1], &mut zipped);
+        let mut bits = [zipped.concat(), rounded.map(|half| half.0.into()).to_vec()].concat();
         for result in results {
             let mut lanes = [0.0; LANES];
             simd.store(result, &mut lanes);
