@@ -167,7 +167,7 @@ fn numbers<E: Element, H: Held<E>>(row: &[H], dim: usize) -> Vec<f32> {
 }
 
 /// The greatest error. In bfloat16 half a unit in the last place of values up to 2, and the float32 error; where tiles round weights, too,
-/// the 2⁻⁹ of each weight of values that are mostly below 2.
+/// 2⁻⁹ of each weight, of values of at most 2.
 fn tolerance<E: Element>(isa: Isa) -> f64 {
     match E::FORMAT {
         Format::Float32 => 2e-5,

@@ -28,8 +28,6 @@ use crate::simd::{LANES, Lanes, Simd};
 
 /// Numbers of a head, or keys, that a step takes in.
 const STEP: usize = 2 * TILE_WORDS;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Keys of a product.
 const KEYS: usize = 4 * TILE_ROWS;
 /// Queries of a product of many: half of the columns.
@@ -57,10 +55,8 @@ pub(super) struct Tiled<S: Simd> {
     keys: Lined<Lanes<u32>>,
     /// Places of the keys that come next, the last first: those that were not asked for.
     next: Vec<usize>,
-    /// Bytes of the last of these that were asked for.
-    next_at: usize,
-    /// How many lines are asked for beside two keys' half of 64 values.
-    lines_of_half: usize,
+    /// How many of these are asked for beside two keys' values.
+    next_of_pair: usize,
     /// A head of zeros.
     nothing: Lined<u32>,
     /// `[key][query]` of one product, before they are turned back.
@@ -90,8 +86,7 @@ impl<S: Simd> Tiled<S> {
             entered: 0,
             keys,
             next: vec![],
-            next_at: 0,
-            lines_of_half: 0,
+            next_of_pair: 0,
             nothing,
             sums,
             values: Lined::new(),
@@ -133,24 +128,10 @@ impl<S: Simd> Tiled<S> {
         }
     }
 
-    /// Asks for the next line of the keys that come next.
-    #[inline(always)]
-    fn ask_line<E: Element, H: Held<E>>(&mut self, walk: &Walk<'_, E, H>) {
-        if let Some(&place) = self.next.last() {
-            self.simd.prefetch(walk.k_cache[place..].as_ptr().cast::<u8>().wrapping_add(self.next_at));
-            self.next_at += LINE;
-            if self.next_at >= walk.cache.row() * size_of::<H>() {
-                self.next_at = 0;
-                self.next.pop();
-            }
-        }
-    }
-
     /// These keys come next.
     fn come_next(&mut self, places: &[usize]) {
         self.next.clear();
         self.next.extend(places.iter().rev());
-        self.next_at = 0;
     }
 
     /// Puts the values of these keys into pairs, with zeros for those that are not `seen` and behind the last. Asks for keys that come next: values came while scores were
@@ -176,7 +157,12 @@ impl<S: Simd> Tiled<S> {
             if seen.contains(&(2 * pair + 1)) {
                 second = &walk.v_cache[places[2 * pair + 1]..][..self.dim];
             }
-            self.zip(walk, room + pair * VECTORS, panel, first, second);
+            for _ in 0..self.next_of_pair {
+                if let Some(next) = self.next.pop() {
+                    walk.prefetch(self.simd, &walk.k_cache[next..next + self.dim]);
+                }
+            }
+            self.zip::<E, H>(room + pair * VECTORS, panel, first, second);
         }
         self.nothing = nothing;
         for pair in pairs..steps * TILE_WORDS {
@@ -189,20 +175,10 @@ impl<S: Simd> Tiled<S> {
 
     /// Two neighbouring keys' values.
     #[inline(always)]
-    fn zip<E: Element, H: Held<E>>(
-        &mut self,
-        walk: &Walk<'_, E, H>,
-        to: usize,
-        panel: usize,
-        first: &[H],
-        second: &[H],
-    ) {
+    fn zip<E: Element, H: Held<E>>(&mut self, to: usize, panel: usize, first: &[H], second: &[H]) {
         let ((first, first_tail), (second, second_tail)) = (blocks::<H, H::Block>(first), blocks(second));
         let halves = self.dim.next_multiple_of(SUM_COLUMNS) / STEP;
         for half in 0..halves {
-            for _ in 0..self.lines_of_half {
-                self.ask_line(walk);
-            }
             let to = &mut self.values[to + half / 2 * panel + half % 2 * 2..];
             let to = to.first_chunk_mut().expect("room for a piece's pairs");
             if let (Some(first), Some(second)) = (first.get(half), second.get(half)) {
@@ -287,8 +263,7 @@ impl<S: Simd> Tiled<S> {
     ) {
         self.round_weights(state, queries.clone(), &keys);
         let some = if queries.len() <= QUERIES { NEAR_KEYS } else { PIECE };
-        let halves = keys.len().div_ceil(2) * self.dim.next_multiple_of(SUM_COLUMNS) / STEP;
-        self.lines_of_half = (self.next.len() * (walk.cache.row() * size_of::<H>()).div_ceil(LINE)).div_ceil(halves);
+        self.next_of_pair = self.next.len().div_ceil(keys.len().div_ceil(2));
         // Two rooms: tiles that are loaded right after they were stored wait for it, so others are stored between.
         let room = self.dim.div_ceil(SUM_COLUMNS) * keys.len().min(some).div_ceil(STEP) * TILE_WORDS * VECTORS;
         let reach = self.values.len().max(2 * room);
@@ -315,10 +290,10 @@ impl<S: Simd> Tiled<S> {
 }
 
 /// Turns the sums of 16 keys, `row` words from one to the next, back to scores of queries, the first of them in column `first`; each times
-/// its key's factor. Asks for what a cache has at the places of `asked`, in rows of so many.
+/// its key's factor. Asks for the values at the places of `asked`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "where sums lie, where scores do, and what is asked for")]
-fn turn_scores<S: Simd, H>(
+fn turn_scores<S: Simd, E: Element, H: Held<E>>(
     simd: S,
     scores: &mut [[f32; PIECE]],
     from: usize,
@@ -326,14 +301,12 @@ fn turn_scores<S: Simd, H>(
     row: usize,
     first: usize,
     factors: &[f32],
-    (cache, asked, asked_row): (&[H], &[usize], usize),
+    (walk, asked): (&Walk<'_, E, H>, &[usize]),
 ) {
     let mut rows = [[0; LANES]; LANES];
     for (key, (to, &factor)) in rows.iter_mut().zip(factors).enumerate() {
         if let Some(&place) = asked.get(key) {
-            for line in (0..asked_row * size_of::<H>()).step_by(LINE) {
-                simd.prefetch(cache[place..].as_ptr().cast::<u8>().wrapping_add(line));
-            }
+            walk.prefetch(simd, &walk.v_cache[place..place + walk.cache.dim]);
         }
         let sums: &Lanes<u32> = sums[key * row..].first_chunk().expect("16 queries");
         let product = simd.mul(simd.load(bytemuck::cast_ref(sums)), simd.splat(factor));
@@ -458,8 +431,7 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
                         let factors = &factors[key..key + TILE_ROWS];
                         // Values are asked for along with the first queries' scores.
                         let asked = if is_first { &keys[key..keys.len().min(key + TILE_ROWS)] } else { &[] };
-                        let asked = (walk.v_cache, asked, walk.cache.row());
-                        turn_scores(self.simd, scores, from + key, sums, width, first - block, factors, asked);
+                        turn_scores(self.simd, scores, from + key, sums, width, first - block, factors, (walk, asked));
                     }
                     is_first = false;
                 }
