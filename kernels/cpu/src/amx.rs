@@ -19,7 +19,7 @@ use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-pub(crate) use product::{Bf16Pairs, Bf16WidePairs, CodeQuads};
+pub(crate) use product::{Ahead, Bf16Pairs, Bf16WidePairs, CodeQuads};
 use product::{Product, Target};
 
 /// Rows of a tile at most.
@@ -156,6 +156,7 @@ impl Tiles {
     ///
     /// `weights` begin at the first 32 columns, and `half` bytes further at the second.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "where three matrices lie, and what comes next")]
     pub(crate) fn one_by_four<P: Product>(
         &self,
         to: Sums<'_>,
@@ -163,27 +164,36 @@ impl Tiles {
         lie: Lie,
         weights: &[u8],
         half: usize,
+        ahead: Ahead<2>,
         steps: usize,
     ) {
         let rows = self.shape.rows;
         assert!(steps > 0 && to.sums.len() >= (rows - 1) * to.row + SUM_COLUMNS && x.len() >= lie.bytes(rows, steps));
         assert!(weights.len() >= half + self.weight_bytes::<P>(steps));
         let halves = [weights.as_ptr(), weights[half..].as_ptr()];
-        let sums = Target { blocks: [to.sums.as_mut_ptr()], row: 4 * to.row, are_fresh: to.are_fresh };
+        let sums = Target { blocks: [to.sums.as_mut_ptr()], row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: configured, by the module's invariant; the lengths are asserted.
-        unsafe { P::one_by_four(sums, x.as_ptr(), lie, halves, steps) };
+        unsafe { P::one_by_four(sums, x.as_ptr(), lie, halves, ahead, steps) };
     }
 
     /// The same for two blocks of rows and 32 columns, with `x` of each.
     #[inline(always)]
-    pub(crate) fn two_by_two<P: Product>(&self, to: Sums<'_>, x: [&[u8]; 2], lie: Lie, weights: &[u8], steps: usize) {
+    pub(crate) fn two_by_two<P: Product>(
+        &self,
+        to: Sums<'_>,
+        x: [&[u8]; 2],
+        lie: Lie,
+        weights: &[u8],
+        ahead: Ahead<1>,
+        steps: usize,
+    ) {
         let rows = self.shape.rows;
         assert!(steps > 0 && to.sums.len() >= (2 * rows - 1) * to.row + SUM_COLUMNS / 2);
         assert!(x.iter().all(|x| x.len() >= lie.bytes(rows, steps)) && weights.len() >= self.weight_bytes::<P>(steps));
         let blocks = [to.sums.as_mut_ptr(), to.sums[rows * to.row..].as_mut_ptr()];
-        let sums = Target { blocks, row: 4 * to.row, are_fresh: to.are_fresh };
+        let sums = Target { blocks, row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: as above.
-        unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), steps) };
+        unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), ahead, steps) };
     }
 
     /// Sums of 16 columns that begin at zero, of four blocks of rows: `[row][16]`, one block behind the other.

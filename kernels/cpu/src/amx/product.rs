@@ -7,10 +7,27 @@ use super::Tiles;
 use super::{Lie, ROW};
 
 /// Where a product's sums lie: of each block of rows, in bytes from row to row, and whether they begin at zero.
+#[repr(C)]
 pub(crate) struct Target<const BLOCKS: usize> {
     pub(super) blocks: [*mut u32; BLOCKS],
     pub(super) row: usize,
-    pub(super) are_fresh: bool,
+    pub(super) are_fresh: usize,
+}
+
+/// Weights that are asked for beside the products, into the second-level cache: `lines` of each of four pages in each step, then of the
+/// next four. Those of one half of the columns: four pages side by side; of both: two of each.
+///
+/// Of one page after the other memory gives little at a time, whoever asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<const HALVES: usize> {
+    /// Any addresses will do: nothing is read.
+    pub(crate) at: [*const u8; HALVES],
+    pub(crate) lines: usize,
+}
+
+impl<const HALVES: usize> Ahead<HALVES> {
+    /// Nothing is asked for.
+    pub(crate) const NOTHING: Self = Self { at: [std::ptr::null(); HALVES], lines: 0 };
 }
 
 /// What the products differ in.
@@ -26,13 +43,27 @@ pub(crate) trait Product {
     ///
     /// # Safety
     /// This thread is configured; all tiles lie in memory that may be read, and for sums, written.
-    unsafe fn one_by_four(sums: Target<1>, x: *const u8, lie: Lie, weights: [*const u8; 2], steps: usize);
+    unsafe fn one_by_four(
+        sums: Target<1>,
+        x: *const u8,
+        lie: Lie,
+        weights: [*const u8; 2],
+        ahead: Ahead<2>,
+        steps: usize,
+    );
 
     /// Two times two: sums of 32 columns, of two blocks of rows. See [`Tiles::two_by_two`].
     ///
     /// # Safety
     /// As above.
-    unsafe fn two_by_two(sums: Target<2>, x: [*const u8; 2], lie: Lie, weights: *const u8, steps: usize);
+    unsafe fn two_by_two(
+        sums: Target<2>,
+        x: [*const u8; 2],
+        lie: Lie,
+        weights: *const u8,
+        ahead: Ahead<1>,
+        steps: usize,
+    );
 
     /// Four blocks of rows times one tile: sums of 16 columns, that begin at zero. See [`Tiles::four_by_one`]. `sums_block`: bytes
     /// from the sums of a block to the next.
@@ -71,24 +102,46 @@ macro_rules! product {
                 x: *const u8,
                 lie: Lie,
                 weights: [*const u8; 2],
+                ahead: Ahead<2>,
                 steps: usize,
             ) {
                 // SAFETY: the caller vouches for configuration and memory; tiles are loaded before they are used.
                 unsafe {
                     asm!(
-                        "test {fresh}, {fresh}",
-                        "jz 3f",
+                        // Fields of the target: there are not registers enough for all of them.
+                        "mov {left}, [{target}]",
+                        "mov {row}, [{target} + 8]",
+                        "cmp qword ptr [{target} + 16], 0",
+                        "je 3f",
                         "tilezero tmm0",
                         "tilezero tmm1",
                         "tilezero tmm2",
                         "tilezero tmm3",
                         "jmp 2f",
                         "3:",
-                        "tileloadd tmm0, [{c} + {c_row}]",
-                        "tileloadd tmm1, [{c} + {c_row} + 64]",
-                        "tileloadd tmm2, [{c} + {c_row} + 128]",
-                        "tileloadd tmm3, [{c} + {c_row} + 192]",
+                        "tileloadd tmm0, [{left} + {row}]",
+                        "tileloadd tmm1, [{left} + {row} + 64]",
+                        "tileloadd tmm2, [{left} + {row} + 128]",
+                        "tileloadd tmm3, [{left} + {row} + 192]",
                         "2:",
+                        "test {lines}, {lines}",
+                        "jz 5f",
+                        "mov {left}, {lines}",
+                        "4:",
+                        "prefetcht1 [{ahead}]",
+                        "prefetcht1 [{ahead} + 4096]",
+                        "prefetcht1 [{beside}]",
+                        "prefetcht1 [{beside} + 4096]",
+                        "add {beside}, 64",
+                        "add {ahead}, 64",
+                        "test {ahead}, 4095",
+                        "jnz 6f",
+                        "add {beside}, 4096",
+                        "add {ahead}, 4096",
+                        "6:",
+                        "dec {left}",
+                        "jnz 4b",
+                        "5:",
                         "tileloadd tmm4, [{a} + {a_row}]",
                         "tileloadd tmm6, [{b0} + {b_row}]",
                         concat!($instruction, " tmm0, tmm4, tmm6"),
@@ -103,13 +156,17 @@ macro_rules! product {
                         concat!("add {b1}, ", $step),
                         "dec {steps}",
                         "jnz 2b",
-                        "tilestored [{c} + {c_row}], tmm0",
-                        "tilestored [{c} + {c_row} + 64], tmm1",
-                        "tilestored [{c} + {c_row} + 128], tmm2",
-                        "tilestored [{c} + {c_row} + 192], tmm3",
-                        c = in(reg) sums.blocks[0],
-                        c_row = in(reg) sums.row,
-                        fresh = in(reg) usize::from(sums.are_fresh),
+                        "mov {left}, [{target}]",
+                        "tilestored [{left} + {row}], tmm0",
+                        "tilestored [{left} + {row} + 64], tmm1",
+                        "tilestored [{left} + {row} + 128], tmm2",
+                        "tilestored [{left} + {row} + 192], tmm3",
+                        target = in(reg) &raw const sums,
+                        row = out(reg) _,
+                        ahead = inout(reg) ahead.at[0] => _,
+                        beside = inout(reg) ahead.at[1] => _,
+                        lines = in(reg) ahead.lines,
+                        left = out(reg) _,
                         a = inout(reg) x => _,
                         a_row = in(reg) lie.row,
                         a_step = in(reg) lie.step,
@@ -128,24 +185,44 @@ macro_rules! product {
                 x: [*const u8; 2],
                 lie: Lie,
                 weights: *const u8,
+                ahead: Ahead<1>,
                 steps: usize,
             ) {
                 // SAFETY: as above.
                 unsafe {
                     asm!(
-                        "test {fresh}, {fresh}",
-                        "jz 3f",
+                        "mov {row}, [{target} + 16]",
+                        "cmp qword ptr [{target} + 24], 0",
+                        "je 3f",
                         "tilezero tmm0",
                         "tilezero tmm1",
                         "tilezero tmm2",
                         "tilezero tmm3",
                         "jmp 2f",
                         "3:",
-                        "tileloadd tmm0, [{c0} + {c_row}]",
-                        "tileloadd tmm1, [{c0} + {c_row} + 64]",
-                        "tileloadd tmm2, [{c1} + {c_row}]",
-                        "tileloadd tmm3, [{c1} + {c_row} + 64]",
+                        "mov {left}, [{target}]",
+                        "tileloadd tmm0, [{left} + {row}]",
+                        "tileloadd tmm1, [{left} + {row} + 64]",
+                        "mov {left}, [{target} + 8]",
+                        "tileloadd tmm2, [{left} + {row}]",
+                        "tileloadd tmm3, [{left} + {row} + 64]",
                         "2:",
+                        "test {lines}, {lines}",
+                        "jz 5f",
+                        "mov {left}, {lines}",
+                        "4:",
+                        "prefetcht1 [{ahead}]",
+                        "prefetcht1 [{ahead} + 4096]",
+                        "prefetcht1 [{ahead} + 8192]",
+                        "prefetcht1 [{ahead} + 12288]",
+                        "add {ahead}, 64",
+                        "test {ahead}, 4095",
+                        "jnz 6f",
+                        "add {ahead}, 12288",
+                        "6:",
+                        "dec {left}",
+                        "jnz 4b",
+                        "5:",
                         "tileloadd tmm4, [{a0} + {a_row}]",
                         "tileloadd tmm6, [{b} + {b_row}]",
                         concat!("tileloadd tmm7, [{b} + {b_row} + ", $tile, "]"),
@@ -159,14 +236,17 @@ macro_rules! product {
                         concat!("add {b}, ", $step),
                         "dec {steps}",
                         "jnz 2b",
-                        "tilestored [{c0} + {c_row}], tmm0",
-                        "tilestored [{c0} + {c_row} + 64], tmm1",
-                        "tilestored [{c1} + {c_row}], tmm2",
-                        "tilestored [{c1} + {c_row} + 64], tmm3",
-                        c0 = in(reg) sums.blocks[0],
-                        c1 = in(reg) sums.blocks[1],
-                        c_row = in(reg) sums.row,
-                        fresh = in(reg) usize::from(sums.are_fresh),
+                        "mov {left}, [{target}]",
+                        "tilestored [{left} + {row}], tmm0",
+                        "tilestored [{left} + {row} + 64], tmm1",
+                        "mov {left}, [{target} + 8]",
+                        "tilestored [{left} + {row}], tmm2",
+                        "tilestored [{left} + {row} + 64], tmm3",
+                        target = in(reg) &raw const sums,
+                        row = out(reg) _,
+                        ahead = inout(reg) ahead.at[0] => _,
+                        lines = in(reg) ahead.lines,
+                        left = out(reg) _,
                         a0 = inout(reg) x[0] => _,
                         a1 = inout(reg) x[1] => _,
                         a_row = in(reg) lie.row,

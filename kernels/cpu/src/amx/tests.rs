@@ -100,10 +100,17 @@ impl<P: Plain> Case<P> {
         let (mut by_four, mut by_two) = (self.start.clone(), self.start.clone());
         for block in 0..2 {
             let sums = Sums::added(&mut by_four[block * below..]);
-            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, self.steps);
+            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, Ahead::NOTHING, self.steps);
         }
-        tiles.two_by_two::<P>(Sums::added(&mut by_two), x, lie, weights, self.steps);
-        tiles.two_by_two::<P>(Sums::added(&mut by_two[32..]), x, lie, &weights[self.half..], self.steps);
+        tiles.two_by_two::<P>(Sums::added(&mut by_two), x, lie, weights, Ahead::NOTHING, self.steps);
+        tiles.two_by_two::<P>(
+            Sums::added(&mut by_two[32..]),
+            x,
+            lie,
+            &weights[self.half..],
+            Ahead::NOTHING,
+            self.steps,
+        );
         [by_four, by_two]
     }
 
@@ -125,10 +132,10 @@ impl<P: Plain> Case<P> {
         }
         for block in 0..2 {
             let sums = fresh(&mut by_four[block * rows * APART..]);
-            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, self.steps);
+            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, Ahead::NOTHING, self.steps);
         }
-        tiles.two_by_two::<P>(fresh(by_two), x, lie, weights, self.steps);
-        tiles.two_by_two::<P>(fresh(&mut by_two[32..]), x, lie, &weights[self.half..], self.steps);
+        tiles.two_by_two::<P>(fresh(by_two), x, lie, weights, Ahead::NOTHING, self.steps);
+        tiles.two_by_two::<P>(fresh(&mut by_two[32..]), x, lie, &weights[self.half..], Ahead::NOTHING, self.steps);
         sums.map(|sums| {
             assert!(sums.chunks(APART).all(|row| row[SUM_COLUMNS..].iter().all(|&word| word == u32::MAX)));
             sums.chunks(APART).flat_map(|row| row[..SUM_COLUMNS].iter().copied()).collect()
@@ -218,7 +225,15 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
             // SAFETY: this thread has no other: the one before was dropped when its panic unwound.
             let tiles = unsafe { amx.tiles(TileShape { rows: 4, words: 16 }) };
             let lie = Lie::by_steps(4);
-            tiles.one_by_four::<CodeQuads>(Sums::added(&mut [0; 4]), &[0; 4096], lie, &[0; 8192], 128, 1);
+            tiles.one_by_four::<CodeQuads>(
+                Sums::added(&mut [0; 4]),
+                &[0; 4096],
+                lie,
+                &[0; 8192],
+                128,
+                Ahead::NOTHING,
+                1,
+            );
         });
         assert!(outcome.is_err(), "sums that are too short are seen");
         let case = Case::<CodeQuads>::new(7, TileShape { rows: 3, words: 16 }, 2);

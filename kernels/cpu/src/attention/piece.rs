@@ -298,12 +298,14 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         let (mut block, mut token) = ((first + hidden) / size, (first + hidden) % size);
         let (behind, places) = places.split_at_mut(hidden.min(places.len()));
         behind.fill(self.cache.at(table[block] as usize, head, token));
-        for place in places {
-            *place = self.cache.at(table[block] as usize, head, token);
-            token += 1;
-            if token == size {
-                (block, token) = (block + 1, 0);
+        let mut places = places;
+        while !places.is_empty() {
+            let (here, rest) = places.split_at_mut(places.len().min(size - token));
+            let start = self.cache.at(table[block] as usize, head, token);
+            for (at, place) in here.iter_mut().enumerate() {
+                *place = start + at * self.cache.row();
             }
+            (block, token, places) = (block + 1, 0, rest);
         }
     }
 

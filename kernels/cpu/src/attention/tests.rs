@@ -236,6 +236,24 @@ fn codes_are_right_and_the_same_in_any_chunks() {
     check::<Bf16, i8>();
 }
 
+/// Tiles take subnormal numbers for 0, and so do the vectors that stand in for them where queries are few.
+#[test]
+fn what_is_hardly_a_normal_number_is_the_same_alone_and_together() {
+    for isa in Isa::available() {
+        for (heads, dim) in [(1, 64), (2, 80), (3, 32), (4, 128), (5, 96)] {
+            let mut request = Request::<Bf16, Bf16>::new(150, heads, 1, dim, 16);
+            for value in &mut request.caches[1] {
+                *value = Bf16::from_f32(value.to_f32() * 2.0_f32.powi(-122));
+            }
+            let mut cpu = Cpu::new(isa, 1);
+            let whole = request.chunk(&mut cpu, 0, request.known);
+            for (token, expected) in whole.chunks_exact(heads * dim).enumerate() {
+                assert!(request.chunk(&mut cpu, token, token + 1) == expected, "{}: {token} of {heads}", isa.name());
+            }
+        }
+    }
+}
+
 /// Each token sees both sides: against float64, and the same on any number of threads.
 fn check_whole<E: Element + PartialEq + std::fmt::Debug, H: Held<E>>() {
     for isa in Isa::available() {

@@ -28,10 +28,10 @@ use std::ops::Range;
 
 use bytemuck::cast_slice;
 
+use crate::Cpu;
 use crate::element::{Bf16, Element};
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
-use crate::{Cpu, Isa};
 
 use out::Out;
 pub use pack::PackedWeight;
@@ -47,17 +47,8 @@ const GROUP_ROWS: usize = 96;
 /// costs nothing at this many rows.
 const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
 
-/// How many of these rows are packed at once. Tiles use weights up so fast that activations, which each panel walks again, have
-/// to come from the second-level cache: half of the 2 MiB that every processor with AMX has.
-fn chunk_rows(isa: Isa, rows: usize, row_bytes: usize) -> usize {
-    const NEAR_BYTES: usize = 1 << 20;
-    const PAIR_ROWS: usize = 32; // two blocks of tiles, which go together
-    if !isa.has_tiles() {
-        return CHUNK_ROWS;
-    }
-    let most = (NEAR_BYTES / row_bytes).clamp(PAIR_ROWS, CHUNK_ROWS);
-    rows.max(1).div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(PAIR_ROWS)
-}
+/// The same where bfloat16 goes through tiles, which read weights again in less time than sums of more rows would take.
+const TILED_CHUNK_ROWS: usize = 512;
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
 pub fn linear<E: Element, O: Element>(
@@ -90,7 +81,8 @@ fn linear_f32(cpu: &mut Cpu, mut out: Out<'_>, x: &[f32], weight: &PackedWeight<
 
 fn linear_bf16(cpu: &mut Cpu, mut out: Out<'_>, x: &[Bf16], weight: &PackedWeight<Bf16>, bias: Option<&[Bf16]>) {
     let (rows, depth) = (x.len() / weight.depth(), weight.depth());
-    for rows in chunks(rows, chunk_rows(cpu.isa, rows, depth * size_of::<Bf16>())) {
+    let most = if cpu.isa.has_tiles() { TILED_CHUNK_ROWS } else { CHUNK_ROWS };
+    for rows in chunks(rows, rows.div_ceil(rows.div_ceil(most).max(1)).max(1)) {
         let out = out.rows(rows.clone(), weight.columns());
         let x = &x[rows.start * depth..rows.end * depth];
         #[cfg(target_arch = "x86_64")]

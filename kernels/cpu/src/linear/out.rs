@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use crate::element::{Bf16, Element, Format};
+use crate::simd::{LANES, Simd};
 use crate::split::Shared;
+
+/// Numbers of a cache line.
+const LINE: usize = 2 * LANES;
 
 /// Rows of results.
 pub(super) enum Out<'a> {
@@ -30,14 +34,28 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Writes `sums` from `at` on, with the bias added, rounded once.
+    /// Writes `sums` from `at` on, with the bias added, rounded once. `is_far`: past the caches, where that can be; the thread
+    /// drains what it wrote so ([`Simd::drain`]) before others look.
     ///
     /// # Safety
     /// No other thread writes there.
     #[inline(always)]
-    pub(super) unsafe fn write<E: Element>(&self, at: usize, sums: &[f32], bias: Option<&[E]>) {
+    pub(super) unsafe fn write<S: Simd, E: Element>(
+        &self,
+        simd: S,
+        at: usize,
+        sums: &[f32],
+        bias: Option<&[E]>,
+        is_far: bool,
+    ) {
         let range = at..at + sums.len();
         match self {
+            // SAFETY: by the caller's promise.
+            Self::BFloat16(out) if is_far && sums.len() == LINE => unsafe {
+                let mut line = [Bf16::default(); LINE];
+                rounded(&mut line, sums, bias);
+                simd.stream(&line, out.piece(range).first_chunk_mut().expect("as many as there are sums"));
+            },
             // SAFETY: by the caller's promise.
             Self::Float32(out) => rounded(unsafe { out.piece(range) }, sums, bias),
             // SAFETY: as above.

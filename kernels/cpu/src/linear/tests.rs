@@ -131,14 +131,22 @@ fn tiles_add_up_in_the_order_that_the_numerics_id_stands_for() {
     }
 }
 
+/// Where there are tiles, so many results go past the caches, and several panels' sums wait together.
 #[test]
-fn chunks_are_of_whole_pairs_of_blocks_where_there_are_tiles() {
+fn many_results_are_those_of_rows_alone() {
     for isa in Isa::available() {
-        for (rows, row_bytes, expected) in
-            [(0, 64, 32), (1, 6144, 32), (512, 2048, 512), (513, 2048, 288), (512, 6144, 128), (10, 1 << 30, 32)]
-        {
-            let expected = if isa.name() == "amx" { expected } else { CHUNK_ROWS };
-            assert_eq!(chunk_rows(isa, rows, row_bytes), expected, "{} rows of {}", rows, row_bytes);
+        for (n, k) in [(576, 70), (600, 1300), (1090, 40)] {
+            let (tokens, bias) = (500, values::<Bf16>(12, n));
+            let (x, weight) = (values::<Bf16>(10, tokens * k), values::<Bf16>(11, n * k));
+            let mut cpu = Cpu::new(isa, 3);
+            let packed = PackedWeight::<Bf16>::pack(&mut cpu, &Matrix::of(&weight, k));
+            let mut out = vec![Bf16(0x7fff); tokens * n];
+            linear(&mut cpu, &mut out, &x, &packed, Some(&bias));
+            for token in [0, 1, 250, 498, 499] {
+                let mut alone = vec![Bf16(0x7fff); n];
+                linear(&mut cpu, &mut alone, &x[token * k..(token + 1) * k], &packed, Some(&bias));
+                assert!(out[token * n..(token + 1) * n] == alone, "{}: row {token} of {n} columns", isa.name());
+            }
         }
     }
 }

@@ -89,7 +89,7 @@ impl<E: Element> Columns<'_, E> {
             let next = if is_whole { (panel + 1) * self.groups } else { unit + 1 };
             let then = self.units.contains(&next).then(|| next / self.groups);
             self.multiply::<S, C>(simd, &mut pieces, (panel, then), blocks, sums);
-            self.write::<C>(panel, first, sums);
+            self.write::<S, C>(simd, panel, first, sums);
         }
     }
 
@@ -129,7 +129,7 @@ impl<E: Element> Columns<'_, E> {
 
     /// Adds the bias, rounds, and leaves out the columns that only fill up the last panel.
     #[inline(always)]
-    fn write<const C: usize>(&self, panel: usize, first_row: usize, sums: &[[Lanes<f32>; C]]) {
+    fn write<S: Simd, const C: usize>(&self, simd: S, panel: usize, first_row: usize, sums: &[[Lanes<f32>; C]]) {
         let columns = self.weight.columns();
         let from = panel * C * LANES;
         let to = columns.min(from + C * LANES);
@@ -137,7 +137,7 @@ impl<E: Element> Columns<'_, E> {
         for (row, sums) in sums.iter().enumerate() {
             let at = (first_row + row) * columns + from;
             // SAFETY: this panel's columns of these rows belong to this unit of work alone.
-            unsafe { self.out.write(at, &sums.as_flattened()[..to - from], bias) };
+            unsafe { self.out.write(simd, at, &sums.as_flattened()[..to - from], bias, false) };
         }
     }
 }

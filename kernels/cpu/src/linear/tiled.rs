@@ -3,35 +3,131 @@
 //! One row goes through the same tiles as thousands: a product takes as long for 1 row as for 16, but a step's 4 KiB of weights
 //! take longer to read than its four products, so that memory stays the limit.
 //!
-//! 1. Weights lie in tiles ([`super::pack`]); the activations of a call are packed as `[row block][step][row]` of 64 bytes, so
-//!    that no two rows of a tile compete for one place in the first-level cache.
-//! 2. Blocks have up to 16 rows, of nearly equal size; the padding of the last is multiplied too, and not written.
-//! 3. Two blocks at a time share 32 columns: four sums in registers, one load for each product. An odd block, and so every call
-//!    of up to 16 rows, takes 64 columns by itself.
-//! 4. K is walked in pieces whose weights stay near while all blocks of a group use them; sums wait in memory meanwhile.
+//! 1. Up to 16 rows are one block, which takes 64 columns at a time. More are an even number of blocks, of nearly equal size: two of
+//!    them share 32 columns, four sums in registers, one load for each product. The padding of a block is multiplied too, and not written.
+//! 2. A piece of a panel's weights ([`super::pack`]) stays in the first-level cache while all blocks of a group use it. Sums wait in memory
+//!    meanwhile, each four tiles by themselves.
+//! 3. Activations come from the second-level cache: where those of a group are larger, K is walked in stretches, each with several
+//!    panels whose sums wait together.
+//! 4. The piece that comes next is asked for beside the products ([`Ahead`]).
+//! 5. Results that no cache could hold go past them.
 
 use std::ops::Range;
 
+use super::PackedWeight;
 use super::out::Out;
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
-use super::{GROUP_ROWS, PackedWeight, Rows};
 use crate::Cpu;
-use crate::amx::{Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Ahead, Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Bf16;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
 /// Neighbours along K of one step.
 const STEP: usize = 2 * TILE_WORDS;
-/// Steps of a piece: 128 KiB of a half.
-const PIECE: usize = 64;
-/// Two tiles side by side.
+/// A step of half a panel.
 const STEP_BYTES: usize = 2048;
+/// Steps of a piece: 16 KiB of a half.
+const PIECE: usize = 8;
+/// Of a half.
+const LINES_OF_STEP: usize = STEP_BYTES / 64;
+/// So far behind a step begins what is asked for.
+const AHEAD_BYTES: usize = 4 * 4096;
+/// Columns of a pair of blocks at a time.
+const HALF: usize = SUM_COLUMNS / 2;
+/// Activations, and sums that wait together: half of the second-level cache that every processor with AMX has.
+const NEAR_BYTES: usize = 1 << 20;
+/// From so many bytes on results go past the caches: the next call would not find the first of them there.
+const FAR_BYTES: usize = 1 << 19;
+/// Groups of rows are work to share, too, where panels are few.
+const UNITS_OF_THREAD: usize = 4;
 
 const _: () = assert!(TILED_COLUMNS == SUM_COLUMNS && TILED_UNITS == TILE_WORDS);
 
 /// One row of a block and one step.
 type Words = [Bf16; STEP];
+
+/// How rows are cut into blocks.
+#[derive(Clone, Copy)]
+struct Blocks {
+    rows: usize,
+    count: usize,
+}
+
+impl Blocks {
+    fn new(rows: usize) -> Self {
+        Self { rows, count: if rows <= TILE_ROWS { 1 } else { 2 * rows.div_ceil(2 * TILE_ROWS) } }
+    }
+
+    /// Rows of a block with its padding.
+    fn height(self) -> usize {
+        self.rows.div_ceil(self.count)
+    }
+
+    fn block(self, number: usize) -> Range<usize> {
+        part(self.rows, self.count, number)
+    }
+}
+
+/// How a call is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    blocks: Blocks,
+    /// Along K.
+    steps: usize,
+    /// Steps of a piece.
+    piece: usize,
+    /// Of a stretch: whole pieces.
+    stretch: usize,
+    /// Groups of blocks.
+    groups: usize,
+    /// Panels whose sums wait together.
+    together: usize,
+}
+
+impl Cut {
+    fn new(rows: usize, steps: usize, panels: usize, threads: usize) -> Self {
+        let blocks = Blocks::new(rows);
+        if blocks.count <= 2 {
+            return Self { blocks, steps, piece: steps, stretch: steps, groups: 1, together: 1 };
+        }
+        let pairs = blocks.count / 2;
+        let groups = (UNITS_OF_THREAD * threads).div_ceil(panels).min(pairs);
+        let rows = 2 * pairs.div_ceil(groups) * blocks.height();
+        let near = NEAR_BYTES / (rows * size_of::<Words>());
+        let near = (near / PIECE).max(1) * PIECE;
+        let stretch = steps.div_ceil(steps.div_ceil(near)).next_multiple_of(PIECE).min(steps);
+        let together = if stretch == steps { 1 } else { NEAR_BYTES / (rows * SUM_COLUMNS * size_of::<f32>()) };
+        // The fewer pairs use it, the longer: they would rather load and store their sums less often.
+        let piece = match pairs.div_ceil(groups) {
+            0..=2 => 4 * PIECE,
+            3 | 4 => 2 * PIECE,
+            _ => PIECE,
+        };
+        Self { blocks, steps, piece, stretch, groups, together: together.clamp(1, panels) }
+    }
+
+    /// The blocks of a group: whole pairs, but for a block that is alone.
+    fn group(self, number: usize) -> Range<usize> {
+        if self.blocks.count == 1 {
+            return 0..1;
+        }
+        let pairs = part(self.blocks.count / 2, self.groups, number);
+        2 * pairs.start..2 * pairs.end
+    }
+
+    /// Sums of one panel, at most.
+    fn sums(self) -> usize {
+        self.group(0).len() * self.blocks.height() * SUM_COLUMNS
+    }
+
+    /// Where a block's words of a stretch begin, and how many there are: all blocks of a stretch stand side by side.
+    fn words(self, stretch: usize, block: usize) -> Range<usize> {
+        let len = self.stretch.min(self.steps - stretch) * self.blocks.height();
+        let start = stretch * self.blocks.count * self.blocks.height() + block * len;
+        start..start + len
+    }
+}
 
 /// As `linear`, for a chunk of rows.
 pub(super) fn multiply(
@@ -43,124 +139,238 @@ pub(super) fn multiply(
     bias: Option<&[Bf16]>,
 ) {
     let (isa, depth) = (cpu.isa, weight.depth());
-    let rows = Rows { rows: x.len() / depth, most: TILE_ROWS };
-    if rows.rows == 0 {
+    let rows = x.len() / depth;
+    if rows == 0 {
         return;
     }
-    let height = rows.block(0).len();
-    let steps = weight.units() / TILE_WORDS;
-    let groups = rows.blocks().div_ceil(GROUP_ROWS / TILE_ROWS);
-    let units = weight.panels() * groups;
-    let pack_parts = cpu.parts(rows.blocks(), x.len());
+    let cut = Cut::new(rows, weight.units() / TILE_WORDS, weight.panels(), cpu.threads());
+    let (blocks, height) = (cut.blocks, cut.blocks.height());
+    let units = weight.panels() * cut.groups;
+    let pack_parts = cpu.parts(blocks.count, x.len());
     // As in `linear`; up to 16 rows take no longer than reading the weights.
-    let parts = cpu.parts(units, weight.columns() * depth * rows.blocks());
+    let parts = cpu.parts(units, weight.columns() * depth * blocks.count);
 
-    let block_words = steps * height;
-    let packed = cpu.scratch.scratch::<Words>(rows.blocks() * block_words);
+    let words = cut.steps * blocks.count * height * size_of::<Words>();
+    let sums = cut.together * cut.sums() * size_of::<f32>();
+    let (packed, sums_of_all) = cpu.scratch.scratch::<u8>(words + parts * sums).split_at_mut(words);
+    let packed: &mut [Words] = bytemuck::cast_slice_mut(packed);
     let target = Shared::new(packed);
     cpu.pool.run(pack_parts, |thread| {
-        for block in part(rows.blocks(), pack_parts, thread) {
-            let rows = rows.block(block);
-            // SAFETY: blocks do not overlap, and each belongs to one part.
-            let packed = unsafe { target.piece(block * block_words..(block + 1) * block_words) };
-            pack(packed, &x[rows.start * depth..rows.end * depth], depth, height);
+        for number in part(blocks.count, pack_parts, thread) {
+            let rows = blocks.block(number);
+            for stretch in (0..cut.steps).step_by(cut.stretch) {
+                // SAFETY: words of blocks and stretches do not overlap, and each block belongs to one part.
+                let to = unsafe { target.piece(cut.words(stretch, number)) };
+                pack(to, &x[rows.start * depth..rows.end * depth], depth, stretch * STEP, height);
+            }
         }
     });
 
     let packed = &*packed;
+    let sums_of_all = Shared::new(sums_of_all);
+    let result_bytes = rows * weight.columns() * size_of::<Bf16>();
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { amx, out, packed, weight, bias, rows, height, steps, groups, units });
+        // SAFETY: each thread has its own.
+        let sums = unsafe { sums_of_all.piece(thread * sums..(thread + 1) * sums) };
+        let sums = bytemuck::cast_slice_mut(sums);
+        isa.run(Panels { amx, out, packed, weight, bias, cut, units, sums, is_far: result_bytes >= FAR_BYTES });
     });
 }
 
-/// The rows of one block, as `[step][row]`. What pads the block keeps what was there: no row sees another.
-fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, height: usize) {
+/// The rows of one block from position `from` along K on, as `[step][row]`. What pads the block keeps what was there: no row sees another.
+fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, from: usize, height: usize) {
     for (row, x) in x.chunks_exact(depth).enumerate() {
-        for (to, x) in packed[row..].iter_mut().step_by(height).zip(x.chunks(STEP)) {
+        for (to, x) in packed[row..].iter_mut().step_by(height).zip(x[from..].chunks(STEP)) {
             to[..x.len()].copy_from_slice(x);
             to[x.len()..].fill(Bf16::default());
         }
     }
 }
 
-/// Some of the units of work of one call: a unit is one panel and one group of blocks, as in `linear`.
+/// Some of the units of work of one call: a unit is one panel and one group of blocks, all panels of a group side by side.
 struct Panels<'a> {
     amx: Amx,
     out: &'a Out<'a>,
     packed: &'a [Words],
     weight: &'a PackedWeight<Bf16>,
     bias: Option<&'a [Bf16]>,
-    rows: Rows,
-    /// Rows of a block with its padding.
-    height: usize,
-    steps: usize,
-    groups: usize,
+    cut: Cut,
     units: Range<usize>,
+    /// Of this thread: of the panels that wait together, `[pair of blocks][half][row][column]`; of a block that is alone `[row][column]`.
+    sums: &'a mut [f32],
+    /// Whether results go past the caches.
+    is_far: bool,
 }
 
 impl Kernel for Panels<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(mut self, simd: S) {
         // SAFETY: the only one that this thread has: nothing below makes another.
-        let tiles = unsafe { self.amx.tiles(TileShape { rows: self.height, words: TILE_WORDS }) };
-        let most = self.rows.blocks().min(GROUP_ROWS / TILE_ROWS);
-        let mut sums = vec![0.0_f32; most * self.height * SUM_COLUMNS];
-        for unit in self.units.clone() {
-            let (panel, group) = (unit / self.groups, unit % self.groups);
-            let blocks = part(self.rows.blocks(), self.groups, group);
-            let sums = &mut sums[..blocks.len() * self.height * SUM_COLUMNS];
-            sums.fill(0.0);
-            self.multiply(&tiles, panel, blocks.clone(), bytemuck::cast_slice_mut(sums));
-            for (block, sums) in blocks.zip(sums.chunks_exact(self.height * SUM_COLUMNS)) {
-                self.write(panel, self.rows.block(block), sums);
+        let tiles = unsafe { self.amx.tiles(TileShape { rows: self.cut.blocks.height(), words: TILE_WORDS }) };
+        let sums = std::mem::take(&mut self.sums);
+        let (panels, mut unit) = (self.weight.panels(), self.units.start);
+        while unit < self.units.end {
+            let group = unit / panels;
+            let end = self.units.end.min((group + 1) * panels);
+            let blocks = self.cut.group(group);
+            let own = unit - group * panels..end - group * panels;
+            for first in own.clone().step_by(self.cut.together) {
+                let some = first..own.end.min(first + self.cut.together);
+                self.multiply(simd, &tiles, blocks.clone(), some, sums);
             }
+            unit = end;
         }
+        simd.drain();
     }
 }
 
 impl Panels<'_> {
-    /// The sums of one panel's columns for all rows of these blocks.
+    /// Some panels' columns of these blocks.
     #[inline(always)]
-    fn multiply(&self, tiles: &Tiles, panel: usize, blocks: Range<usize>, sums: &mut [u32]) {
-        let weights: &[u8] = bytemuck::cast_slice(self.weight.panel(panel));
-        let half = self.steps * STEP_BYTES;
-        let (block_sums, lie) = (self.height * SUM_COLUMNS, Lie::by_steps(self.height));
-        for from in (0..self.steps).step_by(PIECE) {
-            let count = PIECE.min(self.steps - from);
-            let x = |block: usize| -> &[u8] {
-                let start = (block * self.steps + from) * self.height;
-                bytemuck::cast_slice(&self.packed[start..start + count * self.height])
-            };
-            let weights = &weights[from * STEP_BYTES..];
-            let pairs = blocks.len() / 2;
-            for side in 0..2 {
-                for pair in 0..pairs {
-                    let block = blocks.start + 2 * pair;
-                    let sums = &mut sums[2 * pair * block_sums + side * SUM_COLUMNS / 2..];
-                    let x = [x(block), x(block + 1)];
-                    tiles.two_by_two::<Bf16Pairs>(Sums::added(sums), x, lie, &weights[side * half..], count);
+    fn multiply<S: Simd>(&self, simd: S, tiles: &Tiles, blocks: Range<usize>, panels: Range<usize>, sums: &mut [f32]) {
+        let cut = self.cut;
+        for stretch in (0..cut.steps).step_by(cut.stretch) {
+            let end = cut.steps.min(stretch + cut.stretch);
+            for (panel, sums) in panels.clone().zip(sums.chunks_exact_mut(cut.sums())) {
+                if cut.blocks.count == 1 {
+                    self.one_block(tiles, panel, bytemuck::cast_slice_mut(sums));
+                } else {
+                    let next = match () {
+                        () if panel + 1 < panels.end => (panel + 1, stretch),
+                        () if end < cut.steps => (panels.start, end),
+                        () => (panel + 1, 0),
+                    };
+                    self.pairs(tiles, blocks.clone(), panel, stretch..end, next, bytemuck::cast_slice_mut(sums));
+                }
+                if end == cut.steps {
+                    self.write(simd, blocks.clone(), panel, sums);
                 }
             }
-            if blocks.len() % 2 == 1 {
-                let sums = &mut sums[2 * pairs * block_sums..];
-                tiles.one_by_four::<Bf16Pairs>(Sums::added(sums), x(blocks.end - 1), lie, weights, half, count);
+        }
+    }
+
+    /// A panel's weights, the second half behind the first.
+    #[inline(always)]
+    fn weights(&self, panel: usize) -> &[u8] {
+        bytemuck::cast_slice(self.weight.panel(panel))
+    }
+
+    /// The sums of all columns, for the one block that there is.
+    #[inline(always)]
+    fn one_block(&self, tiles: &Tiles, panel: usize, sums: &mut [u32]) {
+        let (weights, half) = (self.weights(panel), self.cut.steps * STEP_BYTES);
+        let x = bytemuck::cast_slice(self.packed);
+        let next = weights.as_ptr().wrapping_add(AHEAD_BYTES / 2);
+        let ahead = Ahead { at: [next, next.wrapping_add(half)], lines: LINES_OF_STEP / 2 };
+        let sums = Sums { sums, row: SUM_COLUMNS, are_fresh: true };
+        let lie = Lie::by_steps(self.cut.blocks.height());
+        tiles.one_by_four::<Bf16Pairs>(sums, x, lie, weights, half, ahead, self.cut.steps);
+    }
+
+    /// The same along one stretch, for pairs of blocks. `next`: the panel and step that come behind it.
+    #[inline(always)]
+    fn pairs(
+        &self,
+        tiles: &Tiles,
+        blocks: Range<usize>,
+        panel: usize,
+        stretch: Range<usize>,
+        next: (usize, usize),
+        sums: &mut [u32],
+    ) {
+        let height = self.cut.blocks.height();
+        let (pairs, lie) = (blocks.len() / 2, Lie::by_steps(height));
+        let half = self.cut.steps * STEP_BYTES;
+        let next = self.weights(0).as_ptr().wrapping_add(next.0 * 2 * half + next.1 * STEP_BYTES);
+        let lines = (LINES_OF_STEP / 4).div_ceil(pairs);
+        for from in stretch.clone().step_by(self.cut.piece) {
+            let steps = self.cut.piece.min(stretch.end - from);
+            let x = |block: usize| -> &[u8] {
+                let words = &self.packed[self.cut.words(stretch.start, block)];
+                let first = (from - stretch.start) * height;
+                bytemuck::cast_slice(&words[first..first + steps * height])
+            };
+            for side in 0..2 {
+                let weights = &self.weights(panel)[side * half + from * STEP_BYTES..];
+                // One pass asks for what follows it, step by step; several ask for the next piece, each for its share.
+                let next = match pairs {
+                    1 => weights.as_ptr().wrapping_add(AHEAD_BYTES),
+                    _ if from + steps == stretch.end => next.wrapping_add(side * half),
+                    _ => weights.as_ptr().wrapping_add(steps * STEP_BYTES),
+                };
+                for pair in 0..pairs {
+                    let done = pair * steps * lines;
+                    let is_asked = done * 4 < steps * LINES_OF_STEP;
+                    // Whole pages of four have been asked for, or none.
+                    let at = next.wrapping_add(done / 64 * AHEAD_BYTES + done % 64 * 64);
+                    let ahead = Ahead { at: [at], lines: if is_asked { lines } else { 0 } };
+                    let sums = &mut sums[(2 * pair + side) * 2 * height * HALF..];
+                    let sums = Sums { sums, row: HALF, are_fresh: from == 0 };
+                    let x = [x(blocks.start + 2 * pair), x(blocks.start + 2 * pair + 1)];
+                    tiles.two_by_two::<Bf16Pairs>(sums, x, lie, weights, ahead, steps);
+                }
             }
         }
     }
 
     /// Adds the bias, rounds, and leaves out the rows and columns that are padding.
     #[inline(always)]
-    fn write(&self, panel: usize, rows: Range<usize>, sums: &[f32]) {
-        let columns = self.weight.columns();
-        let from = panel * SUM_COLUMNS;
-        let to = columns.min(from + SUM_COLUMNS);
-        let bias = self.bias.map(|bias| &bias[from..to]);
-        for (row, sums) in rows.zip(sums.chunks_exact(SUM_COLUMNS)) {
-            // SAFETY: this panel's columns of these rows belong to this unit of work alone.
-            unsafe { self.out.write(row * columns + from, &sums[..to - from], bias) };
+    fn write<S: Simd>(&self, simd: S, blocks: Range<usize>, panel: usize, sums: &[f32]) {
+        let (columns, height) = (self.weight.columns(), self.cut.blocks.height());
+        let (width, block_sums) = if self.cut.blocks.count == 1 { (SUM_COLUMNS, 0) } else { (HALF, height * HALF) };
+        for (number, block) in blocks.enumerate() {
+            let first = number / 2 * 4 * block_sums + number % 2 * block_sums;
+            for (at, row) in self.cut.blocks.block(block).enumerate() {
+                for from in (0..SUM_COLUMNS).step_by(width) {
+                    let column = panel * SUM_COLUMNS + from;
+                    let Some(count) = columns.checked_sub(column).filter(|&count| count > 0) else { break };
+                    let sums = &sums[first + from / HALF * 2 * block_sums + at * width..][..width.min(count)];
+                    let bias = self.bias.map(|bias| &bias[column..column + sums.len()]);
+                    // SAFETY: this panel's columns of these rows belong to this unit of work alone.
+                    unsafe { self.out.write(simd, row * columns + column, sums, bias, self.is_far) };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_one_block_or_an_even_number_of_nearly_equal_ones() {
+        for rows in 1..600 {
+            let blocks = Blocks::new(rows);
+            assert!(blocks.height() <= TILE_ROWS && (blocks.count == 1 || blocks.count.is_multiple_of(2)), "{rows}");
+            let lens: Vec<_> = (0..blocks.count).map(|number| blocks.block(number).len()).collect();
+            assert_eq!(lens.iter().sum::<usize>(), rows);
+            assert!(lens.iter().all(|&len| len == blocks.height() || len + 1 == blocks.height()), "{rows}: {lens:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_walked_together_stays_in_the_second_level_cache() {
+        for (rows, steps, panels, threads) in
+            [(33, 4, 1, 8), (512, 32, 64, 2), (512, 96, 16, 2), (512, 448, 64, 2), (512, 1000, 3, 64), (100, 1, 9, 3)]
+        {
+            let cut = Cut::new(rows, steps, panels, threads);
+            let rows = cut.group(0).len() * cut.blocks.height();
+            assert!(rows * cut.stretch * size_of::<Words>() <= NEAR_BYTES, "{rows} rows, {steps} steps");
+            assert!(cut.together * cut.sums() * size_of::<f32>() <= NEAR_BYTES.max(cut.sums() * size_of::<f32>()));
+            assert!(cut.stretch == steps || cut.stretch.is_multiple_of(PIECE));
+            let mut all: Vec<_> = (0..steps)
+                .step_by(cut.stretch)
+                .flat_map(|stretch| (0..cut.blocks.count).flat_map(move |block| cut.words(stretch, block)))
+                .collect();
+            all.sort_unstable();
+            assert!(
+                all.into_iter().eq(0..steps * cut.blocks.count * cut.blocks.height()),
+                "words overlap, or have gaps"
+            );
         }
     }
 }

@@ -156,6 +156,40 @@ pub trait Simd: Copy {
         }
     }
 
+    /// Two rows of bfloat16: pairs of their even numbers, then of their odd ones, the first row's in the upper half of a word.
+    #[inline(always)]
+    fn turn(self, first: &[u8; 64], second: &[u8; 64], to: &mut [Lanes<u32>; 2]) {
+        let (first, second) = (first.as_chunks::<4>().0, second.as_chunks::<4>().0);
+        let [even, odd] = to;
+        for (((even, odd), &[a, b, c, d]), &[e, f, g, h]) in even.iter_mut().zip(odd).zip(first).zip(second) {
+            *even = u32::from_le_bytes([e, f, a, b]);
+            *odd = u32::from_le_bytes([g, h, c, d]);
+        }
+    }
+
+    /// The even and the odd of some numbers, in their order.
+    #[inline(always)]
+    fn alternate(self, [even, odd]: [Self::V; 2]) -> [Self::V; 2] {
+        let (mut halves, mut all) = ([[0.0; LANES]; 2], [[0.0; LANES]; 2]);
+        self.store(even, &mut halves[0]);
+        self.store(odd, &mut halves[1]);
+        for (at, to) in all.as_flattened_mut().iter_mut().enumerate() {
+            *to = halves[at % 2][at / 2];
+        }
+        [self.load(&all[0]), self.load(&all[1])]
+    }
+
+    /// Zeros for what is smaller than any normal number.
+    #[inline(always)]
+    fn flush(self, a: Self::V) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        self.store(a, &mut lanes);
+        for lane in &mut lanes {
+            *lane = if lane.is_subnormal() { 0.0 } else { *lane };
+        }
+        self.load(&lanes)
+    }
+
     /// To nearest even; what is smaller than any normal number may become 0.
     #[inline(always)]
     fn round_to_bf16(self, values: &[Lanes<f32>; 2]) -> [Bf16; 2 * LANES] {
@@ -165,6 +199,17 @@ pub trait Simd: Copy {
         }
         rounded
     }
+
+    /// A line of results, past the caches where the class can and the line begins at a multiple of 64 bytes. Others see it when the thread
+    /// has drained.
+    #[inline(always)]
+    fn stream(self, from: &[Bf16; 2 * LANES], to: &mut [Bf16; 2 * LANES]) {
+        *to = *from;
+    }
+
+    /// Whatever was streamed is where everybody sees it.
+    #[inline(always)]
+    fn drain(self) {}
 
     /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
     ///

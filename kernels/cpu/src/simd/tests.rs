@@ -41,7 +41,18 @@ impl Kernel for Exact<'_> {
         let halves = [self.0, self.1].map(|row| bytemuck::cast::<_, [u8; 64]>(row.map(f32::to_bits)));
         let (mut zipped, rounded) = ([[0; LANES]; 2], simd.round_to_bf16(&[*self.0, *self.1]));
         simd.zip(&halves[0], &halves[1], &mut zipped);
-        let mut bits = [zipped.concat(), rounded.map(|half| half.0.into()).to_vec()].concat();
+        let (mut turned, mut streamed) = ([[0; LANES]; 2], [Bf16::default(); 2 * LANES + 1]);
+        simd.turn(&halves[0], &halves[1], &mut turned);
+        for start in [0, 1] {
+            let to = streamed[start..].first_chunk_mut().expect("as long as that");
+            simd.stream(&rounded, to); // wherever it begins
+            simd.drain();
+            assert_eq!(*to, rounded);
+        }
+        results.extend(simd.alternate([a, b]));
+        let tiny = simd.splat(f32::MIN_POSITIVE);
+        results.extend([simd.flush(a), simd.flush(simd.mul(a, tiny)), simd.flush(simd.mul(b, tiny))]);
+        let mut bits = [zipped.concat(), turned.concat(), rounded.map(|half| half.0.into()).to_vec()].concat();
         for result in results {
             let mut lanes = [0.0; LANES];
             simd.store(result, &mut lanes);

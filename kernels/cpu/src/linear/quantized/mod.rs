@@ -23,15 +23,27 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
-use super::{GROUP_ROWS, Rows, chunk_rows};
-use crate::Cpu;
+use super::{CHUNK_ROWS, GROUP_ROWS, Rows};
 use crate::element::Element;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
+use crate::{Cpu, Isa};
 use activations::{Form, Head, Pack, Quad};
 pub use pack::{Codes, QuantizedWeight};
 pub use scheme::{Activations, Bits, Scheme};
 use tile::Panels;
+
+/// How many of these rows are packed at once. Tiles use weights up so fast that activations, which each panel walks again, have
+/// to come from the second-level cache: half of the 2 MiB that every processor with AMX has.
+fn chunk_rows(isa: Isa, rows: usize, row_bytes: usize) -> usize {
+    const NEAR_BYTES: usize = 1 << 20;
+    const PAIR_ROWS: usize = 32; // two blocks of tiles, which go together
+    if !isa.has_tiles() {
+        return CHUNK_ROWS;
+    }
+    let most = (NEAR_BYTES / row_bytes).clamp(PAIR_ROWS, CHUNK_ROWS);
+    rows.max(1).div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(PAIR_ROWS)
+}
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
 pub fn linear_quantized<E: Element, O: Element>(

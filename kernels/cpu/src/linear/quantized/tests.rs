@@ -292,3 +292,15 @@ fn nearest_takes_ties_to_even() {
         assert_eq!(nearest(value), expected);
     }
 }
+
+#[test]
+fn chunks_are_of_whole_pairs_of_blocks_where_there_are_tiles() {
+    for isa in Isa::available() {
+        for (rows, row_bytes, expected) in
+            [(0, 64, 32), (1, 6144, 32), (512, 2048, 512), (513, 2048, 288), (512, 6144, 128), (10, 1 << 30, 32)]
+        {
+            let expected = if isa.name() == "amx" { expected } else { CHUNK_ROWS };
+            assert_eq!(chunk_rows(isa, rows, row_bytes), expected, "{} rows of {}", rows, row_bytes);
+        }
+    }
+}

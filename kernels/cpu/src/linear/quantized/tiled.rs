@@ -16,7 +16,7 @@ use super::tile::Write;
 use super::{Activations, Bits, QuantizedWeight, Scheme};
 use crate::Cpu;
 use crate::amx;
-use crate::amx::{Amx, CodeQuads, Lie, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Element;
 use crate::linear::{GROUP_ROWS, Rows};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -204,12 +204,12 @@ impl Panels<'_> {
         let lie = Lie::by_steps(self.shape.rows);
         if blocks.len() == 1 {
             let held = amx::Sums::added(held);
-            return tiles.one_by_four::<CodeQuads>(held, x(blocks.start), lie, words, HALF, self.steps);
+            return tiles.one_by_four::<CodeQuads>(held, x(blocks.start), lie, words, HALF, Ahead::NOTHING, self.steps);
         }
         for side in 0..2 {
             let held = amx::Sums::added(&mut held[side * SUM_COLUMNS / 2..]);
             let x = [x(blocks.start), x(blocks.start + 1)];
-            tiles.two_by_two::<CodeQuads>(held, x, lie, &words[side * HALF..], self.steps);
+            tiles.two_by_two::<CodeQuads>(held, x, lie, &words[side * HALF..], Ahead::NOTHING, self.steps);
         }
     }
 

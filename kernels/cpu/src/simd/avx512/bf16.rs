@@ -89,6 +89,51 @@ impl Simd for Avx512Bf16 {
     }
 
     #[inline(always)]
+    fn turn(self, first: &[u8; 64], second: &[u8; 64], to: &mut [Lanes<u32>; 2]) {
+        vouched!({
+            let first = _mm512_loadu_si512(first.as_ptr().cast());
+            let second = _mm512_loadu_si512(second.as_ptr().cast());
+            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            // Where the mask has ones the second operand's bits, else the third's.
+            let even = _mm512_ternarylogic_epi32::<0xca>(upper, _mm512_slli_epi32::<16>(first), second);
+            let odd = _mm512_ternarylogic_epi32::<0xca>(upper, first, _mm512_srli_epi32::<16>(second));
+            _mm512_storeu_si512(to[0].as_mut_ptr().cast(), even);
+            _mm512_storeu_si512(to[1].as_mut_ptr().cast(), odd);
+        })
+    }
+
+    #[inline(always)]
+    fn alternate(self, [even, odd]: [__m512; 2]) -> [__m512; 2] {
+        vouched!({
+            let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            [_mm512_permutex2var_ps(even, first, odd), _mm512_permutex2var_ps(even, second, odd)]
+        })
+    }
+
+    #[inline(always)]
+    fn stream(self, from: &[Bf16; 32], to: &mut [Bf16; 32]) {
+        if !to.as_ptr().addr().is_multiple_of(64) {
+            *to = *from;
+            return;
+        }
+        vouched!(_mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
+    }
+
+    #[inline(always)]
+    fn drain(self) {
+        vouched!(_mm_sfence())
+    }
+
+    #[inline(always)]
+    fn flush(self, a: __m512) -> __m512 {
+        vouched!({
+            const SUBNORMAL: i32 = 1 << 5;
+            _mm512_maskz_mov_ps(!_mm512_fpclass_ps_mask::<SUBNORMAL>(a), a)
+        })
+    }
+
+    #[inline(always)]
     fn round_to_bf16(self, values: &[Lanes<f32>; 2]) -> [Bf16; 32] {
         let mut rounded = [Bf16::default(); 32];
         vouched!({
