@@ -4,10 +4,10 @@
 //!    side, as they lie in the cache. Queries are columns, and so are turned once; scores are turned back by vectors.
 //! 2. Weights are rounded to bfloat16, since tiles multiply nothing longer. What they are divided by in the end is the sum of the
 //!    weights before that.
-//! 3. Values are columns as they lie, but for neighbouring keys, which stand in one word ([`values`]). Steps of 32 keys begin at multiples of 32
-//!    from the piece's first, whoever walks together; a key that a query does not see has the weight 0, and one that nobody has is 0.
-//!    So a step takes nothing from keys that are hidden, as long as values are finite. Where a value is not that a part of the
-//!    queries sees, each query meets its own keys alone.
+//! 3. Values are columns as they lie, but for neighbouring keys, which stand in one word ([`values`]); few queries' are summed up by vectors,
+//!    with the same bits ([`few`]). Steps of 32 keys begin at multiples of 32 from the piece's first, whoever walks together; a key that a
+//!    query does not see has the weight 0, and one that nobody has is 0. So a step takes nothing from keys that are hidden, as long as
+//!    values are finite. Where a value is not that a part of the queries sees, each query meets its own keys alone.
 //! 4. Adding nothing changes no sum but −0, which a sum becomes only where it underflows; merged with others it is +0, unless these
 //!    vanish beside it.
 

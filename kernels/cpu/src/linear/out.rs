@@ -6,7 +6,7 @@ use crate::element::{Bf16, Element, Format};
 use crate::simd::{LANES, Simd};
 use crate::split::Shared;
 
-/// Numbers of a cache line.
+/// Numbers of a cache line, as bfloat16.
 const LINE: usize = 2 * LANES;
 
 /// Rows of results.

@@ -131,11 +131,12 @@ fn tiles_add_up_in_the_order_that_the_numerics_id_stands_for() {
     }
 }
 
-/// Where there are tiles, so many results go past the caches, and several panels' sums wait together.
+/// Where there are tiles, so many results go past the caches, and in the longest of these K is walked in stretches, with several panels'
+/// sums that wait together.
 #[test]
 fn many_results_are_those_of_rows_alone() {
     for isa in Isa::available() {
-        for (n, k) in [(576, 70), (600, 1300), (1090, 40)] {
+        for (n, k) in [(576, 70), (600, 40), (1090, 1300)] {
             let (tokens, bias) = (500, values::<Bf16>(12, n));
             let (x, weight) = (values::<Bf16>(10, tokens * k), values::<Bf16>(11, n * k));
             let mut cpu = Cpu::new(isa, 3);

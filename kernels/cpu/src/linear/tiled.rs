@@ -5,12 +5,12 @@
 //!
 //! 1. Up to 16 rows are one block, which takes 64 columns at a time. More are an even number of blocks, of nearly equal size: two of
 //!    them share 32 columns, four sums in registers, one load for each product. The padding of a block is multiplied too, and not written.
-//! 2. A piece of a panel's weights ([`super::pack`]) stays in the first-level cache while all blocks of a group use it. Sums wait in memory
-//!    meanwhile, each four tiles by themselves.
+//! 2. A piece of a panel's weights ([`super::pack`]) stays in the first-level cache while all blocks of a group use it, if they are many. Sums
+//!    wait in memory meanwhile, each four tiles by themselves.
 //! 3. Activations come from the second-level cache: where those of a group are larger, K is walked in stretches, each with several
 //!    panels whose sums wait together.
 //! 4. The piece that comes next is asked for beside the products ([`Ahead`]).
-//! 5. Results that no cache could hold go past them.
+//! 5. Many results, of several blocks, go past the caches.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ use crate::split::{Shared, part};
 const STEP: usize = 2 * TILE_WORDS;
 /// A step of half a panel.
 const STEP_BYTES: usize = 2048;
-/// Steps of a piece: 16 KiB of a half.
+/// Steps of a piece where many blocks use it: 16 KiB of a half.
 const PIECE: usize = 8;
 /// Of a half.
 const LINES_OF_STEP: usize = STEP_BYTES / 64;
@@ -35,7 +35,7 @@ const LINES_OF_STEP: usize = STEP_BYTES / 64;
 const AHEAD_BYTES: usize = 4 * 4096;
 /// Columns of a pair of blocks at a time.
 const HALF: usize = SUM_COLUMNS / 2;
-/// Activations, and sums that wait together: half of the second-level cache that every processor with AMX has.
+/// Activations may take so much, and sums that wait together as much: half of the second-level cache that every processor with AMX has.
 const NEAR_BYTES: usize = 1 << 20;
 /// From so many bytes on results go past the caches: the next call would not find the first of them there.
 const FAR_BYTES: usize = 1 << 19;
@@ -77,7 +77,7 @@ struct Cut {
     steps: usize,
     /// Steps of a piece.
     piece: usize,
-    /// Of a stretch: whole pieces.
+    /// Of a stretch: a multiple of [`PIECE`], or all.
     stretch: usize,
     /// Groups of blocks.
     groups: usize,
@@ -238,10 +238,12 @@ impl Panels<'_> {
                 if cut.blocks.count == 1 {
                     self.one_block(tiles, panel, bytemuck::cast_slice_mut(sums));
                 } else {
-                    let next = match () {
-                        () if panel + 1 < panels.end => (panel + 1, stretch),
-                        () if end < cut.steps => (panels.start, end),
-                        () => (panel + 1, 0),
+                    let next = if panel + 1 < panels.end {
+                        (panel + 1, stretch)
+                    } else if end < cut.steps {
+                        (panels.start, end)
+                    } else {
+                        (panel + 1, 0)
                     };
                     self.pairs(tiles, blocks.clone(), panel, stretch..end, next, bytemuck::cast_slice_mut(sums));
                 }
@@ -304,7 +306,7 @@ impl Panels<'_> {
                 for pair in 0..pairs {
                     let done = pair * steps * lines;
                     let is_asked = done * 4 < steps * LINES_OF_STEP;
-                    // Whole pages of four have been asked for, or none.
+                    // Fours of pages that have been asked for, and lines of the one that was begun.
                     let at = next.wrapping_add(done / 64 * AHEAD_BYTES + done % 64 * 64);
                     let ahead = Ahead { at: [at], lines: if is_asked { lines } else { 0 } };
                     let sums = &mut sums[(2 * pair + side) * 2 * height * HALF..];

@@ -56,9 +56,12 @@ impl<S: Simd> Tiled<S> {
             }
             let blocks_of_head = self.dim / STEP;
             for block in 0..blocks_of_head {
-                self.next.ask(self.simd, walk.k_cache, self.next_of_step.div_ceil(blocks_of_head));
+                self.next.ask(self.simd, walk.k_cache, self.next_of_step / self.dim.div_ceil(STEP));
                 self.add_step::<Q, E, H>(state, query, block, &whole[..heads.len()], block, &pairs);
             }
+            // What is left of a step's share.
+            let rest = self.next_of_step - self.next_of_step / self.dim.div_ceil(STEP) * blocks_of_head;
+            self.next.ask(self.simd, walk.k_cache, rest);
             if blocks_of_head * STEP < self.dim {
                 let mut tails = [[H::Block::zeroed(); 4]; FOURS];
                 for (tail, head) in tails.as_flattened_mut().iter_mut().zip(heads.as_flattened()) {
