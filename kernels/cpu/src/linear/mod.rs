@@ -47,7 +47,7 @@ const GROUP_ROWS: usize = 96;
 /// costs nothing at this many rows.
 const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
 
-/// The same where bfloat16 goes through tiles, which read weights again in less time than sums of more rows would take.
+/// The same where bfloat16 goes through tiles: with more, a stretch of K whose activations stay near would be short.
 const TILED_CHUNK_ROWS: usize = 512;
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
