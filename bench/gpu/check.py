@@ -16,6 +16,7 @@ import platform
 import subprocess
 import sys
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,16 @@ def main() -> None:
     if about["card"] == "none" and not args.dry:
         sys.exit("no card that PyTorch can use; `make gpu-check DRY=1` proves that the suite would run")
     if not args.without_kernels:
-        tests = [sys.executable, "-m", "pytest", "-q", "kernels/tests/test_triton.py"]
+        tests = [sys.executable, "-m", "pytest", "-q", "kernels/tests/test_triton.py", "pyworker/tests/test_replay.py"]
+        if not args.dry and find_spec("xdist"):  # most of the time Triton compiles, on one core each
+            tests += ["-n", str(min(os.cpu_count() or 1, 8))]
         run("kernels against the reference", tests, args.dry)
     run("a served model", [sys.executable, "bench/gpu/serve.py", *(["--dry"] if args.dry else [])], args.dry)
     out = args.json or ROOT / "bench" / "results" / f"gpu-{about['date']}.json"
     kernels = [sys.executable, "bench/gpu/kernels.py", *(["--dry"] if args.dry else ["--json", str(out)])]
     run("kernels against the card's limits", kernels, args.dry)
+    steps = [sys.executable, "bench/gpu/step.py", *(["--dry"] if args.dry else ["--json", str(out)])]
+    run("steps of whole models against the card's limits", steps, args.dry)
     print("==> all of it ran" if args.dry else f"==> all passed; results in {out}")
 
 

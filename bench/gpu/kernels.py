@@ -1,6 +1,7 @@
 """Each Triton kernel's time against what the card could do: bytes over the same run's copy bandwidth, FLOPs over its matmul.
 
-Prints shape, microseconds, GB/s or TFLOP/s, and the share of the limit. Kernel and limit are measured in turn; medians count.
+Prints shape, microseconds, GB/s or TFLOP/s, and the share of the limit; of a prompt's attention also how many times as long
+PyTorch's takes over keys that lie in one piece, by whichever of its ways is fastest. All are measured in turn; medians count.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from pelton_kernels.triton import activation, attention, layer_norm, norm, rope
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 ROUNDS = 5
 
@@ -28,6 +31,8 @@ class Case:
     run: Callable[[], None]
     bytes: float
     flops: float = 0.0
+    peers: tuple[Callable[[], None], ...] = ()
+    """Others' ways to the same."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Result:
     gb_per_s: float
     tflop_per_s: float
     share: float
+    over_peer: float | None
+    """The fastest peer's time over ours."""
 
 
 def micros(run: Callable[[], None], on_card: bool) -> float:
@@ -117,11 +124,29 @@ def attended(device: str, name: str, contexts: list[int], counts: list[int]) -> 
     )
 
 
+def prompt(device: str, tokens: int) -> Case:
+    """A whole prompt's attention, beside PyTorch's."""
+    ours = attended(device, "attention prefill", [tokens], [tokens])
+    heads, kv_heads, dim = 32, 8, 128
+    q = torch.randn(1, heads, tokens, dim, dtype=torch.bfloat16, device=device)
+    k, v = (torch.randn(1, kv_heads, tokens, dim, dtype=torch.bfloat16, device=device) for _ in range(2))
+
+    def way(backend: SDPBackend) -> Callable[[], None]:
+        def run() -> None:
+            with sdpa_kernel(backend):
+                scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        return run
+
+    ways = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION) if device == "cuda" else (SDPBackend.MATH,)
+    return replace(ours, peers=tuple(way(backend) for backend in ways))
+
+
 def cases(device: str, dry: bool) -> list[Case]:
     """What an 8B model's layers are made of; tiny when dry."""
     if dry:
         rows = attended(device, "attention decode", [20, 40], [1, 1])
-        return [*dense(device, 3, 64, 96), rotary(device, 5), rows, attended(device, "attention prefill", [32], [32])]
+        return [*dense(device, 3, 64, 96), rotary(device, 5), rows, prompt(device, 32)]
     return [
         *dense(device, 1, 4096, 14336),
         *dense(device, 8192, 4096, 14336),
@@ -130,7 +155,8 @@ def cases(device: str, dry: bool) -> list[Case]:
         attended(device, "attention decode", [1024], [1]),
         attended(device, "attention decode", [4096] * 64, [1] * 64),
         attended(device, "attention decode, skewed", [131072, *[4096] * 31], [1] * 32),
-        attended(device, "attention prefill", [8192], [8192]),
+        attended(device, "attention prefill, 64 decoding", [2048, *[2048] * 64], [2048, *[1] * 64]),
+        prompt(device, 8192),
     ]
 
 
@@ -161,18 +187,25 @@ def main() -> None:
     results = []
     for case in cases(device, args.dry):
         times, copies, products = [], [], []
+        others: list[list[float]] = [[] for _ in case.peers]
         for _ in range(rounds):
             times.append(micros(case.run, not args.dry))
+            for peer, seen in zip(case.peers, others, strict=True):
+                seen.append(micros(peer, not args.dry))
             copies.append(copied / micros(copy, not args.dry))
             products.append(multiplied / micros(multiply, not args.dry))
         took = statistics.median(times)
         # The roofline: whichever of the two limits takes longer.
         bound = max(case.bytes / statistics.median(copies), case.flops / statistics.median(products))
-        result = Result(case.name, case.shape, took, case.bytes / took / 1e3, case.flops / took / 1e6, bound / took)
+        over = min(map(statistics.median, others)) / took if others else None
+        result = Result(
+            case.name, case.shape, took, case.bytes / took / 1e3, case.flops / took / 1e6, bound / took, over
+        )
         results.append(result)
         print(
             f"{result.name:<26}{result.shape:<36}{result.micros:10.1f} us {result.gb_per_s:8.0f} GB/s "
-            f"{result.tflop_per_s:7.1f} TFLOP/s {result.share:6.2f} of the limit",
+            f"{result.tflop_per_s:7.1f} TFLOP/s {result.share:6.2f} of the limit"
+            + (f", PyTorch takes {over:.2f} times as long" if over is not None else ""),
             flush=True,
         )
     if args.json:

@@ -1,6 +1,6 @@
 """The kernels for GPUs: Triton twins where there are some, torch for the rest.
 
-Linear layers are cuBLAS, so a row's bits may depend on its batch here: the promise of `ops` is the CPU's.
+Linear layers of more than a few rows are cuBLAS, so a row's bits may depend on its batch here: the promise of `ops` is the CPU's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pelton_kernels.packed import PackedWeight, Scheme
 from pelton_kernels.triton.activation import activate, gelu_erf_mul, gelu_mul, silu_mul
 from pelton_kernels.triton.attention import paged_attention
 from pelton_kernels.triton.layer_norm import add_layer_norm, layer_norm
+from pelton_kernels.triton.linear import MOST_ROWS, linear_few_rows
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
 from pelton_kernels.triton.rope import rope_kv_write
 
@@ -48,7 +49,7 @@ __all__ = [
     "soft_cap",
 ]
 
-_VERSION = 2
+_VERSION = 3
 SCORED_TOGETHER = 16  # rows
 
 
@@ -96,6 +97,9 @@ def pack_codes(
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
     """See `ops.linear` and `ops.linear_f32`."""
     assert isinstance(weight.data, Tensor), "packed on this device, which `ops` compared"
+    if x.shape[0] <= MOST_ROWS:
+        linear_few_rows(out, x, weight.data, bias)
+        return
     if out.dtype is x.dtype:
         torch.mm(x, weight.data.T, out=out)
     else:

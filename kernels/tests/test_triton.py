@@ -13,7 +13,7 @@ from torch import Tensor
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from pelton_kernels.triton import activation, attention, layer_norm, norm, rope  # noqa: E402
+from pelton_kernels.triton import activation, attention, layer_norm, linear, norm, rope  # noqa: E402
 
 FORMATS = [torch.float32, torch.bfloat16]
 GUARD = 2  # NaN rows before and after an output
@@ -158,6 +158,18 @@ def test_rope_kv_write(
         torch.testing.assert_close(got, want, equal_nan=True)
 
 
+def test_keys_and_values_without_a_slot_are_written_nowhere() -> None:
+    """Rows that only fill up a step's size have none."""
+    q, k, v = (fresh(3, 2, 16, dtype=torch.float32) for _ in range(3))
+    caches = [torch.full((2, 2, 8, 16), math.nan, device=DEVICE) for _ in range(2)]
+    slots = torch.tensor([-1, 9, -1], device=DEVICE)
+    positions = torch.zeros(3, dtype=torch.int32, device=DEVICE)
+    rope.rope_kv_write(q, k, v, torch.ones(1, 16, device=DEVICE), positions, *caches, slots)
+    for cache, written in zip(caches, (k, v), strict=True):
+        assert torch.equal(cache[1, :, 1], written[1])
+        assert cache.isfinite().sum() == 2 * 16
+
+
 # Rows of (tokens before the row, tokens of the row): decoding, a whole prompt, a chunk in the middle, one token at the start.
 MIXES = [[(0, 1)], [(70, 1), (3, 1), (0, 9)], [(16, 33), (0, 1), (127, 2), (31, 1)]]
 
@@ -229,10 +241,54 @@ def run_attention(
 
 @pytest.mark.parametrize("window", [None, 40])
 def test_a_tokens_attention_is_the_same_in_every_chunk(window: int | None) -> None:
-    """Pieces lie at absolute positions: a prompt in one row, and its last token as a row of its own, give the same bits."""
+    """Pieces lie at absolute positions: a prompt in one row, and its last tokens as a row of their own, give the same bits."""
     out, _, (q, k_cache, v_cache, table, _, _) = run_attention([(0, 135)], 4, 1, 16, 16, torch.bfloat16, window)
-    last = torch.full_like(out[:1], math.nan)
-    offsets = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
-    starts = torch.tensor([134], dtype=torch.int32, device=DEVICE)
-    attention.paged_attention(last, q[134:].contiguous(), k_cache, v_cache, table, offsets, starts, 16**-0.5, window)
-    assert torch.equal(last, out[134:])
+    last = torch.full_like(out[:35], math.nan)
+    offsets = torch.tensor([0, 35], dtype=torch.int32, device=DEVICE)
+    starts = torch.tensor([100], dtype=torch.int32, device=DEVICE)
+    attention.paged_attention(last, q[100:].contiguous(), k_cache, v_cache, table, offsets, starts, 16**-0.5, window)
+    assert torch.equal(last, out[100:])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 16, 50])
+@pytest.mark.parametrize(
+    ("dtype", "window", "soft_cap", "has_sinks"),
+    [(torch.bfloat16, None, None, False), (torch.float32, 300, 5.0, True), (torch.float32, None, None, True)],
+)
+def test_rows_of_few_tokens_are_shared_among_any_number_of_workers(
+    workers: int, dtype: torch.dtype, window: int | None, soft_cap: float | None, has_sinks: bool
+) -> None:
+    """One long row beside short ones, rows without tokens, and one with too many, whose place is left as it is."""
+    mix = [(900, 1), (3, 4), (128, 0), (127, 1), (0, 2), (20, 9), (0, 0)]
+    heads, kv_heads, dim = 8, 2, 64
+    sinks = torch.randn(heads, device=DEVICE) if has_sinks else None
+    _, _, inputs = run_attention(mix, heads, kv_heads, dim, 16, dtype, window, soft_cap, sinks)
+    out, whole = poisoned(17, heads, dim, dtype=dtype)
+    attention.attend_few(out, *inputs, dim**-0.5, window, soft_cap, sinks, workers)
+    assert attention.most_tokens(heads, kv_heads) == 4
+    assert out[8:].isnan().all(), "of the row with 9 tokens"
+    wide = (t.double() if t.is_floating_point() else t for t in inputs)
+    exact = reference.paged_attention(*wide, dim**-0.5, window, soft_cap, sinks)
+    plain = reference.paged_attention(*inputs, dim**-0.5, window, soft_cap, sinks)
+    check(out[:8], whole, plain[:8], exact[:8])
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 1, 1), (3, 70, 200), (16, 129, 777), (5, 64, 1024)])
+def test_products_of_few_rows(rows: int, columns: int, depth: int, dtype: torch.dtype, has_bias: bool) -> None:
+    x, weight = fresh(rows, depth, dtype=dtype), fresh(columns, depth, dtype=dtype)
+    bias = fresh(columns, dtype=dtype) if has_bias else None
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    plain = torch.nn.functional.linear(x, weight, bias)
+    for shape in (linear.shape_of(columns, depth), linear.Shape(16, 64, 3, 4, 3), linear.Shape(32, 128, 8, 4, 3)):
+        for out_dtype in {dtype, torch.float32}:
+            for _ in range(2):  # the first call leaves the counters as the second one needs them
+                out, whole = poisoned(rows, columns, dtype=out_dtype)
+                linear.linear_few_rows(out, x, weight, bias, shape)
+                check(out, whole, plain, exact, terms=exact if out_dtype is dtype else None)
+        alone, _ = poisoned(1, columns, dtype=dtype)
+        linear.linear_few_rows(alone, x[:1].clone(), weight, bias, shape)
+        among, _ = poisoned(rows, columns, dtype=dtype)
+        linear.linear_few_rows(among, x, weight, bias, shape)
+        assert torch.equal(alone, among[:1])

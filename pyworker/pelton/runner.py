@@ -14,8 +14,10 @@ from pelton.frames import NOT_FINITE, Frame, Results
 from pelton.host import HostBlocks
 from pelton.loading.load import Loaded
 from pelton.masks import row_masks
+from pelton.models.decoder import Decoder
 from pelton.models.pooled import PooledModel
 from pelton.ragged import Indices
+from pelton.replay import Replay
 from pelton.sampler import Drawn, Sampler
 from pelton.step import Embeds, Step
 from pelton.transfer import Array, transfer_for
@@ -38,7 +40,11 @@ class Runner:
         self._host = host
         self._masks = masks
         self._transfer = transfer_for(loaded.device)
-        self._batch = Batch(len(kv.shape.kinds), slots, -(-longest // kv.shape.block_size), kv.shape.block_size)
+        blocks_max = -(-longest // kv.shape.block_size)
+        self._batch = Batch(len(kv.shape.kinds), slots, blocks_max, kv.shape.block_size)
+        self._replay: Replay | None = None
+        if loaded.device.type == "cuda" and isinstance(loaded.model, Decoder):
+            self._replay = Replay(loaded.model, kv, slots, blocks_max, loaded.device)
         self._sampler = None
         if not isinstance(loaded.model, PooledModel):
             self._sampler = Sampler(slots, loaded.model.config.vocab, top_logprobs, loaded.device, self._transfer)
@@ -123,7 +129,7 @@ class Runner:
             return
         ids.index_copy_(0, pending_at, self._sampler.latest.index_select(0, pending_slots))
         draws = len(at.drawn_rows)
-        logits = self._model.logits(step_of_rows, torch.cat([drawn_at, scored_at]))
+        logits = (self._replay or self._model).logits(step_of_rows, torch.cat([drawn_at, scored_at]))
         if len(at.scored.at):
             self._write(whole, at.scored.results, self._sampler.score(logits[draws:], scored_tokens, scored_slots))
         if draws == 0:

@@ -11,6 +11,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():  # before any library imports Triton, as for the kernels' tests
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from random_checkpoints import VARIANTS, write
 
 

@@ -160,8 +160,8 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard:
 
 @functools.cache
 def oracle(folder: Path) -> Any:
-    """The checkpoint in transformers, in float32."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    """The checkpoint in transformers, in float32; "eager", since other ways of some versions leave soft caps out without a word."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
 @torch.inference_mode()

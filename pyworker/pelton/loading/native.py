@@ -102,17 +102,19 @@ def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> s
 
 
 def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device) -> None:
-    """Runs one token, then a block's worth, through block 0: what cannot run fails here, and kernels are compiled."""
-    for tokens in (1, arena.shape.block_size):
-        places = torch.arange(tokens, device=device)
+    """Runs one token, a block's worth, and on cards many rows of one, through block 0: what cannot run fails here, and kernels are
+    compiled. There are some for each range of rows."""
+    of_one = [(1, rows) for rows in (1, 64, 256)]
+    for tokens, rows in [(arena.shape.block_size, 1), *(of_one if device.type == "cuda" else of_one[:1])]:
+        places = torch.arange(tokens, device=device).repeat(rows)
         kinds = len(arena.shape.kinds)
         step = Step(
-            ids=torch.zeros(tokens, dtype=torch.int32, device=device),
+            ids=torch.zeros(tokens * rows, dtype=torch.int32, device=device),
             positions=places.int(),
             kv_slots=places.repeat(kinds, 1),
-            block_table=torch.zeros(kinds, 1, 1, dtype=torch.int32, device=device),
-            row_offsets=torch.tensor([0, tokens], dtype=torch.int32, device=device),
-            row_starts=torch.zeros(1, dtype=torch.int32, device=device),
+            block_table=torch.zeros(kinds, rows, 1, dtype=torch.int32, device=device),
+            row_offsets=torch.arange(0, tokens * rows + 1, tokens, dtype=torch.int32, device=device),
+            row_starts=torch.zeros(rows, dtype=torch.int32, device=device),
             kv=arena,
         )
         run_model(model, Rows(step, torch.tensor([tokens - 1], dtype=torch.int32, device=device)))
