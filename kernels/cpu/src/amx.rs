@@ -97,6 +97,7 @@ pub(crate) struct Sums<'a> {
     pub are_fresh: bool,
 }
 
+#[cfg(test)]
 impl<'a> Sums<'a> {
     /// Sums of 64 columns, row after row, to which products are added.
     pub(crate) fn added(sums: &'a mut [u32]) -> Self {

@@ -15,7 +15,8 @@ pub(crate) struct Target<const BLOCKS: usize> {
 }
 
 /// Weights that are asked for beside the products, into the second-level cache: `lines` of each of four pages in each step, then of the
-/// next four. Those of one half of the columns: four pages side by side; of both: two of each.
+/// next four. Those of one half of the columns: four pages side by side; of both: two of each, or where both halves lie together, and
+/// `at` is two pages apart, four again.
 ///
 /// Of one page after the other memory gives little at a time, whoever asks.
 #[derive(Clone, Copy)]
@@ -87,7 +88,7 @@ pub(crate) trait Product {
 }
 
 macro_rules! product {
-    ($(#[$doc:meta])* $name:ident, $instruction:literal, row $row:literal, tile $tile:literal, step $step:literal) => {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal, row $row:literal, tile $tile:literal, step $step:literal, pages $pages:literal) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
@@ -136,8 +137,8 @@ macro_rules! product {
                         "add {ahead}, 64",
                         "test {ahead}, 4095",
                         "jnz 6f",
-                        "add {beside}, 4096",
-                        "add {ahead}, 4096",
+                        concat!("add {beside}, 4096 * (", $pages, " - 1)"),
+                        concat!("add {ahead}, 4096 * (", $pages, " - 1)"),
                         "6:",
                         "dec {left}",
                         "jnz 4b",
@@ -346,15 +347,15 @@ macro_rules! product {
 
 product! {
     /// Pairs of bfloat16 into float32. Weights: two tiles of 16 columns side by side, 2 KiB, one step after the other.
-    Bf16Pairs, "tdpbf16ps", row 64, tile 1024, step 2048
+    Bf16Pairs, "tdpbf16ps", row 64, tile 1024, step 2048, pages 2
 }
 
 product! {
     /// The same. Weights: vectors of 16 columns, four to a row.
-    Bf16WidePairs, "tdpbf16ps", row 256, tile 64, step 4096
+    Bf16WidePairs, "tdpbf16ps", row 256, tile 64, step 4096, pages 4
 }
 
 product! {
     /// Four signed activations with four unsigned codes into int32, exactly. Weights: vectors of 16 columns, four to a row.
-    CodeQuads, "tdpbsud", row 256, tile 64, step 4096
+    CodeQuads, "tdpbsud", row 256, tile 64, step 4096, pages 4
 }

@@ -100,9 +100,13 @@ impl<P: Plain> Case<P> {
         let (mut by_four, mut by_two) = (self.start.clone(), self.start.clone());
         for block in 0..2 {
             let sums = Sums::added(&mut by_four[block * below..]);
-            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, Ahead::NOTHING, self.steps);
+            // One of them asks for what comes next, over the ends of pages: that changes nothing.
+            let next = weights.as_ptr();
+            let ahead = if block == 0 { Ahead::NOTHING } else { Ahead { at: [next, next.wrapping_add(9)], lines: 40 } };
+            tiles.one_by_four::<P>(sums, x[block], lie, weights, self.half, ahead, self.steps);
         }
-        tiles.two_by_two::<P>(Sums::added(&mut by_two), x, lie, weights, Ahead::NOTHING, self.steps);
+        let ahead = Ahead { at: [weights.as_ptr()], lines: 40 };
+        tiles.two_by_two::<P>(Sums::added(&mut by_two), x, lie, weights, ahead, self.steps);
         tiles.two_by_two::<P>(
             Sums::added(&mut by_two[32..]),
             x,

@@ -67,7 +67,12 @@ impl<'a> Out<'a> {
 #[inline(always)]
 fn rounded<E: Element, O: Element>(out: &mut [O], sums: &[f32], bias: Option<&[E]>) {
     match bias {
-        None => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = O::from_f32(sum)),
+        // A loop: a closure might be compiled without the class's instructions.
+        None => {
+            for (out, &sum) in out.iter_mut().zip(sums) {
+                *out = O::from_f32(sum);
+            }
+        }
         Some(bias) => {
             for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(bias) {
                 *out = O::from_f32(sum + bias.to_f32());

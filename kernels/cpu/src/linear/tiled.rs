@@ -38,7 +38,7 @@ const HALF: usize = SUM_COLUMNS / 2;
 /// Activations may take so much, and sums that wait together as much: half of the second-level cache that every processor with AMX has.
 const NEAR_BYTES: usize = 1 << 20;
 /// From so many bytes on results go past the caches: the next call would not find the first of them there.
-const FAR_BYTES: usize = 1 << 19;
+pub(super) const FAR_BYTES: usize = 1 << 19;
 /// Groups of rows are work to share, too, where panels are few.
 const UNITS_OF_THREAD: usize = 4;
 
@@ -49,23 +49,47 @@ type Words = [Bf16; STEP];
 
 /// How rows are cut into blocks.
 #[derive(Clone, Copy)]
-struct Blocks {
+pub(super) struct Blocks {
     rows: usize,
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Blocks {
-    fn new(rows: usize) -> Self {
+    pub(super) fn new(rows: usize) -> Self {
         Self { rows, count: if rows <= TILE_ROWS { 1 } else { 2 * rows.div_ceil(2 * TILE_ROWS) } }
     }
 
     /// Rows of a block with its padding.
-    fn height(self) -> usize {
+    pub(super) fn height(self) -> usize {
         self.rows.div_ceil(self.count)
     }
 
-    fn block(self, number: usize) -> Range<usize> {
+    pub(super) fn block(self, number: usize) -> Range<usize> {
         part(self.rows, self.count, number)
+    }
+
+    /// Groups of blocks, so that there is work for all threads.
+    pub(super) fn groups(self, panels: usize, threads: usize) -> usize {
+        (UNITS_OF_THREAD * threads).div_ceil(panels).min(self.count.div_ceil(2))
+    }
+
+    /// The blocks of one of so many groups: whole pairs, but for a block that is alone.
+    pub(super) fn group(self, groups: usize, number: usize) -> Range<usize> {
+        if self.count == 1 {
+            return 0..1;
+        }
+        let pairs = part(self.count / 2, groups, number);
+        2 * pairs.start..2 * pairs.end
+    }
+}
+
+/// Steps of a piece that so many pairs of blocks use, of two KiB of a half each: the fewer, the longer; they would rather load and store
+/// their sums less often.
+pub(super) fn piece_of(pairs: usize) -> usize {
+    match pairs {
+        0..=2 => 4 * PIECE,
+        3 | 4 => 2 * PIECE,
+        _ => PIECE,
     }
 }
 
@@ -91,29 +115,18 @@ impl Cut {
         if blocks.count <= 2 {
             return Self { blocks, steps, piece: steps, stretch: steps, groups: 1, together: 1 };
         }
-        let pairs = blocks.count / 2;
-        let groups = (UNITS_OF_THREAD * threads).div_ceil(panels).min(pairs);
+        let (pairs, groups) = (blocks.count / 2, blocks.groups(panels, threads));
         let rows = 2 * pairs.div_ceil(groups) * blocks.height();
         let near = NEAR_BYTES / (rows * size_of::<Words>());
         let near = (near / PIECE).max(1) * PIECE;
         let stretch = steps.div_ceil(steps.div_ceil(near)).next_multiple_of(PIECE).min(steps);
         let together = if stretch == steps { 1 } else { NEAR_BYTES / (rows * SUM_COLUMNS * size_of::<f32>()) };
-        // The fewer pairs use it, the longer: they would rather load and store their sums less often.
-        let piece = match pairs.div_ceil(groups) {
-            0..=2 => 4 * PIECE,
-            3 | 4 => 2 * PIECE,
-            _ => PIECE,
-        };
+        let piece = piece_of(pairs.div_ceil(groups));
         Self { blocks, steps, piece, stretch, groups, together: together.clamp(1, panels) }
     }
 
-    /// The blocks of a group: whole pairs, but for a block that is alone.
     fn group(self, number: usize) -> Range<usize> {
-        if self.blocks.count == 1 {
-            return 0..1;
-        }
-        let pairs = part(self.blocks.count / 2, self.groups, number);
-        2 * pairs.start..2 * pairs.end
+        self.blocks.group(self.groups, number)
     }
 
     /// Sums of one panel, at most.

@@ -262,6 +262,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn add_i32(self, a: TwoInts, b: TwoInts) -> TwoInts {
+        vouched!(TwoInts(_mm256_add_epi32(a.0, b.0), _mm256_add_epi32(a.1, b.1)))
+    }
+
+    #[inline(always)]
     fn to_float(self, a: TwoInts) -> Two {
         vouched!(Two(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1)))
     }

@@ -245,6 +245,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn add_i32(self, a: __m512i, b: __m512i) -> __m512i {
+            vouched!(_mm512_add_epi32(a, b))
+        }
+
+        #[inline(always)]
         fn to_float(self, a: __m512i) -> __m512 {
             vouched!(_mm512_cvtepi32_ps(a))
         }

@@ -109,6 +109,8 @@ pub trait Simd: Copy {
     fn load_words(self, from: &Lanes<u32>) -> Self::I;
     /// a · b; what does not fit into 32 bits is cut off.
     fn mul_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Modulo 2^32.
+    fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// To nearest even.
     fn to_float(self, a: Self::I) -> Self::V;
     /// The lower four bits of each byte.

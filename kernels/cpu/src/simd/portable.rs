@@ -204,6 +204,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn add_i32(self, a: Lanes<i32>, b: Lanes<i32>) -> Lanes<i32> {
+        std::array::from_fn(|lane| a[lane].wrapping_add(b[lane]))
+    }
+
+    #[inline(always)]
     fn to_float(self, a: Lanes<i32>) -> Lanes<f32> {
         each(|lane| a[lane] as f32)
     }

@@ -27,6 +27,10 @@ impl Kernel for Exact<'_> {
             mantissa,
             exponent,
         ];
+        // Large enough to wrap.
+        let words = [self.0, self.1].map(|row| simd.load_words(&row.map(|x| x.to_bits() << 1)));
+        results.push(simd.to_float(simd.add_i32(words[0], words[1])));
+        results.push(simd.to_float(simd.mul_i32(words[0], words[1])));
         let mut halves = [Bf16::default(); LANES];
         simd.store_bf16(a, &mut halves);
         results.push(simd.load_bf16(&halves));

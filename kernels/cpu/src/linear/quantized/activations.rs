@@ -12,7 +12,7 @@ use crate::simd::{Kernel, Lanes, Simd};
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Head {
-    /// Σ x, an i32 or the bits of an f32: a sum begins with −zero times this.
+    /// Σ x, an i32 or the bits of an f32: a sum gets −zero times this.
     pub sum: u32,
     /// What one unit of an integer activation stands for; 1 for floats.
     pub scale: f32,

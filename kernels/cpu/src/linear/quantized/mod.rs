@@ -1,6 +1,6 @@
 //! out[t][n] = Σ_g scale[n][g] · (Σ_{k in g} (code[n][k] − zero[n][g]) · x[t][k]) (+ bias[n]): weights of 4 or 8 bits.
 //!
-//! Codes are unsigned; a sum begins with −zero · Σ x instead of 0, so that the inner loop multiplies codes as they are stored.
+//! Codes are unsigned; a sum gets −zero · Σ x, at its beginning or (tiles) at its end, so that the inner loop multiplies codes as they are stored.
 //!
 //! 1. K is cut into *segments*: a group of one scale, or where a column has but one scale, parts of at most 2,048. With
 //!    activations of 8 bits a segment's sum is an exact integer (255 · 127 · 2,048 is 1/32 of what fits), so every
@@ -8,7 +8,7 @@
 //!    where a class multiplies these (codes are exact in bfloat16), else number by number in float32.
 //! 2. Segments are added to one float32 sum per output, in order: `sum += segment · (weight's scale · activations' scale)`.
 //! 3. Rows, pieces of K and threads decide only when an accumulator is fed, as for other formats (`linear`).
-//! 4. Where there are tiles (AMX), several rows go through them if a column has one scale and 8 bits ([`tiled`]): sums are exact,
+//! 4. Where there are tiles (AMX), rows go through them if a column has one scale and 8 bits ([`tiled`]): sums are exact,
 //!    so the bits are the same.
 //!
 //! Tried and left: scales of 16 bits. They would save 3 % to 6 % of an int4 weight, but neither float16 nor bfloat16 holds what
@@ -23,6 +23,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
+use super::out::Out;
 use super::{CHUNK_ROWS, GROUP_ROWS, Rows};
 use crate::element::Element;
 use crate::simd::{Kernel, Simd};
@@ -57,43 +58,55 @@ pub fn linear_quantized<E: Element, O: Element>(
     assert!(x.len().is_multiple_of(k) && x.len() / k * n == out.len());
     assert!(bias.is_none_or(|bias| bias.len() == n));
     assert!(weight.suits(cpu.isa), "packed for another instruction set than {}", cpu.isa.name());
-    let chunk = chunk_rows(cpu.isa, x.len() / k, k);
-    for (out, x) in out.chunks_mut(chunk * n).zip(x.chunks(chunk * k)) {
-        multiply(cpu, out, x, weight, bias);
+    let bias: Option<Vec<f32>> = bias.map(|bias| bias.iter().map(|bias| bias.to_f32()).collect());
+    let mut out = Out::of(out);
+    let (rows, chunk) = (x.len() / k, chunk_rows(cpu.isa, x.len() / k, k));
+    for start in (0..rows).step_by(chunk) {
+        let rows = start..rows.min(start + chunk);
+        let results = Results { out: out.rows(rows.clone(), n), bias: bias.as_deref(), columns: n };
+        multiply(cpu, &results, &x[rows.start * k..rows.end * k], weight);
     }
 }
 
-fn multiply<E: Element, O: Element>(
-    cpu: &mut Cpu,
-    out: &mut [O],
-    x: &[E],
-    weight: &QuantizedWeight,
-    bias: Option<&[E]>,
-) {
-    let (isa, depth, columns) = (cpu.isa, weight.depth(), weight.columns());
-    let out = Shared::new(out);
-    // Adds the bias, rounds, and leaves out the columns that only fill up the last panel.
-    let write = |first_row: usize, first_column: usize, width: usize, sums: &[f32]| {
-        let end = columns.min(first_column + width);
+/// Where the sums of a unit of work go.
+struct Results<'a> {
+    out: Out<'a>,
+    bias: Option<&'a [f32]>,
+    columns: usize,
+}
+
+impl Results<'_> {
+    /// Writes `sums`, `width` for each row, with the bias added, rounded once; columns that only fill up the last panel are left out.
+    /// `is_far`: as [`Out::write`] has it.
+    ///
+    /// # Safety
+    /// No other thread writes these columns of these rows.
+    #[inline(always)]
+    unsafe fn write<S: Simd>(
+        &self,
+        simd: S,
+        (first_row, first_column): (usize, usize),
+        width: usize,
+        sums: &[f32],
+        is_far: bool,
+    ) {
+        let columns = first_column.min(self.columns)..self.columns.min(first_column + width);
+        let bias = self.bias.map(|bias| &bias[columns.clone()]);
         for (row, sums) in sums.chunks_exact(width).enumerate() {
-            let at = (first_row + row) * columns;
-            // SAFETY: this panel's columns of these rows belong to one unit of work alone.
-            let out = unsafe { out.piece(at + first_column..at + end) };
-            match bias {
-                None => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = O::from_f32(sum)),
-                Some(bias) => {
-                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[first_column..end]) {
-                        *out = O::from_f32(sum + bias.to_f32());
-                    }
-                }
-            }
+            let at = (first_row + row) * self.columns + columns.start;
+            // SAFETY: by the caller's promise.
+            unsafe { self.out.write(simd, at, &sums[..columns.len()], bias, is_far) };
         }
-    };
+    }
+}
+
+fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &QuantizedWeight) {
+    let (isa, depth) = (cpu.isa, weight.depth());
     #[cfg(target_arch = "x86_64")]
     if let Some(amx) = isa.amx()
-        && tiled::is_faster(weight.scheme(), x.len() / depth)
+        && tiled::is_faster(weight.scheme())
     {
-        return tiled::multiply(cpu, amx, &write, x, weight);
+        return tiled::multiply(cpu, amx, results, x, weight);
     }
     let layout = weight.layout();
     let form = Form::of::<E>(weight.scheme().activations);
@@ -103,7 +116,7 @@ fn multiply<E: Element, O: Element>(
     let units = weight.panels() * groups;
     let pack_parts = cpu.parts(rows.blocks(), x.len());
     // As in `linear`; an element of a weight is read in half or a quarter of the time.
-    let parts = cpu.parts(units, columns * depth / 2 * rows.rows.div_ceil(4));
+    let parts = cpu.parts(units, weight.columns() * depth / 2 * rows.rows.div_ceil(4));
 
     let row_words = layout.segments * layout.quads * sizes.quad_words;
     let words = rows.rows * row_words;
@@ -126,7 +139,7 @@ fn multiply<E: Element, O: Element>(
     let (packed, heads) = (&*packed, &*packed_heads);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { write: &write, packed, heads, weight, form, rows, groups, units });
+        isa.run(Panels { results, packed, heads, weight, form, rows, groups, units });
     });
 }
 

@@ -154,6 +154,33 @@ fn a_row_is_right_and_the_same_alone_and_in_a_batch_in_every_scheme_and_class() 
     }
 }
 
+#[test]
+fn many_rows_are_those_of_rows_alone_and_of_another_class() {
+    // Several segments of several pieces, in one group of rows and in several; what goes past the caches, too.
+    let scheme = Scheme { bits: Bits::Eight, group: None, activations: Activations::Int8 };
+    for (n, has_zeros, threads) in [(70, false, 1), (300, true, 1), (300, false, 2), (1500, false, 2)] {
+        let (tokens, k) = (200, 2500);
+        let weight = Brought::new(scheme, n, k, has_zeros, false);
+        let (x, bias) = (bf16(&values(3, tokens * k)), bf16(&values(4, n)));
+        let on = |isa: Isa, x: &[Bf16]| {
+            let mut cpu = Cpu::new(isa, threads);
+            cpu.grain = 1;
+            let mut out = bf16(&vec![f32::NAN; x.len() / k * n]);
+            let packed = weight.pack(&mut cpu, scheme);
+            linear_quantized(&mut cpu, &mut out, x, &packed, Some(&bias));
+            out
+        };
+        let all: Vec<_> = Isa::available().into_iter().filter(|isa| isa.name() != "portable").collect();
+        let best = on(all[0], &x);
+        for row in [0, 1, 100, 198, 199] {
+            assert_eq!(on(all[0], &x[row * k..(row + 1) * k]), best[row * n..(row + 1) * n], "row {row} alone");
+        }
+        if let Some(&other) = all.get(1) {
+            assert_eq!(on(other, &x), best, "{} and {}", other.name(), all[0].name());
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::QuantizedWeight;
 use super::activations::{Floats, Form, Head, Int8, Pairs, Quad};
 use super::pack::Layout;
 use super::scheme::Bits;
+use super::{QuantizedWeight, Results};
 use crate::linear::ahead::{Ahead, NextPiece, Nothing};
 use crate::linear::{GROUP_ROWS, Rows};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -14,12 +14,9 @@ use crate::split::part;
 /// How deep a piece is that all row blocks use before the next: 128 KiB of a 64-column panel of 8 bits.
 const PIECE: usize = 2048;
 
-/// Takes the sums of a unit: first row, first column, columns, and `[row][column]`.
-pub(super) type Write<'a> = dyn Fn(usize, usize, usize, &[f32]) + Sync + 'a;
-
 /// Some of the units of work of one call: a unit is one panel and one group of row blocks, as in `linear`.
 pub(super) struct Panels<'a> {
-    pub write: &'a Write<'a>,
+    pub results: &'a Results<'a>,
     pub packed: &'a [u32],
     pub heads: &'a [Head],
     pub weight: &'a QuantizedWeight,
@@ -123,7 +120,10 @@ impl Panels<'_> {
                 (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
             }
             let width = C * LANES;
-            (self.write)(first, panel * width, width, sums.as_flattened().as_flattened());
+            // SAFETY: this panel's columns of these rows belong to this unit of work alone.
+            unsafe {
+                self.results.write(simd, (first, panel * width), width, sums.as_flattened().as_flattened(), false)
+            };
         }
     }
 

@@ -3,8 +3,9 @@
 //! 1. Codes of 8 bits are tiles as they lie.
 //! 2. Activations are packed as `[row block][segment][step][row]` of 64 bytes, blocks as in the other tiled product; a segment
 //!    is filled up with zeros to whole steps. Where a segment is shorter than a step, the tiles are as short as it is.
-//! 3. Two blocks at a time: sums of a segment begin in memory with −zero · Σ x, pass through the tiles once, and are added to the
-//!    float32 sums by vectors. With short groups that last part takes longer than the products.
+//! 3. Sums of a segment get −zero · Σ x and are added to the float32 sums by vectors. With short groups that takes longer than the products.
+//! 4. More than 16 rows go two blocks at a time. A piece of a panel's codes stays near while all blocks of a group use it; and the one that
+//!    comes next is asked for beside the products, four pages in turn, as in the product of bfloat16.
 
 use std::ops::Range;
 
@@ -12,54 +13,68 @@ use bytemuck::Zeroable;
 
 use super::activations::{Head, scale_of, widen};
 use super::pack::nearest;
-use super::tile::Write;
-use super::{Activations, Bits, QuantizedWeight, Scheme};
+use super::{Activations, Bits, QuantizedWeight, Results, Scheme};
 use crate::Cpu;
-use crate::amx;
-use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, Sums, TILE_WORDS, TileShape, Tiles};
 use crate::element::Element;
-use crate::linear::{GROUP_ROWS, Rows};
+use crate::linear::tiled::{Blocks, FAR_BYTES, piece_of};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 
 /// Vectors of 16 columns in a panel.
 const VECTORS: usize = SUM_COLUMNS / LANES;
+/// Columns of a pair of blocks at a time.
+const HALF: usize = SUM_COLUMNS / 2;
 /// Bytes from the first two vectors of a word to the others.
-const HALF: usize = 2 * LANES * size_of::<u32>();
+const HALF_BYTES: usize = HALF * size_of::<u32>();
+/// Codes of a step.
+const STEP_BYTES: usize = 4096;
+/// A cache line.
+const LINE: usize = 64;
+/// Four pages are asked for in turn.
+const PAGE: usize = 4096;
+const FOUR_PAGES: usize = 4 * PAGE;
 /// One row of a block and one step.
 type Words = [i8; 4 * TILE_WORDS];
 
-/// Whether tiles take less time than vectors: both give the same bits. Few rows are bound by reading either way.
+/// Whether tiles take less time than vectors: both give the same bits. With one row and two it is how memory is read.
 ///
 /// Tried and left: codes of 4 bits, unpacked for all rows of a group (groups of 64: 1.3 times as long with 96 rows). With short groups
 /// the sums' way through memory takes longer than the products.
-pub(super) fn is_faster(scheme: Scheme, rows: usize) -> bool {
-    let is_long = scheme.group.is_none() && scheme.bits == Bits::Eight;
-    is_long && scheme.activations == Activations::Int8 && rows >= 3
+pub(super) fn is_faster(scheme: Scheme) -> bool {
+    scheme.group.is_none() && scheme.bits == Bits::Eight && scheme.activations == Activations::Int8
 }
 
 /// As `linear_quantized`, for a chunk of rows.
-pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, write: &Write<'_>, x: &[E], weight: &QuantizedWeight) {
+pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_>, x: &[E], weight: &QuantizedWeight) {
     let (isa, depth, layout) = (cpu.isa, weight.depth(), weight.layout());
     assert_eq!(layout.width, VECTORS);
-    let rows = Rows { rows: x.len() / depth, most: TILE_ROWS };
-    let shape = TileShape { rows: rows.block(0).len(), words: layout.quads.min(TILE_WORDS) };
+    let rows = x.len() / depth;
+    if rows == 0 {
+        return;
+    }
+    let blocks = Blocks::new(rows);
+    let shape = TileShape { rows: blocks.height(), words: layout.quads.min(TILE_WORDS) };
     let steps = layout.quads.div_ceil(TILE_WORDS);
-    let groups = rows.blocks().div_ceil(GROUP_ROWS / TILE_ROWS);
+    let groups = blocks.groups(weight.panels(), cpu.threads());
     let units = weight.panels() * groups;
-    let pack_parts = cpu.parts(rows.blocks(), x.len());
-    let parts = cpu.parts(units, weight.columns() * depth / 2 * rows.blocks());
+    let pack_parts = cpu.parts(blocks.count, x.len());
+    let parts = cpu.parts(units, weight.columns() * depth / 2 * blocks.count);
 
     let block_words = layout.segments * steps * shape.rows;
-    let words_len = rows.blocks() * block_words * size_of::<Words>();
-    let heads_len = rows.rows * layout.segments * size_of::<Head>();
-    let (words, heads) = cpu.scratch.scratch::<u8>(words_len + heads_len).split_at_mut(words_len);
+    let sums_of_thread = blocks.group(groups, 0).len() * shape.rows * SUM_COLUMNS;
+    let words_len = blocks.count * block_words * size_of::<Words>();
+    let sums_len = parts * 2 * sums_of_thread * size_of::<u32>();
+    let heads_len = rows * layout.segments * size_of::<Head>();
+    let (words, rest) = cpu.scratch.scratch::<u8>(words_len + sums_len + heads_len).split_at_mut(words_len);
+    let (sums, heads) = rest.split_at_mut(sums_len);
     let words: &mut [Words] = bytemuck::cast_slice_mut(words);
+    let sums = Shared::new(bytemuck::cast_slice_mut::<_, u32>(sums));
     let heads: &mut [Head] = bytemuck::cast_slice_mut(heads);
     let targets = (Shared::new(words), Shared::new(heads));
     cpu.pool.run(pack_parts, |thread| {
-        for block in part(rows.blocks(), pack_parts, thread) {
-            let rows = rows.block(block);
+        for block in part(blocks.count, pack_parts, thread) {
+            let rows = blocks.block(block);
             // SAFETY: blocks do not overlap, and each belongs to one part.
             let words = unsafe { targets.0.piece(block * block_words..(block + 1) * block_words) };
             // SAFETY: as above.
@@ -69,9 +84,14 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, write: &Write<'_>, x
     });
 
     let (words, heads) = (&*words, &*heads);
+    let is_far = rows * weight.columns() * size_of::<u16>() >= FAR_BYTES;
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { amx, shape, write, words, heads, weight, rows, steps, groups, units });
+        // SAFETY: each thread has its own.
+        let own = unsafe { sums.piece(thread * 2 * sums_of_thread..(thread + 1) * 2 * sums_of_thread) };
+        let (held, sums) = own.split_at_mut(sums_of_thread);
+        let sums = bytemuck::cast_slice_mut(sums);
+        isa.run(Panels { amx, shape, results, words, heads, weight, blocks, steps, groups, units, held, sums, is_far });
     });
 }
 
@@ -102,7 +122,7 @@ impl<E: Element> Kernel for Pack<'_, E> {
                 for (step, x) in x.chunks(4 * TILE_WORDS).enumerate() {
                     let to = &mut self.words[(segment * steps + step) * self.height + row];
                     *to = Words::zeroed();
-                    for (to, x) in to.iter_mut().zip(x) {
+                    for (to, &x) in to.iter_mut().zip(x) {
                         let code = nearest(x * inverse) as i8;
                         *to = code;
                         sum += i32::from(code);
@@ -114,124 +134,170 @@ impl<E: Element> Kernel for Pack<'_, E> {
     }
 }
 
-/// Some of the units of work of one call: a unit is one panel and one group of blocks, as in `linear`.
+/// Some of the units of work of one call: a unit is one panel and one group of blocks.
 struct Panels<'a> {
     amx: Amx,
     shape: TileShape,
-    write: &'a Write<'a>,
+    results: &'a Results<'a>,
     words: &'a [Words],
     heads: &'a [Head],
     weight: &'a QuantizedWeight,
-    rows: Rows,
+    blocks: Blocks,
     steps: usize,
     groups: usize,
     units: Range<usize>,
+    /// Of this thread, both as [`Panels::finish`] has them: a segment's integers,
+    held: &'a mut [u32],
+    /// and what segments come to together.
+    sums: &'a mut [f32],
+    /// Whether results go past the caches.
+    is_far: bool,
 }
 
-/// Sums of one row, as integers of a segment or as floats.
-type Sums<T> = [Lanes<T>; VECTORS];
+/// A row of a panel.
+type Vectors = [Lanes<u32>; VECTORS];
 
 impl Kernel for Panels<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
         // SAFETY: the only one that this thread has: nothing below makes another.
         let tiles = unsafe { self.amx.tiles(self.shape) };
-        let most = self.rows.blocks().min(GROUP_ROWS / TILE_ROWS) * self.shape.rows;
-        let mut held: Vec<Sums<u32>> = vec![[[0; LANES]; VECTORS]; 2 * self.shape.rows];
-        let mut sums: Vec<Sums<f32>> = vec![[[0.0; LANES]; VECTORS]; most];
+        let (held, sums) = (std::mem::take(&mut self.held), std::mem::take(&mut self.sums));
         for unit in self.units.clone() {
             let (panel, group) = (unit / self.groups, unit % self.groups);
-            let blocks = part(self.rows.blocks(), self.groups, group);
-            let sums = &mut sums[..blocks.len() * self.shape.rows];
-            sums.fill([[0.0; LANES]; VECTORS]);
+            let blocks = self.blocks.group(self.groups, group);
             for segment in 0..self.weight.layout().segments {
                 let (header, words) = self.segment(panel, segment);
-                for (sums, first) in sums.chunks_mut(2 * self.shape.rows).zip(blocks.clone().step_by(2)) {
-                    let some = first..blocks.end.min(first + 2);
-                    let held = &mut held[..sums.len()];
-                    self.start(header, segment, some.clone(), held);
-                    self.multiply(&tiles, segment, some.clone(), words, bytemuck::cast_slice_mut(held));
-                    self.finish(simd, header, segment, some, held, sums);
+                if blocks.len() == 1 {
+                    self.one_block(&tiles, segment, words, held);
+                } else {
+                    self.pairs(&tiles, segment, blocks.clone(), words, held);
+                }
+                let at = At { panel, segment, header };
+                if blocks.len() == 1 {
+                    self.finish::<S, VECTORS>(simd, at, blocks.clone(), held, sums);
+                } else {
+                    self.finish::<S, { VECTORS / 2 }>(simd, at, blocks.clone(), held, sums);
                 }
             }
-            for (block, sums) in blocks.zip(sums.chunks_exact(self.shape.rows)) {
-                let rows = self.rows.block(block);
-                let sums = &sums[..rows.len()];
-                (self.write)(rows.start, panel * SUM_COLUMNS, SUM_COLUMNS, sums.as_flattened().as_flattened());
-            }
         }
+        simd.drain();
     }
+}
+
+/// A segment of a panel.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    panel: usize,
+    segment: usize,
+    header: &'a [Vectors],
 }
 
 impl Panels<'_> {
     /// A segment's scales and zero points, and its codes as tiles.
     #[inline(always)]
-    fn segment(&self, panel: usize, segment: usize) -> (&[Sums<u32>], &[u8]) {
+    fn segment(&self, panel: usize, segment: usize) -> (&[Vectors], &[u8]) {
         let vectors = self.weight.segment(panel, segment).as_chunks::<VECTORS>().0;
         let (header, words) = vectors.split_at(self.weight.layout().header);
         (header, bytemuck::cast_slice(words))
     }
 
-    /// −zero · Σ x for all sums of these blocks.
+    /// A block's activations from a step of a segment on.
     #[inline(always)]
-    fn start(&self, header: &[Sums<u32>], segment: usize, blocks: Range<usize>, held: &mut [Sums<u32>]) {
-        let zero = self.weight.scheme().bits.zero();
-        for (block, held) in blocks.zip(held.chunks_exact_mut(self.shape.rows)) {
-            for (held, head) in held.iter_mut().zip(self.heads_of(segment, block)) {
-                let sum = head.sum as i32;
-                match header.get(1) {
-                    None => held.as_flattened_mut().fill((-zero * sum) as u32),
-                    Some(zeros) => {
-                        for (held, &zero) in held.as_flattened_mut().iter_mut().zip(zeros.as_flattened()) {
-                            *held = (zero as i32 * -sum) as u32;
-                        }
-                    }
-                }
+    fn x(&self, segment: usize, block: usize, from: usize, steps: usize) -> &[u8] {
+        let start = ((block * self.weight.layout().segments + segment) * self.steps + from) * self.shape.rows;
+        bytemuck::cast_slice(&self.words[start..start + steps * self.shape.rows])
+    }
+
+    /// A segment's products of the one block that there is.
+    #[inline(always)]
+    fn one_block(&self, tiles: &Tiles, segment: usize, words: &[u8], held: &mut [u32]) {
+        let next = in_four_pages(words.as_ptr().wrapping_add(FOUR_PAGES), 0);
+        let ahead = Ahead { at: [next, next.wrapping_add(2 * PAGE)], lines: STEP_BYTES / LINE / 4 };
+        let (x, lie) = (self.x(segment, 0, 0, self.steps), Lie::by_steps(self.shape.rows));
+        let held = Sums { sums: held, row: SUM_COLUMNS, are_fresh: true };
+        tiles.one_by_four::<CodeQuads>(held, x, lie, words, HALF_BYTES, ahead, self.steps);
+    }
+
+    /// The same of pairs of blocks.
+    #[inline(always)]
+    fn pairs(&self, tiles: &Tiles, segment: usize, blocks: Range<usize>, words: &[u8], held: &mut [u32]) {
+        let (height, lie) = (self.shape.rows, Lie::by_steps(self.shape.rows));
+        let passes = blocks.len();
+        let lines = (STEP_BYTES / LINE / 4).div_ceil(passes);
+        let piece = self.steps.div_ceil(self.steps.div_ceil(piece_of(blocks.len() / 2)));
+        for from in (0..self.steps).step_by(piece) {
+            let steps = piece.min(self.steps - from);
+            let words = &words[from * STEP_BYTES..];
+            let next = words.as_ptr().wrapping_add(steps * STEP_BYTES);
+            for pass in 0..passes {
+                let (pair, side) = (pass % (passes / 2), pass / (passes / 2));
+                // Each pass asks for its share of the piece that comes next: lines of four pages at a time.
+                let done = pass * steps * lines;
+                let is_asked = done * 4 * LINE < steps * STEP_BYTES;
+                let ahead = Ahead { at: [in_four_pages(next, done)], lines: if is_asked { lines } else { 0 } };
+                let held = &mut held[(2 * pair + side) * 2 * height * HALF..];
+                let held = Sums { sums: held, row: HALF, are_fresh: from == 0 };
+                let first = blocks.start + 2 * pair;
+                let x = [self.x(segment, first, from, steps), self.x(segment, first + 1, from, steps)];
+                tiles.two_by_two::<CodeQuads>(held, x, lie, &words[side * HALF_BYTES..], ahead, steps);
             }
         }
     }
 
-    /// A segment's products of one block or two.
+    /// Adds a segment's sums, less its zeros, times the scales of their columns and rows; what is complete is written. W vectors lie side by
+    /// side: of a block that is alone `[row][column]`, of pairs `[pair][half][block][row][column]`.
     #[inline(always)]
-    fn multiply(&self, tiles: &Tiles, segment: usize, blocks: Range<usize>, words: &[u8], held: &mut [u32]) {
-        let segment_words = self.steps * self.shape.rows;
-        let x = |block: usize| -> &[u8] {
-            let start = (block * self.weight.layout().segments + segment) * segment_words;
-            bytemuck::cast_slice(&self.words[start..start + segment_words])
-        };
-        let lie = Lie::by_steps(self.shape.rows);
-        if blocks.len() == 1 {
-            let held = amx::Sums::added(held);
-            return tiles.one_by_four::<CodeQuads>(held, x(blocks.start), lie, words, HALF, Ahead::NOTHING, self.steps);
-        }
-        for side in 0..2 {
-            let held = amx::Sums::added(&mut held[side * SUM_COLUMNS / 2..]);
-            let x = [x(blocks.start), x(blocks.start + 1)];
-            tiles.two_by_two::<CodeQuads>(held, x, lie, &words[side * HALF..], Ahead::NOTHING, self.steps);
-        }
-    }
-
-    /// Adds a segment's sums, times the scales of their columns and rows.
-    #[inline(always)]
-    fn finish<S: Simd>(
+    fn finish<S: Simd, const W: usize>(
         &self,
         simd: S,
-        header: &[Sums<u32>],
-        segment: usize,
+        at: At<'_>,
         blocks: Range<usize>,
-        held: &[Sums<u32>],
-        sums: &mut [Sums<f32>],
+        held: &[u32],
+        sums: &mut [f32],
     ) {
-        let height = self.shape.rows;
-        for (block, (held, sums)) in blocks.zip(held.chunks_exact(height).zip(sums.chunks_exact_mut(height))) {
-            for ((held, sums), head) in held.iter().zip(sums).zip(self.heads_of(segment, block)) {
-                let x_scale = simd.splat(head.scale);
-                for ((held, sum), scales) in held.iter().zip(sums).zip(&header[0]) {
-                    let scales = simd.load(bytemuck::cast_ref(scales));
-                    let held = simd.to_float(simd.load_words(held));
-                    simd.store(simd.fma(held, simd.mul(scales, x_scale), simd.load(sum)), sum);
+        let (height, halves) = (self.shape.rows, VECTORS / W);
+        let zero = self.weight.scheme().bits.zero();
+        let is_last = at.segment + 1 == self.weight.layout().segments;
+        let (held, sums) = (as_rows::<_, W>(held), as_rows_mut::<_, W>(sums));
+        for (number, block) in blocks.enumerate() {
+            let (rows, heads) = (self.blocks.block(block), self.heads_of(at.segment, block));
+            for half in 0..halves {
+                let first = ((number / 2 * halves + half) * 2 + number % 2) * height;
+                let own = half * W..(half + 1) * W;
+                let scales: &[Lanes<u32>; W] = at.header[0][own.clone()].first_chunk().expect("of these columns");
+                let zeros: Option<&[Lanes<u32>; W]> =
+                    at.header.get(1).map(|zeros| zeros[own].first_chunk().expect("of these columns"));
+                for (row, (head, (held, sums))) in
+                    heads.iter().zip(held[first..].iter().zip(&mut sums[first..])).enumerate()
+                {
+                    let sum = head.sum as i32;
+                    let (start, x_scale) = (simd.splat_i32(-zero * sum), simd.splat(head.scale));
+                    for vector in 0..W {
+                        let start = match zeros {
+                            None => start,
+                            Some(zeros) => simd.mul_i32(simd.load_words(&zeros[vector]), simd.splat_i32(-sum)),
+                        };
+                        let held = simd.to_float(simd.add_i32(simd.load_words(&held[vector]), start));
+                        let scale = simd.mul(simd.load(bytemuck::cast_ref(&scales[vector])), x_scale);
+                        let before = if at.segment == 0 { simd.splat(0.0) } else { simd.load(&sums[vector]) };
+                        simd.store(simd.fma(held, scale, before), &mut sums[vector]);
+                    }
+                    if is_last {
+                        let (column, width) = (at.panel * SUM_COLUMNS + half * W * LANES, W * LANES);
+                        // SAFETY: this panel's columns of these rows belong to this unit of work alone.
+                        unsafe {
+                            self.results.write(
+                                simd,
+                                (rows.start + row, column),
+                                width,
+                                sums.as_flattened(),
+                                self.is_far,
+                            );
+                        }
+                    }
                 }
             }
         }
@@ -240,8 +306,27 @@ impl Panels<'_> {
     /// Of the rows of one block.
     #[inline(always)]
     fn heads_of(&self, segment: usize, block: usize) -> &[Head] {
-        let rows = self.rows.block(block);
+        let rows = self.blocks.block(block);
         let first = rows.start * self.weight.layout().segments + segment * rows.len();
         &self.heads[first..first + rows.len()]
     }
+}
+
+/// Rows of W vectors.
+fn as_rows<T, const W: usize>(all: &[T]) -> &[[Lanes<T>; W]] {
+    all.as_chunks().0.as_chunks().0
+}
+
+/// The same, to write.
+fn as_rows_mut<T, const W: usize>(all: &mut [T]) -> &mut [[Lanes<T>; W]] {
+    all.as_chunks_mut().0.as_chunks_mut().0
+}
+
+/// Where four pages are asked for in turn from `next` on, after so many lines of each: they lie on a grid, so that one call goes on where
+/// the one before it ended.
+fn in_four_pages(next: *const u8, done: usize) -> *const u8 {
+    let within = next.addr() % FOUR_PAGES;
+    let line = within / 4 / LINE + done;
+    let lines_of_page = PAGE / LINE;
+    next.wrapping_sub(within).wrapping_add(line / lines_of_page * FOUR_PAGES + line % lines_of_page * LINE)
 }
