@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+TESTS = ["kernels/tests/test_triton.py", "kernels/tests/test_triton_sampling.py", "pyworker/tests/test_replay.py"]
 PATHS = [str(ROOT / "pyworker"), str(ROOT / "kernels")]
 
 
@@ -71,7 +72,7 @@ def main() -> None:
     if about["card"] == "none" and not args.dry:
         sys.exit("no card that PyTorch can use; `make gpu-check DRY=1` proves that the suite would run")
     if not args.without_kernels:
-        tests = [sys.executable, "-m", "pytest", "-q", "kernels/tests/test_triton.py", "pyworker/tests/test_replay.py"]
+        tests = [sys.executable, "-m", "pytest", "-q", *TESTS]
         if not args.dry and find_spec("xdist"):  # most of the time Triton compiles, on one core each
             tests += ["-n", str(min(os.cpu_count() or 1, 8))]
         run("kernels against the reference", tests, args.dry)

@@ -1,7 +1,7 @@
 """Each Triton kernel's time against what the card could do: bytes over the same run's copy bandwidth, FLOPs over its matmul.
 
-Prints shape, microseconds, GB/s or TFLOP/s, and the share of the limit; of a prompt's attention also how many times as long
-PyTorch's takes over keys that lie in one piece, by whichever of its ways is fastest. All are measured in turn; medians count.
+Prints shape, microseconds, GB/s or TFLOP/s, and the share of the limit. Of a prompt's attention also how many times as long PyTorch's takes
+over keys that lie in one piece, by whichever of its ways is fastest; of sampling, a sort. All are measured in turn; medians count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from pelton_kernels.triton import activation, attention, layer_norm, norm, rope
+from pelton_kernels import admit
+from pelton_kernels.triton import activation, attention, layer_norm, norm, rope, sampling
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -124,6 +125,48 @@ def attended(device: str, name: str, contexts: list[int], counts: list[int]) -> 
     )
 
 
+def drawing(device: str, rows: int, vocabulary: int) -> Case:
+    """Tokens by temperature, top-k 50 and top-p 0.9, beside a sort, as PyTorch's users write it. Logits as a model's: few far above the rest."""
+    logits = 2 * torch.randn(rows, vocabulary, device=device)
+    likely = torch.randint(vocabulary, (rows, min(40, vocabulary)), device=device)
+    logits.scatter_add_(1, likely, 4 + 8 * torch.rand(likely.shape, device=device))
+    rules = torch.zeros(rows, admit.WORDS, dtype=torch.int32)
+    floats = rules.view(torch.float32)
+    floats[:, admit.TEMPERATURE], floats[:, admit.TOP_P], floats[:, admit.REPETITION] = 1.0, 0.9, 1.0
+    rules[:, admit.TOP_K], rules[:, admit.SEED_LO] = 50, torch.arange(rows)
+
+    def integers(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=device)
+
+    outs = (
+        integers(rows),
+        integers(rows),
+        torch.zeros(rows, device=device),
+        integers(rows, 0),
+        integers(rows, 0).float(),
+    )
+    slots, masks = torch.arange(rows, device=device).int(), (integers(0, -(-vocabulary // 32)), integers(rows) - 1)
+    given = (
+        rules.to(device),
+        slots,
+        integers(rows),
+        None,
+        integers(rows, 1),
+        integers(rows, 1).float(),
+        integers(rows, 1),
+    )
+
+    def sort() -> None:
+        values, ids = logits.sort(dim=1, descending=True)
+        values[:, 50:] = -torch.inf
+        shares = values.softmax(dim=1)
+        shares[shares.cumsum(dim=1) - shares >= 0.9] = 0
+        ids.gather(1, shares.multinomial(1))
+
+    run = lambda: sampling.sample(*outs, logits, *given, *masks)  # noqa: E731
+    return Case("sampling, top-k and top-p", f"{rows} x {vocabulary}", run, 4.0 * rows * vocabulary, peers=(sort,))
+
+
 def prompt(device: str, tokens: int) -> Case:
     """A whole prompt's attention, beside PyTorch's."""
     ours = attended(device, "attention prefill", [tokens], [tokens])
@@ -146,7 +189,7 @@ def cases(device: str, dry: bool) -> list[Case]:
     """What an 8B model's layers are made of; tiny when dry."""
     if dry:
         rows = attended(device, "attention decode", [20, 40], [1, 1])
-        return [*dense(device, 3, 64, 96), rotary(device, 5), rows, prompt(device, 32)]
+        return [*dense(device, 3, 64, 96), rotary(device, 5), rows, prompt(device, 32), drawing(device, 2, 300)]
     return [
         *dense(device, 1, 4096, 14336),
         *dense(device, 8192, 4096, 14336),
@@ -157,6 +200,8 @@ def cases(device: str, dry: bool) -> list[Case]:
         attended(device, "attention decode, skewed", [131072, *[4096] * 31], [1] * 32),
         attended(device, "attention prefill, 64 decoding", [2048, *[2048] * 64], [2048, *[1] * 64]),
         prompt(device, 8192),
+        drawing(device, 1, 131_072),
+        drawing(device, 128, 131_072),
     ]
 
 

@@ -1,6 +1,6 @@
 """The kernels for GPUs: Triton twins where there are some, torch for the rest.
 
-Linear layers of more than a few rows are cuBLAS, so a row's bits may depend on its batch here: the promise of `ops` is the CPU's.
+Most linear layers are cuBLAS, so a row's bits may depend on its batch here: the promise of `ops` is the CPU's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pelton_kernels.packed import PackedWeight, Scheme
 from pelton_kernels.triton.activation import activate, gelu_erf_mul, gelu_mul, silu_mul
 from pelton_kernels.triton.attention import paged_attention
 from pelton_kernels.triton.layer_norm import add_layer_norm, layer_norm
-from pelton_kernels.triton.linear import MOST_ROWS, linear_few_rows
+from pelton_kernels.triton.linear import is_faster, linear_few_rows
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
 from pelton_kernels.triton.rope import rope_kv_write
+from pelton_kernels.triton.sampling import sample
 
 __all__ = [
     "activate",
@@ -97,7 +98,7 @@ def pack_codes(
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
     """See `ops.linear` and `ops.linear_f32`."""
     assert isinstance(weight.data, Tensor), "packed on this device, which `ops` compared"
-    if x.shape[0] <= MOST_ROWS:
+    if is_faster(x.shape[0], weight.columns, weight.depth):
         linear_few_rows(out, x, weight.data, bias)
         return
     if out.dtype is x.dtype:
@@ -147,44 +148,6 @@ def load_blocks(caches: Sequence[tuple[Tensor, Tensor]], host: Tensor, host_bloc
         rows[row].copy_(host[block, : rows.shape[1]], non_blocking=True)
     for at, cache in enumerate(cache for pair in caches for cache in pair):
         cache.index_copy_(0, index, gathered[:, at])
-
-
-def sample(
-    out_tokens: Tensor,
-    out_flags: Tensor,
-    out_chosen: Tensor,
-    out_top_ids: Tensor,
-    out_top_logprobs: Tensor,
-    logits: Tensor,
-    params: Tensor,
-    slots: Tensor,
-    positions: Tensor,
-    counts: Tensor | None,
-    bias_ids: Tensor,
-    bias_values: Tensor,
-    suppressed: Tensor,
-    masks: Tensor,
-    mask_of: Tensor,
-) -> None:
-    """See `ops.sample`."""
-    drawn = reference.sample(
-        logits,
-        params,
-        slots,
-        positions,
-        counts,
-        bias_ids,
-        bias_values,
-        suppressed,
-        masks,
-        mask_of,
-        out_top_ids.shape[1],
-    )
-    out_tokens.copy_(drawn.tokens)
-    out_flags.copy_(drawn.flags)
-    out_chosen.copy_(drawn.chosen)
-    out_top_ids.copy_(drawn.top_ids)
-    out_top_logprobs.copy_(drawn.top_logprobs)
 
 
 def score(

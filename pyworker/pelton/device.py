@@ -7,7 +7,7 @@ import torch
 from pelton import machine
 from pelton.loading.error import LoadError
 
-CARD_SHARE = 0.92  # of a card's free memory; the rest: the driver's own, recorded steps, fragmentation
+CARD_SHARE = 0.92  # of a card's free memory; the rest: the driver's own, and fragmentation
 
 
 def choose(wish: str) -> torch.device:

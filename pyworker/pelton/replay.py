@@ -4,12 +4,13 @@ A graph runs at fixed sizes and addresses. So there is one for each size in `SIZ
 hold beyond the step's rows is of rows without tokens, which read and write no keys and values. All graphs share their inputs and the
 memory of what they compute. A size is run as it is when it is first met, which compiles what is missing, and recorded when it is met again.
 
-Never here: drawing, the head. What the layers give goes out by reference and counts until the next step.
+Never recorded: the head, drawing. What the layers give counts until the next step.
 """
 
 from __future__ import annotations
 
 import bisect
+import logging
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from pelton.kv import KvArena
 from pelton.models.decoder import Decoder
 from pelton.step import Step
+
+log = logging.getLogger("pelton.worker")
 
 SIZES: Final = (1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 257, 32))
 """Rows. Smaller gaps would be more graphs, larger ones more work for nothing."""
@@ -53,6 +56,8 @@ class Replay:
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:
         """As `LanguageModel.logits`."""
         rows = step.row_starts.shape[0]
+        if not self._sizes:
+            return self._model.logits(step, drawn_at)
         # No row is empty, so as many tokens as rows are one each.
         is_even = rows == step.ids.shape[0] and step.embeds is None
         if not is_even or rows > self._sizes[-1] or drawn_at.shape[0] == 0:
@@ -73,9 +78,15 @@ class Replay:
             out: Tensor = self._model(step)
             return out
         graph = torch.cuda.CUDAGraph()
-        # Other threads may ask the card for what a recording of theirs could not have.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            hidden: Tensor = self._model(step)
+        try:
+            # Other threads may ask the card for what a recording of theirs could not have.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                hidden: Tensor = self._model(step)
+        except RuntimeError as error:  # too little memory, say
+            log.warning("steps of %d rows are not recorded, which is slower: %s", size, error)
+            self._sizes.remove(size)
+            launched: Tensor = self._model(step)
+            return launched
         self._pool = graph.pool()
         self._graphs[size] = graph, hidden
         graph.replay()

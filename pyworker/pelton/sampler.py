@@ -34,7 +34,7 @@ from pelton.frames import (
 )
 from pelton.masks import RowMasks
 from pelton.ragged import Indices, spread
-from pelton.transfer import Transfer
+from pelton.transfer import Transfer, transfer_for
 
 IN_PROMPT = -(1 << 31)  # top bit of a count; the others count occurrences in the output
 
@@ -57,6 +57,8 @@ class Sampler:
         self._vocab = vocab
         self._top_logprobs = top_logprobs
         self._transfer = transfer
+        # Masks come while what the step sent is still read: a transfer's next call would write over it.
+        self._mask_transfer = transfer_for(device)
         self._params = torch.zeros(slots, ADMIT_WORDS, dtype=torch.int32, device=device)
         self._bias_ids = torch.zeros(slots, 1, dtype=torch.int32, device=device)
         self._bias_values = torch.zeros(slots, 1, dtype=torch.float32, device=device)
@@ -88,10 +90,9 @@ class Sampler:
         missing comes back without a token, and nothing of it is remembered."""
         drawn = self._room(logits)
         words = mask_of = is_missing = None
-        if masks is not None and len(masks.masks):
-            words, mask_of = self._transfer.up([masks.masks, masks.mask_of])
-        if masks is not None and masks.is_missing.any():
-            (is_missing,) = self._transfer.up([masks.is_missing])
+        if masks is not None:
+            words, mask_of, missing = self._mask_transfer.up([masks.masks, masks.mask_of, masks.is_missing])
+            is_missing = missing if masks.is_missing.any() else None
         ops.sample(
             drawn.tokens,
             drawn.flags,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from pelton.frames import HAS_PENALTIES, ROW_MASKED, ROW_SAMPLES, UNSAMPLED, Ints
 from pelton.masks import row_masks
 from pelton.sampler import Sampler
-from pelton.transfer import transfer_for
+from pelton.transfer import Array, HostTransfer, transfer_for
 from pelton_kernels._native import MaskMemory
 
 TOKENS = 40
@@ -72,3 +73,30 @@ def test_what_is_no_mask_is_refused() -> None:
         memory.take(1, [2])
     with pytest.raises(ValueError, match="tokens"):
         MaskMemory.create(2, 0, 1)
+
+
+class Reused(HostTransfer):
+    """As a card's: what one call returned is written over by the next."""
+
+    def __init__(self) -> None:
+        self._last: list[torch.Tensor] = []
+
+    def up(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+        for tensor in self._last:
+            tensor.fill_(-7)
+        self._last = [torch.from_numpy(array.copy()) for array in arrays]
+        return self._last
+
+
+def test_masks_write_over_nothing_that_the_step_sent() -> None:
+    transfer = Reused()
+    sampler = Sampler(3, TOKENS, 2, CPU, transfer)
+    sampler.latest[:] = torch.tensor([9, 9, 9])
+    memory = MaskMemory.local(3, TOKENS, 1)
+    memory.accept(inline(1, 1, 0b100, 0))
+    masked = ROW_SAMPLES | ROW_MASKED
+    masks = row_masks(memory, 1, rows(ROW_SAMPLES, masked, masked))
+    slots, positions = transfer.up([np.array([2, 0, 1], dtype=np.int32), np.array([5, 5, 5], dtype=np.int32)])
+    drawn = sampler.draw(torch.arange(TOKENS, dtype=torch.float32).repeat(3, 1), slots, positions, masks)
+    assert drawn.tokens.tolist()[:2] == [TOKENS - 1, 2]
+    assert sampler.latest.tolist() == [2, 9, TOKENS - 1]

@@ -36,7 +36,8 @@ def rope_kv_write(
     Of the R columns that are turned, column i is turned with i + R/2; or, if `is_interleaved`, column 2i with 2i + 1.
 
     q: [T, H, D]; k, v: [T, KH, D]; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
-    positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place.
+    positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place;
+    on cards a slot below 0 is nowhere.
 
     Caches of int8, on CPUs, are [blocks, KH, block_size, D + 4]: of each token's head codes, and their scale (`reference.codes_of`).
     """
@@ -80,6 +81,7 @@ def paged_attention(
     Row r has the tokens row_offsets[r] .. row_offsets[r + 1], at the positions row_starts[r] and on, its blocks in
     block_table[r].   out, q: [T, H, D]; caches: [blocks, KH, block_size, D], H a multiple of KH;
     block_table: int32 [R, max blocks]; row_offsets: int32 [R + 1], from 0 to T; row_starts: int32 [R].
+    On cards: row_offsets may end before T, and where T = R no row has more than one token.
 
     `window`: a token sees so many positions, its own included, and no block behind them is looked at. `soft_cap`: scores
     become cap · tanh(score / cap). `sinks`: float32 [H], of each head the score of a key without value.

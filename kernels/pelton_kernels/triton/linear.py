@@ -1,4 +1,4 @@
-"""Products of a few rows: what they take is the reading of the weights, which cuBLAS does at a half of the memory's rate where they are small."""
+"""Products of a few rows: what they take is the reading of the weights, which cuBLAS does slowly where there are few columns, or very many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_ROWS: Final = 16  # of one tile of the tensor cores
+MANY_COLUMNS: Final = 1 << 16
 COUNTERS: Final = 1 << 14  # blocks of columns whose depth may be divided
 
 
@@ -86,9 +87,15 @@ def linear_few_rows(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
     )  # fmt: skip
 
 
+def is_faster(rows: int, columns: int, depth: int) -> bool:
+    """Than cuBLAS. On an H200, microseconds for 1 row: 1,024 columns of 2,048: 4.9 for 12.8; 4,096 of 4,096: 11.6 for 12.8; 128,256 of 4,096:
+    236 for 246; but 6,144 of 1,024: 6.8 for 5.9, and 28,672 of 4,096: 58 for 56."""
+    return rows <= MOST_ROWS and (depth >= columns or columns >= MANY_COLUMNS)
+
+
 def shape_of(columns: int, depth: int) -> Shape:
     """So many programs that each processor has two of them or more, and each of them some turns."""
-    wide = 64 if columns >= 1 << 14 else 32
+    wide = 64 if columns >= MANY_COLUMNS else 32
     parts = 1
     while parts < 8 and -(-columns // wide) * parts < 264 and depth // (parts * 2) >= 512:
         parts *= 2

@@ -40,7 +40,7 @@ def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr):
 
 def warps(block: int) -> int:
     """How many of them share a row of so many columns."""
-    return min(max(block // 512, 1), 8)
+    return min(max(block // 1024, 1), 8)
 
 
 def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:

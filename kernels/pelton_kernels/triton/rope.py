@@ -15,7 +15,7 @@ def _rotated(x, first, second, cos, sin, is_there):
     return (a * cos - b * sin).to(x.dtype.element_ty), (b * cos + a * sin).to(x.dtype.element_ty)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "kv_slots"])
 def _rope_kv_write(
     q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots,
     heads, kv_heads, dim, rotary, block_size,

@@ -23,6 +23,7 @@ USUAL_TOKENS = 512  # of each request that may run
 WHOLE_REQUESTS = 4  # of the longest context
 PLENTY_TOKENS = 1 << 18
 BLOCKS_MAX = (1 << 31) - 1
+RECORDED_ROWS = 256  # the largest of `replay.SIZES`
 CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
 
 
@@ -81,6 +82,7 @@ def plan(
     held_bytes: int,
     limit_bytes: int,
     pooling: Pooling | None = None,
+    is_card: bool = False,
 ) -> Budget:
     """`held_bytes`: what the process or the card has taken already. `limit_bytes`: the most that it may take. `pooling`: of a
     model that gives vectors."""
@@ -95,8 +97,10 @@ def plan(
             f"--max-model-len {wish.max_model_len}: a text of this model is in one step, and steps hold {wish.token_budget} tokens: "
             f"set --token-budget to at least {wish.max_model_len}, or --max-model-len to at most {wish.token_budget}"
         )
-    longest = wish.max_model_len or _longest(wish, sizes, kv, limit_bytes - held_bytes - weights_bytes, pooling)
-    activation_bytes = _activations(wish, sizes, kv, longest, pooling)
+    longest = wish.max_model_len or _longest(
+        wish, sizes, kv, limit_bytes - held_bytes - weights_bytes, pooling, is_card
+    )
+    activation_bytes = _activations(wish, sizes, kv, longest, pooling, is_card)
     fixed = held_bytes + weights_bytes + activation_bytes
     left = limit_bytes - fixed
     one_request = kv.blocks_for(longest) * kv.block_bytes
@@ -150,7 +154,7 @@ def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> i
     return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
 
 
-def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None) -> int:
+def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None, is_card: bool) -> int:
     """The longest context, at most the model's (and, of a text that must be in one step, what a step holds), of which one request fits into `room` beside its steps; one block at least."""
 
     is_whole = pooling is not None and pooling.is_bidirectional
@@ -160,7 +164,7 @@ def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling 
         longest = min(places * kv.block_size, positions)
         of_kv = kv.blocks_for(longest) * kv.block_bytes
         within = wish.kv_bytes == 0 or of_kv <= wish.kv_bytes
-        return within and _activations(wish, sizes, kv, longest, pooling) + max(of_kv, wish.kv_bytes) <= room
+        return within and _activations(wish, sizes, kv, longest, pooling, is_card) + max(of_kv, wish.kv_bytes) <= room
 
     # What a context takes grows with it, so the first one that does not fit can be searched by halving.
     most = _ceil(min(positions, CONTEXT_MAX), kv.block_size)
@@ -177,14 +181,16 @@ def _tokens_in(blocks: int, kv: KvShape, longest: int) -> int:
     return fitting * kv.block_size
 
 
-def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int, pooling: Pooling | None) -> int:
+def _activations(wish: Wish, sizes: Sizes, kv: KvShape, longest: int, pooling: Pooling | None, is_card: bool) -> int:
     """An upper bound: everything that a layer makes, as if nothing were given back within it."""
     heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
     per_token = 6 * sizes.width + 2 * heads + 2 * sizes.heads * sizes.head_dim + 3 * sizes.mlp_width
     step = wish.token_budget * (per_token * kv.element_bytes + 16)  # ids, positions and KV slots
     tables = 2 * len(kv.kinds) * wish.slots * _ceil(longest, kv.block_size) * 4
-    # Logits, their copy while they are sorted, and the counts that penalties need.
-    drawing = wish.slots * (sizes.vocab if pooling is None else pooling.width) * (4 + 4 + 4)
+    # Logits, the same as a request changes them, and the counts that penalties need; on cards lists of keys, too.
+    drawing = wish.slots * (sizes.vocab if pooling is None else pooling.width) * (4 + 4 + 4 + (8 if is_card else 0))
+    if is_card:  # steps that are recorded keep memory of their own
+        step += RECORDED_ROWS * per_token * kv.element_bytes
     scoring = (
         wish.scores * sizes.vocab * (4 + 4) if pooling is None else 0
     )  # logits, and as the model's last layer makes them

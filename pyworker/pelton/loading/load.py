@@ -109,7 +109,7 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     sizes = division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds
     shape = KvShape(*sizes, has_codes=_has_codes(wish.kv_dtype, device, source.pooling))
     memory = devices.memory(device, wish.memory_limit_bytes)
-    planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, pooling=source.pooling)
+    planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, source.pooling, device.type == "cuda")
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(
             "the context is %d tokens instead of the model's %d: more does not fit; raise %s",

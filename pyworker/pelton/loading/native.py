@@ -24,7 +24,11 @@ from pelton.models.model import LanguageModel
 from pelton.models.pooled import PooledModel
 from pelton.program import Rows, record_model, run_model
 from pelton.quantization import Quantization
+from pelton.sampler import Sampler
 from pelton.step import Step
+from pelton.transfer import transfer_for
+
+TOP_LOGPROBS = 20  # the most that routers ask for: each number is a kernel of its own to compile
 
 
 class NativeSource:
@@ -102,10 +106,11 @@ def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> s
 
 
 def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device) -> None:
-    """Runs one token, a block's worth, and on cards many rows of one, through block 0: what cannot run fails here, and kernels are
-    compiled. There are some for each range of rows."""
+    """Runs one token, a block's worth, and on cards many rows of one and a draw, through block 0: what cannot run fails here, and kernels
+    are compiled. There are some for each range of rows."""
+    is_card = device.type == "cuda"
     of_one = [(1, rows) for rows in (1, 64, 256)]
-    for tokens, rows in [(arena.shape.block_size, 1), *(of_one if device.type == "cuda" else of_one[:1])]:
+    for tokens, rows in [(arena.shape.block_size, 1), *(of_one if is_card else of_one[:1])]:
         places = torch.arange(tokens, device=device).repeat(rows)
         kinds = len(arena.shape.kinds)
         step = Step(
@@ -117,4 +122,7 @@ def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device
             row_starts=torch.zeros(rows, dtype=torch.int32, device=device),
             kv=arena,
         )
-        run_model(model, Rows(step, torch.tensor([tokens - 1], dtype=torch.int32, device=device)))
+        out = run_model(model, Rows(step, torch.tensor([tokens - 1], dtype=torch.int32, device=device)))
+        if is_card and isinstance(model, Decoder):
+            sampler = Sampler(1, model.config.vocab, TOP_LOGPROBS, device, transfer_for(device))
+            sampler.draw(out, *torch.zeros(2, 1, dtype=torch.int32, device=device))

@@ -1,7 +1,7 @@
 """Attention over the paged cache, for any mix of prefill chunks and decoding rows; or of whole rows, to both sides.
 
 A token's sum is walked in the same order in every chunking and beside any other rows as long as its row has more tokens than
-`few.most_tokens`. Rows with fewer share the work by how many keys there are, so their last bits depend on the rows beside them.
+`few.most_tokens`. Rows with so many or fewer share the work by how many keys there are, so their last bits depend on the rows beside them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def paged_attention(
     inputs = (out, q, k_cache, v_cache, block_table, row_offsets, row_starts, scale, window, soft_cap, sinks)
     if few:
         attend_few(*inputs)
-    # How many tokens each row has, only the card knows. No step has rows without, so as many tokens as rows are one each.
-    if tokens > few and tokens != rows:
+    # How many tokens each row has, only the card knows; but where there are as many as rows, no row has more than one (`ops`).
+    if is_whole or (tokens > few and tokens != rows):
         attend_tiles(*inputs, is_whole, few + 1)

@@ -188,10 +188,11 @@ def attend_few(
         IN_FLOAT32=in_float32, SOFT_CAP=soft_cap is not None, SINKS=sinks is not None,
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    columns = min(dim, 32)
+    # Few heads are too few programs for all processors, so their columns are divided, too.
+    columns, parts = (min(dim, 32), 8) if rows <= 16 else (dim, 2)
     _merge[(rows, kv_heads, dim // columns)](
         out, part_sums, part_totals, part_tops, row_offsets, row_starts, rows, heads, workers, window or 0,
-        **shape, COLUMNS=columns, PARTS=8, num_warps=WARPS,
+        **shape, COLUMNS=columns, PARTS=parts, num_warps=WARPS,
     )  # fmt: skip
 
 
