@@ -24,7 +24,12 @@ def when_running(server: Server, count: int) -> None:
 def test_what_runs_is_finished_within_the_deadline(checkpoints: Path, how: signal.Signals) -> None:
     body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "n": 64}
     answers: list[Any] = []
-    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--drain-timeout", "300s") as server:
+
+    def heed() -> None:  # whoever runs the tests may have been started by nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    flags = ["--max-model-len", "512", "--drain-timeout", "300s"]
+    with serving(checkpoints / "llama-gqa", *flags, before=heed) as server:
         client = threading.Thread(target=lambda: answers.append(server.post(COMPLETIONS, body)))
         client.start()
         when_running(server, 64)
