@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import bisect
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from pelton.kv import KvArena
+from pelton.loading.budget import RECORDED_ROWS
 from pelton.models.decoder import Decoder
 from pelton.step import Step
 
 log = logging.getLogger("pelton.worker")
 
-SIZES: Final = (1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 257, 32))
+SIZES: Final = (1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, RECORDED_ROWS + 1, 32))
 """Rows. Smaller gaps would be more graphs, larger ones more work for nothing."""
 
 
@@ -32,9 +34,8 @@ class Replay:
     def __init__(self, model: Decoder, kv: KvArena, slots: int, blocks_max: int, device: torch.device) -> None:
         """`slots`: the most rows of a step; `blocks_max`: the most blocks of a row."""
         self._model = model
-        self._kv = kv
         self._device = device
-        most, kinds = min(max(SIZES), slots), len(kv.shape.kinds)
+        most, kinds = min(RECORDED_ROWS, slots), len(kv.shape.kinds)
         self._sizes = [*(size for size in SIZES if size < most), most]
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -72,8 +73,10 @@ class Replay:
             graph, replayed = self._graphs[size]
             graph.replay()
             return replayed
-        step = self._first(size)
-        if size not in self._met or self._device.type != "cuda":
+        step = self._cut(size)
+        if (
+            size not in self._met or self._device.type != "cuda"
+        ):  # tests do without a card, through Triton's interpreter
             self._met.add(size)
             out: Tensor = self._model(step)
             return out
@@ -105,15 +108,15 @@ class Replay:
             inputs.kv_slots[:, rows:size].fill_(-1)
             inputs.row_offsets[rows + 1 : size + 1].fill_(rows)
 
-    def _first(self, size: int) -> Step:
+    def _cut(self, size: int) -> Step:
         """The inputs at this size."""
         inputs = self._inputs
-        return Step(
+        return replace(
+            inputs,
             ids=inputs.ids[:size],
             positions=inputs.positions[:size],
             kv_slots=inputs.kv_slots[:, :size],
             block_table=inputs.block_table[:, :size],
             row_offsets=inputs.row_offsets[: size + 1],
             row_starts=inputs.row_starts[:size],
-            kv=self._kv,
         )

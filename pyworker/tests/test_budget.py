@@ -11,7 +11,7 @@ import pytest
 from pelton.kv import KINDS_MAX, divide
 from pelton.kv_shape import Kind, KvShape
 from pelton.layers.rotary import Rope
-from pelton.loading.budget import MIB, Budget, plan
+from pelton.loading.budget import MIB, RECORDED_ROWS, Budget, plan
 from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
 from pelton.models.config import DecoderConfig
@@ -51,6 +51,14 @@ def test_kv_is_what_the_limit_leaves() -> None:
     assert 0 <= rest - got.kv_bytes < KV.block_bytes
     assert got.blocks * KV.block_bytes == got.kv_bytes
     assert got.max_model_len == CONFIG.positions
+
+
+def test_a_card_needs_room_for_lists_of_keys_and_for_what_is_recorded() -> None:
+    on_card, on_cpu = (plan(WISH, CONFIG, KV, WEIGHTS, HELD, 2000 * MIB, None, is_card) for is_card in (True, False))
+    keys = WISH.slots * CONFIG.vocab * 8
+    recorded = RECORDED_ROWS * (on_cpu.activation_bytes - keys) // WISH.token_budget  # as if all else were of tokens
+    assert keys < on_card.activation_bytes - on_cpu.activation_bytes <= keys + recorded
+    assert on_card.blocks < on_cpu.blocks
 
 
 def test_kv_is_what_was_asked_for() -> None:

@@ -23,7 +23,7 @@ USUAL_TOKENS = 512  # of each request that may run
 WHOLE_REQUESTS = 4  # of the longest context
 PLENTY_TOKENS = 1 << 18
 BLOCKS_MAX = (1 << 31) - 1
-RECORDED_ROWS = 256  # the largest of `replay.SIZES`
+RECORDED_ROWS = 256  # of a step on a card; larger ones are launched call by call
 CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
 
 

@@ -109,8 +109,7 @@ def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device
     """Runs one token, a block's worth, and on cards many rows of one and a draw, through block 0: what cannot run fails here, and kernels
     are compiled. There are some for each range of rows."""
     is_card = device.type == "cuda"
-    of_one = [(1, rows) for rows in (1, 64, 256)]
-    for tokens, rows in [(arena.shape.block_size, 1), *(of_one if is_card else of_one[:1])]:
+    for tokens, rows in [(arena.shape.block_size, 1), (1, 1), *([(1, 64), (1, 256)] if is_card else [])]:
         places = torch.arange(tokens, device=device).repeat(rows)
         kinds = len(arena.shape.kinds)
         step = Step(
@@ -123,6 +122,6 @@ def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device
             kv=arena,
         )
         out = run_model(model, Rows(step, torch.tensor([tokens - 1], dtype=torch.int32, device=device)))
-        if is_card and isinstance(model, Decoder):
-            sampler = Sampler(1, model.config.vocab, TOP_LOGPROBS, device, transfer_for(device))
-            sampler.draw(out, *torch.zeros(2, 1, dtype=torch.int32, device=device))
+    if is_card and isinstance(model, Decoder):
+        sampler = Sampler(1, model.config.vocab, TOP_LOGPROBS, device, transfer_for(device))
+        sampler.draw(out, *torch.zeros(2, 1, dtype=torch.int32, device=device))
