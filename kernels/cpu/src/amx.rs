@@ -14,6 +14,7 @@
 //! What a tile holds is alive only inside one `asm!` block: no compiled code knows these registers, and none is asked to keep one.
 
 mod product;
+mod short;
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -21,6 +22,7 @@ use std::sync::OnceLock;
 
 pub(crate) use product::{Ahead, Bf16Pairs, Bf16WidePairs, CodeQuads};
 use product::{Product, Target};
+pub(crate) use short::{Beside, STEP_UNITS};
 
 /// Rows of a tile at most.
 pub(crate) const TILE_ROWS: usize = 16;

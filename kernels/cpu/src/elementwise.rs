@@ -2,7 +2,7 @@
 
 use crate::Cpu;
 use crate::element::Element;
-use crate::math::tanh;
+use crate::math::{filled, put, tanh};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 
@@ -57,8 +57,13 @@ impl<E: Element> Kernel for Add<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        for (residual, x) in self.residual.iter_mut().zip(self.x) {
+    fn run<S: Simd>(self, simd: S) {
+        let ((residuals, residual_tail), (xs, x_tail)) =
+            (self.residual.as_chunks_mut::<LANES>(), self.x.as_chunks::<LANES>());
+        for (residual, x) in residuals.iter_mut().zip(xs) {
+            E::store(simd, simd.add(E::load(simd, residual), E::load(simd, x)), residual);
+        }
+        for (residual, x) in residual_tail.iter_mut().zip(x_tail) {
             *residual = E::from_f32(residual.to_f32() + x.to_f32());
         }
     }
@@ -92,11 +97,8 @@ impl Kernel for SoftCap<'_> {
     fn run<S: Simd>(self, simd: S) {
         let (cap, share) = (simd.splat(self.cap), simd.splat(1.0 / self.cap));
         for x in self.x.chunks_mut(LANES) {
-            let mut lanes = [0.0; LANES];
-            lanes[..x.len()].copy_from_slice(x);
-            let capped = simd.mul(cap, tanh(simd, simd.mul(simd.load(&lanes), share)));
-            simd.store(capped, &mut lanes);
-            x.copy_from_slice(&lanes[..x.len()]);
+            let capped = simd.mul(cap, tanh(simd, simd.mul(filled(simd, x, 0.0), share)));
+            put(simd, capped, x);
         }
     }
 }

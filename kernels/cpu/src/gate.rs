@@ -9,7 +9,8 @@
 use crate::Cpu;
 use crate::element::Element;
 use crate::math::{exp, normal_cdf};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::norm::padded;
+use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 
 /// What is done to the gate.
@@ -63,21 +64,29 @@ impl<E: Element> Kernel for GateMul<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for ((out, gate), up) in self.out.chunks_mut(LANES).zip(self.gate.chunks(LANES)).zip(self.up.chunks(LANES)) {
-            let mut lanes = [[E::default(); LANES]; 2];
-            lanes[0][..gate.len()].copy_from_slice(gate);
-            lanes[1][..up.len()].copy_from_slice(up);
-            let (gate, up) = (E::load(simd, &lanes[0]), E::load(simd, &lanes[1]));
-            let share = match self.activation {
-                Activation::Silu => sigmoid(simd, simd.sub(simd.splat(0.0), gate)),
-                Activation::Gelu => sigmoid(simd, minus_2u(simd, gate)),
-                Activation::GeluErf => normal_cdf(simd, gate),
-            };
-            let mut result = [E::default(); LANES];
-            E::store(simd, simd.mul(simd.mul(gate, share), up), &mut result);
-            out.copy_from_slice(&result[..out.len()]);
+        let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
+        let (gates, gate_tail) = self.gate.as_chunks::<LANES>();
+        let (ups, up_tail) = self.up.as_chunks::<LANES>();
+        for ((out, gate), up) in outs.iter_mut().zip(gates).zip(ups) {
+            gated::<S, E>(simd, out, gate, up, self.activation);
+        }
+        if !out_tail.is_empty() {
+            let mut last = [E::default(); LANES];
+            gated::<S, E>(simd, &mut last, &padded(gate_tail), &padded(up_tail), self.activation);
+            out_tail.copy_from_slice(&last[..out_tail.len()]);
         }
     }
+}
+
+#[inline(always)]
+fn gated<S: Simd, E: Element>(simd: S, out: &mut Lanes<E>, gate: &Lanes<E>, up: &Lanes<E>, activation: Activation) {
+    let (gate, up) = (E::load(simd, gate), E::load(simd, up));
+    let share = match activation {
+        Activation::Silu => sigmoid(simd, simd.sub(simd.splat(0.0), gate)),
+        Activation::Gelu => sigmoid(simd, minus_2u(simd, gate)),
+        Activation::GeluErf => normal_cdf(simd, gate),
+    };
+    E::store(simd, simd.mul(simd.mul(gate, share), up), out);
 }
 
 /// 1 / (1 + e^power)

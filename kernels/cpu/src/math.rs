@@ -1,6 +1,7 @@
 //! exp, ln and tanh on 16 lanes, by polynomials after Cephes (`expf`, `logf`, `tanhf`): within 2 ulp, the same instructions everywhere;
-//! the normal distribution's Φ by one of our own; and the load of a row's incomplete end.
+//! the normal distribution's Φ by one of our own; and load and store of a row's incomplete end.
 
+use crate::element::Element;
 use crate::simd::{LANES, Simd};
 
 /// Up to 16 values, the missing ones being `fill`.
@@ -12,6 +13,17 @@ pub(crate) fn filled<S: Simd>(simd: S, values: &[f32], fill: f32) -> S::V {
     let mut lanes = [fill; LANES];
     lanes[..values.len()].copy_from_slice(values);
     simd.load(&lanes)
+}
+
+/// As many lanes of a vector as there is room for, up to 16.
+#[inline(always)]
+pub(crate) fn put<S: Simd, E: Element>(simd: S, value: S::V, to: &mut [E]) {
+    if let Ok(whole) = to.try_into() {
+        return E::store(simd, value, whole);
+    }
+    let mut lanes = [E::default(); LANES];
+    E::store(simd, value, &mut lanes);
+    to.copy_from_slice(&lanes[..to.len()]);
 }
 
 /// e^x. 0 below -87.3 (the smallest normal result), infinity above 88.7; NaN stays NaN.

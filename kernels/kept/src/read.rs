@@ -101,7 +101,7 @@ impl KeptFile {
     /// When there is no blob of this number.
     pub fn read(&self, number: usize, threads: usize) -> Result<Buffer, Damage> {
         let blob = self.blobs[number];
-        let mut buffer = Buffer::zeroed(blob.bytes);
+        let mut buffer = Buffer::for_weights(blob.bytes);
         let count = chunks(blob.bytes);
         let (next, pieces) = (AtomicUsize::new(0), buffer.as_mut_slice::<u8>().chunks_mut(CHUNK_BYTES));
         let pieces: Vec<_> = pieces.map(|piece| std::sync::Mutex::new(Some(piece))).collect();

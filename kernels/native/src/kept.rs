@@ -28,7 +28,7 @@ impl HeldBytes {
     /// So many zeros.
     #[staticmethod]
     fn zeroed(bytes: usize) -> Self {
-        Self(Buffer::zeroed(bytes))
+        Self(Buffer::for_weights(bytes))
     }
 
     /// Where it lies, and how many bytes it has.

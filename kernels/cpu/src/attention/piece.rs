@@ -14,7 +14,7 @@ use crate::cache::{CacheFormat, CacheShape};
 use crate::cached::Held;
 use crate::element::Element;
 use crate::lined::Lined;
-use crate::math::{exp_at_most_one, tanh};
+use crate::math::{exp_at_most_one, put, tanh};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::Shared;
 
@@ -409,9 +409,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                 let query = run.query + at * group + query;
                 let share = simd.splat(1.0 / state.weight[query]);
                 for (out, sum) in out.chunks_mut(LANES).zip(&state.sums[query * state.vectors..]) {
-                    let mut lanes = [E::default(); LANES];
-                    E::store(simd, simd.mul(simd.load(sum), share), &mut lanes);
-                    out.copy_from_slice(&lanes[..out.len()]);
+                    put(simd, simd.mul(simd.load(sum), share), out);
                 }
             }
         }

@@ -53,28 +53,37 @@ impl<'a> Out<'a> {
             // SAFETY: by the caller's promise.
             Self::BFloat16(out) if is_far && sums.len() == LINE => unsafe {
                 let mut line = [Bf16::default(); LINE];
-                rounded(&mut line, sums, bias);
+                rounded(simd, &mut line, sums, bias);
                 simd.stream(&line, out.piece(range).first_chunk_mut().expect("as many as there are sums"));
             },
             // SAFETY: by the caller's promise.
-            Self::Float32(out) => rounded(unsafe { out.piece(range) }, sums, bias),
+            Self::Float32(out) => rounded(simd, unsafe { out.piece(range) }, sums, bias),
             // SAFETY: as above.
-            Self::BFloat16(out) => rounded(unsafe { out.piece(range) }, sums, bias),
+            Self::BFloat16(out) => rounded(simd, unsafe { out.piece(range) }, sums, bias),
         }
     }
 }
 
 #[inline(always)]
-fn rounded<E: Element, O: Element>(out: &mut [O], sums: &[f32], bias: Option<&[E]>) {
+fn rounded<S: Simd, E: Element, O: Element>(simd: S, out: &mut [O], sums: &[f32], bias: Option<&[E]>) {
+    let (out_vectors, out_rest) = out.as_chunks_mut::<LANES>();
+    let (sum_vectors, sum_rest) = sums.as_chunks::<LANES>();
     match bias {
-        // A loop: a closure might be compiled without the class's instructions.
+        // Loops: a closure might be compiled without the class's instructions.
         None => {
-            for (out, &sum) in out.iter_mut().zip(sums) {
+            for (out, sums) in out_vectors.iter_mut().zip(sum_vectors) {
+                O::store(simd, simd.load(sums), out);
+            }
+            for (out, &sum) in out_rest.iter_mut().zip(sum_rest) {
                 *out = O::from_f32(sum);
             }
         }
         Some(bias) => {
-            for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(bias) {
+            let (bias_vectors, bias_rest) = bias.as_chunks::<LANES>();
+            for ((out, sums), bias) in out_vectors.iter_mut().zip(sum_vectors).zip(bias_vectors) {
+                O::store(simd, simd.add(simd.load(sums), E::load(simd, bias)), out);
+            }
+            for ((out, &sum), bias) in out_rest.iter_mut().zip(sum_rest).zip(bias_rest) {
                 *out = O::from_f32(sum + bias.to_f32());
             }
         }

@@ -7,9 +7,6 @@
 //! ```
 //! Columns and the last pair are filled up with zeros. One thread walks neighbouring panels: one linear stream.
 //!
-//! Where a panel of bfloat16 is 64 columns wide, a unit takes three quarters of that, without loss ([`short`]), unless exponents
-//! differ more than those of normal weights do.
-//!
 //! Where bfloat16 is multiplied in tiles (AMX), a panel is two halves of 32 columns, each one linear stream:
 //!
 //! ```text
@@ -17,10 +14,14 @@
 //! [step 0][step 1] … [step S-1]
 //!  └ [tile: columns 0 to 15][tile: columns 16 to 31]           a tile: 16 pairs × 16 columns = 1 KiB
 //! ```
+//!
+//! Where a panel of bfloat16 is 64 columns wide, it takes three quarters of that, without loss ([`short`]), unless exponents differ more
+//! than those of normal weights do.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use super::short::{self, Short, Unit};
+use super::short::{self, Order, Short, Unit};
 use super::source::Matrix;
 use crate::element::{Element, Format};
 use crate::memory::Buffer;
@@ -68,8 +69,21 @@ impl Layout {
         }
     }
 
-    fn may_be_short<E: Element>(self) -> bool {
-        E::FORMAT == Format::BFloat16 && self == Self::Units { vectors: short::VECTORS }
+    /// How its units lie if they are short, where they may be.
+    fn short_order<E: Element>(self) -> Option<Order> {
+        match self {
+            Self::Units { vectors: short::VECTORS } if E::FORMAT == Format::BFloat16 => Some(Order::Units),
+            Self::Units { .. } => None,
+            Self::Tiles => Some(Order::Pages),
+        }
+    }
+
+    /// Panels and units of a short matrix: half a panel of tiles is one of its own, and four rows of a tile are a unit.
+    fn short_shape(self, panels: usize, units: usize) -> (usize, usize) {
+        match self {
+            Self::Units { .. } => (panels, units),
+            Self::Tiles => (2 * panels, units / 2),
+        }
     }
 
     fn units<E: Element>(self, depth: usize) -> usize {
@@ -99,27 +113,31 @@ impl<E: Element> PackedWeight<E> {
         let (units, panel_columns) = (layout.units::<E>(depth), layout.columns());
         let panels = columns.div_ceil(panel_columns);
         let size = units * panel_columns;
-        let fill = |panel: usize, to: &mut [E::Unit]| {
-            let first = panel * panel_columns;
-            let from = &weight.read(first..columns.min(first + panel_columns));
+        let fill = |asked: Range<usize>, to: &mut [E::Unit]| {
+            let from = &weight.read(columns.min(asked.start)..columns.min(asked.end));
             match layout {
                 Layout::Units { .. } => pack_panel::<E>(to, from, depth, panel_columns),
                 Layout::Tiles => pack_tiles::<E>(to, from, depth),
             }
         };
-        if may_be_short && layout.may_be_short::<E>() {
-            let fill = |panel: usize, to: &mut [Unit]| fill(panel, bytemuck::cast_slice_mut(to));
-            if let Some((sizes, data)) = short::pack(cpu, (panels, units), fill) {
+        if let Some(order) = layout.short_order::<E>().filter(|_| may_be_short) {
+            let shape = layout.short_shape(panels, units);
+            let width = panels * panel_columns / shape.0;
+            let fill = |panel: usize, to: &mut [Unit]| {
+                fill(panel * width..(panel + 1) * width, bytemuck::cast_slice_mut(to));
+            };
+            if let Some((sizes, data)) = short::pack(cpu, order, shape, fill) {
                 return Self { columns, depth, layout, short: Some(sizes), data, element: PhantomData };
             }
         }
-        let mut data = Buffer::zeroed(panels * size * size_of::<E::Unit>());
+        let mut data = Buffer::for_weights(panels * size * size_of::<E::Unit>());
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
+                let asked = panel * panel_columns..(panel + 1) * panel_columns;
                 // SAFETY: panels do not overlap, and each belongs to one part.
-                fill(panel, unsafe { target.piece(panel * size..(panel + 1) * size) });
+                fill(asked, unsafe { target.piece(panel * size..(panel + 1) * size) });
             }
         });
         Self { columns, depth, layout, short: None, data, element: PhantomData }
@@ -141,8 +159,10 @@ impl<E: Element> PackedWeight<E> {
         let (panels, units) = (columns.div_ceil(layout.columns()), layout.units::<E>(depth));
         let bytes = panels.checked_mul(units)?.checked_mul(layout.columns() * size_of::<E::Unit>())?;
         let short = match exceptions {
-            Some(exceptions) if layout.may_be_short::<E>() => Some(short::Sizes::new(panels, units, exceptions)?),
-            Some(_) => return None,
+            Some(exceptions) => {
+                let (panels, units) = layout.short_shape(panels, units);
+                Some(short::Sizes::new(layout.short_order::<E>()?, panels, units, exceptions)?)
+            }
             None => None,
         };
         let is_whole = data.len() == short.map_or(bytes, short::Sizes::bytes);

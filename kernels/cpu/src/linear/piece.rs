@@ -4,7 +4,7 @@
 //! the other is multiplied.
 
 use super::ahead::{Lengthen, NextPiece, Nothing};
-use super::short::{Short, Unit};
+use super::short::{Piece, Rooms, Short, Turn, Unit};
 use super::tile::tile_of;
 use super::{GROUP_ROWS, PackedWeight, Rows};
 use crate::element::Element;
@@ -50,14 +50,6 @@ impl Cut {
         let group = if has_long_groups { long } else { GROUP_ROWS / rows.most };
         Self { piece: piece.min(depth), group }
     }
-}
-
-/// Units `from..to` of a panel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) panel: usize,
-    pub(super) from: usize,
-    pub(super) to: usize,
 }
 
 /// One row block's turn with a piece.
@@ -114,93 +106,39 @@ impl<E: Element, const C: usize> Pieces<E, C> for AsTheyLie<'_, E, C> {
 
 /// Short weights.
 pub(super) struct Lengthened<'a> {
-    short: Short<'a>,
-    rooms: [Room<'a>; 2],
-    /// Which room has the piece that is multiplied.
-    used: usize,
-    here: Piece,
-    passes: usize,
-    /// What is on its way into the other room.
-    next: Option<Piece>,
-    /// Up to where exceptions were put right last: panel, unit, and how many that panel has before it.
-    seen: (usize, usize, usize),
+    rooms: Rooms<'a>,
+    /// Units of the next piece that have had their turn.
+    done: usize,
 }
-
-/// Room for one piece.
-struct Room<'a> {
-    units: &'a mut [Unit],
-    holds: Piece,
-}
-
-/// No unit of any panel.
-const NONE: Piece = Piece { panel: 0, from: 0, to: 0 };
 
 impl<'a> Lengthened<'a> {
-    /// `units`: two rooms.
+    /// `units`: of two rooms.
     #[inline(always)]
     pub(super) fn new(short: Short<'a>, units: &'a mut [Unit]) -> Self {
-        let (first, second) = units.split_at_mut(units.len() / 2);
-        let rooms = [first, second].map(|units| Room { units, holds: NONE });
-        Self { short, rooms, used: 0, here: NONE, passes: 1, next: None, seen: (0, 0, 0) }
-    }
-
-    /// Brings into a room what it lacks of a piece whose first `done` units are there, or all if it has no more.
-    #[inline(always)]
-    fn complete<S: Simd>(&mut self, simd: S, room: usize, piece: Piece, done: usize) {
-        let room = &mut self.rooms[room];
-        let to = &mut room.units[..piece.to - piece.from];
-        let (units, exponents) = self.short.piece(piece.panel, piece.from..piece.to);
-        for (unit, to) in units.iter().zip(to.iter_mut()).skip(done) {
-            simd.lengthen(unit, exponents, to);
-        }
-        let before = match self.seen {
-            _ if piece.from == 0 => 0,
-            (panel, unit, before) if (panel, unit) == (piece.panel, piece.from) => before,
-            _ => self.short.before(piece.panel, piece.from),
-        };
-        let seen = self.short.put_right(piece.panel, piece.from..piece.to, to, before);
-        self.seen = (piece.panel, piece.to, seen);
-        room.holds = piece;
+        Self { rooms: Rooms::new(short, units), done: 0 }
     }
 }
 
 impl<E: Element, const C: usize> Pieces<E, C> for Lengthened<'_> {
     #[inline(always)]
     fn enter<S: Simd>(&mut self, simd: S, here: Piece, next: Option<Piece>) {
-        if self.rooms[self.used].holds != here {
-            self.used = 1 - self.used;
-        }
-        if self.rooms[self.used].holds != here {
-            self.complete(simd, self.used, here, 0);
-        }
-        let other = &mut self.rooms[1 - self.used];
-        self.next = next.filter(|&next| other.holds != next);
-        if self.next.is_some() {
-            other.holds = NONE; // until it is complete
-        }
-        self.here = here;
+        self.rooms.enter(simd, here, next);
     }
 
     #[inline(always)]
     fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; C]]) {
-        let [first, second] = &mut self.rooms;
-        let (room, other) = if self.used == 0 { (first, second) } else { (second, first) };
-        let vectors: &[Lanes<E::Unit>] = bytemuck::cast_slice(&room.units[..self.here.to - self.here.from]);
+        let short = self.rooms.short;
+        let Turn { weights, next, to } = self.rooms.turn();
+        let vectors: &[Lanes<E::Unit>] = bytemuck::cast_slice(weights);
         let weights = vectors.as_chunks::<C>().0;
-        let next = self.next.unwrap_or(NONE);
-        let (units, exponents) = self.short.piece(next.panel, next.from..next.to);
-        let share = (pass.number, pass.of, weights.len());
-        let ahead = Lengthen::of(units, exponents, &mut other.units[..next.to - next.from], share);
+        let (units, exponents) = (short.units(next.panel, next.from..next.to), short.exponents(next.panel));
+        let ahead = Lengthen::of(units, exponents, to, (pass.number, pass.of, weights.len()));
         tile_of::<S, E, C>(simd, pass.rows, weights, x, sums, ahead);
-        self.passes = pass.of;
+        self.done = pass.of * weights.len().div_ceil(pass.of);
     }
 
     #[inline(always)]
     fn leave<S: Simd>(&mut self, simd: S) {
-        if let Some(next) = self.next {
-            let steps = self.here.to - self.here.from;
-            let done = self.passes * steps.div_ceil(self.passes);
-            self.complete(simd, 1 - self.used, next, done);
-        }
+        self.rooms.leave(simd, self.done);
     }
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::ahead::Ahead;
 use super::out::Out;
-use super::piece::{AsTheyLie, Cut, Lengthened, Pass, Piece, Pieces};
-use super::short::Unit;
+use super::piece::{AsTheyLie, Cut, Lengthened, Pass, Pieces};
+use super::short::{Piece, Unit};
 use super::{PackedWeight, Rows};
 use crate::element::{Element, Format};
 use crate::simd::{Kernel, LANES, Lanes, Simd};

@@ -11,12 +11,17 @@
 //!    panels whose sums wait together.
 //! 4. The piece that comes next is asked for beside the products ([`Ahead`]).
 //! 5. Many results, of several blocks, go past the caches.
+//!
+//! Short weights ([`super::short`]) are lengthened beside the products, 32 columns after the other, by one block as by pairs ([`short`]).
+
+mod short;
 
 use std::ops::Range;
 
 use super::PackedWeight;
 use super::out::Out;
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
+use super::short::Unit;
 use crate::Cpu;
 use crate::amx::{Ahead, Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Bf16;
@@ -39,6 +44,8 @@ const HALF: usize = SUM_COLUMNS / 2;
 const NEAR_BYTES: usize = 1 << 20;
 /// From so many bytes on results go past the caches: the next call would not find the first of them there.
 pub(super) const FAR_BYTES: usize = 1 << 19;
+/// Where a part of the scratch memory begins.
+const PAGE_BYTES: usize = 4096;
 /// Groups of rows are work to share, too, where panels are few.
 const UNITS_OF_THREAD: usize = 4;
 
@@ -110,10 +117,11 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(rows: usize, steps: usize, panels: usize, threads: usize) -> Self {
+    fn new(rows: usize, steps: usize, panels: usize, threads: usize, is_short: bool) -> Self {
         let blocks = Blocks::new(rows);
         if blocks.count <= 2 {
-            return Self { blocks, steps, piece: steps, stretch: steps, groups: 1, together: 1 };
+            let piece = if is_short { short::piece_of(blocks.count) } else { steps };
+            return Self { blocks, steps, piece, stretch: steps, groups: 1, together: 1 };
         }
         let (pairs, groups) = (blocks.count / 2, blocks.groups(panels, threads));
         let rows = 2 * pairs.div_ceil(groups) * blocks.height();
@@ -121,7 +129,8 @@ impl Cut {
         let near = (near / PIECE).max(1) * PIECE;
         let stretch = steps.div_ceil(steps.div_ceil(near)).next_multiple_of(PIECE).min(steps);
         let together = if stretch == steps { 1 } else { NEAR_BYTES / (rows * SUM_COLUMNS * size_of::<f32>()) };
-        let piece = piece_of(pairs.div_ceil(groups));
+        let pairs = pairs.div_ceil(groups);
+        let piece = if is_short { short::piece_of(2 * pairs) } else { piece_of(pairs) };
         Self { blocks, steps, piece, stretch, groups, together: together.clamp(1, panels) }
     }
 
@@ -156,38 +165,57 @@ pub(super) fn multiply(
     if rows == 0 {
         return;
     }
-    let cut = Cut::new(rows, weight.units() / TILE_WORDS, weight.panels(), cpu.threads());
+    let is_short = weight.short().is_some();
+    let cut = Cut::new(rows, weight.units() / TILE_WORDS, weight.panels(), cpu.threads(), is_short);
     let (blocks, height) = (cut.blocks, cut.blocks.height());
     let units = weight.panels() * cut.groups;
     let pack_parts = cpu.parts(blocks.count, x.len());
     // As in `linear`; up to 16 rows take no longer than reading the weights.
     let parts = cpu.parts(units, weight.columns() * depth * blocks.count);
 
-    let words = cut.steps * blocks.count * height * size_of::<Words>();
+    // A block that is alone is packed by each thread for itself, which takes less time than to wait for another.
+    let is_alone = blocks.count == 1;
+    let words = (cut.steps * blocks.count * height * size_of::<Words>()).next_multiple_of(PAGE_BYTES);
+    let room = if is_short { short::room_units(cut) * size_of::<Unit>() } else { 0 };
     let sums = cut.together * cut.sums() * size_of::<f32>();
-    let (packed, sums_of_all) = cpu.scratch.scratch::<u8>(words + parts * sums).split_at_mut(words);
+    let own = (PAGE_BYTES / 2 + room + sums).next_multiple_of(PAGE_BYTES) + if is_alone { words } else { 0 };
+    let shared = if is_alone { 0 } else { words };
+    let (packed, own_of_all) = cpu.scratch.scratch::<u8>(shared + parts * own).split_at_mut(shared);
     let packed: &mut [Words] = bytemuck::cast_slice_mut(packed);
-    let target = Shared::new(packed);
-    cpu.pool.run(pack_parts, |thread| {
-        for number in part(blocks.count, pack_parts, thread) {
-            let rows = blocks.block(number);
-            for stretch in (0..cut.steps).step_by(cut.stretch) {
-                // SAFETY: words of blocks and stretches do not overlap, and each block belongs to one part.
-                let to = unsafe { target.piece(cut.words(stretch, number)) };
-                pack(to, &x[rows.start * depth..rows.end * depth], depth, stretch * STEP, height);
+    if !is_alone {
+        let target = Shared::new(packed);
+        cpu.pool.run(pack_parts, |thread| {
+            for number in part(blocks.count, pack_parts, thread) {
+                let rows = blocks.block(number);
+                for stretch in (0..cut.steps).step_by(cut.stretch) {
+                    // SAFETY: words of blocks and stretches do not overlap, and each block belongs to one part.
+                    let to = unsafe { target.piece(cut.words(stretch, number)) };
+                    pack(to, &x[rows.start * depth..rows.end * depth], depth, stretch * STEP, height);
+                }
             }
-        }
-    });
+        });
+    }
 
     let packed = &*packed;
-    let sums_of_all = Shared::new(sums_of_all);
+    let own_of_all = Shared::new(own_of_all);
     let result_bytes = rows * weight.columns() * size_of::<Bf16>();
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
-        let sums = unsafe { sums_of_all.piece(thread * sums..(thread + 1) * sums) };
-        let sums = bytemuck::cast_slice_mut(sums);
-        isa.run(Panels { amx, out, packed, weight, bias, cut, units, sums, is_far: result_bytes >= FAR_BYTES });
+        let own = unsafe { own_of_all.piece(thread * own..(thread + 1) * own) };
+        // Half a page further than short units lie: a store keeps loads waiting for which it might be the same place of another page.
+        let (room, own) = own[PAGE_BYTES / 2..].split_at_mut(room);
+        let (sums, own) = own.split_at_mut(sums);
+        let packed = if is_alone {
+            let (_, words) = own.split_at_mut(own.len() - words);
+            let words: &mut [Words] = bytemuck::cast_slice_mut(words);
+            pack(words, x, depth, 0, height);
+            &*words
+        } else {
+            packed
+        };
+        let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
+        isa.run(Panels { amx, out, packed, weight, bias, cut, units, sums, room, is_far: result_bytes >= FAR_BYTES });
     });
 }
 
@@ -195,8 +223,13 @@ pub(super) fn multiply(
 fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, from: usize, height: usize) {
     for (row, x) in x.chunks_exact(depth).enumerate() {
         for (to, x) in packed[row..].iter_mut().step_by(height).zip(x[from..].chunks(STEP)) {
-            to[..x.len()].copy_from_slice(x);
-            to[x.len()..].fill(Bf16::default());
+            match x.first_chunk() {
+                Some(x) => *to = *x, // of a known length: no call
+                None => {
+                    to[..x.len()].copy_from_slice(x);
+                    to[x.len()..].fill(Bf16::default());
+                }
+            }
         }
     }
 }
@@ -212,6 +245,8 @@ struct Panels<'a> {
     units: Range<usize>,
     /// Of this thread: of the panels that wait together, `[pair of blocks][half][row][column]`; of a block that is alone `[row][column]`.
     sums: &'a mut [f32],
+    /// Of this thread: where short units are lengthened.
+    room: &'a mut [Unit],
     /// Whether results go past the caches.
     is_far: bool,
 }
@@ -224,6 +259,12 @@ impl Kernel for Panels<'_> {
         // SAFETY: the only one that this thread has: nothing below makes another.
         let tiles = unsafe { self.amx.tiles(TileShape { rows: self.cut.blocks.height(), words: TILE_WORDS }) };
         let sums = std::mem::take(&mut self.sums);
+        if let Some(short) = self.weight.short() {
+            let room = std::mem::take(&mut self.room);
+            self.run_short(simd, &tiles, short, room, sums);
+            simd.drain();
+            return;
+        }
         let (panels, mut unit) = (self.weight.panels(), self.units.start);
         while unit < self.units.end {
             let group = unit / panels;
@@ -372,7 +413,7 @@ mod tests {
         for (rows, steps, panels, threads) in
             [(33, 4, 1, 8), (512, 32, 64, 2), (512, 96, 16, 2), (512, 448, 64, 2), (512, 1000, 3, 64), (100, 1, 9, 3)]
         {
-            let cut = Cut::new(rows, steps, panels, threads);
+            let cut = Cut::new(rows, steps, panels, threads, false);
             let rows = cut.group(0).len() * cut.blocks.height();
             assert!(rows * cut.stretch * size_of::<Words>() <= NEAR_BYTES, "{rows} rows, {steps} steps");
             assert!(cut.together * cut.sums() * size_of::<f32>() <= NEAR_BYTES.max(cut.sums() * size_of::<f32>()));

@@ -17,7 +17,7 @@ use pelton_frame::{ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, RESULT_NOT_FINITE};
 
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
-use crate::math::filled;
+use crate::math::{filled, put};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 use adjust::Adjustments;
@@ -261,9 +261,8 @@ fn survey<S: Simd>(simd: S, logits: &[f32]) -> (f32, bool) {
 fn scale<S: Simd>(simd: S, scores: &mut [f32], greatest: f32, temperature: f32) {
     let (greatest, temperature) = (simd.splat(greatest), simd.splat(temperature));
     for chunk in scores.chunks_mut(LANES) {
-        let mut lanes = [0.0; LANES];
-        simd.store(simd.div(simd.sub(filled(simd, chunk, 0.0), greatest), temperature), &mut lanes);
-        chunk.copy_from_slice(&lanes[..chunk.len()]);
+        let scaled = simd.div(simd.sub(filled(simd, chunk, 0.0), greatest), temperature);
+        put(simd, scaled, chunk);
     }
 }
 

@@ -145,7 +145,7 @@ impl QuantizedWeight {
         let panel_columns = layout.width * LANES;
         let panels = columns.div_ceil(panel_columns);
         let panel_words = layout.segments * layout.segment_vectors() * LANES;
-        let mut data = Buffer::zeroed(panels * panel_words * size_of::<u32>() + TAIL);
+        let mut data = Buffer::for_weights(panels * panel_words * size_of::<u32>() + TAIL);
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(&mut data.as_mut_slice::<u32>()[..panels * panel_words]);
         cpu.pool.run(parts, |thread| {

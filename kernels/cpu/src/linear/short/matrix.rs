@@ -1,0 +1,277 @@
+//! A matrix of short units, in one buffer.
+//!
+//! ```text
+//! [units of panel 0][of panel 1] …                                  a unit: 192 bytes instead of 256, in three lines
+//! [exponents of panel 0][of panel 1] …
+//! [where the exceptions of panel 0 begin][of panel 1] … [their number]
+//! [exception][exception] …                                          by panel and unit
+//! ```
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, WEIGHTS, shorten};
+use crate::Cpu;
+use crate::memory::Buffer;
+use crate::simd::Simd;
+use crate::split::{Shared, part};
+
+/// With more exceptions than one weight in so many a matrix stays as it is: each is put right by itself.
+const RARE: usize = 64;
+
+/// A cache line: a third of a short unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u16; WEIGHTS]);
+
+/// How the lines of units lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Those of a unit side by side.
+    Units,
+    /// Those of 64 units in three pages: the first lines of all of them, then the second, then the third. Who walks units asks three
+    /// pages in turn that way; of one page after the other memory gives little at a time.
+    Pages,
+}
+
+/// Lines of a page, or a third of the lines of as many units.
+pub(crate) const PAGE: usize = 64;
+
+impl Order {
+    /// Where the first of a unit's three lines lies, and how far it is from one to the next.
+    #[inline(always)]
+    pub(crate) fn lines(self, unit: usize) -> (usize, usize) {
+        match self {
+            Self::Units => (3 * unit, 1),
+            Self::Pages => (unit / PAGE * 3 * PAGE + unit % PAGE, PAGE),
+        }
+    }
+
+    /// How many lines so many units take, with what only fills up pages.
+    pub(crate) fn count(self, units: usize) -> usize {
+        match self {
+            Self::Units => 3 * units,
+            Self::Pages => 3 * units.next_multiple_of(PAGE),
+        }
+    }
+}
+
+/// How a shortened matrix lies in its buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    order: Order,
+    panels: usize,
+    /// Of each panel.
+    units: usize,
+    /// In all.
+    pub(crate) exceptions: usize,
+}
+
+impl Sizes {
+    /// With as many exceptions as there may be. None: the matrix is too large to be counted so.
+    fn most(order: Order, panels: usize, units: usize) -> Option<Self> {
+        let weights = units.checked_mul(UNIT_WEIGHTS)?;
+        let exceptions = panels.checked_mul(weights)? / RARE;
+        let is_countable = u32::try_from(weights).is_ok() && u32::try_from(exceptions).is_ok();
+        is_countable.then_some(Self { order, panels, units, exceptions })
+    }
+
+    /// None: no matrix is shortened to these.
+    pub(crate) fn new(order: Order, panels: usize, units: usize, exceptions: usize) -> Option<Self> {
+        Self::most(order, panels, units)
+            .filter(|most| exceptions <= most.exceptions)
+            .map(|most| Self { exceptions, ..most })
+    }
+
+    /// Where each part ends.
+    fn ends(self) -> [usize; 4] {
+        let sizes = [
+            self.order.count(self.panels * self.units) * size_of::<Line>(),
+            self.panels * size_of::<Exponents>(),
+            (self.panels + 1) * size_of::<u32>(),
+            self.exceptions * size_of::<Exception>(),
+        ];
+        let mut end = 0;
+        sizes.map(|size| {
+            end += size;
+            end
+        })
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        self.ends()[3]
+    }
+
+    fn split_mut(self, data: &mut [u8]) -> (&mut [Line], &mut [Exponents], &mut [u32], &mut [Exception]) {
+        let [lines, exponents, starts, _] = self.ends();
+        let (data, exceptions) = data.split_at_mut(starts);
+        let (data, starts) = data.split_at_mut(exponents);
+        let (lines, exponents) = data.split_at_mut(lines);
+        (
+            bytemuck::cast_slice_mut(lines),
+            bytemuck::cast_slice_mut(exponents),
+            bytemuck::cast_slice_mut(starts),
+            bytemuck::cast_slice_mut(exceptions),
+        )
+    }
+}
+
+/// Packs a matrix, with all threads: `fill` writes the panel of that number into zeroed units. None: there are too many exceptions, or
+/// too few units to save anything.
+pub(crate) fn pack(
+    cpu: &mut Cpu,
+    order: Order,
+    (panels, units): (usize, usize),
+    fill: impl Fn(usize, &mut [Unit]) + Sync,
+) -> Option<(Sizes, Buffer)> {
+    let most = Sizes::most(order, panels, units)?;
+    let whole = panels * units * size_of::<Unit>();
+    if (Sizes { exceptions: 0, ..most }).bytes() >= whole {
+        return None;
+    }
+    let mut data = Buffer::for_weights(most.bytes());
+    let (lines, exponents, starts, listed) = most.split_mut(data.as_mut_slice());
+    let parts = cpu.parts(panels, panels * units * UNIT_WEIGHTS);
+    let mut lists = vec![Vec::new(); parts];
+    let count_of_all = AtomicUsize::new(0);
+    {
+        let (lines, exponents) = (Shared::new(lines), Shared::new(exponents));
+        let (counts, lists) = (Shared::new(&mut starts[1..]), Shared::new(&mut lists));
+        cpu.pool.run(parts, |thread| {
+            let mut panel = vec![Unit::zeroed(); units];
+            // SAFETY: each thread has its own list.
+            let list = &mut unsafe { lists.piece(thread..thread + 1) }[0];
+            for number in part(panels, parts, thread) {
+                panel.fill(Unit::zeroed());
+                fill(number, &mut panel);
+                let before = list.len();
+                let listed = shorten(&panel, list, |unit, short| {
+                    let (first, apart) = order.lines(number * units + unit);
+                    for (line, &words) in [&short.rests[0], &short.rests[1], &short.codes].into_iter().enumerate() {
+                        let at = first + line * apart;
+                        // SAFETY: no two units share a line, and each panel belongs to one part.
+                        let to = unsafe { lines.piece(at..at + 1) };
+                        to[0] = Line(words);
+                    }
+                });
+                // SAFETY: as above.
+                let (exponents, count) =
+                    unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };
+                exponents[0] = listed;
+                let found = list.len() - before;
+                count[0] = found as u32;
+                if count_of_all.fetch_add(found, Ordering::Relaxed) + found > most.exceptions {
+                    break; // a hint to the others, and what counts is checked below
+                }
+            }
+        });
+    }
+    let sizes = Sizes { exceptions: count_of_all.into_inner(), ..most };
+    if sizes.exceptions > most.exceptions || sizes.bytes() >= whole {
+        return None;
+    }
+    listed[..sizes.exceptions].copy_from_slice(&lists.concat());
+    for panel in 1..starts.len() {
+        starts[panel] += starts[panel - 1];
+    }
+    data.truncate(sizes.bytes());
+    Some((sizes, data))
+}
+
+/// A shortened matrix, to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Short<'a> {
+    order: Order,
+    lines: &'a [Line],
+    exponents: &'a [Exponents],
+    starts: &'a [u32],
+    exceptions: &'a [Exception],
+    units_of_panel: usize,
+}
+
+impl<'a> Short<'a> {
+    /// `data`: of these sizes.
+    pub(crate) fn of(sizes: Sizes, data: &'a [u8]) -> Self {
+        let [lines, exponents, starts, exceptions] = sizes.ends();
+        Self {
+            order: sizes.order,
+            lines: bytemuck::cast_slice(&data[..lines]),
+            exponents: bytemuck::cast_slice(&data[lines..exponents]),
+            starts: bytemuck::cast_slice(&data[exponents..starts]),
+            exceptions: bytemuck::cast_slice(&data[starts..exceptions]),
+            units_of_panel: sizes.units,
+        }
+    }
+
+    /// Whether all exceptions lie where they say: bytes from a file are a claim.
+    pub(crate) fn is_sound(&self) -> bool {
+        let most = self.units_of_panel * UNIT_WEIGHTS;
+        self.starts[0] == 0
+            && self.starts.is_sorted()
+            && self.starts.last().is_some_and(|&end| end as usize == self.exceptions.len())
+            && (0..self.exponents.len()).all(|panel| {
+                let listed = self.listed(panel);
+                listed.is_sorted_by_key(|exception| exception.at)
+                    && listed
+                        .iter()
+                        .all(|exception| (exception.at as usize) < most && exception.bits <= u16::MAX.into())
+            })
+    }
+
+    /// The lines of all units, and which unit of all a panel's first is.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn lines(&self, panel: usize) -> (&'a [Line], usize) {
+        (self.lines, panel * self.units_of_panel)
+    }
+
+    /// A panel's exponents.
+    #[inline(always)]
+    pub(crate) fn exponents(&self, panel: usize) -> &'a Exponents {
+        &self.exponents[panel]
+    }
+
+    /// These units of a panel, where the lines of each lie side by side.
+    #[inline(always)]
+    pub(crate) fn units(&self, panel: usize, units: Range<usize>) -> &'a [ShortUnit] {
+        assert!(self.order == Order::Units);
+        let first = panel * self.units_of_panel;
+        bytemuck::cast_slice(&self.lines[3 * (first + units.start)..3 * (first + units.end)])
+    }
+
+    /// Lengthens these units of a panel, but for their exceptions.
+    #[inline(always)]
+    pub(crate) fn lengthen<S: Simd>(&self, simd: S, panel: usize, units: Range<usize>, to: &mut [Unit]) {
+        let first = panel * self.units_of_panel;
+        for (unit, to) in units.zip(to) {
+            let (at, apart) = self.order.lines(first + unit);
+            let [Line(first), Line(second), Line(codes)] = [0, 1, 2].map(|line| self.lines[at + line * apart]);
+            simd.lengthen(&ShortUnit { rests: [first, second], codes }, self.exponents(panel), to);
+        }
+    }
+
+    /// Puts right, in the lengthened units of this piece, what the units do not hold. `before`: how many exceptions the panel
+    /// has before the piece; how many with the piece is returned.
+    #[inline(always)]
+    pub(crate) fn put_right(&self, panel: usize, units: Range<usize>, lengthened: &mut [Unit], before: usize) -> usize {
+        let [first, end] = [units.start, units.end].map(|unit| unit * UNIT_WEIGHTS);
+        let weights: &mut [u16] = bytemuck::cast_slice_mut(lengthened);
+        let here = self.listed(panel)[before..].iter().take_while(|exception| (exception.at as usize) < end);
+        here.fold(before, |seen, exception| {
+            weights[exception.at as usize - first] = exception.bits as u16;
+            seen + 1
+        })
+    }
+
+    /// How many exceptions a panel has before this unit.
+    pub(crate) fn before(&self, panel: usize, unit: usize) -> usize {
+        self.listed(panel).partition_point(|exception| (exception.at as usize) < unit * UNIT_WEIGHTS)
+    }
+
+    #[inline(always)]
+    fn listed(&self, panel: usize) -> &'a [Exception] {
+        &self.exceptions[self.starts[panel] as usize..self.starts[panel + 1] as usize]
+    }
+}

@@ -1,0 +1,151 @@
+//! What was shortened, back again: by any class, in any pieces, however the lines of units lie.
+
+use proptest::prelude::*;
+
+use super::matrix::PAGE;
+use super::*;
+use crate::simd::{Kernel, Simd};
+use crate::{Cpu, Isa};
+
+/// Lengthens a piece by itself.
+struct Lengthen<'a>(Short<'a>, Piece, &'a mut [Unit]);
+
+impl Kernel for Lengthen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self(short, Piece { panel, from, to }, units) = self;
+        short.lengthen(simd, panel, from..to, units);
+        short.put_right(panel, from..to, units, short.before(panel, from));
+    }
+}
+
+/// Walks all panels by pieces of so many units; of each piece that comes next it lengthens some.
+struct Walk<'a>(Rooms<'a>, &'a [Vec<Unit>], usize);
+
+impl Kernel for Walk<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> bool {
+        let Self(mut rooms, whole, size) = self;
+        let piece = |(panel, from): (usize, usize)| Piece { panel, from, to: whole[panel].len().min(from + size) };
+        let mut at = (0, 0);
+        loop {
+            let here = piece(at);
+            let next = if here.to < whole[at.0].len() { (at.0, here.to) } else { (at.0 + 1, 0) };
+            let next = (next.0 < whole.len()).then(|| piece(next));
+            rooms.enter(simd, here, next);
+            let short = rooms.short;
+            let turn = rooms.turn();
+            if turn.weights != &whole[at.0][here.from..here.to] {
+                return false;
+            }
+            let done = turn.next.len() * 2 / 3;
+            short.lengthen(simd, turn.next.panel, turn.next.from..turn.next.from + done, turn.to);
+            rooms.leave(simd, done);
+            match next {
+                Some(next) => at = (next.panel, next.from),
+                None => return true,
+            }
+        }
+    }
+}
+
+fn panel(weights: &[u16]) -> Vec<Unit> {
+    weights
+        .chunks_exact(UNIT_WEIGHTS)
+        .map(|weights| {
+            let mut unit = Unit::zeroed();
+            bytemuck::cast_slice_mut::<_, u16>(&mut unit).copy_from_slice(weights);
+            unit
+        })
+        .collect()
+}
+
+/// Weights of which about one in `rarity` may have any exponent.
+fn bits(seed: u32, count: usize, rarity: u32) -> Vec<u16> {
+    let draw = |at: usize| {
+        let [bits, kind, ..] = crate::philox4x32([at as u32, 2, 0, 0], [seed, 0]);
+        let exponent = if kind % rarity == 0 { kind >> 8 & 255 } else { 110 + (kind >> 16) % 13 };
+        (bits as u16 & REST) | (exponent as u16) << 7
+    };
+    (0..count).map(draw).collect()
+}
+
+proptest! {
+    #[test]
+    fn what_was_shortened_by_any_threads_is_the_same_again_in_every_class(
+        seed in any::<u32>(), panels in 1_usize..9, units in 1_usize..80, size in 1_usize..50,
+    ) {
+        let weights = bits(seed, panels * units * UNIT_WEIGHTS, 200);
+        let whole: Vec<Vec<Unit>> = weights.chunks_exact(units * UNIT_WEIGHTS).map(panel).collect();
+        for order in [Order::Units, Order::Pages] {
+            let mut packed = Vec::new();
+            for threads in [1, 3] {
+                let mut cpu = Cpu::new(Isa::best(), threads);
+                cpu.grain = 1;
+                packed.push(pack(&mut cpu, order, (panels, units), |number, to| to.copy_from_slice(&whole[number])));
+            }
+            let [first, second] = [0, 1].map(|at| packed[at].as_ref().map(|(sizes, data)| (*sizes, data.as_slice::<u8>())));
+            prop_assert!(first == second);
+            // What only fills up pages, or lists, may take more than is saved.
+            prop_assert!(first.is_some() || panels * units < 4 * PAGE);
+            let Some((sizes, data)) = first else { continue };
+            prop_assert_eq!(data.len(), sizes.bytes());
+            let read = Short::of(sizes, data);
+            prop_assert!(read.is_sound());
+            for isa in Isa::available() {
+                for (number, whole) in whole.iter().enumerate() {
+                    for (from, to) in [(0, units), (0, units / 2), (units / 2, units), (units / 3, units)] {
+                        let mut again = vec![[[u32::MAX; LANES]; VECTORS]; to - from];
+                        isa.run(Lengthen(read, Piece { panel: number, from, to }, &mut again));
+                        prop_assert!(again == whole[from..to], "{} {order:?} {from} {to}", isa.name());
+                    }
+                }
+                let mut rooms = vec![[[u32::MAX; LANES]; VECTORS]; 2 * size];
+                prop_assert!(isa.run(Walk(Rooms::new(read, &mut rooms), &whole, size)), "{} {order:?}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn normal_weights_take_three_quarters_and_random_bits_stay_as_they_are() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let (panels, units) = (4, 64);
+    let fill = |rarity| {
+        move |number: usize, to: &mut [Unit]| {
+            to.copy_from_slice(&panel(&bits(number as u32, units * UNIT_WEIGHTS, rarity)));
+        }
+    };
+    for order in [Order::Units, Order::Pages] {
+        let (sizes, data) = pack(&mut cpu, order, (panels, units), fill(1000)).expect("few exceptions");
+        assert!(sizes.exceptions > 0 && data.len() * 100 < panels * units * size_of::<Unit>() * 78, "{}", data.len());
+        assert!(pack(&mut cpu, order, (panels, units), fill(1)).is_none());
+    }
+}
+
+#[test]
+fn exceptions_that_lie_elsewhere_are_no_sound_claim() {
+    let sizes = |exceptions| Sizes::new(Order::Units, 1, 2, exceptions).expect("small");
+    let sound = |starts: [u32; 2], exceptions: &[[u32; 2]]| {
+        let mut data = vec![Exponents::zeroed(); 8]; // for its alignment: two units and exponents are 448 bytes
+        let data: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
+        data[448..456].copy_from_slice(bytemuck::cast_slice(&starts));
+        data[456..456 + 8 * exceptions.len()].copy_from_slice(bytemuck::cast_slice(exceptions));
+        let sizes = sizes(exceptions.len());
+        Short::of(sizes, &data[..sizes.bytes()]).is_sound()
+    };
+    assert!(sound([0, 2], &[[3, 7], [255, 7]]));
+    for (starts, exceptions) in [
+        ([0, 1], [[3, 7], [255, 7]]),
+        ([1, 2], [[3, 7], [255, 7]]),
+        ([0, 2], [[255, 7], [3, 7]]),
+        ([0, 2], [[3, 7], [256, 7]]),
+        ([0, 2], [[3, 7], [4, 1 << 16]]),
+    ] {
+        assert!(!sound(starts, &exceptions), "{starts:?} {exceptions:?}");
+    }
+}
