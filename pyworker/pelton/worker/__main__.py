@@ -26,6 +26,7 @@ log = logging.getLogger("pelton.worker")
 # Calls that last (Steps, Load, Drain) and short ones beside them (Health, Shutdown, a second router's Handshake).
 CONTROL_THREADS = 8
 GRACE_S = 1.0  # for the answer to Shutdown to get out
+END_S = 5.0  # for gRPC to have ended: who is told to end does, whatever it waits for
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
     ("grpc.max_receive_message_length", 1 << 30),  # a frame; its own bounds are checked when it is taken
@@ -54,7 +55,7 @@ def main() -> int:
         return 2
     log.info("worker %d listens on %s", os.getpid(), args.listen)
     end.wait()
-    server.stop(GRACE_S).wait()
+    server.stop(GRACE_S).wait(END_S)
     for path in sockets:
         path.unlink(missing_ok=True)
     return 0
