@@ -289,3 +289,30 @@ def test_a_socket_of_a_dead_worker_is_replaced_and_that_of_a_live_one_is_not(tmp
         live.process.terminate()
         assert live.process.wait(DEADLINE_S) == 0
         assert list(tmp_path.iterdir()) == []
+
+
+# A worker whose gRPC never says that it has ended.
+ENDLESS = """
+import sys, threading
+import grpc
+made = grpc.server
+def server(*args, **options):
+    server = made(*args, **options)
+    server.stop = lambda grace: threading.Event()
+    return server
+grpc.server = server
+from pelton.worker.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_a_worker_that_is_told_to_end_does_whatever_grpc_waits_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDLESS, "--listen", f"unix://{tmp_path / 'w.sock'}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stderr is not None
+            assert "listens on" in worker.stderr.readline()
+            worker.terminate()
+            assert worker.wait(DEADLINE_S) == 0
+        finally:
+            worker.kill()

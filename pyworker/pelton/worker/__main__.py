@@ -26,7 +26,7 @@ log = logging.getLogger("pelton.worker")
 # Calls that last (Steps, Load, Drain) and short ones beside them (Health, Shutdown, a second router's Handshake).
 CONTROL_THREADS = 8
 GRACE_S = 1.0  # for the answer to Shutdown to get out
-END_S = 5.0  # for gRPC to have ended: who is told to end does, whatever it waits for
+END_S = 5.0  # who is told to end has ended by then, whatever gRPC or a log waits for
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
     ("grpc.max_receive_message_length", 1 << 30),  # a frame; its own bounds are checked when it is taken
@@ -55,7 +55,10 @@ def main() -> int:
         return 2
     log.info("worker %d listens on %s", os.getpid(), args.listen)
     end.wait()
-    server.stop(GRACE_S).wait(END_S)
+    last = threading.Timer(END_S, os._exit, [0])
+    last.daemon = True
+    last.start()
+    server.stop(GRACE_S).wait()
     for path in sockets:
         path.unlink(missing_ok=True)
     return 0
