@@ -13,6 +13,39 @@
 //! Invariant: a value of [`Tiles`] exists only while its thread is configured for its shape, and at most one on a thread.
 //! What a tile holds is alive only inside one `asm!` block: no compiled code knows these registers, and none is asked to keep one.
 
+/// Sums of two blocks of rows into tiles 0 to 3, or zeros, if they are fresh: of a `Target<2>`. What follows is label 2.
+macro_rules! two_blocks_in {
+    () => {
+        "mov {row}, [{target} + 16]
+        cmp qword ptr [{target} + 24], 0
+        je 3f
+        tilezero tmm0
+        tilezero tmm1
+        tilezero tmm2
+        tilezero tmm3
+        jmp 2f
+        3:
+        mov {left}, [{target}]
+        tileloadd tmm0, [{left} + {row}]
+        tileloadd tmm1, [{left} + {row} + 64]
+        mov {left}, [{target} + 8]
+        tileloadd tmm2, [{left} + {row}]
+        tileloadd tmm3, [{left} + {row} + 64]"
+    };
+}
+
+/// And back.
+macro_rules! two_blocks_out {
+    () => {
+        "mov {left}, [{target}]
+        tilestored [{left} + {row}], tmm0
+        tilestored [{left} + {row} + 64], tmm1
+        mov {left}, [{target} + 8]
+        tilestored [{left} + {row}], tmm2
+        tilestored [{left} + {row} + 64], tmm3"
+    };
+}
+
 mod product;
 mod short;
 

@@ -73,14 +73,40 @@ macro_rules! lengthening {
     };
 }
 
-/// What all units need.
-macro_rules! prepared {
-    () => {
-        "vmovdqa64 zmm31, [{left}]
-        vbroadcasti32x4 zmm30, [{row}]
-        mov {left:e}, {rest}
-        vpbroadcastd zmm29, {left:e}
-        mov {row}, [{target} + {row_at}]"
+/// Sums in, steps of `$products` beside units that are lengthened, sums out.
+macro_rules! products_beside {
+    ($sums:expr, $from:expr, $beside:expr, $rows:expr, $weights:expr, $steps:expr,
+     in [$($in:expr),*], products [$($product:literal),*], out [$($out:expr),*], $($operand:ident = $value:expr),*) => {
+        asm!(
+            "vmovdqa64 zmm31, [{left}]
+            vbroadcasti32x4 zmm30, [{row}]
+            mov {left:e}, {rest}
+            vpbroadcastd zmm29, {left:e}",
+            $($in,)*
+            "2:",
+            lengthening!(),
+            $($product,)*
+            "add {b}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            $($out,)*
+            target = in(reg) &raw const $sums,
+            rest = const REST as u32 * 0x1_0001,
+            ahead = const AHEAD,
+            row = inout(reg) EXCHANGED.as_ptr() => _,
+            left = inout(reg) $beside.exponents => _,
+            from = inout(reg) $from => _,
+            to = inout(reg) $beside.to.as_mut_ptr() => _,
+            each = in(reg) $beside.each,
+            $($operand = inout(reg) $value => _,)*
+            a_step = in(reg) $rows * ROW,
+            line = in(reg) ROW,
+            b = inout(reg) $weights.as_ptr() => _,
+            steps = inout(reg) $steps => _,
+            out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
+            out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+            options(nostack),
+        )
     };
 }
 
@@ -109,48 +135,34 @@ impl Tiles {
         let sums = Target { blocks: [to.sums.as_mut_ptr()], row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: configured, by the module's invariant; lengths are asserted; the class has these vectors where it has AMX.
         unsafe {
-            asm!(
-                prepared!(),
-                "mov {left}, [{target}]",
-                "cmp qword ptr [{target} + 16], 0",
-                "je 3f",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "jmp 2f",
-                "3:",
-                "tileloadd tmm0, [{left} + {row}]",
-                "tileloadd tmm1, [{left} + {row} + 64]",
-                "2:",
-                lengthening!(),
-                "tileloadd tmm4, [{a} + {line}]",
-                "tileloadd tmm6, [{b} + {line}]",
-                "tileloadd tmm7, [{b} + {line} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "add {a}, {a_step}",
-                "add {b}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                "mov {left}, [{target}]",
-                "tilestored [{left} + {row}], tmm0",
-                "tilestored [{left} + {row} + 64], tmm1",
-                target = in(reg) &raw const sums,
-                row_at = const 8,
-                rest = const REST as u32 * 0x1_0001,
-                ahead = const AHEAD,
-                row = inout(reg) EXCHANGED.as_ptr() => _,
-                left = inout(reg) beside.exponents => _,
-                from = inout(reg) from => _,
-                to = inout(reg) beside.to.as_mut_ptr() => _,
-                each = in(reg) beside.each,
-                a = inout(reg) x.as_ptr() => _,
-                a_step = in(reg) rows * ROW,
-                line = in(reg) ROW,
-                b = inout(reg) weights.as_ptr() => _,
-                steps = inout(reg) steps => _,
-                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
-                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
-                options(nostack),
+            products_beside!(
+                sums, from, beside, rows, weights, steps,
+                in [
+                    "mov {row}, [{target} + 8]",
+                    "mov {left}, [{target}]",
+                    "cmp qword ptr [{target} + 16], 0",
+                    "je 3f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "jmp 2f",
+                    "3:",
+                    "tileloadd tmm0, [{left} + {row}]",
+                    "tileloadd tmm1, [{left} + {row} + 64]"
+                ],
+                products [
+                    "tileloadd tmm4, [{a} + {line}]",
+                    "tileloadd tmm6, [{b} + {line}]",
+                    "tileloadd tmm7, [{b} + {line} + 1024]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "add {a}, {a_step}"
+                ],
+                out [
+                    "mov {left}, [{target}]",
+                    "tilestored [{left} + {row}], tmm0",
+                    "tilestored [{left} + {row} + 64], tmm1"
+                ],
+                a = x.as_ptr()
             );
         }
     }
@@ -174,61 +186,24 @@ impl Tiles {
         let sums = Target { blocks, row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: as above.
         unsafe {
-            asm!(
-                prepared!(),
-                "cmp qword ptr [{target} + 24], 0",
-                "je 3f",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "jmp 2f",
-                "3:",
-                "mov {left}, [{target}]",
-                "tileloadd tmm0, [{left} + {row}]",
-                "tileloadd tmm1, [{left} + {row} + 64]",
-                "mov {left}, [{target} + 8]",
-                "tileloadd tmm2, [{left} + {row}]",
-                "tileloadd tmm3, [{left} + {row} + 64]",
-                "2:",
-                lengthening!(),
-                "tileloadd tmm4, [{a0} + {line}]",
-                "tileloadd tmm6, [{b} + {line}]",
-                "tileloadd tmm7, [{b} + {line} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a1} + {line}]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a0}, {a_step}",
-                "add {a1}, {a_step}",
-                "add {b}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                "mov {left}, [{target}]",
-                "tilestored [{left} + {row}], tmm0",
-                "tilestored [{left} + {row} + 64], tmm1",
-                "mov {left}, [{target} + 8]",
-                "tilestored [{left} + {row}], tmm2",
-                "tilestored [{left} + {row} + 64], tmm3",
-                target = in(reg) &raw const sums,
-                row_at = const 16,
-                rest = const REST as u32 * 0x1_0001,
-                ahead = const AHEAD,
-                row = inout(reg) EXCHANGED.as_ptr() => _,
-                left = inout(reg) beside.exponents => _,
-                from = inout(reg) from => _,
-                to = inout(reg) beside.to.as_mut_ptr() => _,
-                each = in(reg) beside.each,
-                a0 = inout(reg) x[0].as_ptr() => _,
-                a1 = inout(reg) x[1].as_ptr() => _,
-                a_step = in(reg) rows * ROW,
-                line = in(reg) ROW,
-                b = inout(reg) weights.as_ptr() => _,
-                steps = inout(reg) steps => _,
-                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
-                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
-                options(nostack),
+            products_beside!(
+                sums, from, beside, rows, weights, steps,
+                in [two_blocks_in!()],
+                products [
+                    "tileloadd tmm4, [{a0} + {line}]",
+                    "tileloadd tmm6, [{b} + {line}]",
+                    "tileloadd tmm7, [{b} + {line} + 1024]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{a1} + {line}]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {a0}, {a_step}",
+                    "add {a1}, {a_step}"
+                ],
+                out [two_blocks_out!()],
+                a0 = x[0].as_ptr(),
+                a1 = x[1].as_ptr()
             );
         }
     }
