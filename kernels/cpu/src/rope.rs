@@ -10,7 +10,7 @@ use crate::cache::CacheShape;
 use crate::cached::Held;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
 /// Which elements of a head's rotated part make a pair.
@@ -119,13 +119,13 @@ impl<E: Element, H: Held<E>> Kernel for Heads<'_, E, H> {
             for head in self.own.clone() {
                 let at = (token * self.heads + head) * dim;
                 // SAFETY: only this thread touches this head.
-                rotate(simd, unsafe { self.q.piece(at..at + self.rotated) }, cos_sin, self.pairs);
+                rotate(unsafe { self.q.piece(at..at + self.rotated) }, cos_sin, self.pairs);
             }
             for head in self.own_kv.clone() {
                 let at = (token * kv_heads + head) * dim;
                 // SAFETY: as above.
                 let k = unsafe { self.k.piece(at..at + dim) };
-                rotate(simd, &mut k[..self.rotated], cos_sin, self.pairs);
+                rotate(&mut k[..self.rotated], cos_sin, self.pairs);
                 let row = self.row(self.kv_slots[token], head);
                 // SAFETY: as above.
                 let [to_k, to_v] = self.caches.map(|cache| unsafe { cache.piece(row.clone()) });
@@ -163,21 +163,12 @@ impl<E: Element, H: Held<E>> Heads<'_, E, H> {
 }
 
 #[inline(always)]
-fn rotate<S: Simd, E: Element>(simd: S, head: &mut [E], cos_sin: &[f32], pairs: Pairs) {
+fn rotate<E: Element>(head: &mut [E], cos_sin: &[f32], pairs: Pairs) {
     let half = head.len() / 2;
     let (cos, sin) = cos_sin.split_at(half);
     match pairs {
         Pairs::Halves => {
             let (first, second) = head.split_at_mut(half);
-            let ((firsts, first), (seconds, second)) =
-                (first.as_chunks_mut::<LANES>(), second.as_chunks_mut::<LANES>());
-            let ((all_cos, cos), (all_sin, sin)) = (cos.as_chunks::<LANES>(), sin.as_chunks::<LANES>());
-            for (((first, second), cos), sin) in firsts.iter_mut().zip(seconds).zip(all_cos).zip(all_sin) {
-                let (a, b) = (E::load(simd, first), E::load(simd, second));
-                let (cos, sin) = (simd.load(cos), simd.load(sin));
-                E::store(simd, simd.sub(simd.mul(a, cos), simd.mul(b, sin)), first);
-                E::store(simd, simd.add(simd.mul(b, cos), simd.mul(a, sin)), second);
-            }
             for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
                 (*first, *second) = turned(*first, *second, cos, sin);
             }
