@@ -97,8 +97,9 @@ def rotary(device: str, tokens: int) -> Case:
     table = torch.randn(4096, dim, device=device)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % 4096
     slots = torch.randperm(k_cache.shape[0] * 16, device=device)[:tokens]
-    moved = 2.0 * tokens * dim * (2 * heads + 2 * kv_heads + 3 * kv_heads)
-    run = lambda: rope.rope_kv_write(q, k, v, table, positions, k_cache, v_cache, slots)  # noqa: E731
+    out = torch.empty_like(q)
+    moved = 2.0 * tokens * dim * (2 * heads + 4 * kv_heads)
+    run = lambda: rope.rope_kv_write(out, q, k, v, table, positions, k_cache, v_cache, slots)  # noqa: E731
     return Case("rope_kv_write", f"{tokens} x (32+8) x 128", run, moved)
 
 

@@ -6,6 +6,7 @@ from typing import Any, final
 
 _Span = tuple[int, int]
 _Sizes = tuple[int, int, int, int]
+_HeadSteps = tuple[int, int, int]
 _Area = tuple[int, int, int]
 _Scheme = tuple[int, int, str]
 
@@ -97,9 +98,16 @@ def scale(dtype: str, x: _Span, factor: float) -> None: ...
 def soft_cap(x: _Span, cap: float) -> None: ...
 def rope_kv_write(
     dtype: str,
+    out: _Span,
     q: _Span,
+    q_at: _HeadSteps,
     k: _Span,
+    k_at: _HeadSteps,
     v: _Span,
+    v_at: _HeadSteps,
+    q_gain: _Span | None,
+    k_gain: _Span | None,
+    eps: float,
     cos_sin: _Span,
     rotated: int,
     is_interleaved: bool,
@@ -265,9 +273,16 @@ class ProgramBuilder:
     def soft_cap(self, x: int, cap: float) -> None: ...
     def rope_kv_write(
         self,
+        out: int,
         q: int,
+        q_at: _HeadSteps,
         k: int,
+        k_at: _HeadSteps,
         v: int,
+        v_at: _HeadSteps,
+        q_gain: _Span | None,
+        k_gain: _Span | None,
+        eps: float,
         angles: _Span,
         rotated: int,
         is_interleaved: bool,

@@ -12,14 +12,27 @@ SCALE_BYTES = 4
 
 def expect(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
     """Refuses a tensor that is of another format or shape, lies elsewhere, or is strided."""
+    _expect_place(name, tensor, dtype, shape, device)
+    if not tensor.is_contiguous():
+        raise ValueError(f"`{name}` has the strides {tensor.stride()}; allowed: a contiguous tensor")
+
+
+def _expect_place(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
     if tensor.dtype != dtype:
         raise ValueError(f"`{name}` is {_name(tensor.dtype)}; allowed: {_name(dtype)}")
     if tuple(tensor.shape) != shape:
         raise ValueError(f"`{name}` has the shape {tuple(tensor.shape)}; allowed: {shape}")
     if tensor.device != device:
         raise ValueError(f"`{name}` lies on {tensor.device}; allowed: {device}, like the first tensor")
-    if not tensor.is_contiguous():
-        raise ValueError(f"`{name}` has the strides {tensor.stride()}; allowed: a contiguous tensor")
+
+
+def expect_heads(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, int, int], device: torch.device
+) -> None:
+    """As `expect`, of [tokens, heads, columns] that may be a part of a larger tensor: a head's columns lie together."""
+    _expect_place(name, tensor, dtype, shape, device)
+    if tensor.stride(2) != 1:
+        raise ValueError(f"`{name}` has the strides {tensor.stride()}; allowed: heads whose columns lie together")
 
 
 def expect_format(name: str, tensor: Tensor, dimensions: int, formats: tuple[torch.dtype, ...] = FORMATS) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pelton_kernels import _native
 from pelton_kernels.checks import head_dim
+from pelton_kernels.heads import HeadNorm, steps_of
 from pelton_kernels.packed import PackedWeight, Scheme
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
@@ -24,6 +25,14 @@ def dtype_name(tensor: Tensor) -> str:
 
 def _span(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
+
+
+def _heads(heads: Tensor) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """What they reach over, and where they lie in it."""
+    by_token, by_head = steps_of(heads)
+    tokens, count, dim = heads.shape
+    reach = 0 if heads.numel() == 0 else (tokens - 1) * by_token + (count - 1) * by_head + dim
+    return (heads.data_ptr(), reach), (0, by_token, by_head)
 
 
 def cache_sizes(cache: Tensor) -> tuple[int, int, int, int]:
@@ -161,6 +170,7 @@ def soft_cap(x: Tensor, cap: float) -> None:
 
 
 def rope_kv_write(
+    out: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -170,12 +180,14 @@ def rope_kv_write(
     v_cache: Tensor,
     kv_slots: Tensor,
     is_interleaved: bool,
+    norm: HeadNorm | None,
 ) -> None:
     """See `ops.rope_kv_write`."""
+    q_gain, k_gain, eps = (None, None, 0.0) if norm is None else (_span(norm.q_gain), _span(norm.k_gain), norm.eps)
     _native.rope_kv_write(
-        _DTYPES[q.dtype], _span(q), _span(k), _span(v), _span(cos_sin), cos_sin.shape[1], is_interleaved,
-        _span(positions), _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache), cache_sizes(k_cache), _span(kv_slots),
-        q.shape[1],
+        _DTYPES[out.dtype], _span(out), *_heads(q), *_heads(k), *_heads(v), q_gain, k_gain, eps, _span(cos_sin),
+        cos_sin.shape[1], is_interleaved, _span(positions), _DTYPES[k_cache.dtype], _span(k_cache), _span(v_cache),
+        cache_sizes(k_cache), _span(kv_slots), out.shape[1],
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pelton_kernels.triton.activation import activate, gelu_erf_mul, gelu_mul, s
 from pelton_kernels.triton.attention import paged_attention
 from pelton_kernels.triton.layer_norm import add_layer_norm, layer_norm
 from pelton_kernels.triton.linear import is_faster, linear_few_rows
+from pelton_kernels.triton.linear_one_row import linear_one_row
 from pelton_kernels.triton.norm import add_rms_norm, rms_norm
 from pelton_kernels.triton.rope import rope_kv_write
 from pelton_kernels.triton.sampling import sample
@@ -50,7 +51,7 @@ __all__ = [
     "soft_cap",
 ]
 
-_VERSION = 3
+_VERSION = 4
 SCORED_TOGETHER = 16  # rows
 
 
@@ -98,6 +99,9 @@ def pack_codes(
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
     """See `ops.linear` and `ops.linear_f32`."""
     assert isinstance(weight.data, Tensor), "packed on this device, which `ops` compared"
+    if x.shape[0] == 1:
+        linear_one_row(out, x, weight.data, bias)
+        return
     if is_faster(x.shape[0], weight.columns, weight.depth):
         linear_few_rows(out, x, weight.data, bias)
         return

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from pelton_kernels import cpu, ops
+from pelton_kernels.heads import HeadNorm, steps_of
 from pelton_kernels.packed import PackedWeight, Scheme
 from pelton_kernels.script import Lent
 
@@ -237,6 +238,7 @@ class Recorder:
 
     def rope_kv_write(
         self,
+        out: Tensor,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -246,20 +248,35 @@ class Recorder:
         v_cache: Tensor,
         kv_slots: Tensor,
         is_interleaved: bool,
+        norm: HeadNorm | None,
     ) -> None:
         self._expect(positions, "positions")
         kind = self._kind(kv_slots, "kv_slots")
+        (q_number, q_at), (k_number, k_at), (v_number, v_at) = (
+            self._heads(name, heads) for name, heads in (("q", q), ("k", k), ("v", v))
+        )
+        gains = (None, None) if norm is None else (norm.q_gain, norm.k_gain)
+        q_gain, k_gain = (None if gain is None else self._fixed("gain", gain) for gain in gains)
         self._add(
             "rope_kv_write",
-            {"q": q, "k": k, "v": v},
+            {"out": out},
+            q=q_number,
+            q_at=q_at,
+            k=k_number,
+            k_at=k_at,
+            v=v_number,
+            v_at=v_at,
+            q_gain=q_gain,
+            k_gain=k_gain,
+            eps=0.0 if norm is None else norm.eps,
             angles=self._fixed("cos_sin", cos_sin),
             rotated=cos_sin.shape[1],
             is_interleaved=is_interleaved,
             layer=self._layer(k_cache, v_cache),
             kind=kind,
-            heads=q.shape[1],
+            heads=out.shape[1],
         )
-        cpu.rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved)
+        cpu.rope_kv_write(out, q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved, norm)
 
     def paged_attention(
         self,
@@ -401,6 +418,16 @@ class Recorder:
         if tensor.nbytes != self.recording.buffers[buffer.number]:
             raise RecordingError(f"`{name}` is a part of a larger tensor")
         return buffer.number
+
+    def _heads(self, name: str, heads: Tensor) -> tuple[int, tuple[int, int, int]]:
+        """The buffer in whose rows they lie, and where: of the first token's, from one token to the next, from one head to the next."""
+        buffer = self._buffer(heads)
+        if buffer is None:
+            raise RecordingError(f"`{name}` is no activation of this step")
+        by_token, by_head = steps_of(heads)
+        if heads.shape[0] * by_token * heads.itemsize != self.recording.buffers[buffer.number]:
+            raise RecordingError(f"`{name}` is no part of each row of a tensor")
+        return buffer.number, (int(heads.storage_offset()), by_token, by_head)
 
     def _fixed(self, name: str, tensor: Tensor) -> Lent:
         if _storage(tensor) in self._memory:

@@ -111,13 +111,14 @@ def linear(n: Numbers) -> Outputs:
 def rope(n: Numbers, is_interleaved: bool, cache: str) -> Outputs:
     """Turned queries, and keys and values as they come to lie in a cache."""
     q, k, v = n.of(TOKENS, HEADS, DIM), n.of(TOKENS, KV_HEADS, DIM), n.of(TOKENS, KV_HEADS, DIM)
+    out = torch.empty_like(q)
     caches = [torch.zeros(2, KV_HEADS, BLOCK, DIM, dtype=n.dtype) for _ in range(2)]
     if cache == "codes":
         caches = [reference.codes_of(cache) for cache in caches]
     slots = n.order(2 * BLOCK)[:TOKENS].long()
     cos_sin, positions = n.of(30, ROTATED, dtype=torch.float32), n.ids(30, TOKENS)
-    ops.rope_kv_write(q, k, v, cos_sin, positions, caches[0], caches[1], slots, is_interleaved)
-    return [q, *caches]
+    ops.rope_kv_write(out, q, k, v, cos_sin, positions, caches[0], caches[1], slots, is_interleaved)
+    return [out, *caches]
 
 
 def attention(n: Numbers, cache: str, sight: str) -> Outputs:

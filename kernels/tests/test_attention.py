@@ -321,14 +321,29 @@ def test_a_value_that_is_not_finite_stays_in_its_future(dtype: torch.dtype, has_
     assert not spoiled[19].isfinite().any()
 
 
-@pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
-@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
+SIZES = pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
     (1, 1, 1, 2, 2), (0, 2, 1, 8, 8), (5, 4, 2, 20, 12), (60, 9, 3, 64, 64), (33, 16, 8, 128, 128),
 ])  # fmt: skip
+
+
+def heads_of_one(tokens: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Queries, keys and values as parts of a token's row."""
+    return fresh(tokens, heads + 2 * kv_heads, dim, dtype=dtype).split([heads, kv_heads, kv_heads], dim=1)
+
+
+def head_norm(dim: int) -> ops.HeadNorm:
+    return ops.HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 1e-5)
+
+
+@pytest.mark.parametrize("is_normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
+@SIZES
 def test_rope_kv_write(
-    tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, is_interleaved: bool, dtype: torch.dtype
-) -> None:
-    q, k, v = fresh(tokens, heads, dim, dtype=dtype), *(fresh(tokens, kv_heads, dim, dtype=dtype) for _ in range(2))
+    tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, is_interleaved: bool, is_normed: bool,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    q, k, v = heads_of_one(tokens, heads, kv_heads, dim, dtype)
+    norm = head_norm(dim) if is_normed else None
     angles = 100 * torch.rand(90, rotated // 2)
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
     positions = torch.randint(0, 90, (tokens,), dtype=torch.int32)
@@ -336,50 +351,71 @@ def test_rope_kv_write(
     kv_slots = torch.randperm(72)[:tokens]
     exact_q, exact_k = reference.rope_kv_write(
         q.double(), k.double(), v.double(), cos_sin, positions, *(cache.double() for cache in caches), kv_slots,
-        is_interleaved,
+        is_interleaved, norm,
     )  # fmt: skip
     plain = [cache.clone() for cache in caches]
-    plain_q, plain_k = reference.rope_kv_write(q, k, v, cos_sin, positions, *plain, kv_slots, is_interleaved)
+    plain_q, plain_k = reference.rope_kv_write(q, k, v, cos_sin, positions, *plain, kv_slots, is_interleaved, norm)
     for threads in (1, 2, 3):
         ops.set_threads(threads)
         own = [poisoned(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
-        own_q, own_k = poisoned(tokens, heads, dim, dtype=dtype), poisoned(tokens, kv_heads, dim, dtype=dtype)
-        own_q.copy_(q)
-        own_k.copy_(k)
-        ops.rope_kv_write(own_q, own_k, v, cos_sin, positions, *own, kv_slots, is_interleaved)
-        assert error(own_q, exact_q) <= 2 * error(plain_q, exact_q) + ulp(dtype)
+        out = poisoned(tokens, heads, dim, dtype=dtype)
+        ops.rope_kv_write(out, q, k, v, cos_sin, positions, *own, kv_slots, is_interleaved, norm)
+        own_k = own[0][kv_slots // 8, :, kv_slots % 8]
+        assert error(out, exact_q) <= 2 * error(plain_q, exact_q) + ulp(dtype)
         assert error(own_k, exact_k) <= 2 * error(plain_k, exact_k) + ulp(dtype)
-        assert all(guards_untouched(tensor) for tensor in (own_q, own_k, *own))
-        for token, slot in enumerate(kv_slots.tolist()):
-            assert torch.equal(own[0][slot // 8, :, slot % 8], own_k[token])
-            assert torch.equal(own[1][slot // 8, :, slot % 8], v[token])
+        assert torch.equal(own[1][kv_slots // 8, :, kv_slots % 8], v)
+        assert all(guards_untouched(tensor) for tensor in (out, *own))
         assert int(own[0].isnan().sum()) == (72 - tokens) * kv_heads * dim  # nothing else was written
 
 
-@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "dim", "rotated"), [
-    (1, 1, 1, 2, 2), (0, 2, 1, 8, 8), (5, 4, 2, 20, 12), (60, 9, 3, 64, 64), (33, 16, 8, 128, 128),
-])  # fmt: skip
+@pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
+def test_heads_are_normed_and_turned_in_one_as_by_themselves(is_interleaved: bool, dtype: torch.dtype) -> None:
+    """Bit for bit, and wherever they lie: as parts of a row, as every third of its heads, or alone."""
+    tokens, heads, dim, rotated = 12, 4, 80, 40
+    rows = fresh(tokens, heads, 3, dim, dtype=dtype)
+    norm = head_norm(dim)
+    cos_sin, positions = fresh(50, rotated, dtype=torch.float32), torch.randint(0, 50, (tokens,), dtype=torch.int32)
+    slots = torch.randperm(24)[:tokens]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, norm: ops.HeadNorm | None) -> list[Tensor]:
+        out, *caches = torch.zeros(tokens, heads, dim, dtype=dtype), *torch.zeros(2, 3, heads, 8, dim, dtype=dtype)
+        ops.rope_kv_write(out, q, k, v, cos_sin, positions, *caches, slots, is_interleaved, norm)
+        return [out, *caches]
+
+    q, k, v = (part.contiguous() for part in rows.unbind(2))
+    normed = [torch.empty_like(q), torch.empty_like(k)]
+    for own, part, gain in zip(normed, (q, k), (norm.q_gain, norm.k_gain), strict=True):
+        ops.rms_norm(own.view(-1, dim), part.view(-1, dim), gain, norm.eps)
+    expected = run(*normed, v, None)
+    for parts in (rows.unbind(2), (q, k, v), torch.cat([q, k, v], dim=1).chunk(3, dim=1)):
+        for own, want in zip(run(*parts, norm), expected, strict=True):
+            assert torch.equal(own, want)
+
+
+@SIZES
 def test_rope_kv_write_of_codes(
     tokens: int, heads: int, kv_heads: int, dim: int, rotated: int, dtype: torch.dtype
 ) -> None:
     """Bit for bit the reference's codes of the keys and values that plain caches get: every operation is rounded alike in all classes."""
-    q, k, v = fresh(tokens, heads, dim, dtype=dtype), *(fresh(tokens, kv_heads, dim, dtype=dtype) for _ in range(2))
+    q, k, v = heads_of_one(tokens, heads, kv_heads, dim, dtype)
     if tokens > 2:
         v[0], v[1, 0, 0], v[2, 0, -1] = 0.0, torch.inf, torch.nan
     angles = 100 * torch.rand(90, rotated // 2)
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
     positions = torch.randint(0, 90, (tokens,), dtype=torch.int32)
     kv_slots = torch.randperm(72)[:tokens]
+    plain = [torch.zeros(9, kv_heads, 8, dim, dtype=dtype) for _ in range(2)]
+    ops.rope_kv_write(torch.empty_like(q).contiguous(), q, k, v, cos_sin, positions, *plain, kv_slots)
     for threads in (1, 2, 3):
         ops.set_threads(threads)
-        own_k = k.clone()
+        out = torch.empty(tokens, heads, dim, dtype=dtype)
         caches = [poisoned(9, kv_heads, 8, dim + 4, dtype=torch.int8) for _ in range(2)]
-        ops.rope_kv_write(q.clone(), own_k, v, cos_sin, positions, *caches, kv_slots)
+        ops.rope_kv_write(out, q, k, v, cos_sin, positions, *caches, kv_slots)
         assert all(guards_untouched(cache) for cache in caches)
-        for cache, written in zip(caches, (own_k, v), strict=True):
+        for cache, written in zip(caches, plain, strict=True):
             expected = torch.full_like(cache, -1)
-            for token, slot in enumerate(kv_slots.tolist()):
-                expected[slot // 8, :, slot % 8] = reference.codes_of(written[token])
+            for slot in kv_slots.tolist():
+                expected[slot // 8, :, slot % 8] = reference.codes_of(written[slot // 8, :, slot % 8])
             assert torch.equal(cache[..., :dim], expected[..., :dim]), "and nothing else was written"
             numbers, wanted = (reference.numbers_of(codes, torch.float32) for codes in (cache, expected))
             assert torch.equal(numbers.nan_to_num(-1.5), wanted.nan_to_num(-1.5))

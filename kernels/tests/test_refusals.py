@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from pelton_kernels import ops
-from pelton_kernels.ops import Scheme
+from pelton_kernels.ops import HeadNorm, Scheme
 from torch import Tensor
 
 F32 = torch.float32
@@ -17,9 +17,10 @@ def ints(*values: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.tensor(values, dtype=dtype)
 
 
-def rope(**changed: Tensor) -> None:
+def rope(**changed: Tensor | HeadNorm) -> None:
     tensors = {
-        "q": torch.zeros(2, 4, 8), "k": torch.zeros(2, 2, 8), "v": torch.zeros(2, 2, 8), "cos_sin": torch.zeros(5, 8),
+        "out": torch.zeros(2, 4, 8), "q": torch.zeros(2, 4, 8), "k": torch.zeros(2, 2, 8), "v": torch.zeros(2, 2, 8),
+        "cos_sin": torch.zeros(5, 8),
         "positions": ints(0, 4), "k_cache": torch.zeros(3, 2, 4, 8), "v_cache": torch.zeros(3, 2, 4, 8),
         "kv_slots": ints(0, 11, dtype=torch.int64),
     }  # fmt: skip
@@ -126,6 +127,14 @@ CASES: list[tuple[Callable[[], None], str]] = [
     (lambda: rope(kv_slots=ints(12, 0, dtype=torch.int64)), "`kv_slots` is 12 at index 0; allowed: 0 to 11"),
     (lambda: rope(cos_sin=torch.zeros(5, 7)), "`cos_sin` is 7 wide; allowed: an even number up to 8"),
     (lambda: rope(v=torch.zeros(2, 1, 8)), "`v` has the shape"),
+    (
+        lambda: rope(k=torch.zeros(2, 8, 2).mT),
+        r"`k` has the strides \(16, 1, 2\); allowed: heads whose columns lie together",
+    ),
+    (
+        lambda: rope(norm=HeadNorm(torch.zeros(8), torch.zeros(7), 0.1)),
+        r"`norm.k_gain` has the shape \(7,\); allowed: \(8,\)",
+    ),
     (lambda: rope(k_cache=codes_cache(8)), r"`k_cache` has the shape \(3, 2, 4, 8\); allowed: \(3, 2, 4, 12\)"),
     (lambda: rope(k_cache=codes_cache(12)), r"`v_cache` is float32; allowed: int8"),
     (lambda: attention(v_cache=codes_cache(12)), r"`v_cache` is int8; allowed: float32"),

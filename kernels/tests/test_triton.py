@@ -8,12 +8,13 @@ from itertools import accumulate
 import pytest
 import torch
 from pelton_kernels import reference
+from pelton_kernels.heads import HeadNorm
 from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from pelton_kernels.triton import activation, attention, layer_norm, linear, norm, rope  # noqa: E402
+from pelton_kernels.triton import activation, attention, layer_norm, linear, linear_one_row, norm, rope  # noqa: E402
 
 FORMATS = [torch.float32, torch.bfloat16]
 GUARD = 2  # NaN rows before and after an output
@@ -132,30 +133,38 @@ def test_gates(tokens: int, width: int, dtype: torch.dtype) -> None:
         check(out, whole, oracle(gate_up), oracle(gate_up.double()), terms=terms)
 
 
+@pytest.mark.parametrize("is_normed", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize("is_interleaved", [False, True], ids=["halves", "neighbours"])
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary", "block_size"), [(4, 2, 24, 24, 16), (8, 1, 64, 32, 32), (3, 3, 10, 6, 8)]
 )
 def test_rope_kv_write(
-    heads: int, kv_heads: int, dim: int, rotary: int, block_size: int, dtype: torch.dtype, is_interleaved: bool
-) -> None:
+    heads: int, kv_heads: int, dim: int, rotary: int, block_size: int, dtype: torch.dtype,
+    is_interleaved: bool, is_normed: bool,
+) -> None:  # fmt: skip
     tokens, blocks = 13, 5
-    q, k, v = (fresh(tokens, n, dim, dtype=dtype) for n in (heads, kv_heads, kv_heads))
+    q, k, v = fresh(tokens, heads + 2 * kv_heads, dim, dtype=dtype).split([heads, kv_heads, kv_heads], dim=1)
+    norm = None
+    if is_normed:
+        norm = HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 1e-5)
     angles = torch.rand(90, rotary // 2, device=DEVICE) * 6
     cos_sin = torch.cat([angles.cos(), angles.sin()], 1).contiguous()
     positions = torch.randint(90, (tokens,), dtype=torch.int32, device=DEVICE)
     slots = torch.randperm(blocks * block_size, device=DEVICE)[:tokens]
     caches = [torch.full((blocks, kv_heads, block_size, dim), math.nan, dtype=dtype, device=DEVICE) for _ in range(2)]
     expected_caches = [cache.clone() for cache in caches]
-    expected = reference.rope_kv_write(
-        q.clone(), k.clone(), v, cos_sin, positions, *expected_caches, slots, is_interleaved
-    )
-    rope.rope_kv_write(q, k, v, cos_sin, positions, *caches, slots, is_interleaved)
-    for got, want in zip((q, k), expected, strict=True):
-        torch.testing.assert_close(got, want)
+    expected, _ = reference.rope_kv_write(q, k, v, cos_sin, positions, *expected_caches, slots, is_interleaved, norm)
+    out, whole = poisoned(tokens, heads * dim, dtype=dtype)
+    out = out.view(tokens, heads, dim)
+    rope.rope_kv_write(out, q, k, v, cos_sin, positions, *caches, slots, is_interleaved, norm)
+    # Normed, a number is rounded twice, and turning may take most of it away.
+    near = {"rtol": 2e-2, "atol": 16 * torch.finfo(dtype).eps} if is_normed else {}
+    torch.testing.assert_close(out, expected, **near)
+    assert whole[:GUARD].isnan().all()
+    assert whole[-GUARD:].isnan().all()
     for got, want in zip(caches, expected_caches, strict=True):
-        torch.testing.assert_close(got, want, equal_nan=True)
+        torch.testing.assert_close(got, want, equal_nan=True, **near)
 
 
 def test_keys_and_values_without_a_slot_are_written_nowhere() -> None:
@@ -164,7 +173,8 @@ def test_keys_and_values_without_a_slot_are_written_nowhere() -> None:
     caches = [torch.full((2, 2, 8, 16), math.nan, device=DEVICE) for _ in range(2)]
     slots = torch.tensor([-1, 9, -1], device=DEVICE)
     positions = torch.zeros(3, dtype=torch.int32, device=DEVICE)
-    rope.rope_kv_write(q, k, v, torch.ones(1, 16, device=DEVICE), positions, *caches, slots)
+    still = torch.tensor([[1.0] * 8 + [0.0] * 8], device=DEVICE)
+    rope.rope_kv_write(torch.empty_like(q), q, k, v, still, positions, *caches, slots)
     for cache, written in zip(caches, (k, v), strict=True):
         assert torch.equal(cache[1, :, 1], written[1])
         assert cache.isfinite().sum() == 2 * 16
@@ -295,3 +305,19 @@ def test_products_of_few_rows(rows: int, columns: int, depth: int, dtype: torch.
         among, _ = poisoned(rows, columns, dtype=dtype)
         linear.linear_few_rows(among, x, weight, bias, shape)
         assert torch.equal(alone, among[:1])
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("columns", "depth"), [(1, 1), (70, 200), (129, 777), (64, 1024), (31, 2048), (4097, 96)])
+def test_products_of_one_row(columns: int, depth: int, dtype: torch.dtype, has_bias: bool) -> None:
+    x, weight = fresh(1, depth, dtype=dtype), fresh(columns, depth, dtype=dtype)
+    bias = fresh(columns, dtype=dtype) if has_bias else None
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    for shape in (None, linear_one_row.Shape(8, 64, 4), linear_one_row.Shape(1, 512, 2)):
+        for out_dtype in {dtype, torch.float32}:
+            given = (x, weight) if bias is None else (x, weight, bias)
+            plain = torch.nn.functional.linear(*(each.to(out_dtype) for each in given))
+            out, whole = poisoned(1, columns, dtype=out_dtype)
+            linear_one_row.linear_one_row(out, x, weight, bias, shape)
+            check(out, whole, plain, exact, roundings=8 if out_dtype is torch.float32 else 1)

@@ -44,6 +44,10 @@ pub trait Held<E: Element>: Pod + Send + Sync + Default {
     fn scale(row: &[Self], dim: usize) -> f32;
     /// Puts a token's head into its row.
     fn store<S: Simd>(simd: S, head: &[E], row: &mut [Self]);
+    /// A row that takes a head as it is, which may be written there at once.
+    fn as_plain(_: &mut [Self]) -> Option<&mut [E]> {
+        None
+    }
 }
 
 impl<E: Element> Held<E> for E {
@@ -69,6 +73,11 @@ impl<E: Element> Held<E> for E {
     #[inline(always)]
     fn store<S: Simd>(_: S, head: &[E], row: &mut [E]) {
         row.copy_from_slice(head);
+    }
+
+    #[inline(always)]
+    fn as_plain(row: &mut [E]) -> Option<&mut [E]> {
+        Some(row)
     }
 }
 

@@ -59,7 +59,7 @@ pub use philox::philox4x32;
 pub use pool::Pool;
 pub use pool_rows::{Pooling, pool_rows};
 pub use probe::{ReadProbe, multiply_codes, multiply_tiles};
-pub use rope::{Pairs, RopeKvWrite, rope_kv_write};
+pub use rope::{HeadNorm, HeadsAt, Pairs, RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, ScoreOut, ScoreRows, sample, score};
 
 /// What every op runs on: the instruction set, the threads, and memory that is used again from call to call.

@@ -79,8 +79,7 @@ impl<E: Element> Kernel for Norm<'_, E> {
         let width = self.gain.len();
         let (gains, gain_tail) = self.gain.as_chunks::<LANES>();
         for (out, x) in self.out.chunks_exact_mut(width).zip(self.x.chunks_exact(width)) {
-            let mean = sum_of_squares(simd, x) / width as f32;
-            let scale = simd.splat(1.0 / (mean + self.eps).sqrt());
+            let scale = simd.splat(scale_of(simd, x, self.eps));
             let (outs, out_tail) = out.as_chunks_mut::<LANES>();
             let (xs, x_tail) = x.as_chunks::<LANES>();
             for ((out, x), gain) in outs.iter_mut().zip(xs).zip(gains) {
@@ -95,6 +94,12 @@ impl<E: Element> Kernel for Norm<'_, E> {
             }
         }
     }
+}
+
+/// What a row is multiplied with, but for its gains.
+#[inline(always)]
+pub(crate) fn scale_of<S: Simd, E: Element>(simd: S, x: &[E], eps: f32) -> f32 {
+    1.0 / (sum_of_squares(simd, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// Σ x², in four accumulators per lane: one alone would wait for its own latency at each addition.

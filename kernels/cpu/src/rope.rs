@@ -1,7 +1,10 @@
-//! Rotary positions for q and k, and the write of k and v into the cache.
+//! Rotary positions for q and k, the norms of their heads where a model has such, and the write of k and v into the cache.
 //!
 //! Two elements are turned against each other, (a, b) → (a·cos - b·sin, b·cos + a·sin), in float32, each product rounded by
 //! itself as the usual definition has it. Which two, models differ in ([`Pairs`]).
+//!
+//! Heads are read where a product has left them: nothing cuts its rows apart before. A normed head is rounded to its format before
+//! it is turned, as if each were a step by itself.
 
 use std::ops::Range;
 
@@ -10,7 +13,9 @@ use crate::cache::CacheShape;
 use crate::cached::Held;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices};
-use crate::simd::{Kernel, Simd};
+use crate::math::{filled, put};
+use crate::norm::{padded, scale_of};
+use crate::simd::{Kernel, LANES, Simd};
 use crate::split::{Shared, part};
 
 /// Which elements of a head's rotated part make a pair.
@@ -22,14 +27,51 @@ pub enum Pairs {
     Neighbours,
 }
 
+/// Where heads lie among larger rows: head h of token t at `from + t · by_token + h · by_head`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "said above")]
+pub struct HeadsAt {
+    pub from: usize,
+    pub by_token: usize,
+    pub by_head: usize,
+}
+
+impl HeadsAt {
+    /// One past the last element of `heads` heads of the first token.
+    pub fn reach(self, heads: usize, dim: usize) -> usize {
+        self.from + heads.saturating_sub(1) * self.by_head + dim
+    }
+
+    #[inline(always)]
+    fn head(self, token: usize, head: usize, dim: usize) -> Range<usize> {
+        let at = self.from + token * self.by_token + head * self.by_head;
+        at..at + dim
+    }
+}
+
+/// An RMS norm of each query's and each key's head.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadNorm<'a> {
+    /// `[dim]`.
+    pub q_gain: &'a [f32],
+    /// `[dim]`.
+    pub k_gain: &'a [f32],
+    /// Added to the mean of the squares.
+    pub eps: f32,
+}
+
 /// The arguments of [`rope_kv_write`]. `H`: what the caches hold.
 pub struct RopeKvWrite<'a, E, H> {
-    /// `[tokens, heads, dim]`, rotated in place.
-    pub q: &'a mut [E],
-    /// `[tokens, kv heads, dim]`, rotated in place.
-    pub k: &'a mut [E],
-    /// `[tokens, kv heads, dim]`.
-    pub v: &'a [E],
+    /// `[tokens, heads, dim]`: takes q, normed and rotated.
+    pub out: &'a mut [E],
+    /// `heads` of each token.
+    pub q: (&'a [E], HeadsAt),
+    /// As many of each token as the cache has.
+    pub k: (&'a [E], HeadsAt),
+    /// As many, too.
+    pub v: (&'a [E], HeadsAt),
+    /// None: heads are not normed.
+    pub norm: Option<HeadNorm<'a>>,
     /// `[positions, rotated]`: the cosines of one position, then its sines.
     pub cos_sin: &'a [f32],
     /// How many elements of a head are rotated: even, at most `dim`.
@@ -38,7 +80,7 @@ pub struct RopeKvWrite<'a, E, H> {
     pub pairs: Pairs,
     /// `[tokens]`: which row of `cos_sin`.
     pub positions: &'a [i32],
-    /// Takes the rotated k.
+    /// Takes k, normed and rotated.
     pub k_cache: &'a mut [H],
     /// Takes v.
     pub v_cache: &'a mut [H],
@@ -50,28 +92,51 @@ pub struct RopeKvWrite<'a, E, H> {
     pub heads: usize,
 }
 
-/// Rotates q and k in place and writes k and v into the cache.
+/// Norms and rotates q and k, and writes k and v into the cache.
 pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_, E, H>) -> Result<(), Refusal> {
-    let RopeKvWrite { q, k, v, cos_sin, rotated, pairs, positions, k_cache, v_cache, cache, kv_slots, heads } = args;
+    let RopeKvWrite {
+        out,
+        q,
+        k,
+        v,
+        norm,
+        cos_sin,
+        rotated,
+        pairs,
+        positions,
+        k_cache,
+        v_cache,
+        cache,
+        kv_slots,
+        heads,
+    } = args;
     let tokens = positions.len();
     let (dim, kv_heads) = (cache.dim, cache.heads);
     assert!(rotated > 0 && rotated.is_multiple_of(2) && rotated <= dim && cos_sin.len().is_multiple_of(rotated));
-    assert!(q.len() == tokens * heads * dim && k.len() == tokens * kv_heads * dim && v.len() == k.len());
+    assert!(out.len() == tokens * heads * dim);
+    if tokens > 0 {
+        for ((data, at), heads) in [(q, heads), (k, kv_heads), (v, kv_heads)] {
+            assert!((tokens - 1) * at.by_token + at.reach(heads, dim) <= data.len(), "{at:?} of {}", data.len());
+        }
+    }
+    assert!(norm.is_none_or(|norm| norm.q_gain.len() == dim && norm.k_gain.len() == dim));
     assert!(kv_slots.len() == tokens && H::FORMAT == cache.format);
     assert!(k_cache.len() == cache.len() && v_cache.len() == cache.len());
     check_indices("positions", positions, cos_sin.len() / rotated)?;
     check_indices("kv_slots", kv_slots, cache.blocks * cache.block_size)?;
 
-    let work = q.len() + 2 * k.len();
+    let work = out.len() + 2 * tokens * kv_heads * dim;
     let parts = cpu.parts(heads.max(kv_heads), work);
     let isa = cpu.isa;
-    let (q, k) = (Shared::new(q), Shared::new(k));
+    let out = Shared::new(out);
     let (k_cache, v_cache) = (Shared::new(k_cache), Shared::new(v_cache));
     cpu.pool.run(parts, |thread| {
         isa.run(Heads {
-            q: &q,
-            k: &k,
+            out: &out,
+            q,
+            k,
             v,
+            norm,
             cos_sin,
             rotated,
             pairs,
@@ -90,9 +155,11 @@ pub fn rope_kv_write<E: Element, H: Held<E>>(cpu: &mut Cpu, args: RopeKvWrite<'_
 /// A thread's heads, of queries and of keys and values, and all their tokens: two tokens may name the same slot, and the later one
 /// then wins.
 struct Heads<'a, E, H> {
-    q: &'a Shared<'a, E>,
-    k: &'a Shared<'a, E>,
-    v: &'a [E],
+    out: &'a Shared<'a, E>,
+    q: (&'a [E], HeadsAt),
+    k: (&'a [E], HeadsAt),
+    v: (&'a [E], HeadsAt),
+    norm: Option<HeadNorm<'a>>,
     cos_sin: &'a [f32],
     rotated: usize,
     pairs: Pairs,
@@ -110,27 +177,37 @@ impl<E: Element, H: Held<E>> Kernel for Heads<'_, E, H> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (dim, kv_heads) = (self.cache.dim, self.cache.heads);
+        let dim = self.cache.dim;
+        let mut key = vec![E::default(); dim];
+        let [q_norm, k_norm] = match self.norm {
+            Some(norm) => [Some((norm.q_gain, norm.eps)), Some((norm.k_gain, norm.eps))],
+            None => [None, None],
+        };
         for (token, &position) in self.positions.iter().enumerate() {
             if let Some(&next) = self.kv_slots.get(token + 1) {
                 self.ask_for_rows(simd, next);
+                self.ask_for_heads(simd, token + 1);
             }
             let cos_sin = &self.cos_sin[position as usize * self.rotated..][..self.rotated];
             for head in self.own.clone() {
-                let at = (token * self.heads + head) * dim;
+                let (q, at) = (self.q.0, (token * self.heads + head) * dim);
                 // SAFETY: only this thread touches this head.
-                rotate(unsafe { self.q.piece(at..at + self.rotated) }, cos_sin, self.pairs);
+                let out = unsafe { self.out.piece(at..at + dim) };
+                turn(simd, &q[self.q.1.head(token, head, dim)], q_norm, cos_sin, self.pairs, out);
             }
             for head in self.own_kv.clone() {
-                let at = (token * kv_heads + head) * dim;
-                // SAFETY: as above.
-                let k = unsafe { self.k.piece(at..at + dim) };
-                rotate(&mut k[..self.rotated], cos_sin, self.pairs);
                 let row = self.row(self.kv_slots[token], head);
                 // SAFETY: as above.
                 let [to_k, to_v] = self.caches.map(|cache| unsafe { cache.piece(row.clone()) });
-                H::store(simd, k, to_k);
-                H::store(simd, &self.v[at..at + dim], to_v);
+                let k = &self.k.0[self.k.1.head(token, head, dim)];
+                match H::as_plain(to_k) {
+                    Some(to_k) => turn(simd, k, k_norm, cos_sin, self.pairs, to_k),
+                    None => {
+                        turn(simd, k, k_norm, cos_sin, self.pairs, &mut key);
+                        H::store(simd, &key, to_k);
+                    }
+                }
+                H::store(simd, &self.v.0[self.v.1.head(token, head, dim)], to_v);
             }
         }
     }
@@ -145,47 +222,101 @@ impl<E: Element, H: Held<E>> Heads<'_, E, H> {
         at..at + self.cache.row()
     }
 
+    /// A token's heads lie in another page than those before, which the processor does not run ahead into.
+    #[inline(always)]
+    fn ask_for_heads<S: Simd>(&self, simd: S, token: usize) {
+        let (own, own_kv) = (self.own.clone(), self.own_kv.clone());
+        for ((data, at), heads) in [(self.q, own), (self.k, own_kv.clone()), (self.v, own_kv)] {
+            for head in heads {
+                ask_for(simd, &data[at.head(token, head, self.cache.dim)]);
+            }
+        }
+    }
+
     /// Tokens of a decode step write far apart: what is stored to would have to be waited for.
     #[inline(always)]
     fn ask_for_rows<S: Simd>(&self, simd: S, slot: i64) {
-        const LINE: usize = 64;
         for head in self.own_kv.clone() {
             let row = self.row(slot, head);
             for cache in self.caches {
                 // SAFETY: only this thread touches this head.
-                let start: *const u8 = unsafe { cache.piece(row.clone()) }.as_ptr().cast();
-                for line in (0..self.cache.row() * size_of::<H>()).step_by(LINE) {
-                    simd.prefetch(start.wrapping_add(line));
+                ask_for(simd, unsafe { cache.piece(row.clone()) });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn ask_for<S: Simd, T>(simd: S, piece: &[T]) {
+    const LINE: usize = 64;
+    let start: *const u8 = piece.as_ptr().cast();
+    for line in (0..size_of_val(piece)).step_by(LINE) {
+        simd.prefetch(start.wrapping_add(line));
+    }
+}
+
+/// One head, normed with these gains and eps if there are some, and turned.
+#[inline(always)]
+fn turn<S: Simd, E: Element>(
+    simd: S,
+    head: &[E],
+    norm: Option<(&[f32], f32)>,
+    cos_sin: &[f32],
+    pairs: Pairs,
+    out: &mut [E],
+) {
+    // Not by `map`: a closure has not the class's instructions.
+    let normed = match norm {
+        Some((gain, eps)) => Some((gain, simd.splat(scale_of(simd, head, eps)))),
+        None => None,
+    };
+    let (half, dim) = (cos_sin.len() / 2, head.len());
+    let (cos, sin) = cos_sin.split_at(half);
+    match pairs {
+        Pairs::Halves => {
+            for at in (0..half).step_by(LANES) {
+                let end = half.min(at + LANES);
+                let a = value(simd, head, normed, at..end);
+                let b = value(simd, head, normed, half + at..half + end);
+                let (cos, sin) = (filled(simd, &cos[at..end], 0.0), filled(simd, &sin[at..end], 0.0));
+                put(simd, simd.sub(simd.mul(a, cos), simd.mul(b, sin)), &mut out[at..end]);
+                put(simd, simd.add(simd.mul(b, cos), simd.mul(a, sin)), &mut out[half + at..half + end]);
+            }
+        }
+        Pairs::Neighbours => {
+            for at in (0..2 * half).step_by(LANES) {
+                let end = (2 * half).min(at + LANES);
+                let mut lanes = [0.0; LANES];
+                simd.store(value(simd, head, normed, at..end), &mut lanes);
+                for (pair, [a, b]) in lanes[..end - at].as_chunks::<2>().0.iter().enumerate() {
+                    let (cos, sin) = (cos[at / 2 + pair], sin[at / 2 + pair]);
+                    out[at + 2 * pair] = E::from_f32(a * cos - b * sin);
+                    out[at + 2 * pair + 1] = E::from_f32(b * cos + a * sin);
                 }
             }
         }
     }
-}
-
-#[inline(always)]
-fn rotate<E: Element>(head: &mut [E], cos_sin: &[f32], pairs: Pairs) {
-    let half = head.len() / 2;
-    let (cos, sin) = cos_sin.split_at(half);
-    match pairs {
-        Pairs::Halves => {
-            let (first, second) = head.split_at_mut(half);
-            for (((first, second), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                (*first, *second) = turned(*first, *second, cos, sin);
-            }
-        }
-        Pairs::Neighbours => {
-            let (pairs, _) = head.as_chunks_mut::<2>();
-            for (([first, second], &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
-                (*first, *second) = turned(*first, *second, cos, sin);
-            }
+    for at in (2 * half..dim).step_by(LANES) {
+        let range = at..dim.min(at + LANES);
+        match normed {
+            Some(_) => put(simd, value(simd, head, normed, range.clone()), &mut out[range]),
+            None => out[range.clone()].copy_from_slice(&head[range]),
         }
     }
 }
 
+/// Up to 16 elements of a head, normed and rounded if there is a norm.
 #[inline(always)]
-fn turned<E: Element>(first: E, second: E, cos: f32, sin: f32) -> (E, E) {
-    let (a, b) = (first.to_f32(), second.to_f32());
-    (E::from_f32(a * cos - b * sin), E::from_f32(b * cos + a * sin))
+fn value<S: Simd, E: Element>(simd: S, head: &[E], normed: Option<(&[f32], S::V)>, range: Range<usize>) -> S::V {
+    let x = &head[range.clone()];
+    let x = match x.try_into() {
+        Ok(whole) => E::load(simd, whole),
+        Err(_) => E::load(simd, &padded(x)),
+    };
+    let Some((gain, scale)) = normed else { return x };
+    let mut lanes = [E::default(); LANES];
+    E::store(simd, simd.mul(simd.mul(x, scale), filled(simd, &gain[range], 0.0)), &mut lanes);
+    E::load(simd, &lanes)
 }
 
 #[cfg(test)]
@@ -193,20 +324,24 @@ mod tests {
     use super::*;
     use crate::{CacheFormat, Isa};
 
-    /// Of three tokens, two of which name the same slot: `[q, k, k cache, v cache]`.
-    fn written(isa: Isa, threads: usize, heads: usize, kv_heads: usize) -> [Vec<f32>; 4] {
+    /// Of three tokens, two of which name the same slot: `[rotated q, k cache, v cache]`. A token's queries, keys and values are one row.
+    fn written(isa: Isa, threads: usize, heads: usize, kv_heads: usize) -> [Vec<f32>; 3] {
         let (dim, tokens, rotated) = (20, 3, 6);
         let numbers = |count: usize, factor: f32| (0..count).map(|at| at as f32 * factor).collect::<Vec<_>>();
-        let (mut q, mut k) = (numbers(tokens * heads * dim, 0.5), numbers(tokens * kv_heads * dim, 0.25));
-        let v = numbers(tokens * kv_heads * dim, 1.0);
+        let by_token = (heads + 2 * kv_heads) * dim;
+        let qkv = numbers(tokens * by_token, 0.5);
+        let at = |from: usize| HeadsAt { from: from * dim, by_token, by_head: dim };
+        let mut out = vec![-1.0; tokens * heads * dim];
         let cache = CacheShape { blocks: 2, heads: kv_heads, block_size: 2, dim, format: CacheFormat::Plain };
         let (mut k_cache, mut v_cache) = (vec![-1.0; cache.len()], vec![-1.0; cache.len()]);
         let mut cpu = Cpu::new(isa, threads);
         cpu.grain = 1;
         let args = RopeKvWrite {
-            q: &mut q,
-            k: &mut k,
-            v: &v,
+            out: &mut out,
+            q: (&qkv, at(0)),
+            k: (&qkv, at(heads)),
+            v: (&qkv, at(heads + kv_heads)),
+            norm: None,
             cos_sin: &numbers(4 * rotated, 0.1),
             rotated,
             pairs: Pairs::Halves,
@@ -218,7 +353,7 @@ mod tests {
             heads,
         };
         rope_kv_write(&mut cpu, args).expect("arguments are in range");
-        [q, k, k_cache, v_cache]
+        [out, k_cache, v_cache]
     }
 
     #[test]
@@ -226,11 +361,15 @@ mod tests {
         for isa in Isa::available() {
             for (heads, kv_heads) in [(1, 1), (4, 2), (9, 3), (5, 5)] {
                 let alone = written(isa, 1, heads, kv_heads);
-                let [_, k, k_cache, v_cache] = &alone;
+                let [_, k_cache, v_cache] = &alone;
+                let last_token = 2 * (heads + 2 * kv_heads);
                 for head in 0..kv_heads {
-                    let (row, last) = ((head * 2 + 1) * 20, (2 * kv_heads + head) * 20);
-                    assert_eq!(k_cache[row..row + 20], k[last..last + 20]);
-                    assert_eq!(v_cache[row..row + 20], (last..last + 20).map(|at| at as f32).collect::<Vec<_>>());
+                    let row = (head * 2 + 1) * 20;
+                    let [k, v] = [heads, heads + kv_heads].map(|first| (last_token + first + head) * 20);
+                    // What is not turned shows whose it is.
+                    let numbers = |from: usize, to: usize| (from..to).map(|at| at as f32 * 0.5).collect::<Vec<_>>();
+                    assert_eq!(k_cache[row + 6..row + 20], numbers(k + 6, k + 20));
+                    assert_eq!(v_cache[row..row + 20], numbers(v, v + 20));
                 }
                 for threads in 2..5 {
                     assert_eq!(written(isa, threads, heads, kv_heads), alone, "{heads}/{kv_heads} on {threads}");

@@ -1,6 +1,8 @@
 //! The Python door of attention and of the KV cache. As in `ops`: addresses of tensors that Python has checked and holds during the call.
 
-use pelton_cpu::{Attention, Bf16, CacheFormat, CacheShape, Element, Format, Held, Pairs, RopeKvWrite, Sight};
+use pelton_cpu::{
+    Attention, Bf16, CacheFormat, CacheShape, Element, Format, HeadNorm, HeadsAt, Held, Pairs, RopeKvWrite, Sight,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -51,14 +53,29 @@ pub(crate) fn cache_shape((blocks, heads, block_size, dim): CacheSizes, format: 
     CacheShape { blocks, heads, block_size, dim, format }
 }
 
+/// First element, elements to the next token, and to the next head: see [`HeadsAt`].
+pub(crate) type HeadSteps = [usize; 3];
+
+pub(crate) fn heads_at([from, by_token, by_head]: HeadSteps) -> HeadsAt {
+    HeadsAt { from, by_token, by_head }
+}
+
 #[pyfunction]
+#[pyo3(signature = (dtype, out, q, q_at, k, k_at, v, v_at, q_gain, k_gain, eps, cos_sin, rotated, is_interleaved, positions, cache_dtype, k_cache, v_cache, cache, kv_slots, heads))]
 #[allow(clippy::too_many_arguments, reason = "one per tensor of the Python door")]
 fn rope_kv_write(
     py: Python<'_>,
     dtype: &str,
+    out: Span,
     q: Span,
+    q_at: HeadSteps,
     k: Span,
+    k_at: HeadSteps,
     v: Span,
+    v_at: HeadSteps,
+    q_gain: Option<Span>,
+    k_gain: Option<Span>,
+    eps: f32,
     cos_sin: Span,
     rotated: usize,
     is_interleaved: bool,
@@ -72,18 +89,31 @@ fn rope_kv_write(
 ) -> PyResult<()> {
     let format = format_of(dtype)?;
     let cache = cache_shape(cache, cache_format_of(cache_dtype, format)?);
+    let gains = q_gain.zip(k_gain);
+    let (q_gain, k_gain) = gains.unwrap_or((Span::new(0, 0), Span::new(0, 0)));
     by_format!(format, E => by_cache!(cache.format, E, H => {
         let (size, cache_size) = (size_of::<E>(), size_of::<H>());
         check_apart(
-            &[("q", q, size), ("k", k, size), ("k_cache", k_cache, cache_size), ("v_cache", v_cache, cache_size)],
-            &[("v", v, size), ("cos_sin", cos_sin, 4), ("positions", positions, 4), ("kv_slots", kv_slots, 8)],
+            &[("out", out, size), ("k_cache", k_cache, cache_size), ("v_cache", v_cache, cache_size)],
+            &[
+                ("q", q, size),
+                ("k", k, size),
+                ("v", v, size),
+                ("q_gain", q_gain, 4),
+                ("k_gain", k_gain, 4),
+                ("cos_sin", cos_sin, 4),
+                ("positions", positions, 4),
+                ("kv_slots", kv_slots, 8),
+            ],
         )?;
         // SAFETY: see the module's comment; apart by the check above.
         let args = unsafe {
             RopeKvWrite {
-                q: q.write::<E>(),
-                k: k.write(),
-                v: v.read(),
+                out: out.write::<E>(),
+                q: (q.read(), heads_at(q_at)),
+                k: (k.read(), heads_at(k_at)),
+                v: (v.read(), heads_at(v_at)),
+                norm: gains.map(|_| HeadNorm { q_gain: q_gain.read(), k_gain: k_gain.read(), eps }),
                 cos_sin: cos_sin.read(),
                 rotated,
                 pairs: pairs_of(is_interleaved),

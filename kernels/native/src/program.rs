@@ -5,13 +5,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pelton_cpu::program::{
-    self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentMut, LentNorm, Memory, Parts, Per, RowOf, Size, StepRows,
+    self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentHeadNorm, LentMut, LentNorm, Memory, Parts, Per, RowOf,
+    Size, StepRows,
 };
 use pelton_cpu::{Activation, CacheFormat};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::attention::{CacheSizes, cache_format_of, cache_shape, pairs_of};
+use crate::attention::{CacheSizes, HeadSteps, cache_format_of, cache_shape, heads_at, pairs_of};
 use crate::ops::{cpu, format_of, function_of};
 use crate::pooling::pooling_of;
 use crate::span::{Span, check_apart};
@@ -206,12 +207,21 @@ impl ProgramBuilder {
         self.parts.calls.push(Call::SoftCap { x: BufferId(x), cap });
     }
 
+    /// `q_at`, `k_at`, `v_at`: where their heads lie in the buffers.
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]
+    #[pyo3(signature = (out, q, q_at, k, k_at, v, v_at, q_gain, k_gain, eps, angles, rotated, is_interleaved, layer, kind, heads))]
     fn rope_kv_write(
         &mut self,
+        out: usize,
         q: usize,
+        q_at: HeadSteps,
         k: usize,
+        k_at: HeadSteps,
         v: usize,
+        v_at: HeadSteps,
+        q_gain: Option<Span>,
+        k_gain: Option<Span>,
+        eps: f32,
         angles: Span,
         rotated: usize,
         is_interleaved: bool,
@@ -219,9 +229,11 @@ impl ProgramBuilder {
         kind: usize,
         heads: usize,
     ) {
-        let (q, k, v) = (BufferId(q), BufferId(k), BufferId(v));
-        let (angles, pairs) = (lend(angles, 4), pairs_of(is_interleaved));
-        self.parts.calls.push(Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads });
+        let [q, k, v] = [(q, q_at), (k, k_at), (v, v_at)].map(|(id, at)| (BufferId(id), heads_at(at)));
+        let norm = q_gain.zip(k_gain);
+        let norm = norm.map(|(q, k)| LentHeadNorm { q_gain: lend(q, 4), k_gain: lend(k, 4), eps });
+        let (out, angles, pairs) = (BufferId(out), lend(angles, 4), pairs_of(is_interleaved));
+        self.parts.calls.push(Call::RopeKvWrite { out, q, k, v, norm, angles, rotated, pairs, layer, kind, heads });
     }
 
     #[allow(clippy::too_many_arguments, reason = "one per argument of the op")]

@@ -7,6 +7,7 @@ plain torch, in `reference`; indices out of range are refused on the CPU and are
 On a CPU a row's result is bit for bit the same alone, in any batch or chunk, on any number of threads.
 """
 
+from pelton_kernels.heads import HeadNorm
 from pelton_kernels.ops.caches import (
     copy_blocks,
     load_blocks,
@@ -61,6 +62,7 @@ __all__ = [
     "POOLINGS",
     "Caches",
     "Function",
+    "HeadNorm",
     "Kernels",
     "PackedWeight",
     "Pooling",

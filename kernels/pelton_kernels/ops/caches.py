@@ -14,13 +14,16 @@ from pelton_kernels.checks import (
     expect,
     expect_dimensions,
     expect_format,
+    expect_heads,
     head_dim,
     refuse,
 )
+from pelton_kernels.heads import HeadNorm
 from pelton_kernels.ops.dispatch import Caches, kernels
 
 
 def rope_kv_write(
+    out: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -30,35 +33,43 @@ def rope_kv_write(
     v_cache: Tensor,
     kv_slots: Tensor,
     is_interleaved: bool = False,
+    norm: HeadNorm | None = None,
 ) -> None:
-    """Rotates q and k in place and writes k and v into the cache.
+    """out = q, rotated; and k, rotated too, and v are written into the cache. With a norm each head of q and k is normed before, and
+    rounded to its format.
 
     Of the R columns that are turned, column i is turned with i + R/2; or, if `is_interleaved`, column 2i with 2i + 1.
 
-    q: [T, H, D]; k, v: [T, KH, D]; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
+    out, q: [T, H, D]; k, v: [T, KH, D]: q, k and v may be parts of larger rows, whole heads of which lie together; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
     positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place;
     on cards a slot below 0 is nowhere.
 
     Caches of int8, on CPUs, are [blocks, KH, block_size, D + 4]: of each token's head codes, and their scale (`reference.codes_of`).
     """
-    expect_format("q", q, 3)
+    expect_format("out", out, 3)
     expect_dimensions("k_cache", k_cache, 4)
     expect_dimensions("cos_sin", cos_sin, 2)
-    tokens, heads, dim = q.shape
+    tokens, heads, dim = out.shape
     blocks, kv_heads, block_size, _ = k_cache.shape
     rotated = cos_sin.shape[1]
     if not 0 < rotated <= dim or rotated % 2:
         raise refuse("cos_sin", f"{rotated} wide", f"an even number up to {dim}")
-    expect("q", q, q.dtype, (tokens, heads, dim), q.device)
-    expect("k", k, q.dtype, (tokens, kv_heads, dim), q.device)
-    expect("v", v, q.dtype, (tokens, kv_heads, dim), q.device)
-    expect("cos_sin", cos_sin, torch.float32, (cos_sin.shape[0], rotated), q.device)
-    expect("positions", positions, torch.int32, (tokens,), q.device)
-    format, width = cache_format(k_cache, q.dtype), cache_width(dim, k_cache)
-    expect("k_cache", k_cache, format, (blocks, kv_heads, block_size, width), q.device)
-    expect("v_cache", v_cache, format, (blocks, kv_heads, block_size, width), q.device)
-    expect("kv_slots", kv_slots, torch.int64, (tokens,), q.device)
-    kernels(q.device).rope_kv_write(q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved)
+    expect("out", out, out.dtype, (tokens, heads, dim), out.device)
+    expect_heads("q", q, out.dtype, (tokens, heads, dim), out.device)
+    expect_heads("k", k, out.dtype, (tokens, kv_heads, dim), out.device)
+    expect_heads("v", v, out.dtype, (tokens, kv_heads, dim), out.device)
+    if norm is not None:
+        expect("norm.q_gain", norm.q_gain, torch.float32, (dim,), out.device)
+        expect("norm.k_gain", norm.k_gain, torch.float32, (dim,), out.device)
+    expect("cos_sin", cos_sin, torch.float32, (cos_sin.shape[0], rotated), out.device)
+    expect("positions", positions, torch.int32, (tokens,), out.device)
+    format, width = cache_format(k_cache, out.dtype), cache_width(dim, k_cache)
+    expect("k_cache", k_cache, format, (blocks, kv_heads, block_size, width), out.device)
+    expect("v_cache", v_cache, format, (blocks, kv_heads, block_size, width), out.device)
+    expect("kv_slots", kv_slots, torch.int64, (tokens,), out.device)
+    kernels(out.device).rope_kv_write(
+        out, q, k, v, cos_sin, positions, k_cache, v_cache, kv_slots, is_interleaved, norm
+    )
 
 
 def paged_attention(

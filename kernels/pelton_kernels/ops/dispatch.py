@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pelton_kernels import cpu
 from pelton_kernels.checks import refuse
+from pelton_kernels.heads import HeadNorm
 from pelton_kernels.packed import PackedWeight, Scheme
 
 Caches = tuple[Tensor, Tensor]  # keys and values of a layer
@@ -56,6 +57,7 @@ class Kernels(Protocol):
 
     def rope_kv_write(
         self,
+        out: Tensor,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -65,6 +67,7 @@ class Kernels(Protocol):
         v_cache: Tensor,
         kv_slots: Tensor,
         is_interleaved: bool,
+        norm: HeadNorm | None,
     ) -> None: ...
 
     def paged_attention(

@@ -67,7 +67,10 @@ def _parts(weight: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
-    """out = x · weightᵀ (+ bias), summed in float32, rounded once.   out: [T, N]; x: [T, K]; bias: [N]."""
+    """out = x · weightᵀ (+ bias), summed in float32, rounded once.   out: [T, N]; x: [T, K]; bias: [N].
+
+    On cards weights may be read while the kernel before still runs: it must not be the one that writes them.
+    """
     _linear(out, x, weight, bias, weight.dtype)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pelton_kernels.heads import HeadNorm
 from pelton_kernels.reference.codes import codes_of, numbers_of
-from pelton_kernels.reference.dense import wide
+from pelton_kernels.reference.dense import rms_norm, wide
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
@@ -30,8 +31,11 @@ def rope_kv_write(
     v_cache: Tensor,
     kv_slots: Tensor,
     is_interleaved: bool = False,
+    norm: HeadNorm | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rotated q and k; k and v are written into the caches, a later token over an earlier one."""
+    """q and k, normed and rotated; k and v are written into the caches, a later token over an earlier one."""
+    if norm is not None:
+        q, k = rms_norm(q, norm.q_gain, norm.eps), rms_norm(k, norm.k_gain, norm.eps)
     cos, sin = cos_sin[positions.long()].chunk(2, dim=1)
     q, k = _rotate(q, cos, sin, is_interleaved), _rotate(k, cos, sin, is_interleaved)
     block_size = k_cache.shape[2]

@@ -22,7 +22,7 @@ def embed(table: Tensor, ids: Tensor) -> Tensor:
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · gain.   x: [T, W]; gain: [W]."""
     row = wide(x)
-    scale = torch.rsqrt(row.square().mean(dim=1, keepdim=True) + eps)
+    scale = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
     return (row * scale * wide(gain)).to(x.dtype)
 
 

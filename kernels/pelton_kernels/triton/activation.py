@@ -7,14 +7,16 @@ import triton.language as tl
 from torch import Tensor
 
 from pelton_kernels.triton.math import tanh
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
 
 
 @triton.jit
-def _gate_mul(out, gate_up, width, BLOCK: tl.constexpr, FUNCTION: tl.constexpr):
+def _gate_mul(out, gate_up, width, BLOCK: tl.constexpr, FUNCTION: tl.constexpr, OVERLAPS: tl.constexpr):
     """out[t] = act(gate[t]) · up[t], gate_up[t] = gate then up.   Grid: tokens × pieces of BLOCK columns; pure streaming.
 
     0 and 1 are x / (1 + e^-s): s is x for SiLU, 2 √(2/π) (x + 0.044715 x³) for GELU's tanh form; 2: GELU with erf.
     """
+    begin_kernel(OVERLAPS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     token = tl.program_id(0).to(tl.int64)
@@ -31,8 +33,9 @@ def _gate_mul(out, gate_up, width, BLOCK: tl.constexpr, FUNCTION: tl.constexpr):
 
 
 @triton.jit
-def _activate(x, count, BLOCK: tl.constexpr, FUNCTION: tl.constexpr):
+def _activate(x, count, BLOCK: tl.constexpr, FUNCTION: tl.constexpr, OVERLAPS: tl.constexpr):
     """x = function(x).   Grid: pieces of BLOCK elements; pure streaming. 0: SiLU, 1 and 2: GELU with tanh and erf, 3: ReLU, 4: tanh."""
+    begin_kernel(OVERLAPS)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -54,7 +57,9 @@ def activate(x: Tensor, function: str) -> None:
     count = x.numel()
     if count:
         number = ("silu", "gelu_tanh", "gelu_erf", "relu", "tanh").index(function)
-        _activate[(triton.cdiv(count, 1024),)](x, count, BLOCK=1024, FUNCTION=number, num_warps=4)
+        _activate[(triton.cdiv(count, 1024),)](
+            x, count, BLOCK=1024, FUNCTION=number, num_warps=4, **overlapped(x.device)
+        )
 
 
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:
@@ -76,4 +81,6 @@ def _launch(out: Tensor, gate_up: Tensor, function: int) -> None:
     tokens, width = out.shape
     block = min(triton.next_power_of_2(width), 1024)
     if tokens:
-        _gate_mul[(tokens, triton.cdiv(width, block))](out, gate_up, width, BLOCK=block, FUNCTION=function, num_warps=4)
+        _gate_mul[(tokens, triton.cdiv(width, block))](
+            out, gate_up, width, BLOCK=block, FUNCTION=function, num_warps=4, **overlapped(out.device)
+        )

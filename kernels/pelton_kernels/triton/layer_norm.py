@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pelton_kernels.triton.norm import warps
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
 
 
 @triton.jit
@@ -17,11 +18,14 @@ def _normed(row, inside, width, eps):
 
 
 @triton.jit
-def _layer_norm(out, x, gain, bias, groups, width, eps, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _layer_norm(
+    out, x, gain, bias, groups, width, eps, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr, OVERLAPS: tl.constexpr
+):
     """out[t, g] = (x[t, g] - mean) / sqrt(variance + eps) · gain[g] + bias[g].   One program per token and group; out, x: [T, groups, width].
 
     Sums are fp32 and within one program: a row's result is the same alone and in any batch.
     """
+    begin_kernel(OVERLAPS)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = tl.program_id(0).to(tl.int64) * width + column
@@ -34,8 +38,11 @@ def _layer_norm(out, x, gain, bias, groups, width, eps, BLOCK: tl.constexpr, HAS
 
 
 @triton.jit
-def _add_layer_norm(out, residual, x, gain, bias, width, eps, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _add_layer_norm(
+    out, residual, x, gain, bias, width, eps, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr, OVERLAPS: tl.constexpr
+):
     """residual += x; out = layer_norm(residual).   One program per token; one read and one write of the residual stream."""
+    begin_kernel(OVERLAPS)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = tl.program_id(0).to(tl.int64) * width + column
@@ -57,7 +64,7 @@ def layer_norm(out: Tensor, x: Tensor, gain: Tensor, bias: Tensor | None, eps: f
     if tokens:
         _layer_norm[(tokens * groups,)](
             out, x, gain, gain if bias is None else bias, groups, group, eps,
-            BLOCK=block, HAS_BIAS=bias is not None, num_warps=warps(block),
+            BLOCK=block, HAS_BIAS=bias is not None, num_warps=warps(block), **overlapped(x.device),
         )  # fmt: skip
 
 
@@ -68,5 +75,5 @@ def add_layer_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, bias:
     if tokens:
         _add_layer_norm[(tokens,)](
             out, residual, x, gain, gain if bias is None else bias, width, eps,
-            BLOCK=block, HAS_BIAS=bias is not None, num_warps=warps(block),
+            BLOCK=block, HAS_BIAS=bias is not None, num_warps=warps(block), **overlapped(x.device),
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Products of a few rows: what they take is the reading of the weights, which cuBLAS does slowly where there are few columns, or very many."""
+"""Products of two rows and more, up to a tile of the tensor cores: what they take is the reading of the weights, which cuBLAS does slowly where
+there are few columns, or very many."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
 
 MOST_ROWS: Final = 16  # of one tile of the tensor cores
 MANY_COLUMNS: Final = 1 << 16
@@ -29,7 +32,7 @@ class Shape(NamedTuple):
 def _few_rows(
     out, x, weight, bias, partial, arrived, rows, columns, depth,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr, IN_FLOAT32: tl.constexpr,
+    HAS_BIAS: tl.constexpr, IN_FLOAT32: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = Σ x[t, k] · weight[n, k] + bias[n] for up to ROWS rows.   Grid: blocks of columns × parts of the depth.
 
@@ -42,6 +45,7 @@ def _few_rows(
     is_row = (row < rows)[:, None]
     is_column = column < columns
     turns = tl.cdiv(depth, DEPTH * PARTS)
+    begin_kernel(OVERLAPS)
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for turn in range(turns):
         k = (part * turns + turn) * DEPTH + tl.arange(0, DEPTH)
@@ -83,12 +87,12 @@ def linear_few_rows(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None,
         out, x, weight, weight if bias is None else bias, partial, _counters(x.device), rows, columns, depth,
         ROWS=MOST_ROWS, COLUMNS=shape.columns, DEPTH=shape.depth, PARTS=parts,
         HAS_BIAS=bias is not None, IN_FLOAT32=x.dtype is torch.float32 or not x.is_cuda,
-        num_warps=shape.warps, num_stages=shape.stages,
+        num_warps=shape.warps, num_stages=shape.stages, **overlapped(x.device),
     )  # fmt: skip
 
 
 def is_faster(rows: int, columns: int, depth: int) -> bool:
-    """Than cuBLAS. On an H200, microseconds for 1 row: 1,024 columns of 2,048: 4.9 for 12.8; 4,096 of 4,096: 11.6 for 12.8; 128,256 of 4,096:
+    """Than cuBLAS. On an H200, microseconds: 1,024 columns of 2,048: 4.9 for 12.8; 4,096 of 4,096: 11.6 for 12.8; 128,256 of 4,096:
     236 for 246; but 6,144 of 1,024: 6.8 for 5.9, and 28,672 of 4,096: 58 for 56."""
     return rows <= MOST_ROWS and (depth >= columns or columns >= MANY_COLUMNS)
 

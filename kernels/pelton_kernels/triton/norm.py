@@ -6,13 +6,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
+
 
 @triton.jit
-def _rms_norm(out, x, gain, width, eps, BLOCK: tl.constexpr):
+def _rms_norm(out, x, gain, width, eps, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
     """out[t] = x[t] / sqrt(mean(x[t]²) + eps) · gain.   One program per token; x, out: [tokens, width].
 
     Sums are fp32 and within one program: a row's result is the same alone and in any batch.
     """
+    begin_kernel(OVERLAPS)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = tl.program_id(0).to(tl.int64) * width + column
@@ -23,8 +26,9 @@ def _rms_norm(out, x, gain, width, eps, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr):
+def _add_rms_norm(out, residual, x, gain, width, eps, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
     """residual += x; out = rms_norm(residual).   One program per token; one read and one write of the residual stream."""
+    begin_kernel(OVERLAPS)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = tl.program_id(0).to(tl.int64) * width + column
@@ -48,7 +52,7 @@ def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
     tokens, width = x.shape
     block = triton.next_power_of_2(width)
     if tokens:
-        _rms_norm[(tokens,)](out, x, gain, width, eps, BLOCK=block, num_warps=warps(block))
+        _rms_norm[(tokens,)](out, x, gain, width, eps, BLOCK=block, num_warps=warps(block), **overlapped(x.device))
 
 
 def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
@@ -56,4 +60,6 @@ def add_rms_norm(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: fl
     tokens, width = x.shape
     block = triton.next_power_of_2(width)
     if tokens:
-        _add_rms_norm[(tokens,)](out, residual, x, gain, width, eps, BLOCK=block, num_warps=warps(block))
+        _add_rms_norm[(tokens,)](
+            out, residual, x, gain, width, eps, BLOCK=block, num_warps=warps(block), **overlapped(x.device)
+        )

@@ -177,13 +177,14 @@ class Paged:
         queries = _filled(q, heads, width, dtype)
         new_keys, new_values = (_filled(part, kv_heads, width, dtype) for part in (k, v))
         slots, table = step.kv_slots[layer.place.kind], step.block_table[layer.place.kind]
-        ops.rope_kv_write(queries, new_keys, new_values, self._still, self._nowhere, keys, values, slots)
+        still = torch.empty_like(queries)
+        ops.rope_kv_write(still, queries, new_keys, new_values, self._still, self._nowhere, keys, values, slots)
         out = torch.empty_like(queries)
         if sinks is not None:
             sinks = F.pad(sinks.float(), (0, heads - ask.heads)).contiguous()
         ops.paged_attention(
             out,
-            queries,
+            still,
             keys,
             values,
             table,

@@ -46,16 +46,29 @@ class CachedAttention(nn.Module):
         self.soft_cap = soft_cap
         self.is_whole = is_whole
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:  # [tokens, heads, head_dim] each
+    def forward(  # [tokens, heads, head_dim] each, as parts of what made them
+        self, q: Tensor, k: Tensor, v: Tensor, step: Step, norm: ops.HeadNorm | None = None
+    ) -> Tensor:
         keys, values = step.kv.layers[self.place.at]
         kv_slots, block_table = step.kv_slots[self.place.kind], step.block_table[self.place.kind]
+        turned = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         ops.rope_kv_write(
-            q, k, v, self.rotary.cos_sin, step.positions, keys, values, kv_slots, self.rotary.is_interleaved
+            turned,
+            q,
+            k,
+            v,
+            self.rotary.cos_sin,
+            step.positions,
+            keys,
+            values,
+            kv_slots,
+            self.rotary.is_interleaved,
+            norm,
         )
-        out = torch.empty_like(q)
+        out = torch.empty_like(turned)
         ops.paged_attention(
             out,
-            q,
+            turned,
             keys,
             values,
             block_table,

@@ -5,8 +5,6 @@ Llama (arXiv:2302.13971, 2307.09288, 2407.21783), with gates and rotary position
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from pelton_kernels import ops
 from torch import Tensor, nn
@@ -30,13 +28,14 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.head_dim
         self.is_by_head = config.is_fused_by_head
+        self.norms_by_head = config.query_norm == "head"
         heads = config.heads, config.kv_heads
         q_width, kv_width = (count * config.head_dim for count in heads)
         parts = [q_width, kv_width, kv_width]
         self.qkv = Linear(config.width, parts, config.qkv_bias, config.is_fused, config.is_transposed)
         # Normed queries and keys keep the logits of attention bounded.
-        self.q_norm: nn.Module | None = None
-        self.k_norm: nn.Module | None = None
+        self.q_norm: LayerNorm | RmsNorm | None = None
+        self.k_norm: LayerNorm | RmsNorm | None = None
         if config.query_norm == "each head":
             self.q_norm, self.k_norm = (LayerNorm(config.head_dim, config.norm_eps, False, count) for count in heads)
         elif config.query_norm is not None:
@@ -49,18 +48,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]
         q, k, v = self._cut(self.qkv(x))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        out: Tensor = self.out(self.core(q, k, v, step))
+        norm = None
+        if self.norms_by_head and isinstance(self.q_norm, RmsNorm) and isinstance(self.k_norm, RmsNorm):
+            norm = ops.HeadNorm(self.q_norm.gain, self.k_norm.gain, self.q_norm.eps)
+        elif self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
+        out: Tensor = self.out(self.core(q, k, v, step, norm))
         return out
 
-    def _cut(self, qkv: Tensor) -> list[Tensor]:
-        """Queries, keys and values, [tokens, heads, head_dim] each."""
-        rows, widths = qkv, self.qkv.heights
+    def _cut(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, [tokens, heads, head_dim] each, where they lie."""
+        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
         if self.is_by_head:
-            rows, widths = qkv.view(-1, 3 * self.head_dim), [self.head_dim] * 3  # a row for each head of a token
-        parts = [rows[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
-        return [part.contiguous().view(qkv.shape[0], -1, self.head_dim) for part in parts]
+            return heads.view(qkv.shape[0], -1, 3, self.head_dim).unbind(2)
+        return torch.split(heads, [height // self.head_dim for height in self.qkv.heights], dim=1)
 
 
 class Block(nn.Module):

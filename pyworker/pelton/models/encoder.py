@@ -33,9 +33,7 @@ class SelfAttention(nn.Module):
         self.out = Linear(config.width, [config.width], config.attention_bias)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]
-        qkv = self.qkv(x)
-        parts = [qkv[:, at : at + self.width] for at in range(0, 3 * self.width, self.width)]
-        q, k, v = (part.contiguous().view(x.shape[0], -1, self.head_dim) for part in parts)
+        q, k, v = self.qkv(x).view(x.shape[0], -1, self.head_dim).chunk(3, dim=1)
         out: Tensor = self.out(self.core(q, k, v, step))
         return out
 

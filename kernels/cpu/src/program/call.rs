@@ -9,7 +9,7 @@ use crate::element::{Bf16, Format};
 use crate::gate::Activation;
 use crate::linear::{PackedWeight, QuantizedWeight, Scheme};
 use crate::pool_rows::Pooling;
-use crate::rope::Pairs;
+use crate::rope::{HeadsAt, Pairs};
 
 /// What a size grows with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,6 +123,15 @@ pub struct LentNorm {
     pub group: usize,
 }
 
+/// See [`crate::HeadNorm`].
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "as there")]
+pub struct LentHeadNorm {
+    pub q_gain: Lent,
+    pub k_gain: Lent,
+    pub eps: f32,
+}
+
 /// One kernel and its arguments. Formats are the program's, but for the result of `Linear` and for norms' gains and
 /// biases, which are float32.
 #[derive(Clone)]
@@ -230,9 +239,11 @@ pub enum Call {
     },
     /// `layer` is the number of a pair of caches, `kind` that of the layers' kind: whose KV slots.
     RopeKvWrite {
-        q: BufferId,
-        k: BufferId,
-        v: BufferId,
+        out: BufferId,
+        q: (BufferId, HeadsAt),
+        k: (BufferId, HeadsAt),
+        v: (BufferId, HeadsAt),
+        norm: Option<LentHeadNorm>,
         angles: Lent,
         rotated: usize,
         pairs: Pairs,
@@ -283,9 +294,10 @@ impl fmt::Display for Call {
                 let scheme = weight.scheme().map_or(String::new(), |scheme| format!(" {scheme}"));
                 write!(f, "{scheme} {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
             }
-            Self::RopeKvWrite { layer, rotated, pairs, heads, .. } => {
+            Self::RopeKvWrite { layer, rotated, pairs, heads, norm, .. } => {
+                let normed = if norm.is_some() { " normed," } else { "" };
                 let neighbours = if *pairs == Pairs::Neighbours { " by neighbours" } else { "" };
-                write!(f, " layer {layer}, {heads} heads, {rotated} turned{neighbours}")
+                write!(f, " layer {layer}, {heads} heads,{normed} {rotated} turned{neighbours}")
             }
             Self::PagedAttention { layer, heads, is_whole, window, slopes, .. } => {
                 let sides = if *is_whole { ", both sides" } else { "" };
@@ -346,7 +358,7 @@ impl Call {
             Self::AddRmsNorm { residual, x, .. }
             | Self::AddLayerNorm { residual, x, .. }
             | Self::Add { residual, x } => vec![*residual, *x],
-            Self::RopeKvWrite { q, k, v, .. } => vec![*q, *k, *v],
+            Self::RopeKvWrite { q, k, v, .. } => vec![q.0, k.0, v.0],
             Self::CallBack { reads, .. } => reads.clone(),
         }
     }
@@ -368,11 +380,11 @@ impl Call {
             | Self::Scale { x: out, .. }
             | Self::SoftCap { x: out, .. }
             | Self::Add { residual: out, .. }
+            | Self::RopeKvWrite { out, .. }
             | Self::PagedAttention { out, .. } => vec![*out],
             Self::AddRmsNorm { out, residual, .. } | Self::AddLayerNorm { out, residual, .. } => {
                 vec![*out, *residual]
             }
-            Self::RopeKvWrite { q, k, .. } => vec![*q, *k],
             Self::CallBack { writes, .. } => writes.clone(),
         }
     }
@@ -394,7 +406,7 @@ impl Call {
             Self::AddRmsNorm { out, residual, x, .. } | Self::AddLayerNorm { out, residual, x, .. } => {
                 vec![out, residual, x]
             }
-            Self::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
+            Self::RopeKvWrite { out, q, k, v, .. } => vec![out, &mut q.0, &mut k.0, &mut v.0],
             Self::CallBack { name, .. } => panic!("call-back {name} keeps its buffers"),
         };
         for id in named {

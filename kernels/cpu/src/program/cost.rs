@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::{BufferId, Program, StepRows};
-use crate::cache::CacheFormat;
+use crate::cache::{CacheFormat, CacheShape};
 use crate::pool_rows::Pooling;
 
 /// The least bytes that must move between memory and the cores, and multiplications and additions.
@@ -24,6 +24,10 @@ impl Program {
         named.dedup();
         let buffers: f64 = named.iter().map(buffer).sum();
         let element = self.parts.format.bytes() as f64;
+        let row_bytes = |shape: CacheShape| match shape.format {
+            CacheFormat::Plain => shape.dim as f64 * element,
+            CacheFormat::Codes => shape.row() as f64,
+        };
         match call {
             Call::Embed { out, .. } | Call::EmbedSegments { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
             Call::PoolRows { out, pooling: Pooling::First | Pooling::Last, .. } => {
@@ -36,18 +40,18 @@ impl Program {
                 let flops = 2.0 * tokens * columns as f64 * depth as f64;
                 Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
             }
-            Call::RopeKvWrite { k, v, .. } => Cost { bytes: buffers + buffer(k) + buffer(v), flops: 0.0 },
+            Call::RopeKvWrite { out, layer, .. } => {
+                let shape = self.parts.layers[*layer].shape;
+                let kv = (2 * counts.tokens * shape.heads) as f64;
+                Cost { bytes: 2.0 * buffer(out) + kv * (shape.dim as f64 * element + row_bytes(shape)), flops: 0.0 }
+            }
             Call::PagedAttention { layer, heads, is_whole, window, .. } => {
                 let shape = self.parts.layers[*layer].shape;
                 let window = window.unwrap_or(usize::MAX) as f64;
                 let (keys, pairs) = if *is_whole { seen_whole(rows, window) } else { seen(rows, window) };
                 let dim = shape.dim as f64;
-                let row = match shape.format {
-                    CacheFormat::Plain => dim * element,
-                    CacheFormat::Codes => shape.row() as f64,
-                };
                 Cost {
-                    bytes: buffers + 2.0 * keys * shape.heads as f64 * row,
+                    bytes: buffers + 2.0 * keys * shape.heads as f64 * row_bytes(shape),
                     flops: 4.0 * pairs * *heads as f64 * dim,
                 }
             }

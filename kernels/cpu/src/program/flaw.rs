@@ -4,6 +4,7 @@
 use super::Parts;
 use super::call::{BufferId, Call, Per, Weight};
 use crate::element::Format;
+use crate::rope::HeadsAt;
 
 /// Why calls are no program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +39,9 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
         {
             return flaw(format!("names layer {layer}; there are {}", parts.layers.len()));
         }
+        if let Some(heads) = beyond_their_rows(parts, call) {
+            return flaw(format!("reads heads at {heads:?}, which are no parts of a token's row"));
+        }
         if let Call::Linear { weight, out_format, .. } = call
             && !fits(parts.format, weight, *out_format)
         {
@@ -69,7 +73,10 @@ fn named_twice(call: &Call) -> Option<BufferId> {
         Call::AddRmsNorm { out, residual, x, .. } | Call::AddLayerNorm { out, residual, x, .. } => {
             vec![out, residual, x]
         }
-        Call::RopeKvWrite { q, k, v, .. } => vec![q, k, v],
+        // Queries, keys and values may all lie in one.
+        Call::RopeKvWrite { out, q, k, v, .. } => {
+            return [q, k, v].into_iter().map(|(id, _)| *id).find(|id| id == out);
+        }
         Call::Embed { .. }
         | Call::EmbedSegments { .. }
         | Call::Clear { .. }
@@ -80,6 +87,20 @@ fn named_twice(call: &Call) -> Option<BufferId> {
         | Call::CallBack { .. } => vec![],
     };
     (1..ids.len()).find(|&at| ids[..at].contains(&ids[at])).map(|at| *ids[at])
+}
+
+/// Heads that a token's row of their buffer does not have.
+fn beyond_their_rows(parts: &Parts, call: &Call) -> Option<HeadsAt> {
+    let Call::RopeKvWrite { q, k, v, layer, heads, .. } = call else { return None };
+    let shape = parts.layers[*layer].shape;
+    let asked = [(q, *heads), (k, shape.heads), (v, shape.heads)];
+    let is_beyond = |((id, at), heads): &(&(BufferId, HeadsAt), usize)| {
+        let row = parts.buffers[id.0];
+        row.per != Per::Token
+            || row.each != at.by_token * parts.format.bytes()
+            || at.reach(*heads, shape.dim) > at.by_token
+    };
+    asked.into_iter().find(is_beyond).map(|((_, at), _)| *at)
 }
 
 fn fits(format: Format, weight: &Weight, out: Format) -> bool {

@@ -20,7 +20,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use call::{BufferId, Call, Counts, LentNorm, Per, RowOf, Size, Weight};
+pub use call::{BufferId, Call, Counts, LentHeadNorm, LentNorm, Per, RowOf, Size, Weight};
 pub use cost::Cost;
 pub use flaw::Flaw;
 pub use lent::{Lent, LentMut};

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::call::{BufferId, Call, Counts, LentNorm, RowOf, Size, Weight};
+use super::call::{BufferId, Call, Counts, LentHeadNorm, LentNorm, RowOf, Size, Weight};
 use super::places::Places;
 use super::{Embeds, Layer, Program, StepRows};
 use crate::activate::activate;
@@ -20,7 +20,7 @@ use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
 use crate::linear::{QuantizedWeight, linear, linear_quantized};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use crate::pool_rows::pool_rows;
-use crate::rope::{RopeKvWrite, rope_kv_write};
+use crate::rope::{HeadNorm, RopeKvWrite, rope_kv_write};
 use crate::split::{Shared, part};
 use crate::{Cpu, PackedWeight};
 
@@ -276,16 +276,19 @@ impl Walk<'_> {
     }
 
     fn rope_kv_write<E: Element, H: Held<E>>(&mut self, call: &Call) -> Result<(), Refusal> {
-        let Call::RopeKvWrite { q, k, v, angles, rotated, pairs, layer, kind, heads } = call else {
+        let Call::RopeKvWrite { out, q, k, v, norm, angles, rotated, pairs, layer, kind, heads } = call else {
             unreachable!("asked of this call alone")
         };
-        let pieces = self.arena.get_disjoint_mut([self.range(*q), self.range(*k), self.range(*v)]);
-        let [q, k, v] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
+        let ranges = [q, k, v].map(|(id, _)| self.range(*id));
+        let (out, reads) = beside(self.arena, self.range(*out), ranges);
+        let [q_data, k_data, v_data] = reads.map(bytemuck::cast_slice::<u8, E>);
         let Layer { k: k_cache, v: v_cache, shape } = &mut self.layers[*layer];
         let args = RopeKvWrite {
-            q,
-            k,
-            v,
+            out: bytemuck::cast_slice_mut(out),
+            q: (q_data, q.1),
+            k: (k_data, k.1),
+            v: (v_data, v.1),
+            norm: norm.as_ref().map(borrowed_of_heads),
             cos_sin: angles.as_slice(),
             rotated: *rotated,
             pairs: *pairs,
@@ -336,6 +339,22 @@ impl Walk<'_> {
         let pieces = self.arena.get_disjoint_mut(ranges).expect("a call's buffers lie apart");
         (self.cpu, pieces.map(bytemuck::cast_slice_mut))
     }
+}
+
+/// One piece of the arena to write, and others to read, which may be the same as each other.
+fn beside<const N: usize>(arena: &mut [u8], written: Range<usize>, read: [Range<usize>; N]) -> (&mut [u8], [&[u8]; N]) {
+    let (before, rest) = arena.split_at_mut(written.start);
+    let (piece, behind) = rest.split_at_mut(written.len());
+    let (before, behind): (&[u8], &[u8]) = (before, behind);
+    let read = read.map(|range| match range.start.checked_sub(written.end) {
+        Some(start) => &behind[start..][..range.len()],
+        None => &before[range],
+    });
+    (piece, read)
+}
+
+fn borrowed_of_heads(norm: &LentHeadNorm) -> HeadNorm<'_> {
+    HeadNorm { q_gain: norm.q_gain.as_slice(), k_gain: norm.k_gain.as_slice(), eps: norm.eps }
 }
 
 fn borrowed(norm: &LentNorm) -> LayerNorm<'_> {

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pelton_kernels.triton.attention.piece import add_piece, begin_sums, load_queries
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
 
 PIECE_BYTES: Final = 32768  # of keys, and as many of values, per turn of the loop
 PER_PROCESSOR: Final = 2  # workers
@@ -45,7 +46,7 @@ def _walk(
     rows, table_width, heads, window, soft_cap, sinks,
     ROWS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, PIECE: tl.constexpr,
     KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr,
+    IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """out[t, h] = softmax(scale · q[t, h] · Kᵀ) V over the row's keys up to t's own position; of rows with TILE tokens and fewer.
 
@@ -53,6 +54,7 @@ def _walk(
     stretch: one row of 128k keys beside many short ones keeps no worker waiting. A head that lies within one stretch is written
     at once. Of others each worker keeps its part, at most two: of the head that it begins with, and of the one that it ends with.
     """
+    begin_kernel(OVERLAPS)
     pieces = _pieces(row_offsets, row_starts, rows, window, ROWS, TILE, PIECE, WINDOW)
     ends = tl.cumsum(pieces, 0)
     whole = tl.sum(pieces, 0) * KV_HEADS
@@ -110,9 +112,10 @@ def _merge(
     out, part_sums, part_totals, part_tops, row_offsets, row_starts, rows, heads, workers, window,
     ROWS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, PIECE: tl.constexpr,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
-    WINDOW: tl.constexpr,
+    WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The parts of a head that several workers walked, PARTS at a time, in the order of its keys.   Grid: rows × kv heads × pieces of columns."""
+    begin_kernel(OVERLAPS)
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
     pieces = _pieces(row_offsets, row_starts, rows, window, ROWS, TILE, PIECE, WINDOW)
@@ -186,13 +189,13 @@ def attend_few(
         rows, block_table.shape[1], heads, window or 0, soft_cap or 0.0, sinks,
         **shape, BLOCK_SIZE=block_size,
         IN_FLOAT32=in_float32, SOFT_CAP=soft_cap is not None, SINKS=sinks is not None,
-        num_warps=WARPS, num_stages=STAGES,
+        num_warps=WARPS, num_stages=STAGES, **overlapped(q.device),
     )  # fmt: skip
     # Few heads are too few programs for all processors, so their columns are divided, too.
     columns, parts = (min(dim, 32), 8) if rows <= 16 else (dim, 2)
     _merge[(rows, kv_heads, dim // columns)](
         out, part_sums, part_totals, part_tops, row_offsets, row_starts, rows, heads, workers, window or 0,
-        **shape, COLUMNS=columns, PARTS=parts, num_warps=WARPS,
+        **shape, COLUMNS=columns, PARTS=parts, num_warps=WARPS, **overlapped(q.device),
     )  # fmt: skip
 
 

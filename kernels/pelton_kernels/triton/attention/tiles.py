@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pelton_kernels.triton.attention.piece import add_piece, begin_sums, load_queries
+from pelton_kernels.triton.overlap import begin_kernel, overlapped
 
 
 class Shape(NamedTuple):
@@ -37,6 +38,7 @@ def _tiles(
     GROUP: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, PIECE: tl.constexpr,
     KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     IN_FLOAT32: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """out[t, h] = softmax(scale · q[t, h] · Kᵀ) V over the row's keys up to t's own position; of rows with `fewest` tokens and more.
 
@@ -45,6 +47,7 @@ def _tiles(
          tiles past a row's end return at once. The last tiles, which see most, begin first.
       2. Pieces of keys that all lanes see go first and without a mask.
     """
+    begin_kernel(OVERLAPS)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     low = 0
@@ -120,5 +123,5 @@ def attend_tiles(
         KV_HEADS=kv_heads, BLOCK_SIZE=block_size, HEAD_DIM=head_dim, DIM=dim,
         IN_FLOAT32=in_float32, WINDOW=window is not None, SOFT_CAP=soft_cap is not None, SINKS=sinks is not None,
         WHOLE=is_whole,
-        num_warps=shape.warps, num_stages=stages,
+        num_warps=shape.warps, num_stages=stages, **overlapped(q.device),
     )  # fmt: skip
