@@ -332,7 +332,7 @@ def heads_of_one(tokens: int, heads: int, kv_heads: int, dim: int, dtype: torch.
 
 
 def head_norm(dim: int) -> ops.HeadNorm:
-    return ops.HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 1e-5)
+    return ops.HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 0.5)
 
 
 @pytest.mark.parametrize("is_normed", [False, True], ids=["plain", "normed"])

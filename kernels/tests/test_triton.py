@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from itertools import accumulate
 
 import pytest
@@ -14,7 +16,7 @@ from torch import Tensor
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from pelton_kernels.triton import activation, attention, layer_norm, linear, linear_one_row, norm, rope  # noqa: E402
+from pelton_kernels.triton import activation, attention, layer_norm, linear, linear_one_row, norm, overlap, rope  # noqa: E402
 
 FORMATS = [torch.float32, torch.bfloat16]
 GUARD = 2  # NaN rows before and after an output
@@ -147,7 +149,7 @@ def test_rope_kv_write(
     q, k, v = fresh(tokens, heads + 2 * kv_heads, dim, dtype=dtype).split([heads, kv_heads, kv_heads], dim=1)
     norm = None
     if is_normed:
-        norm = HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 1e-5)
+        norm = HeadNorm(fresh(dim, dtype=torch.float32), fresh(dim, dtype=torch.float32), 0.5)
     angles = torch.rand(90, rotary // 2, device=DEVICE) * 6
     cos_sin = torch.cat([angles.cos(), angles.sin()], 1).contiguous()
     positions = torch.randint(90, (tokens,), dtype=torch.int32, device=DEVICE)
@@ -159,7 +161,8 @@ def test_rope_kv_write(
     out = out.view(tokens, heads, dim)
     rope.rope_kv_write(out, q, k, v, cos_sin, positions, *caches, slots, is_interleaved, norm)
     # Normed, a number is rounded twice, and turning may take most of it away.
-    near = {"rtol": 2e-2, "atol": 16 * torch.finfo(dtype).eps} if is_normed else {}
+    rough = {"rtol": 2e-2 if dtype is torch.bfloat16 else 1e-4, "atol": 16 * torch.finfo(dtype).eps}
+    near = rough if is_normed else {}
     torch.testing.assert_close(out, expected, **near)
     assert whole[:GUARD].isnan().all()
     assert whole[-GUARD:].isnan().all()
@@ -321,3 +324,43 @@ def test_products_of_one_row(columns: int, depth: int, dtype: torch.dtype, has_b
             out, whole = poisoned(1, columns, dtype=out_dtype)
             linear_one_row.linear_one_row(out, x, weight, bias, shape)
             check(out, whole, plain, exact, roundings=8 if out_dtype is torch.float32 else 1)
+
+
+def test_every_kernel_that_overlaps_waits_before_it_looks_at_anything() -> None:
+    """Else the one behind it could run ahead of the one before it; weights alone are read before."""
+    modules = [activation, layer_norm, linear, linear_one_row, norm, rope, attention.few, attention.tiles]
+    sources = [
+        inspect.getsource(kernel.fn)
+        for module in modules
+        for name, kernel in vars(module).items()
+        if name != "begin_kernel" and hasattr(kernel, "fn") and "OVERLAPS: tl.constexpr" in inspect.getsource(kernel.fn)
+    ]
+    assert len(sources) == 12
+    for source in sources:
+        before, waits, _ = source.partition("    begin_kernel(OVERLAPS)\n")
+        assert waits, source
+        assert not re.search(r"^\s+return\b", before, re.MULTILINE)
+        looks = re.findall(r"(?:tl.load|tl.store|tl.atomic_add)\((\w+)", before)
+        assert looks in ([], ["at", "at"]), source
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="compiles for a card")
+def test_compiled_reads_stay_behind_the_wait() -> None:
+    """The compiler must not move what a kernel before may still write to before its end."""
+    x, weight, gain = (torch.randn(rows, 1024, device=DEVICE).bfloat16() for rows in (1, 4096, 1))
+    compiled = [
+        linear_one_row._one_row[(512,)](
+            torch.empty(1, 4096, device=DEVICE).bfloat16(), x, weight, weight, 4096, 1024, COLUMNS=8, DEPTH=1024,
+            EXACT=True, HAS_BIAS=False, num_warps=4, **overlap.overlapped(x.device),
+        ),
+        norm._add_rms_norm[(1,)](
+            torch.empty_like(x), x.clone(), x, gain.float(), 1024, 1e-5, BLOCK=1024, num_warps=1,
+            **overlap.overlapped(x.device),
+        ),
+    ]  # fmt: skip
+    if torch.cuda.get_device_capability() >= overlap.HOPPER:
+        for kernel, loads in zip(compiled, (8, 0), strict=True):
+            before, waits, _ = kernel.asm["ptx"].partition("griddepcontrol.wait")
+            assert waits
+            assert before.count("ld.global") == loads
+            assert "st.global" not in before

@@ -37,8 +37,10 @@ use share::{Plan, Rows};
 
 /// The arguments of [`paged_attention`]. `H`: what the caches hold.
 pub struct Attention<'a, E, H> {
-    /// `[tokens, heads, dim]`.
+    /// `[tokens, out_row]`, of which each row's first `heads` · `dim` are written.
     pub out: &'a mut [E],
+    /// Of `out`, from a token's row to the next.
+    pub out_row: usize,
     /// `[tokens, heads, dim]`.
     pub q: &'a [E],
     /// Holds the keys of these tokens already.
@@ -115,15 +117,29 @@ const TASK_QUERIES: [usize; 4] = [128, 64, 32, 16];
 
 /// Attention of all tokens, over the cache.
 pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_, E, H>) -> Result<(), Refusal> {
-    let Attention { out, q, k_cache, v_cache, cache, block_table, row_offsets, row_starts, heads, scale, sight } = args;
+    let Attention {
+        out,
+        out_row,
+        q,
+        k_cache,
+        v_cache,
+        cache,
+        block_table,
+        row_offsets,
+        row_starts,
+        heads,
+        scale,
+        sight,
+    } = args;
     let rows = row_starts.len();
     assert!(row_offsets.len() == rows + 1 && (rows == 0 || block_table.len().is_multiple_of(rows)));
     assert!(heads > 0 && heads.is_multiple_of(cache.heads));
-    assert!(out.len() == q.len() && q.len().is_multiple_of(heads * cache.dim));
+    assert!(q.len().is_multiple_of(heads * cache.dim) && out_row >= heads * cache.dim);
     assert!(H::FORMAT == cache.format && k_cache.len() == cache.len() && v_cache.len() == cache.len());
     assert!(sight.window != Some(0));
     assert!([sight.sinks, sight.slopes].iter().flatten().all(|of_heads| of_heads.len() == heads));
     let tokens = q.len() / (heads * cache.dim);
+    assert!(out.len() == tokens * out_row);
     let max_blocks = block_table.len().checked_div(rows).unwrap_or(0);
     check_rows(row_offsets, row_starts, tokens, max_blocks * cache.block_size)?;
     let group = heads / cache.heads;
@@ -143,6 +159,7 @@ pub fn paged_attention<E: Element, H: Held<E>>(cpu: &mut Cpu, args: Attention<'_
     cpu.pool.run(parts, |thread| {
         let walk = Walk {
             out: &out,
+            out_row,
             q,
             k_cache,
             v_cache,

@@ -24,13 +24,21 @@ pub enum Activation {
     GeluErf,
 }
 
-/// `out[t][i] = act(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, width]`; `gate_up`: `[tokens, 2 · width]`.
-pub fn gate_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: usize, activation: Activation) {
-    assert_eq!(gate_up.len(), 2 * out.len());
-    assert!(width > 0 && out.len().is_multiple_of(width));
+/// `out[t][i] = act(gate_up[t][i]) · gate_up[t][width + i]`. `out`: `[tokens, row]`, of which each row's first `width` are written; `gate_up`:
+/// `[tokens, 2 · width]`.
+pub fn gate_mul<E: Element>(
+    cpu: &mut Cpu,
+    out: &mut [E],
+    row: usize,
+    gate_up: &[E],
+    width: usize,
+    activation: Activation,
+) {
+    assert!(width > 0 && row >= width && out.len().is_multiple_of(row));
+    assert_eq!(gate_up.len(), out.len() / row * 2 * width);
     // The unit of work is a vector within a row, so that threads share even a single row's work.
     let vectors = width.div_ceil(LANES);
-    let units = out.len() / width * vectors;
+    let units = out.len() / row * vectors;
     // An element with its exp and division weighs about as much as two that are only read and added.
     let parts = cpu.parts(units, out.len() * 2);
     let isa = cpu.isa;
@@ -39,12 +47,12 @@ pub fn gate_mul<E: Element>(cpu: &mut Cpu, out: &mut [E], gate_up: &[E], width: 
         let units = part(units, parts, thread);
         let mut unit = units.start;
         while unit < units.end {
-            let (row, first) = (unit / vectors, unit % vectors);
+            let (token, first) = (unit / vectors, unit % vectors);
             let last = vectors.min(first + units.end - unit);
             let (from, to) = (first * LANES, width.min(last * LANES));
-            let halves = &gate_up[row * 2 * width..(row + 1) * 2 * width];
+            let halves = &gate_up[token * 2 * width..(token + 1) * 2 * width];
             // SAFETY: the parts are disjoint ranges of units, and a unit is 16 columns (or the last ones) of one row.
-            let out = unsafe { out.piece(row * width + from..row * width + to) };
+            let out = unsafe { out.piece(token * row + from..token * row + to) };
             let (gate, up) = (&halves[from..to], &halves[width + from..width + to]);
             isa.run(GateMul { out, gate, up, activation });
             unit += last - first;

@@ -37,7 +37,8 @@ pub fn layer_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], x: &[E], norm: Layer
     assert_eq!(out.len(), x.len());
     norm.check();
     let isa = cpu.isa;
-    by_rows(cpu, out, norm.gain.len(), |range, out| norm_rows(isa, out, &x[range], norm));
+    let width = norm.gain.len();
+    by_rows(cpu, out, width, |rows, out| norm_rows(isa, out, &x[rows.start * width..rows.end * width], norm));
 }
 
 /// `residual[t] += x[t]`, rounded to its format; `out[t] = norm(residual[t]) · gain + bias`.
@@ -46,7 +47,9 @@ pub fn add_layer_norm<E: Element>(cpu: &mut Cpu, out: &mut [E], residual: &mut [
     norm.check();
     let isa = cpu.isa;
     let residual = Shared::new(residual);
-    by_rows(cpu, out, norm.gain.len(), |range, out| {
+    let width = norm.gain.len();
+    by_rows(cpu, out, width, |rows, out| {
+        let range = rows.start * width..rows.end * width;
         // SAFETY: the ranges that `by_rows` hands to threads do not overlap.
         let residual = unsafe { residual.piece(range.clone()) };
         isa.run(Add { residual, x: &x[range] });

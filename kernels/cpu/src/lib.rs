@@ -51,7 +51,8 @@ pub use host::{HostBlocks, load_blocks, save_blocks};
 pub use isa::Isa;
 pub use layer_norm::{LayerNorm, add_layer_norm, layer_norm};
 pub use linear::{
-    Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Stored, linear, linear_quantized,
+    Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Spaced, Stored, linear,
+    linear_quantized, linear_spaced,
 };
 pub use memory::Buffer;
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};

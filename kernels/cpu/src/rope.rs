@@ -265,7 +265,7 @@ fn turn<S: Simd, E: Element>(
     pairs: Pairs,
     out: &mut [E],
 ) {
-    // Not by `map`: a closure has not the class's instructions.
+    #[allow(clippy::manual_map, reason = "a closure has not the class's instructions")]
     let normed = match norm {
         Some((gain, eps)) => Some((gain, simd.splat(scale_of(simd, head, eps)))),
         None => None,

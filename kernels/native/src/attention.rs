@@ -171,6 +171,7 @@ fn paged_attention(
         let args = unsafe {
             Attention {
                 out: out.write::<E>(),
+                out_row: heads * cache.dim,
                 q: q.read(),
                 k_cache: k_cache.read::<H>(),
                 v_cache: v_cache.read(),

@@ -29,7 +29,7 @@ fn rms_norm(py: Python<'_>, dtype: &str, out: Span, x: Span, gain: Span, eps: f3
         check_apart(&[("out", out, size)], &[("x", x, size)])?;
         // SAFETY: as above, and apart from `out`.
         let x = unsafe { x.read::<E>() };
-        py.detach(|| pelton_cpu::rms_norm(&mut cpu(), target, x, gain, eps));
+        py.detach(|| pelton_cpu::rms_norm(&mut cpu(), target, gain.len(), x, gain, eps));
         Ok(())
     })
 }
@@ -44,7 +44,7 @@ fn add_rms_norm(py: Python<'_>, dtype: &str, out: Span, residual: Span, x: Span,
         // SAFETY: see the module's comment; apart by the check above.
         let (out, residual, x, gain) =
             unsafe { (out.write::<E>(), residual.write::<E>(), x.read::<E>(), gain.read::<f32>()) };
-        py.detach(|| pelton_cpu::add_rms_norm(&mut cpu(), out, residual, x, gain, eps));
+        py.detach(|| pelton_cpu::add_rms_norm(&mut cpu(), out, gain.len(), residual, x, gain, eps));
         Ok(())
     })
 }

@@ -108,7 +108,7 @@ fn gate_mul(
         check_apart(&[("out", out, size_of::<E>())], &[("gate_up", gate_up, size_of::<E>())])?;
         // SAFETY: see the module's comment; apart by the check above.
         let (out, gate_up) = unsafe { (out.write::<E>(), gate_up.read::<E>()) };
-        py.detach(|| pelton_cpu::gate_mul(&mut cpu(), out, gate_up, width, activation));
+        py.detach(|| pelton_cpu::gate_mul(&mut cpu(), out, width, gate_up, width, activation));
         Ok(())
     })
 }

@@ -28,6 +28,7 @@ def begin_kernel(OVERLAPS: tl.constexpr):
 @cache
 def overlapped(device: torch.device) -> dict[str, Any]:
     """How a kernel is launched that calls `begin_kernel`."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < HOPPER:
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    if not is_nvidia or torch.cuda.get_device_capability(device) < HOPPER:
         return {"OVERLAPS": False}
     return {"OVERLAPS": True, "launch_pdl": True}

@@ -7,7 +7,7 @@
 
 use std::arch::asm;
 
-use super::{ROW, Sums, Target, Tiles};
+use super::{Lie, ROW, Sums, Target, Tiles};
 use crate::linear::short::{Exponents, Line, Order, PAGE, REST, Unit};
 
 /// Columns of two tiles side by side.
@@ -75,7 +75,7 @@ macro_rules! lengthening {
 
 /// Sums in, steps of `$products` beside units that are lengthened, sums out.
 macro_rules! products_beside {
-    ($sums:expr, $from:expr, $beside:expr, $rows:expr, $weights:expr, $steps:expr,
+    ($sums:expr, $from:expr, $beside:expr, $lie:expr, $weights:expr, $steps:expr,
      in [$($in:expr),*], products [$($product:literal),*], out [$($out:expr),*], $($operand:ident = $value:expr),*) => {
         asm!(
             "vmovdqa64 zmm31, [{left}]
@@ -99,7 +99,8 @@ macro_rules! products_beside {
             to = inout(reg) $beside.to.as_mut_ptr() => _,
             each = in(reg) $beside.each,
             $($operand = inout(reg) $value => _,)*
-            a_step = in(reg) $rows * ROW,
+            a_step = in(reg) $lie.step,
+            a_row = in(reg) $lie.row,
             line = in(reg) ROW,
             b = inout(reg) $weights.as_ptr() => _,
             steps = inout(reg) $steps => _,
@@ -127,16 +128,24 @@ impl Beside<'_> {
 impl Tiles {
     /// `sums[row][column] += Σ x[step][row] · weights[step][column]`, of 32 columns; units are lengthened beside.
     #[inline(always)]
-    pub(crate) fn one_by_two_beside(&self, to: Sums<'_>, x: &[u8], weights: &[Unit], beside: Beside<'_>, steps: usize) {
+    pub(crate) fn one_by_two_beside(
+        &self,
+        to: Sums<'_>,
+        x: &[u8],
+        lie: Lie,
+        weights: &[Unit],
+        beside: Beside<'_>,
+        steps: usize,
+    ) {
         let rows = self.shape.rows;
         assert!(steps > 0 && self.shape.words == 16 && weights.len() >= steps * STEP_UNITS);
-        assert!(to.sums.len() >= (rows - 1) * to.row + PAIR_COLUMNS && x.len() >= steps * rows * ROW);
+        assert!(to.sums.len() >= (rows - 1) * to.row + PAIR_COLUMNS && x.len() >= lie.bytes(rows, steps));
         let from = beside.checked(steps);
         let sums = Target { blocks: [to.sums.as_mut_ptr()], row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: configured, by the module's invariant; lengths are asserted; the class has these vectors where it has AMX.
         unsafe {
             products_beside!(
-                sums, from, beside, rows, weights, steps,
+                sums, from, beside, lie, weights, steps,
                 in [
                     "mov {row}, [{target} + 8]",
                     "mov {left}, [{target}]",
@@ -150,7 +159,7 @@ impl Tiles {
                     "tileloadd tmm1, [{left} + {row} + 64]"
                 ],
                 products [
-                    "tileloadd tmm4, [{a} + {line}]",
+                    "tileloadd tmm4, [{a} + {a_row}]",
                     "tileloadd tmm6, [{b} + {line}]",
                     "tileloadd tmm7, [{b} + {line} + 1024]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
@@ -173,6 +182,7 @@ impl Tiles {
         &self,
         to: Sums<'_>,
         x: [&[u8]; 2],
+        lie: Lie,
         weights: &[Unit],
         beside: Beside<'_>,
         steps: usize,
@@ -180,21 +190,21 @@ impl Tiles {
         let rows = self.shape.rows;
         assert!(steps > 0 && self.shape.words == 16 && weights.len() >= steps * STEP_UNITS);
         assert!(to.sums.len() >= (2 * rows - 1) * to.row + PAIR_COLUMNS);
-        assert!(x.iter().all(|x| x.len() >= steps * rows * ROW));
+        assert!(x.iter().all(|x| x.len() >= lie.bytes(rows, steps)));
         let from = beside.checked(steps);
         let blocks = [to.sums.as_mut_ptr(), to.sums[rows * to.row..].as_mut_ptr()];
         let sums = Target { blocks, row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: as above.
         unsafe {
             products_beside!(
-                sums, from, beside, rows, weights, steps,
+                sums, from, beside, lie, weights, steps,
                 in [two_blocks_in!()],
                 products [
-                    "tileloadd tmm4, [{a0} + {line}]",
+                    "tileloadd tmm4, [{a0} + {a_row}]",
                     "tileloadd tmm6, [{b} + {line}]",
                     "tileloadd tmm7, [{b} + {line} + 1024]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{a1} + {line}]",
+                    "tileloadd tmm5, [{a1} + {a_row}]",
                     "tdpbf16ps tmm1, tmm4, tmm7",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     "tdpbf16ps tmm3, tmm5, tmm7",

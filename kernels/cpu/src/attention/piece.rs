@@ -24,6 +24,8 @@ pub(super) const PIECE: usize = 256;
 /// Some of the tasks of one call.
 pub(super) struct Walk<'a, E, H> {
     pub(super) out: &'a Shared<'a, E>,
+    /// Of `out`, from a token's row to the next.
+    pub(super) out_row: usize,
     pub(super) q: &'a [E],
     pub(super) k_cache: &'a [H],
     pub(super) v_cache: &'a [H],
@@ -402,7 +404,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     fn write<S: Simd>(&self, simd: S, state: &State<E>, run: &Run, head: usize) {
         let (dim, group) = (self.cache.dim, self.group());
         for (at, token) in run.tokens.clone().enumerate() {
-            let start = (token * self.heads + head * group) * dim;
+            let start = token * self.out_row + head * group * dim;
             // SAFETY: this token and KV head belong to this task alone, and so do the query heads of its group.
             let out = unsafe { self.out.piece(start..start + group * dim) };
             for (query, out) in out.chunks_exact_mut(dim).enumerate() {

@@ -92,12 +92,14 @@ impl<E: Element, H: Held<E>> Request<E, H> {
     /// The outputs of the tokens `from..to`, given to the kernel as one row.
     fn chunk(&self, cpu: &mut Cpu, from: usize, to: usize) -> Vec<E> {
         let size = self.heads * self.cache.dim;
-        let mut out = vec![E::from_f32(f32::NAN); (to - from) * size];
+        let row = size + 3; // with room behind it, which is nobody's
+        let mut out = vec![E::from_f32(f32::NAN); (to - from) * row];
         let gone = self.window.map_or(0, |window| (from + 1).saturating_sub(window)) / self.cache.block_size;
         let mut table = self.table.clone();
         table[..gone].fill(-1); // must never be looked at
         let args = Attention {
             out: &mut out,
+            out_row: row,
             q: &self.q[from * size..to * size],
             k_cache: &self.caches[0],
             v_cache: &self.caches[1],
@@ -116,7 +118,8 @@ impl<E: Element, H: Held<E>> Request<E, H> {
             },
         };
         paged_attention(cpu, args).expect("arguments are in range");
-        out
+        assert!(out.chunks_exact(row).all(|row| row[size..].iter().all(|room| room.to_f32().is_nan())));
+        out.chunks_exact(row).flat_map(|row| row[..size].to_vec()).collect()
     }
 
     fn exact(&self, token: usize, head: usize) -> Vec<f64> {
@@ -338,6 +341,7 @@ fn what_lies_outside_is_refused_by_name() {
         let mut out = vec![0.0; 8];
         let args = Attention {
             out: &mut out,
+            out_row: 2,
             q: &request.q,
             k_cache: &request.caches[0],
             v_cache: &request.caches[1],

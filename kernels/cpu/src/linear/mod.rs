@@ -5,7 +5,7 @@
 //! so a row's result does not depend on them. That gives batch invariance for nothing: no split of K, no partial sums.
 //!
 //! 1. Weights are packed once ([`pack`]): columns in lanes, so that one vector of weights meets one broadcast activation.
-//! 2. The activations of a call are packed as `[row block][k][row]`: the inner loop ([`tile`]) reads both operands in one
+//! 2. The activations of a call are packed (for tiles only where they do not lie ready: [`Spaced`]) as `[row block][k][row]`: the inner loop ([`tile`]) reads both operands in one
 //!    linear stream, without an index or a bound to check.
 //! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
@@ -58,14 +58,58 @@ pub fn linear<E: Element, O: Element>(
     weight: &PackedWeight<E>,
     bias: Option<&[E]>,
 ) {
+    linear_spaced(cpu, out, Spaced { data: x, row: weight.depth() }, weight, bias);
+}
+
+/// Rows with room behind each of them, or without.
+#[derive(Clone, Copy)]
+pub struct Spaced<'a, E> {
+    /// All of them.
+    pub data: &'a [E],
+    /// Elements from a row to the next.
+    pub row: usize,
+}
+
+impl<E> Spaced<'_, E> {
+    fn rows(&self) -> usize {
+        self.data.len() / self.row
+    }
+
+    fn some(&self, rows: Range<usize>) -> Self {
+        Self { data: &self.data[rows.start * self.row..rows.end * self.row], row: self.row }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Spaced<'_, Bf16> {
+    /// Whether nothing has to be packed for tiles: see [`PackedWeight::room_behind_rows`].
+    fn lies_as_tiles_take_it(&self, depth: usize) -> bool {
+        depth.is_multiple_of(tiled::STEP)
+            && self.row.is_multiple_of(tiled::STEP)
+            && !self.row.is_multiple_of(2 * tiled::STEP)
+    }
+}
+
+/// `linear` of such rows; with room behind them for weights alone that ask for it ([`PackedWeight::room_behind_rows`]).
+pub fn linear_spaced<E: Element, O: Element>(
+    cpu: &mut Cpu,
+    out: &mut [O],
+    x: Spaced<'_, E>,
+    weight: &PackedWeight<E>,
+    bias: Option<&[E]>,
+) {
     let (n, k) = (weight.columns(), weight.depth());
-    assert!(x.len().is_multiple_of(k) && x.len() / k * n == out.len());
+    assert!(x.data.len().is_multiple_of(x.row) && x.rows() * n == out.len());
+    assert!(x.row == k || x.row == k + weight.room_behind_rows());
     assert!(bias.is_none_or(|bias| bias.len() == n));
     assert!(weight.suits(cpu.isa), "packed for another instruction set than {}", cpu.isa.name());
     let weight: &dyn Any = weight;
     match (weight.downcast_ref(), weight.downcast_ref()) {
-        (Some(weight), _) => linear_f32(cpu, Out::of(out), cast_slice(x), weight, bias.map(cast_slice)),
-        (_, Some(weight)) => linear_bf16(cpu, Out::of(out), cast_slice(x), weight, bias.map(cast_slice)),
+        (Some(weight), _) => linear_f32(cpu, Out::of(out), cast_slice(x.data), weight, bias.map(cast_slice)),
+        (_, Some(weight)) => {
+            let x = Spaced { data: cast_slice(x.data), row: x.row };
+            linear_bf16(cpu, Out::of(out), x, weight, bias.map(cast_slice));
+        }
         (None, None) => unreachable!("there are no other elements"),
     }
 }
@@ -79,18 +123,24 @@ fn linear_f32(cpu: &mut Cpu, mut out: Out<'_>, x: &[f32], weight: &PackedWeight<
     }
 }
 
-fn linear_bf16(cpu: &mut Cpu, mut out: Out<'_>, x: &[Bf16], weight: &PackedWeight<Bf16>, bias: Option<&[Bf16]>) {
-    let (rows, depth) = (x.len() / weight.depth(), weight.depth());
+fn linear_bf16(
+    cpu: &mut Cpu,
+    mut out: Out<'_>,
+    x: Spaced<'_, Bf16>,
+    weight: &PackedWeight<Bf16>,
+    bias: Option<&[Bf16]>,
+) {
+    let rows = x.rows();
     let most = if cpu.isa.has_tiles() { TILED_CHUNK_ROWS } else { CHUNK_ROWS };
     for rows in chunks(rows, rows.div_ceil(rows.div_ceil(most).max(1)).max(1)) {
         let out = out.rows(rows.clone(), weight.columns());
-        let x = &x[rows.start * depth..rows.end * depth];
+        let x = x.some(rows.clone());
         #[cfg(target_arch = "x86_64")]
         if let Some(amx) = cpu.isa.amx() {
             tiled::multiply(cpu, amx, &out, x, weight, bias);
             continue;
         }
-        linear_chunk(cpu, &out, x, weight, bias);
+        linear_chunk(cpu, &out, x.data, weight, bias);
     }
 }
 

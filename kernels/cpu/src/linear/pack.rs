@@ -106,6 +106,14 @@ impl<E: Element> PackedWeight<E> {
         Self::packed(cpu, weight, false)
     }
 
+    /// Elements that activations should have room for behind each row, so that nothing has to be packed: 64 bytes where rows would else lie
+    /// an even number of these apart, and compete for the same places of the caches.
+    pub fn room_behind_rows(&self) -> usize {
+        let step = 2 * TILED_UNITS;
+        let would_compete = self.depth.is_multiple_of(2 * step);
+        if self.layout == Layout::Tiles && would_compete { step } else { 0 }
+    }
+
     fn packed(cpu: &mut Cpu, weight: &Matrix<'_>, may_be_short: bool) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
         assert!(columns > 0);

@@ -105,6 +105,36 @@ fn short_weights_give_the_bits_that_whole_ones_give() {
     }
 }
 
+/// Rows as they lie, in blocks that may be one row short, also where K is walked in stretches; short weights and whole ones.
+#[test]
+fn rows_with_room_behind_them_give_the_bits_of_rows_without() {
+    let Some(isa) = Isa::named("amx") else { return };
+    for (threads, n) in [(1, 64), (2, 200), (3, 1090)] {
+        for k in [64, 512, 1536, 96] {
+            let mut cpu = Cpu::new(isa, threads);
+            cpu.grain = 1;
+            let (weights, bias) = (weights(4, n * k, n), values::<Bf16>(3, n));
+            let matrix = Matrix::of(&weights, k);
+            for packed in [PackedWeight::<Bf16>::pack(&mut cpu, &matrix), PackedWeight::pack_whole(&mut cpu, &matrix)] {
+                let room = packed.room_behind_rows();
+                assert_eq!(room, if k == 96 { 0 } else { 32 });
+                for tokens in [1, 7, 16, 17, 31, 33, 47, 64, 300, 512, 700] {
+                    let x = values::<Bf16>(7, tokens * k);
+                    let spoiled = vec![Bf16::from_f32(f32::NAN); room];
+                    let spaced: Vec<Bf16> = x.chunks_exact(k).flat_map(|row| [row, &spoiled[..]].concat()).collect();
+                    let [mut plain, mut out] = [vec![f32::NAN; tokens * n], vec![f32::NAN; tokens * n]];
+                    for (plain, x) in plain.chunks_exact_mut(n).zip(x.chunks_exact(k)) {
+                        linear(&mut cpu, plain, x, &packed, Some(&bias)); // alone: the first of its block
+                    }
+                    linear_spaced(&mut cpu, &mut out, Spaced { data: &spaced, row: k + room }, &packed, Some(&bias));
+                    let same = out.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same && !out[0].is_nan(), "{tokens} x {n} x {k} on {threads}");
+                }
+            }
+        }
+    }
+}
+
 /// What AMX makes of 32 neighbours along K: the firsts of all pairs and the seconds are two sums, which are added to the output's.
 /// A change here changes the arithmetic: raise `VERSION` in `Cpu::numerics_id`.
 #[test]

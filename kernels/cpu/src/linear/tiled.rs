@@ -18,10 +18,10 @@ mod short;
 
 use std::ops::Range;
 
-use super::PackedWeight;
 use super::out::Out;
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
 use super::short::Unit;
+use super::{PackedWeight, Spaced};
 use crate::Cpu;
 use crate::amx::{Ahead, Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Bf16;
@@ -29,7 +29,7 @@ use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
 /// Neighbours along K of one step.
-const STEP: usize = 2 * TILE_WORDS;
+pub(super) const STEP: usize = 2 * TILE_WORDS;
 /// A step of half a panel.
 const STEP_BYTES: usize = 2048;
 /// Steps of a piece where many blocks use it: 16 KiB of a half.
@@ -73,6 +73,11 @@ impl Blocks {
 
     pub(super) fn block(self, number: usize) -> Range<usize> {
         part(self.rows, self.count, number)
+    }
+
+    /// The row from which on a block is read where rows lie as they are: of the last one, which may be a row short, another's last.
+    fn read_from(self, number: usize) -> usize {
+        self.block(number).start.min(self.rows - self.height())
     }
 
     /// Groups of blocks, so that there is work for all threads.
@@ -156,12 +161,12 @@ pub(super) fn multiply(
     cpu: &mut Cpu,
     amx: Amx,
     out: &Out<'_>,
-    x: &[Bf16],
+    x: Spaced<'_, Bf16>,
     weight: &PackedWeight<Bf16>,
     bias: Option<&[Bf16]>,
 ) {
     let (isa, depth) = (cpu.isa, weight.depth());
-    let rows = x.len() / depth;
+    let rows = x.rows();
     if rows == 0 {
         return;
     }
@@ -169,20 +174,22 @@ pub(super) fn multiply(
     let cut = Cut::new(rows, weight.units() / TILE_WORDS, weight.panels(), cpu.threads(), is_short);
     let (blocks, height) = (cut.blocks, cut.blocks.height());
     let units = weight.panels() * cut.groups;
-    let pack_parts = cpu.parts(blocks.count, x.len());
+    let pack_parts = cpu.parts(blocks.count, rows * depth);
     // As in `linear`; up to 16 rows take no longer than reading the weights.
     let parts = cpu.parts(units, weight.columns() * depth * blocks.count);
 
     // A block that is alone is packed by each thread for itself, which takes less time than to wait for another.
     let is_alone = blocks.count == 1;
-    let words = (cut.steps * blocks.count * height * size_of::<Words>()).next_multiple_of(PAGE_BYTES);
+    let lies_ready = x.lies_as_tiles_take_it(depth);
+    let words = if lies_ready { 0 } else { cut.steps * blocks.count * height * size_of::<Words>() };
+    let words = words.next_multiple_of(PAGE_BYTES);
     let room = if is_short { short::room_units(cut) * size_of::<Unit>() } else { 0 };
     let sums = cut.together * cut.sums() * size_of::<f32>();
     let own = (PAGE_BYTES / 2 + room + sums).next_multiple_of(PAGE_BYTES) + if is_alone { words } else { 0 };
     let shared = if is_alone { 0 } else { words };
     let (packed, own_of_all) = cpu.scratch.scratch::<u8>(shared + parts * own).split_at_mut(shared);
     let packed: &mut [Words] = bytemuck::cast_slice_mut(packed);
-    if !is_alone {
+    if !is_alone && !lies_ready {
         let target = Shared::new(packed);
         cpu.pool.run(pack_parts, |thread| {
             for number in part(blocks.count, pack_parts, thread) {
@@ -190,7 +197,7 @@ pub(super) fn multiply(
                 for stretch in (0..cut.steps).step_by(cut.stretch) {
                     // SAFETY: words of blocks and stretches do not overlap, and each block belongs to one part.
                     let to = unsafe { target.piece(cut.words(stretch, number)) };
-                    pack(to, &x[rows.start * depth..rows.end * depth], depth, stretch * STEP, height);
+                    pack(to, x.some(rows.clone()), depth, stretch * STEP, height);
                 }
             }
         });
@@ -206,23 +213,25 @@ pub(super) fn multiply(
         // Half a page further than short units lie: a store keeps loads waiting for which it might be the same place of another page.
         let (room, own) = own[PAGE_BYTES / 2..].split_at_mut(room);
         let (sums, own) = own.split_at_mut(sums);
-        let packed = if is_alone {
+        let x = if lies_ready {
+            Source::AsItLies(x)
+        } else if is_alone {
             let (_, words) = own.split_at_mut(own.len() - words);
             let words: &mut [Words] = bytemuck::cast_slice_mut(words);
             pack(words, x, depth, 0, height);
-            &*words
+            Source::Packed(&*words)
         } else {
-            packed
+            Source::Packed(packed)
         };
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
-        isa.run(Panels { amx, out, packed, weight, bias, cut, units, sums, room, is_far: result_bytes >= FAR_BYTES });
+        isa.run(Panels { amx, out, x, weight, bias, cut, units, sums, room, is_far: result_bytes >= FAR_BYTES });
     });
 }
 
 /// The rows of one block from position `from` along K on, as `[step][row]`. What pads the block keeps what was there: no row sees another.
-fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, from: usize, height: usize) {
-    for (row, x) in x.chunks_exact(depth).enumerate() {
-        for (to, x) in packed[row..].iter_mut().step_by(height).zip(x[from..].chunks(STEP)) {
+fn pack(packed: &mut [Words], x: Spaced<'_, Bf16>, depth: usize, from: usize, height: usize) {
+    for (row, x) in x.data.chunks_exact(x.row).enumerate() {
+        for (to, x) in packed[row..].iter_mut().step_by(height).zip(x[from..depth].chunks(STEP)) {
             match x.first_chunk() {
                 Some(x) => *to = *x, // of a known length: no call
                 None => {
@@ -234,11 +243,49 @@ fn pack(packed: &mut [Words], x: &[Bf16], depth: usize, from: usize, height: usi
     }
 }
 
+/// Where tiles find a block of activations.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Packed(&'a [Words]),
+    /// Rows that are spaced so that no two of a tile compete for one place in the caches.
+    AsItLies(Spaced<'a, Bf16>),
+}
+
+impl<'a> Source<'a> {
+    #[inline(always)]
+    fn lie(self, cut: Cut) -> Lie {
+        match self {
+            Self::Packed(_) => Lie::by_steps(cut.blocks.height()),
+            Self::AsItLies(x) => Lie { row: x.row * size_of::<Bf16>(), step: size_of::<Words>() },
+        }
+    }
+
+    /// A block from step `from` of a stretch on.
+    #[inline(always)]
+    fn block(self, cut: Cut, block: usize, stretch: usize, from: usize) -> &'a [u8] {
+        match self {
+            Self::Packed(words) => {
+                let words = &words[cut.words(stretch, block)];
+                bytemuck::cast_slice(&words[(from - stretch) * cut.blocks.height()..])
+            }
+            Self::AsItLies(x) => bytemuck::cast_slice(&x.data[cut.blocks.read_from(block) * x.row + from * STEP..]),
+        }
+    }
+
+    /// Which of a block's sums is that of its first row.
+    fn first(self, blocks: Blocks, block: usize) -> usize {
+        match self {
+            Self::Packed(_) => 0,
+            Self::AsItLies(_) => blocks.block(block).start - blocks.read_from(block),
+        }
+    }
+}
+
 /// Some of the units of work of one call: a unit is one panel and one group of blocks, all panels of a group side by side.
 struct Panels<'a> {
     amx: Amx,
     out: &'a Out<'a>,
-    packed: &'a [Words],
+    x: Source<'a>,
     weight: &'a PackedWeight<Bf16>,
     bias: Option<&'a [Bf16]>,
     cut: Cut,
@@ -318,11 +365,11 @@ impl Panels<'_> {
     #[inline(always)]
     fn one_block(&self, tiles: &Tiles, panel: usize, sums: &mut [u32]) {
         let (weights, half) = (self.weights(panel), self.cut.steps * STEP_BYTES);
-        let x = bytemuck::cast_slice(self.packed);
+        let x = self.x.block(self.cut, 0, 0, 0);
         let next = weights.as_ptr().wrapping_add(AHEAD_BYTES / 2);
         let ahead = Ahead { at: [next, next.wrapping_add(half)], lines: LINES_OF_STEP / 2 };
         let sums = Sums { sums, row: SUM_COLUMNS, are_fresh: true };
-        let lie = Lie::by_steps(self.cut.blocks.height());
+        let lie = self.x.lie(self.cut);
         tiles.one_by_four::<Bf16Pairs>(sums, x, lie, weights, half, ahead, self.cut.steps);
     }
 
@@ -338,17 +385,13 @@ impl Panels<'_> {
         sums: &mut [u32],
     ) {
         let height = self.cut.blocks.height();
-        let (pairs, lie) = (blocks.len() / 2, Lie::by_steps(height));
+        let (pairs, lie) = (blocks.len() / 2, self.x.lie(self.cut));
         let half = self.cut.steps * STEP_BYTES;
         let next = self.weights(0).as_ptr().wrapping_add(next.0 * 2 * half + next.1 * STEP_BYTES);
         let lines = (LINES_OF_STEP / 4).div_ceil(pairs);
         for from in stretch.clone().step_by(self.cut.piece) {
             let steps = self.cut.piece.min(stretch.end - from);
-            let x = |block: usize| -> &[u8] {
-                let words = &self.packed[self.cut.words(stretch.start, block)];
-                let first = (from - stretch.start) * height;
-                bytemuck::cast_slice(&words[first..first + steps * height])
-            };
+            let x = |block: usize| self.x.block(self.cut, block, stretch.start, from);
             for side in 0..2 {
                 let weights = &self.weights(panel)[side * half + from * STEP_BYTES..];
                 // One pass asks for what follows it, step by step; several ask for the next piece, each for its share.
@@ -379,7 +422,8 @@ impl Panels<'_> {
         let (width, block_sums) = if self.cut.blocks.count == 1 { (SUM_COLUMNS, 0) } else { (HALF, height * HALF) };
         for (number, block) in blocks.enumerate() {
             let first = number / 2 * 4 * block_sums + number % 2 * block_sums;
-            for (at, row) in self.cut.blocks.block(block).enumerate() {
+            let rows = self.cut.blocks.block(block);
+            for (at, row) in (self.x.first(self.cut.blocks, block)..).zip(rows) {
                 for from in (0..SUM_COLUMNS).step_by(width) {
                     let column = panel * SUM_COLUMNS + from;
                     let Some(count) = columns.checked_sub(column).filter(|&count| count > 0) else { break };

@@ -77,6 +77,14 @@ impl Weight {
         }
     }
 
+    /// Bytes that rows of activations should have room for behind them: see [`PackedWeight::room_behind_rows`].
+    pub(super) fn room_behind_rows(&self) -> usize {
+        match self {
+            Self::BFloat16(weight) => weight.room_behind_rows() * size_of::<Bf16>(),
+            Self::Float32(_) | Self::Quantized(..) => 0,
+        }
+    }
+
     /// How much memory it takes.
     pub fn bytes(&self) -> usize {
         match self {

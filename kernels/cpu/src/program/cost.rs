@@ -1,6 +1,6 @@
 //! What each call of a step costs at the least, to hold against what it took.
 
-use super::call::Call;
+use super::call::{Call, Per};
 use super::{BufferId, Program, StepRows};
 use crate::cache::{CacheFormat, CacheShape};
 use crate::pool_rows::Pooling;
@@ -18,6 +18,7 @@ impl Program {
     /// The cost of one call in this step.
     pub fn cost(&self, call: &Call, rows: &StepRows<'_>) -> Cost {
         let counts = rows.counts();
+        // With the room behind rows, of which there may be 64 bytes for each.
         let buffer = |id: &BufferId| self.parts.buffers[id.0].bytes(counts) as f64;
         let mut named = [call.reads(), call.writes()].concat();
         named.sort_unstable();
@@ -36,7 +37,11 @@ impl Program {
             Call::Pick { out, .. } | Call::Columns { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
             Call::Linear { x, weight, .. } => {
                 let (columns, depth) = weight.shape();
-                let tokens = buffer(x) / element / depth as f64;
+                let tokens = match self.parts.buffers[x.0].per {
+                    Per::Step => buffer(x) / element / depth as f64,
+                    Per::Token => counts.tokens as f64,
+                    Per::Draw => counts.draws as f64,
+                };
                 let flops = 2.0 * tokens * columns as f64 * depth as f64;
                 Cost { bytes: if tokens > 0.0 { buffers + weight.bytes() as f64 } else { 0.0 }, flops }
             }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::call::{BufferId, Call, Counts, LentHeadNorm, LentNorm, RowOf, Size, Weight};
+use super::call::{BufferId, Call, Counts, LentHeadNorm, LentNorm, Per, RowOf, Size, Weight};
 use super::places::Places;
 use super::{Embeds, Layer, Program, StepRows};
 use crate::activate::activate;
@@ -17,7 +17,7 @@ use crate::embed::{embed, embed_segments, place_embeds};
 use crate::error::Refusal;
 use crate::gate::gate_mul;
 use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
-use crate::linear::{QuantizedWeight, linear, linear_quantized};
+use crate::linear::{QuantizedWeight, Spaced, linear_quantized, linear_spaced};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use crate::pool_rows::pool_rows;
 use crate::rope::{HeadNorm, RopeKvWrite, rope_kv_write};
@@ -137,6 +137,14 @@ impl Walk<'_> {
         self.places.range(id, self.buffers[id.0].bytes(self.counts))
     }
 
+    /// Elements from a row of a buffer to the next: `width`, or more, where there is room behind each. A token may have several rows (its
+    /// heads, say), but then there is none.
+    fn row<E: Element>(&self, id: BufferId, width: usize) -> usize {
+        let Size { each, per } = self.buffers[id.0];
+        let of_token = each / size_of::<E>();
+        if per == Per::Step || of_token.is_multiple_of(width) { width } else { of_token }
+    }
+
     /// One buffer to write, as elements.
     fn one<E: Element>(&mut self, id: BufferId) -> &mut [E] {
         let range = self.range(id);
@@ -196,12 +204,14 @@ impl Walk<'_> {
                 rms_norm_in_place(cpu, x, gain.as_slice(), *eps);
             }
             Call::RmsNorm { out, x, gain, eps } => {
+                let row = self.row::<E>(*out, gain.as_slice::<f32>().len());
                 let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
-                rms_norm(cpu, out, x, gain.as_slice(), *eps);
+                rms_norm(cpu, out, row, x, gain.as_slice(), *eps);
             }
             Call::AddRmsNorm { out, residual, x, gain, eps } => {
+                let row = self.row::<E>(*out, gain.as_slice::<f32>().len());
                 let (cpu, [out, residual, x]) = self.apart::<E, 3>([*out, *residual, *x]);
-                add_rms_norm(cpu, out, residual, x, gain.as_slice(), *eps);
+                add_rms_norm(cpu, out, row, residual, x, gain.as_slice(), *eps);
             }
             Call::LayerNorm { out, x, norm } => {
                 let (cpu, [out, x]) = self.apart::<E, 2>([*out, *x]);
@@ -212,15 +222,16 @@ impl Walk<'_> {
                 add_layer_norm(cpu, out, residual, x, borrowed(norm));
             }
             Call::Linear { out, x, weight, bias, out_format } => {
+                let row = self.row::<E>(*x, weight.shape().1);
                 let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*x)]);
                 let [out, x] = pieces.expect("a call's buffers lie apart");
                 match (weight, out_format) {
-                    (Weight::Float32(weight), _) => product::<f32, f32>(self.cpu, out, x, weight, bias.as_ref()),
+                    (Weight::Float32(weight), _) => product::<f32, f32>(self.cpu, out, x, row, weight, bias.as_ref()),
                     (Weight::BFloat16(weight), Format::BFloat16) => {
-                        product::<Bf16, Bf16>(self.cpu, out, x, weight, bias.as_ref());
+                        product::<Bf16, Bf16>(self.cpu, out, x, row, weight, bias.as_ref());
                     }
                     (Weight::BFloat16(weight), Format::Float32) => {
-                        product::<Bf16, f32>(self.cpu, out, x, weight, bias.as_ref());
+                        product::<Bf16, f32>(self.cpu, out, x, row, weight, bias.as_ref());
                     }
                     (Weight::Quantized(_, weight), Format::Float32) => {
                         quantized_product::<E, f32>(self.cpu, out, x, weight, bias.as_ref());
@@ -231,8 +242,9 @@ impl Walk<'_> {
                 }
             }
             Call::GateMul { out, gate_up, width, activation } => {
+                let row = self.row::<E>(*out, *width);
                 let (cpu, [out, gate_up]) = self.apart::<E, 2>([*out, *gate_up]);
-                gate_mul(cpu, out, gate_up, *width, *activation);
+                gate_mul(cpu, out, row, gate_up, *width, *activation);
             }
             Call::Activate { x, function, format } => match format {
                 Format::Float32 => {
@@ -308,11 +320,13 @@ impl Walk<'_> {
         else {
             unreachable!("asked of this call alone")
         };
+        let out_row = self.row::<E>(*out, heads * self.layers[*layer].shape.dim);
         let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*q)]);
         let [out, q] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut::<u8, E>);
         let Layer { k, v, shape } = &self.layers[*layer];
         let args = Attention {
             out,
+            out_row,
             q,
             k_cache: k.as_slice::<H>(),
             v_cache: v.as_slice(),
@@ -366,11 +380,12 @@ fn product<E: Element, O: Element>(
     cpu: &mut Cpu,
     out: &mut [u8],
     x: &[u8],
+    row: usize,
     weight: &PackedWeight<E>,
     bias: Option<&super::Lent>,
 ) {
     let (out, x) = (bytemuck::cast_slice_mut::<u8, O>(out), bytemuck::cast_slice::<u8, E>(x));
-    linear(cpu, out, x, weight, bias.map(|bias| bias.as_slice()));
+    linear_spaced(cpu, out, Spaced { data: x, row }, weight, bias.map(|bias| bias.as_slice()));
 }
 
 fn quantized_product<E: Element, O: Element>(
@@ -384,7 +399,8 @@ fn quantized_product<E: Element, O: Element>(
     linear_quantized(cpu, out, x, weight, bias.map(|bias| bias.as_slice()));
 }
 
-/// out[t] = x[t][from..from + width]: the copy that cuts queries, keys and values out of one product.
+/// out[t] = x[t][from..from + width]: the copy that cuts queries and keys out of one product where a model norms them otherwise than each
+/// head by itself.
 fn columns<E: Element>(cpu: &mut Cpu, out: &mut [E], x: &[E], from: usize, width: usize, stride: usize) {
     assert!(width > 0 && from + width <= stride && out.len().is_multiple_of(width));
     let rows = out.len() / width;

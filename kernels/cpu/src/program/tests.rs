@@ -74,7 +74,7 @@ fn a_program_gives_what_its_kernels_give_one_by_one_for_any_mix_of_rows() {
         program.run(&mut cpu, &rows(&ids, &drawn_at), &mut NoCallBacks).unwrap();
         let (mut x, mut normed) = (vec![0.0; ids.len() * WIDTH], vec![0.0; ids.len() * WIDTH]);
         crate::embed(&mut cpu, &mut x, &numbers(VOCABULARY * WIDTH), &ids, WIDTH).unwrap();
-        crate::rms_norm(&mut cpu, &mut normed, &x, &[1.5; WIDTH], 1e-6);
+        crate::rms_norm(&mut cpu, &mut normed, WIDTH, &x, &[1.5; WIDTH], 1e-6);
         let mut logits = vec![0.0; drawn_at.len() * VOCABULARY];
         for (row, &at) in logits.chunks_mut(VOCABULARY).zip(&drawn_at) {
             crate::linear(&mut cpu, row, &normed[at as usize * WIDTH..][..WIDTH], &weight, None);
@@ -212,6 +212,75 @@ fn rows_are_picked_before_what_handles_each_by_itself_and_the_logits_stay_the_sa
         early.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
         late.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
         assert_eq!(early.logits(), late.logits());
+    }
+}
+
+const INNER: usize = 128;
+
+/// logits = head(down(silu(gate) · up)), with gate and up of norm(residual + x); `is_seen`: the normed rows are also added to what the head reads.
+fn gated(cpu: &mut Cpu, is_seen: bool) -> Parts {
+    let mut packed = |rows: usize, depth: usize| {
+        let weights: Vec<_> = numbers(rows * depth).into_iter().map(Bf16::from_f32).collect();
+        Weight::BFloat16(Arc::new(PackedWeight::pack(cpu, &Matrix::of(&weights, depth))))
+    };
+    let [x, residual, normed, both, inner, last, logits] = [0, 1, 2, 3, 4, 5, 6].map(BufferId);
+    let row = |width: usize| Size { each: 2 * width, per: Per::Token };
+    let table = || {
+        let table: &'static [Bf16] =
+            numbers(VOCABULARY * INNER).into_iter().map(Bf16::from_f32).collect::<Vec<_>>().leak();
+        // SAFETY: leaked, and nobody writes it.
+        unsafe { Lent::new(table.as_ptr() as usize, size_of_val(table)) }
+    };
+    let format = Format::BFloat16;
+    let mut calls = vec![
+        Call::Embed { out: x, table: table(), row: RowOf::Id, width: INNER },
+        Call::Embed { out: residual, table: table(), row: RowOf::Position, width: INNER },
+        Call::AddRmsNorm { out: normed, residual, x, gain: lent(numbers(INNER)), eps: 1e-6 },
+        Call::Linear { out: both, x: normed, weight: packed(2 * INNER, INNER), bias: None, out_format: format },
+        Call::GateMul { out: inner, gate_up: both, width: INNER, activation: crate::Activation::Silu },
+        Call::Linear { out: last, x: inner, weight: packed(INNER, INNER), bias: None, out_format: format },
+        Call::Pick { out: BufferId(7), x: last, width: INNER },
+        Call::Linear {
+            out: logits,
+            x: BufferId(7),
+            weight: packed(VOCABULARY, INNER),
+            bias: None,
+            out_format: Format::Float32,
+        },
+    ];
+    if is_seen {
+        calls.insert(6, Call::Add { residual: last, x: normed });
+    }
+    let per_draw = |each: usize| Size { each, per: Per::Draw };
+    let buffers = [row(INNER), row(INNER), row(INNER), row(2 * INNER), row(INNER), row(INNER)];
+    let buffers = [&buffers[..], &[per_draw(4 * VOCABULARY), per_draw(2 * INNER)]].concat();
+    Parts { format, buffers, calls, layers: vec![], result: logits }
+}
+
+#[test]
+fn rows_that_products_alone_read_have_room_behind_them_where_tiles_want_it() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let room = if cpu.isa.has_tiles() { 64 } else { 0 };
+    for is_seen in [false, true] {
+        let (mut spaced, mut plain) = (gated(&mut cpu, is_seen), Program::planned(gated(&mut cpu, is_seen)));
+        rewrite::space_rows(&mut spaced);
+        let of_normed = if is_seen { 0 } else { room };
+        let rooms = spaced.buffers.iter().zip(&plain.parts.buffers).map(|(spaced, plain)| spaced.each - plain.each);
+        // What is picked lies as it is picked.
+        assert_eq!(rooms.collect::<Vec<_>>(), [0, 0, of_normed, 0, room, 0, 0, 0]);
+        let mut spaced = Program::planned(spaced);
+        let mut whole = Program::new(gated(&mut cpu, is_seen)).unwrap();
+        for (ids, drawn_at) in [(vec![3], vec![0]), (vec![1, 2, 0, 6, 6], vec![4, 1]), (vec![5; 70], vec![69, 3])] {
+            let rows = rows(&ids, &drawn_at);
+            let mut logits = |program: &mut Program| {
+                program.run(&mut cpu, &rows, &mut NoCallBacks).unwrap();
+                program.logits().to_vec()
+            };
+            let expected = logits(&mut plain);
+            assert!(expected.iter().all(|logit| logit.is_finite()));
+            assert_eq!(logits(&mut spaced), expected);
+            assert_eq!(logits(&mut whole), expected);
+        }
     }
 }
 

@@ -141,6 +141,7 @@ impl<E: Element, H: Held<E>> World<E, H> {
         let mut out = vec![E::from_f32(f32::NAN); tokens.len() * size];
         let args = Attention {
             out: &mut out,
+            out_row: size,
             q: &self.q[tokens.start * size..tokens.end * size],
             k_cache: &self.caches[0],
             v_cache: &self.caches[1],

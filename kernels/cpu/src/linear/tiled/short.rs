@@ -149,16 +149,12 @@ impl Panels<'_> {
     #[inline(always)]
     fn piece(&self, tiles: &Tiles, rooms: &mut Rooms<'_>, blocks: Range<usize>, at: &At, sums: &mut [f32]) -> usize {
         let (height, count) = (self.cut.blocks.height(), at.steps.1 - at.steps.0);
-        // The words of the blocks of a stretch lie side by side.
-        let words = self.cut.words(at.stretch.0, blocks.start);
-        let (first_words, block_words) = (words.start + (at.steps.0 - at.stretch.0) * height, words.len());
-        let x = |block: usize| -> &[u8] {
-            bytemuck::cast_slice(&self.packed[first_words + block * block_words..][..count * height])
-        };
+        let (first, lie) = (blocks.start, self.x.lie(self.cut));
+        let x = |block: usize| self.x.block(self.cut, first + block, at.stretch.0, at.steps.0);
         let short = rooms.short;
         let Turn { weights, next, mut to } = rooms.turn();
-        let (lines, mut first) = short.lines(next.panel);
-        first += next.from;
+        let (lines, first_line) = short.lines(next.panel);
+        let first_unit = first_line + next.from;
         let exponents = short.exponents(next.panel);
         let passes = blocks.len().div_ceil(2);
         let mut each = to.len().div_ceil(passes * count);
@@ -170,14 +166,14 @@ impl Panels<'_> {
                 each = to.len() / count;
             }
             let (here, behind) = to.split_at_mut(each * count);
-            let beside = Beside { lines, first: first + done, exponents, to: here, each };
+            let beside = Beside { lines, first: first_unit + done, exponents, to: here, each };
             (to, done) = (behind, done + each * count);
             if self.cut.blocks.count == 1 {
                 let sums = Sums { sums: &mut sums[at.side * HALF..], row: SUM_COLUMNS, are_fresh };
-                tiles.one_by_two_beside(sums, x(0), weights, beside, count);
+                tiles.one_by_two_beside(sums, x(0), lie, weights, beside, count);
             } else {
                 let sums = Sums { sums: &mut sums[(2 * pass + at.side) * 2 * height * HALF..], row: HALF, are_fresh };
-                tiles.two_by_two_beside(sums, [x(2 * pass), x(2 * pass + 1)], weights, beside, count);
+                tiles.two_by_two_beside(sums, [x(2 * pass), x(2 * pass + 1)], lie, weights, beside, count);
             }
         }
         done
