@@ -42,7 +42,7 @@ def rope_kv_write(
 
     out, q: [T, H, D]; k, v: [T, KH, D]: q, k and v may be parts of larger rows, whole heads of which lie together; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
     positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place;
-    on cards a slot below 0 is nowhere.
+    on cards a slot below 0 is nowhere, and positions and slots may be read while the kernel before still runs, which must not write them.
 
     Caches of int8, on CPUs, are [blocks, KH, block_size, D + 4]: of each token's head codes, and their scale (`reference.codes_of`).
     """
@@ -92,7 +92,8 @@ def paged_attention(
     Row r has the tokens row_offsets[r] .. row_offsets[r + 1], at the positions row_starts[r] and on, its blocks in
     block_table[r].   out, q: [T, H, D]; caches: [blocks, KH, block_size, D], H a multiple of KH;
     block_table: int32 [R, max blocks]; row_offsets: int32 [R + 1], from 0 to T; row_starts: int32 [R].
-    On cards: row_offsets may end before T, and where T = R no row has more than one token.
+    On cards: row_offsets may end before T, and where T = R no row has more than one token. The table and both lists may be read while
+    the kernel before still runs, which must not write them.
 
     `window`: a token sees so many positions, its own included, and no block behind them is looked at. `soft_cap`: scores
     become cap · tanh(score / cap). `sinks`: float32 [H], of each head the score of a key without value.

@@ -60,13 +60,14 @@ def _rope_kv_write(
     Each element is read and written once; the lanes beyond `rotary` pass through unrotated (partial rotary). Lane i turns
     element i with i + half, or element 2i with 2i + 1.
     """
-    begin_kernel(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     half = rotary // 2
     lane = tl.arange(0, HALF)
     position = tl.load(positions + token).to(tl.int64)
     cos = tl.load(cos_sin + position * rotary + lane, mask=lane < half, other=0.0)[None, :]
     sin = tl.load(cos_sin + position * rotary + half + lane, mask=lane < half, other=0.0)[None, :]
+    slot = tl.load(kv_slots + token)
+    begin_kernel(OVERLAPS)
     if tl.program_id(1) == 0:
         head = tl.arange(0, HEADS)[:, None]
         _turned(
@@ -75,7 +76,6 @@ def _rope_kv_write(
         )  # fmt: skip
     else:
         kv_head = tl.arange(0, KV_HEADS)[:, None]
-        slot = tl.load(kv_slots + token)
         is_cached = kv_head < tl.where(slot >= 0, kv_heads, 0)
         into = ((slot // block_size * kv_heads + kv_head) * block_size + slot % block_size) * dim
         _turned(

@@ -54,7 +54,6 @@ def _walk(
     stretch: one row of 128k keys beside many short ones keeps no worker waiting. A head that lies within one stretch is written
     at once. Of others each worker keeps its part, at most two: of the head that it begins with, and of the one that it ends with.
     """
-    begin_kernel(OVERLAPS)
     pieces = _pieces(row_offsets, row_starts, rows, window, ROWS, TILE, PIECE, WINDOW)
     ends = tl.cumsum(pieces, 0)
     whole = tl.sum(pieces, 0) * KV_HEADS
@@ -63,6 +62,7 @@ def _walk(
     here = worker * stretch
     end = tl.minimum(here + stretch, whole)
     column = tl.arange(0, DIM)
+    begin_kernel(OVERLAPS)
     while here < end:
         row = tl.sum((ends * KV_HEADS <= here).to(tl.int32), 0)
         is_row = tl.arange(0, ROWS) == row
@@ -115,13 +115,15 @@ def _merge(
     WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The parts of a head that several workers walked, PARTS at a time, in the order of its keys.   Grid: rows × kv heads × pieces of columns."""
-    begin_kernel(OVERLAPS)
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
     pieces = _pieces(row_offsets, row_starts, rows, window, ROWS, TILE, PIECE, WINDOW)
     stretch = tl.cdiv(tl.sum(pieces, 0) * KV_HEADS, workers)
     of_head = tl.sum(tl.where(tl.arange(0, ROWS) == row, pieces, 0), 0)
     before = tl.sum(tl.where(tl.arange(0, ROWS) < row, pieces, 0), 0)
+    begin = tl.load(row_offsets + row)
+    count = tl.load(row_offsets + row + 1) - begin
+    begin_kernel(OVERLAPS)  # also where there is nothing to do: who waits for this kernel waits for all before it
     if of_head == 0:
         return
     first = before * KV_HEADS + kv_head * of_head
@@ -129,8 +131,6 @@ def _merge(
     high = (first + of_head - 1) // stretch
     if low == high:
         return
-    begin = tl.load(row_offsets + row)
-    count = tl.load(row_offsets + row + 1) - begin
     lane = tl.arange(0, LANES)
     token = lane // GROUP
     inside = (lane < TILE * GROUP) & (token < count)
