@@ -72,7 +72,8 @@ pub(super) fn space_rows(parts: &mut Parts) {
         let mut may_be = id != parts.result && parts.buffers[id.0].per != Per::Step;
         for call in &parts.calls {
             if call.writes().contains(&id) {
-                may_be &= leaves_room(call, id);
+                may_be &= row_of(parts, call, id)
+                    .is_some_and(|width| width * parts.format.bytes() == parts.buffers[id.0].each);
             }
             if call.reads().contains(&id) {
                 match call {
@@ -92,13 +93,16 @@ pub(super) fn space_rows(parts: &mut Parts) {
     }
 }
 
-/// Whether it writes this buffer row by row, wherever rows begin.
-fn leaves_room(call: &Call, id: BufferId) -> bool {
-    match call {
-        Call::RmsNorm { out, x, .. } => *out == id && x != out,
-        Call::AddRmsNorm { out, .. } | Call::GateMul { out, .. } | Call::PagedAttention { out, .. } => *out == id,
-        _ => false,
-    }
+/// Elements of a row, if it writes this buffer row by row, wherever rows begin. A token may have several, as heads that are normed.
+fn row_of(parts: &Parts, call: &Call, id: BufferId) -> Option<usize> {
+    let (written, width) = match call {
+        Call::RmsNorm { out, x, gain, .. } if out != x => (out, gain.as_slice::<f32>().len()),
+        Call::AddRmsNorm { out, gain, .. } => (out, gain.as_slice::<f32>().len()),
+        Call::GateMul { out, width, .. } => (out, *width),
+        Call::PagedAttention { out, heads, layer, .. } => (out, heads * parts.layers[*layer].shape.dim),
+        _ => return None,
+    };
+    (*written == id).then_some(width)
 }
 
 /// Whether a token's result depends on that token alone.

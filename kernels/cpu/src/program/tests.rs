@@ -285,6 +285,18 @@ fn rows_that_products_alone_read_have_room_behind_them_where_tiles_want_it() {
 }
 
 #[test]
+fn heads_that_are_normed_by_themselves_have_no_room_behind_them() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let mut parts = gated(&mut cpu, false);
+    let normed = BufferId(2);
+    parts.calls[2] = Call::RmsNorm { out: normed, x: BufferId(0), gain: lent(numbers(INNER / 2)), eps: 1e-6 };
+    let before = parts.buffers[normed.0];
+    rewrite::space_rows(&mut parts);
+    assert_eq!(parts.buffers[normed.0], before);
+    Program::planned(parts).run(&mut cpu, &rows(&[1, 2, 3], &[2]), &mut NoCallBacks).unwrap();
+}
+
+#[test]
 fn embeddings_take_the_places_of_rows_of_the_table() {
     let mut cpu = Cpu::new(Isa::best(), 2);
     let mut program = Program::new(parts(&mut cpu)).unwrap();
