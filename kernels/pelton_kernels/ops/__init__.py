@@ -1,9 +1,9 @@
 """The one dispatch table: each op checks its tensors, then goes to the kernels of the device they lie on.
 
-Outputs come first and are written in place. All tensors are contiguous (but for
-heads that are parts of a product's rows) and on one device; formats are float32 and
-bfloat16. A ValueError names the argument, what it is, and what is allowed. What each op computes is written down, in
-plain torch, in `reference`; indices out of range are refused on the CPU and are the caller's duty on a GPU.
+Outputs come first and are written in place. All tensors are contiguous, but for heads that are parts of a product's
+rows, and on one device; formats are float32 and bfloat16. A ValueError names the argument, what it is, and what is
+allowed. What each op computes is written down, in plain torch, in `reference`; indices out of range are refused on the
+CPU and are the caller's duty on a GPU.
 
 On a CPU a row's result is bit for bit the same alone, in any batch or chunk, on any number of threads.
 """

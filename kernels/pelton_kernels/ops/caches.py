@@ -40,7 +40,8 @@ def rope_kv_write(
 
     Of the R columns that are turned, column i is turned with i + R/2; or, if `is_interleaved`, column 2i with 2i + 1.
 
-    out, q: [T, H, D]; k, v: [T, KH, D]: q, k and v may be parts of larger rows, whole heads of which lie together; cos_sin: float32 [P, R], cosines then sines, R even and at most D;
+    out, q: [T, H, D]; k, v: [T, KH, D]; q, k and v may be parts of larger rows, as long as a head's columns lie together;
+    cos_sin: float32 [P, R], cosines then sines, R even and at most D;
     positions: int32 [T]; caches: [blocks, KH, block_size, D]; kv_slots: int64 [T], block · block_size + place;
     on cards a slot below 0 is nowhere, and positions and slots may be read while the kernel before still runs, which must not write them.
 

@@ -1,6 +1,6 @@
 """Products of one row: as many bytes of weights on their way as there can be, and the first of them before the row is there.
 
-On an H200 three quarters to all of the copy's rate from 12 MB of weights on, and half of what cuBLAS takes for a few megabytes.
+On an H200 0.8 to all of the copy's rate from 12 MB of weights on, and 0.15 to 0.65 of what cuBLAS takes for less.
 """
 
 from __future__ import annotations
