@@ -94,8 +94,11 @@ fn message(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::executor::block_on;
     use std::sync::mpsc;
+
+    fn block_on<T>(result: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers").block_on(result)
+    }
 
     fn pool(threads: usize, queue: usize) -> Pool {
         Pool::new(NonZeroUsize::new(threads).expect("tests use at least one"), queue).expect("threads can be started")

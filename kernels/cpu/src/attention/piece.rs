@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::few::blocks;
-use super::products::{MOST_AHEAD, Products, Vectors};
+use super::products::{AddValues, MOST_AHEAD, Products, Score, Vectors};
 use super::share::{Bundle, Plan, Stretch};
 #[cfg(target_arch = "x86_64")]
 use super::tiled::Tiled;
@@ -240,11 +240,20 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             let (keys, behind) = places.split_at(PIECE.min(stretch.shared - first));
             // How many of the piece's keys a member has; those behind the shared ones are its own.
             let known = |run: &Run| PIECE.min(run.end(&self.sight) - first);
-            products.score(self, state, queries.clone(), keys, 0, behind);
+            simd.apart(Score {
+                products,
+                walk: self,
+                state,
+                queries: queries.clone(),
+                places: keys,
+                from: 0,
+                next: behind,
+            });
             for run in members.iter().filter(|run| known(run) > keys.len()) {
                 let places = &mut found.own[..known(run)];
                 self.find(places, std::slice::from_ref(run), head, first);
-                products.score(self, state, self.queries_of(run), places, keys.len(), &[]);
+                let (queries, from) = (self.queries_of(run), keys.len());
+                simd.apart(Score { products, walk: self, state, queries, places, from, next: &[] });
             }
             let has_scales = H::FORMAT == CacheFormat::Codes;
             if has_scales {
@@ -267,11 +276,13 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             // A step of which a member has a part for itself is no common one.
             let is_common = members.iter().all(|run| known(run) <= keys.len());
             let common = if is_common { keys.len() } else { keys.len() / P::STEP * P::STEP };
-            products.add_values(self, state, queries.clone(), keys, 0..common);
+            let (walk, places) = (self, keys);
+            simd.apart(AddValues { products, walk, state, queries: queries.clone(), places, keys: 0..common });
             for run in members.iter().filter(|run| known(run) > common) {
                 let places = &mut found.own[..known(run)];
                 self.find(places, std::slice::from_ref(run), head, first);
-                products.add_values(self, state, self.queries_of(run), places, common..known(run));
+                let (queries, keys) = (self.queries_of(run), common..known(run));
+                simd.apart(AddValues { products, walk, state, queries, places, keys });
             }
             for query in queries.clone() {
                 self.merge(simd, state, query);

@@ -7,7 +7,7 @@ use super::many::Many;
 use super::piece::{MANY, PIECE, State, Walk};
 use crate::cached::Held;
 use crate::element::Element;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Part, Simd};
 
 /// The greatest [`Products::AHEAD`].
 pub(super) const MOST_AHEAD: usize = PIECE;
@@ -45,6 +45,45 @@ pub(super) trait Products<E: Element, H: Held<E>> {
         places: &[usize],
         keys: Range<usize>,
     );
+}
+
+/// [`Products::score`] with its arguments.
+pub(super) struct Score<'a, 'w, E: Element, H, P> {
+    pub(super) products: &'a mut P,
+    pub(super) walk: &'a Walk<'w, E, H>,
+    pub(super) state: &'a mut State<E>,
+    pub(super) queries: Range<usize>,
+    pub(super) places: &'a [usize],
+    pub(super) from: usize,
+    pub(super) next: &'a [usize],
+}
+
+impl<S: Simd, E: Element, H: Held<E>, P: Products<E, H>> Part<S> for Score<'_, '_, E, H, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: S) {
+        self.products.score(self.walk, self.state, self.queries, self.places, self.from, self.next);
+    }
+}
+
+/// [`Products::add_values`] with its arguments.
+pub(super) struct AddValues<'a, 'w, E: Element, H, P> {
+    pub(super) products: &'a mut P,
+    pub(super) walk: &'a Walk<'w, E, H>,
+    pub(super) state: &'a mut State<E>,
+    pub(super) queries: Range<usize>,
+    pub(super) places: &'a [usize],
+    pub(super) keys: Range<usize>,
+}
+
+impl<S: Simd, E: Element, H: Held<E>, P: Products<E, H>> Part<S> for AddValues<'_, '_, E, H, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: S) {
+        self.products.add_values(self.walk, self.state, self.queries, self.places, self.keys);
+    }
 }
 
 /// Vectors: few queries meet keys and values as they lie, many meet them turned and widened, with the same bits.

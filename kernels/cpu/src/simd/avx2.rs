@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Lanes, SQRT_HALF_BITS, Simd};
+use super::{Lanes, Part, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
 
 #[derive(Clone, Copy)]
@@ -40,6 +40,16 @@ impl Simd for Avx2 {
     /// The first and third as 16-bit numbers, then the second and fourth.
     type Quad = [u32; 2];
     type Codes = [Two; 2];
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output {
+        #[target_feature(enable = "avx2,fma")]
+        #[inline(never)]
+        fn function<P: Part<Avx2>>(simd: Avx2, part: P) -> P::Output {
+            part.run(simd)
+        }
+        vouched!(function(self, part))
+    }
 
     #[inline(always)]
     fn two_bytes(self, a: TwoInts, shift: u32) -> [Two; 2] {

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Lanes, SQRT_HALF_BITS, Simd};
+use super::{Lanes, Part, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 
@@ -365,6 +365,16 @@ impl Simd for Avx512 {
     type Pair = [f32; 2];
     type Quad = [u32; 2];
     type Codes = [__m512; 2];
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output {
+        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline(never)]
+        fn function<P: Part<Avx512>>(simd: Avx512, part: P) -> P::Output {
+            part.run(simd)
+        }
+        vouched!(function(self, part))
+    }
 
     #[inline(always)]
     fn two_bytes(self, a: __m512i, shift: u32) -> [__m512; 2] {

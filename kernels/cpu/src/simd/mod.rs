@@ -1,8 +1,8 @@
 //! Sixteen float32 lanes: the thin layer under which the instruction sets differ.
 //!
 //! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
-//! Everything is `inline(always)`, so that a kernel's whole body ends up inside the one function that has the class's
-//! features switched on. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
+//! Everything is `inline(always)`, so that a kernel's whole body ends up inside a function that has the class's features
+//! switched on: the one of `run_*`, or that of a [`Part`]. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
 //! `dot_pairs`, `dot_blocks` and `dot_codes` the only ones that differ further (`avx512bf16` sums each pair in hardware). Integers are exact.
 
 use bytemuck::Pod;
@@ -213,6 +213,9 @@ pub trait Simd: Copy {
     #[inline(always)]
     fn drain(self) {}
 
+    /// Runs a part of a kernel as a function of its own that has the class's features.
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output;
+
     /// Asks for a cache line that will be needed soon, into the second-level cache. Any address will do: it does not fault.
     ///
     /// Not into the first level: that has few places for outstanding misses, and scattered blocks then come at half the rate
@@ -237,35 +240,54 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// A part of a kernel that is a function of its own: what one function holds takes a time to compile that grows faster than it
+/// does, and a kernel with tiles for each number of rows would take minutes.
+pub trait Part<S: Simd> {
+    /// What it returns.
+    type Output;
+
+    /// Must be `inline(always)`, as that of a [`Kernel`].
+    fn run(self, simd: S) -> Self::Output;
+}
+
+/// A kernel, as the part that all begins with.
+struct Whole<K>(K);
+
+impl<K: Kernel, S: Simd> Part<S> for Whole<K> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn run(self, simd: S) -> K::Output {
+        self.0.run(simd)
+    }
+}
+
 pub(crate) fn run_portable<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(portable::Portable)
+    portable::Portable.apart(Whole(kernel))
 }
 
 /// # Safety
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
 pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller vouches for the features, and the token does not leave this function's callees.
-    kernel.run(unsafe { avx2::Avx2::new() })
+    unsafe { avx2::Avx2::new() }.apart(Whole(kernel))
 }
 
 /// # Safety
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(crate) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: as in `run_avx2`.
-    kernel.run(unsafe { avx512::Avx512::new() })
+    unsafe { avx512::Avx512::new() }.apart(Whole(kernel))
 }
 
 /// # Safety
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 pub(crate) unsafe fn run_avx512bf16<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: as in `run_avx2`.
-    kernel.run(unsafe { avx512::Avx512Bf16::new() })
+    unsafe { avx512::Avx512Bf16::new() }.apart(Whole(kernel))
 }
 
 #[cfg(test)]

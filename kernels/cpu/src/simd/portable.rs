@@ -1,6 +1,6 @@
 //! Plain Rust: what every platform runs, and what the compiler makes of it.
 
-use super::{LANES, Lanes, Simd};
+use super::{LANES, Lanes, Part, Simd};
 use crate::element::Bf16;
 
 #[derive(Clone, Copy)]
@@ -34,6 +34,15 @@ impl Simd for Portable {
     type Pair = [f32; 2];
     type Quad = [i8; 4];
     type Codes = [Lanes<f32>; 2];
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output {
+        #[inline(never)]
+        fn function<P: Part<Portable>>(simd: Portable, part: P) -> P::Output {
+            part.run(simd)
+        }
+        function(self, part)
+    }
 
     #[inline(always)]
     fn two_bytes(self, a: Lanes<i32>, shift: u32) -> [Lanes<f32>; 2] {

@@ -1,5 +1,6 @@
 //! The inner loops: panels of codes times blocks of rows.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::activations::{Floats, Form, Head, Int8, Pairs, Quad};
@@ -8,7 +9,7 @@ use super::scheme::Bits;
 use super::{QuantizedWeight, Results};
 use crate::linear::ahead::{Ahead, NextPiece, Nothing};
 use crate::linear::{GROUP_ROWS, Rows};
-use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Part, Simd};
 use crate::split::part;
 
 /// How deep a piece is that all row blocks use before the next: 128 KiB of a 64-column panel of 8 bits.
@@ -183,13 +184,37 @@ fn tile_of<S: Simd, W: Word, Q: Quad, const C: usize>(
     ahead: impl Ahead,
 ) {
     match rows {
-        1 => tile::<S, W, Q, 1, C>(simd, piece, sums, ahead),
-        2 => tile::<S, W, Q, 2, C>(simd, piece, sums, ahead),
-        3 => tile::<S, W, Q, 3, C>(simd, piece, sums, ahead),
-        4 => tile::<S, W, Q, 4, C>(simd, piece, sums, ahead),
-        5 => tile::<S, W, Q, 5, C>(simd, piece, sums, ahead),
-        6 => tile::<S, W, Q, 6, C>(simd, piece, sums, ahead),
+        1 => simd.apart(Tile::<_, W, Q, _, 1, C>::of(piece, sums, ahead)),
+        2 => simd.apart(Tile::<_, W, Q, _, 2, C>::of(piece, sums, ahead)),
+        3 => simd.apart(Tile::<_, W, Q, _, 3, C>::of(piece, sums, ahead)),
+        4 => simd.apart(Tile::<_, W, Q, _, 4, C>::of(piece, sums, ahead)),
+        5 => simd.apart(Tile::<_, W, Q, _, 5, C>::of(piece, sums, ahead)),
+        6 => simd.apart(Tile::<_, W, Q, _, 6, C>::of(piece, sums, ahead)),
         other => unreachable!("no class takes {other} rows at once"),
+    }
+}
+
+/// [`tile`] with its arguments.
+struct Tile<'a, X, W, Q, A, const M: usize, const C: usize> {
+    piece: Piece<'a, X, C>,
+    sums: &'a mut [[Lanes<f32>; C]],
+    ahead: A,
+    form: PhantomData<(W, Q)>,
+}
+
+impl<'a, X, W, Q, A, const M: usize, const C: usize> Tile<'a, X, W, Q, A, M, C> {
+    #[inline(always)]
+    fn of(piece: Piece<'a, X, C>, sums: &'a mut [[Lanes<f32>; C]], ahead: A) -> Self {
+        Self { piece, sums, ahead, form: PhantomData }
+    }
+}
+
+impl<S: Simd, W: Word, Q: Quad, A: Ahead, const M: usize, const C: usize> Part<S> for Tile<'_, Q::X<S>, W, Q, A, M, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, simd: S) {
+        tile::<S, W, Q, M, C>(simd, self.piece, self.sums, self.ahead);
     }
 }
 

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::{Avx512Bf16, ZIPPED, transposed};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
-use crate::simd::{Lanes, SQRT_HALF_BITS, Simd};
+use crate::simd::{Lanes, Part, SQRT_HALF_BITS, Simd};
 
 impl Simd for Avx512Bf16 {
     lanes!();
@@ -15,6 +15,16 @@ impl Simd for Avx512Bf16 {
     /// Two bfloat16, the first in the lower half.
     type Codes = __m512i;
     const HAS_PAIRS: bool = true;
+
+    #[inline(always)]
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output {
+        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
+        #[inline(never)]
+        fn function<P: Part<Avx512Bf16>>(simd: Avx512Bf16, part: P) -> P::Output {
+            part.run(simd)
+        }
+        vouched!(function(self, part))
+    }
 
     #[inline(always)]
     fn two_bytes(self, a: __m512i, shift: u32) -> __m512i {
