@@ -36,10 +36,19 @@ def check(
     out, wide = poisoned(tokens, columns, dtype=dtype), poisoned(tokens, columns, dtype=torch.float32)
     ops.linear(out, x, packed, bias)
     ops.linear_f32(wide, x, packed, bias)
-    exact = reference.linear_codes_f32(
-        x.double(), *parts, scheme.group, rounds, None if bias is None else bias.double()
-    )
-    plain = reference.linear_codes_f32(x.float(), *parts, scheme.group, rounds, None if bias is None else bias.float())
+    if scheme.group and not rounds and dtype is torch.bfloat16 and "-amx-" in ops.numerics_id("cpu", dtype):
+        weights = rounded_weights(*parts, scheme.group)
+        exact, plain = (
+            torch.nn.functional.linear(x.to(wider), weights.to(wider), None if bias is None else bias.to(wider))
+            for wider in (torch.float64, torch.float32)
+        )
+    else:
+        exact, plain = (
+            reference.linear_codes_f32(
+                x.to(wider), *parts, scheme.group, rounds, None if bias is None else bias.to(wider)
+            )
+            for wider in (torch.float64, torch.float32)
+        )
     assert torch.equal(out, wide.to(dtype))
     # As in test_linear; codes are unsigned, so that sums are up to three times as large on their way (129 / 42, their root
     # mean squares with and without the 128).
@@ -51,6 +60,13 @@ def check(
         alone = poisoned(1, columns, dtype=torch.float32)
         ops.linear_f32(alone, x[token : token + 1], packed, bias)
         assert torch.equal(alone, wide[token : token + 1])
+
+
+def rounded_weights(codes: Tensor, scales: Tensor, zeros: Tensor, group: int) -> Tensor:
+    """What tiles multiply where each group has its scale."""
+    depth = codes.shape[1]
+    of_each = [each.float().repeat_interleave(group, dim=1)[:, :depth] for each in (scales, zeros)]
+    return ((codes.float() - of_each[1]) * of_each[0]).bfloat16()
 
 
 @pytest.mark.parametrize(("tokens", "columns", "depth"), SHAPES)

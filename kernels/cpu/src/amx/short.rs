@@ -111,14 +111,25 @@ macro_rules! products_beside {
     };
 }
 
+/// For those who lengthen nothing.
+static NONE: Exponents = Exponents::NONE;
+
 /// Bytes of two words exchanged, for a lane of 128 bits.
 static EXCHANGED: [u8; 16] = [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14];
 
 impl Beside<'_> {
+    /// Nothing is lengthened.
+    pub(crate) fn nothing() -> Self {
+        Self { lines: &[], first: 0, exponents: &NONE, to: &mut [], each: 0 }
+    }
+
     /// Where the first unit's first line is, after a look at whether all may be read and written.
     #[inline(always)]
     fn checked(&self, steps: usize) -> *const Line {
         let count = self.each * steps;
+        if count == 0 {
+            return self.lines.as_ptr();
+        }
         assert!(self.to.len() >= count && Order::Pages.count(self.first + count) <= self.lines.len());
         assert!(self.lines.as_ptr().addr().is_multiple_of(4096) && self.to.as_ptr().addr().is_multiple_of(64));
         self.lines.as_ptr().wrapping_add(Order::Pages.lines(self.first).0)

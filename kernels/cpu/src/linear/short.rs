@@ -47,6 +47,12 @@ pub struct ShortUnit {
 #[repr(C, align(64))]
 pub struct Exponents(pub(crate) [u16; WEIGHTS]);
 
+#[cfg(target_arch = "x86_64")]
+impl Exponents {
+    /// Those of no panel.
+    pub(crate) const NONE: Self = Self([0; WEIGHTS]);
+}
+
 /// A weight whose exponent the panel does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]

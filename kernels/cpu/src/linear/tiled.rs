@@ -15,6 +15,7 @@
 //! Short weights ([`super::short`]) are lengthened beside the products, 32 columns after the other, by one block as by pairs ([`short`]).
 
 mod short;
+pub(super) mod walk;
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ use super::pack::{TILED_COLUMNS, TILED_UNITS};
 use super::short::Unit;
 use super::{PackedWeight, Spaced};
 use crate::Cpu;
-use crate::amx::{Ahead, Amx, Bf16Pairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Ahead, Amx, Bf16Pairs, Lie, STEP_UNITS, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Bf16;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
@@ -39,20 +40,20 @@ const LINES_OF_STEP: usize = STEP_BYTES / 64;
 /// So far behind a step begins what is asked for.
 const AHEAD_BYTES: usize = 4 * 4096;
 /// Columns of a pair of blocks at a time.
-const HALF: usize = SUM_COLUMNS / 2;
+pub(super) const HALF: usize = SUM_COLUMNS / 2;
 /// Activations may take so much, and sums that wait together as much: half of the second-level cache that every processor with AMX has.
 const NEAR_BYTES: usize = 1 << 20;
 /// From so many bytes on results go past the caches: the next call would not find the first of them there.
 pub(super) const FAR_BYTES: usize = 1 << 19;
 /// Where a part of the scratch memory begins.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// Groups of rows are work to share, too, where panels are few.
 const UNITS_OF_THREAD: usize = 4;
 
 const _: () = assert!(TILED_COLUMNS == SUM_COLUMNS && TILED_UNITS == TILE_WORDS);
 
 /// One row of a block and one step.
-type Words = [Bf16; STEP];
+pub(super) type Words = [Bf16; STEP];
 
 /// How rows are cut into blocks.
 #[derive(Clone, Copy)]
@@ -107,25 +108,26 @@ pub(super) fn piece_of(pairs: usize) -> usize {
 
 /// How a call is cut.
 #[derive(Clone, Copy)]
-struct Cut {
-    blocks: Blocks,
+pub(super) struct Cut {
+    pub(super) blocks: Blocks,
     /// Along K.
-    steps: usize,
+    pub(super) steps: usize,
     /// Steps of a piece.
-    piece: usize,
+    pub(super) piece: usize,
     /// Of a stretch: a multiple of [`PIECE`], or all.
-    stretch: usize,
+    pub(super) stretch: usize,
     /// Groups of blocks.
-    groups: usize,
+    pub(super) groups: usize,
     /// Panels whose sums wait together.
-    together: usize,
+    pub(super) together: usize,
 }
 
 impl Cut {
-    fn new(rows: usize, steps: usize, panels: usize, threads: usize, is_short: bool) -> Self {
+    /// `has_rooms`: weights are made ready piece by piece.
+    pub(super) fn new(rows: usize, steps: usize, panels: usize, threads: usize, has_rooms: bool) -> Self {
         let blocks = Blocks::new(rows);
         if blocks.count <= 2 {
-            let piece = if is_short { short::piece_of(blocks.count) } else { steps };
+            let piece = if has_rooms { short::piece_of(blocks.count) } else { steps };
             return Self { blocks, steps, piece, stretch: steps, groups: 1, together: 1 };
         }
         let (pairs, groups) = (blocks.count / 2, blocks.groups(panels, threads));
@@ -135,21 +137,26 @@ impl Cut {
         let stretch = steps.div_ceil(steps.div_ceil(near)).next_multiple_of(PIECE).min(steps);
         let together = if stretch == steps { 1 } else { NEAR_BYTES / (rows * SUM_COLUMNS * size_of::<f32>()) };
         let pairs = pairs.div_ceil(groups);
-        let piece = if is_short { short::piece_of(2 * pairs) } else { piece_of(pairs) };
+        let piece = if has_rooms { short::piece_of(2 * pairs) } else { piece_of(pairs) };
         Self { blocks, steps, piece, stretch, groups, together: together.clamp(1, panels) }
     }
 
-    fn group(self, number: usize) -> Range<usize> {
+    pub(super) fn group(self, number: usize) -> Range<usize> {
         self.blocks.group(self.groups, number)
     }
 
     /// Sums of one panel, at most.
-    fn sums(self) -> usize {
+    pub(super) fn sums(self) -> usize {
         self.group(0).len() * self.blocks.height() * SUM_COLUMNS
     }
 
+    /// Units of the two rooms in which pieces are made ready.
+    pub(super) fn room_units(self) -> usize {
+        2 * self.piece * STEP_UNITS
+    }
+
     /// Where a block's words of a stretch begin, and how many there are: all blocks of a stretch stand side by side.
-    fn words(self, stretch: usize, block: usize) -> Range<usize> {
+    pub(super) fn words(self, stretch: usize, block: usize) -> Range<usize> {
         let len = self.stretch.min(self.steps - stretch) * self.blocks.height();
         let start = stretch * self.blocks.count * self.blocks.height() + block * len;
         start..start + len
@@ -183,7 +190,7 @@ pub(super) fn multiply(
     let lies_ready = x.lies_as_tiles_take_it(depth);
     let words = if lies_ready { 0 } else { cut.steps * blocks.count * height * size_of::<Words>() };
     let words = words.next_multiple_of(PAGE_BYTES);
-    let room = if is_short { short::room_units(cut) * size_of::<Unit>() } else { 0 };
+    let room = if is_short { cut.room_units() * size_of::<Unit>() } else { 0 };
     let sums = cut.together * cut.sums() * size_of::<f32>();
     let own = (PAGE_BYTES / 2 + room + sums).next_multiple_of(PAGE_BYTES) + if is_alone { words } else { 0 };
     let shared = if is_alone { 0 } else { words };
@@ -229,7 +236,7 @@ pub(super) fn multiply(
 }
 
 /// The rows of one block from position `from` along K on, as `[step][row]`. What pads the block keeps what was there: no row sees another.
-fn pack(packed: &mut [Words], x: Spaced<'_, Bf16>, depth: usize, from: usize, height: usize) {
+pub(super) fn pack(packed: &mut [Words], x: Spaced<'_, Bf16>, depth: usize, from: usize, height: usize) {
     for (row, x) in x.data.chunks_exact(x.row).enumerate() {
         for (to, x) in packed[row..].iter_mut().step_by(height).zip(x[from..depth].chunks(STEP)) {
             match x.first_chunk() {

@@ -121,6 +121,11 @@ pub trait Simd: Copy {
     fn byte(self, a: Self::I, shift: u32) -> Self::V;
     /// The unsigned four bits that begin there; exact.
     fn nibble(self, a: Self::I, shift: u32) -> Self::V;
+    /// `nibble` less 8.
+    #[inline(always)]
+    fn nibble_less_8(self, a: Self::I, shift: u32) -> Self::V {
+        self.sub(self.nibble(a, shift), self.splat(8.0))
+    }
     /// The unsigned bytes that begin at bits `shift` and `shift + 8` of each lane; exact.
     fn two_bytes(self, a: Self::I, shift: u32) -> Self::Codes;
     /// The unsigned four bits that begin there; exact.
@@ -146,6 +151,18 @@ pub trait Simd: Copy {
             for (column, above) in above.iter_mut().enumerate() {
                 std::mem::swap(&mut above[row], &mut below[0][column]);
             }
+        }
+    }
+
+    /// Two numbers of each lane as a pair of bfloat16, the first in the lower half. To nearest even; what is smaller than any normal number may
+    /// become 0.
+    #[inline(always)]
+    fn store_pairs(self, [first, second]: [Self::V; 2], to: &mut Lanes<u32>) {
+        let mut halves = [[Bf16::default(); LANES]; 2];
+        self.store_bf16(first, &mut halves[0]);
+        self.store_bf16(second, &mut halves[1]);
+        for (lane, to) in to.iter_mut().enumerate() {
+            *to = u32::from(halves[0][lane].0) | u32::from(halves[1][lane].0) << 16;
         }
     }
 

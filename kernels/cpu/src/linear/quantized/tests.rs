@@ -67,8 +67,9 @@ impl Brought {
         QuantizedWeight::from_codes(cpu, &codes, scheme).unwrap()
     }
 
-    /// Each output, and the sum of the magnitudes that it is made of; both exact but for float64's own rounding.
-    fn exact(&self, scheme: Scheme, x: &[f32]) -> Vec<(f64, f64)> {
+    /// Each output, and the sum of the magnitudes that it is made of; both exact but for float64's own rounding. `are_rounded`: weights
+    /// are the bfloat16 nearest to theirs.
+    fn exact(&self, scheme: Scheme, x: &[f32], are_rounded: bool) -> Vec<(f64, f64)> {
         let x: Vec<f32> = match &self.order {
             None => x.to_vec(),
             Some(order) => order.iter().map(|&at| x[at as usize]).collect(),
@@ -82,7 +83,9 @@ impl Brought {
                 let zero = self.zeros.as_ref().map_or(scheme.bits.zero(), |zeros| i32::from(zeros[group]));
                 let code = i32::from(self.codes[column * self.depth + k]);
                 let scale = f64::from(self.scales[group]);
-                sums.0 += scale * f64::from(code - zero) * x;
+                let weight = scale * f64::from(code - zero);
+                let near = f64::from(Bf16::from_f32(self.scales[group] * (code - zero) as f32).to_f32());
+                sums.0 += if are_rounded { near } else { weight } * x;
                 sums.1 += (scale * f64::from(code + zero) * x).abs();
             }
             sums
@@ -121,10 +124,12 @@ fn check_in<E: Element>(isa: Isa, threads: usize, tokens: usize, scheme: Scheme,
     linear_quantized(&mut cpu, &mut rounded, &x, &packed, Some(&bias));
     assert_eq!(rounded, bf16(&out));
 
+    let is_pairs = Form::of::<E>(scheme.activations) == Form::Pairs;
+    let are_rounded = isa.has_tiles() && is_pairs && scheme.group.is_some();
     let mut single = Cpu::new(isa, 1);
     for (token, (out, x)) in out.chunks_exact(n).zip(x.chunks_exact(k)).enumerate() {
         let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-        for ((column, &got), (exact, size)) in out.iter().enumerate().zip(weight.exact(scheme, &wide)) {
+        for ((column, &got), (exact, size)) in out.iter().enumerate().zip(weight.exact(scheme, &wide, are_rounded)) {
             let bias = f64::from(bias[column].to_f32());
             let additions = match scheme.activations {
                 // Within a segment nothing is rounded; then a product of scales, a fused sum, and the bias.
@@ -233,24 +238,30 @@ fn floats_become_the_nearest_codes_on_any_number_of_threads() {
 
 #[test]
 fn what_is_not_finite_stays_so_and_zeros_stay_zeros() {
+    check_extremes::<f32>();
+    check_extremes::<Bf16>();
+}
+
+fn check_extremes<E: Element>() {
     let mut cpu = Cpu::new(Isa::best(), 1);
+    let elements = |values: &[f32]| -> Vec<E> { values.iter().map(|&value| E::from_f32(value)).collect() };
     for scheme in schemes() {
         let packed = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&values(1, 16 * 40), 40), scheme);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = values(2, 80);
             x[45] = bad;
             let mut out = vec![0.0_f32; 32];
-            linear_quantized(&mut cpu, &mut out, &x, &packed, None);
+            linear_quantized(&mut cpu, &mut out, &elements(&x), &packed, None);
             assert!(out[..16].iter().all(|value| value.is_finite()), "{scheme}: the other row is as it was");
             assert!(out[16..].iter().all(|value| !value.is_finite()), "{scheme}");
         }
         let mut out = vec![1.0_f32; 16];
-        linear_quantized(&mut cpu, &mut out, &[0.0_f32; 40], &packed, None);
+        linear_quantized(&mut cpu, &mut out, &elements(&[0.0; 40]), &packed, None);
         assert_eq!(out, [0.0; 16]);
         let mut weights = values(1, 16 * 40);
         weights[7] = f32::NAN;
         let packed = QuantizedWeight::quantize(&mut cpu, &Matrix::of(&weights, 40), scheme);
-        linear_quantized(&mut cpu, &mut out, &[1.0_f32; 40], &packed, None);
+        linear_quantized(&mut cpu, &mut out, &elements(&[1.0; 40]), &packed, None);
         assert!(out[0].is_nan() && out[1].is_finite(), "{scheme}");
     }
 }
@@ -291,8 +302,9 @@ fn golden_sums() {
             sums.first().copied()
         };
         let fused = sums(|name| matches!(name, "avx2" | "avx512"));
-        let paired = sums(|name| matches!(name, "avx512bf16" | "amx"));
-        got.push((scheme.to_string(), [fused, paired, sums(|name| name == "portable")]));
+        let [paired, tiled, plain] =
+            [sums(|name| name == "avx512bf16"), sums(|name| name == "amx"), sums(|name| name == "portable")];
+        got.push((scheme.to_string(), [fused, paired, tiled, plain]));
     }
     for ((name, sums), (expected_name, expected)) in got.iter().zip(GOLDEN) {
         let is_right = sums.iter().zip(expected).all(|(sum, expected)| sum.is_none_or(|sum| sum == expected));
@@ -300,17 +312,17 @@ fn golden_sums() {
     }
 }
 
-/// Scheme; where a product and its sum are rounded once (AVX2, AVX-512); where pairs of bfloat16 are multiplied; where they are rounded
-/// twice. Integers are the same in the first two.
-const GOLDEN: [(&str, [u64; 3]); 8] = [
-    ("int4", [0x5117_4be1_9e9c_29a5, 0x5117_4be1_9e9c_29a5, 0x2135_48e2_a0c9_6d5a]),
-    ("int4-g64", [0x04c5_b805_ac0a_97e4, 0x04c5_b805_ac0a_97e4, 0x26f9_cb40_f630_462c]),
-    ("int4-a16", [0xb8eb_4306_57f9_edf3, 0x80d1_d17c_0109_0f84, 0xec06_5ad0_71ec_cf13]),
-    ("int4-g64-a16", [0xfee8_1ba9_a046_33dd, 0x509d_a5a0_c349_18a0, 0x500d_19ed_d3ec_5b32]),
-    ("int8", [0x7d0d_2057_3130_253d, 0x7d0d_2057_3130_253d, 0x50f6_821b_55c8_e2e7]),
-    ("int8-g64", [0x671b_b579_cb42_45c2, 0x671b_b579_cb42_45c2, 0xd3d4_96cd_a3ed_f97d]),
-    ("int8-a16", [0xfdd2_7bd6_7a98_347b, 0xd402_612d_ba80_d877, 0x2933_380b_2201_dcd0]),
-    ("int8-g64-a16", [0x3395_64b4_fd9d_6a7d, 0x310f_df4d_0eaa_27e3, 0x0e67_2f80_b034_e2a4]),
+/// Scheme; where a product and its sum are rounded once (AVX2, AVX-512); where pairs of bfloat16 are multiplied, in vectors and in tiles; where
+/// they are rounded twice. Integers are the same in all but the last.
+const GOLDEN: [(&str, [u64; 4]); 8] = [
+    ("int4", [0x5117_4be1_9e9c_29a5, 0x5117_4be1_9e9c_29a5, 0x5117_4be1_9e9c_29a5, 0x2135_48e2_a0c9_6d5a]),
+    ("int4-g64", [0x04c5_b805_ac0a_97e4, 0x04c5_b805_ac0a_97e4, 0x04c5_b805_ac0a_97e4, 0x26f9_cb40_f630_462c]),
+    ("int4-a16", [0xb8eb_4306_57f9_edf3, 0x80d1_d17c_0109_0f84, 0x01d2_9493_817c_7e4d, 0xec06_5ad0_71ec_cf13]),
+    ("int4-g64-a16", [0xfee8_1ba9_a046_33dd, 0x509d_a5a0_c349_18a0, 0xdd5e_cf65_b4b2_6bb0, 0x500d_19ed_d3ec_5b32]),
+    ("int8", [0x7d0d_2057_3130_253d, 0x7d0d_2057_3130_253d, 0x7d0d_2057_3130_253d, 0x50f6_821b_55c8_e2e7]),
+    ("int8-g64", [0x671b_b579_cb42_45c2, 0x671b_b579_cb42_45c2, 0x671b_b579_cb42_45c2, 0xd3d4_96cd_a3ed_f97d]),
+    ("int8-a16", [0xfdd2_7bd6_7a98_347b, 0xd402_612d_ba80_d877, 0x4e6c_e0e5_acfa_9b65, 0x2933_380b_2201_dcd0]),
+    ("int8-g64-a16", [0x3395_64b4_fd9d_6a7d, 0x310f_df4d_0eaa_27e3, 0x3409_5445_9c41_9889, 0x0e67_2f80_b034_e2a4]),
 ];
 
 #[test]
@@ -327,7 +339,7 @@ fn chunks_are_of_whole_pairs_of_blocks_where_there_are_tiles() {
             [(0, 64, 32), (1, 6144, 32), (512, 2048, 512), (513, 2048, 288), (512, 6144, 128), (10, 1 << 30, 32)]
         {
             let expected = if isa.name() == "amx" { expected } else { CHUNK_ROWS };
-            assert_eq!(chunk_rows(isa, rows, row_bytes), expected, "{} rows of {}", rows, row_bytes);
+            assert_eq!(chunk_rows(isa, rows, row_bytes, Form::Int8), expected, "{} rows of {}", rows, row_bytes);
         }
     }
 }

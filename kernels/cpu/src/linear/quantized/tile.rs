@@ -35,11 +35,13 @@ pub(super) trait Word {
     fn quad<S: Simd>(simd: S, word: S::I, at: usize) -> S::I;
     /// One code of it.
     fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
+    /// The same, less the middle code.
+    fn centred<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
     /// Its first two codes, or its second two.
     fn two<S: Simd>(simd: S, word: S::I, at: usize, half: u32) -> S::Codes;
 }
 
-struct EightBits;
+pub(super) struct EightBits;
 
 impl Word for EightBits {
     const QUADS: usize = 1;
@@ -55,12 +57,17 @@ impl Word for EightBits {
     }
 
     #[inline(always)]
+    fn centred<S: Simd>(simd: S, word: S::I, _: usize, neighbour: u32) -> S::V {
+        simd.sub(simd.byte(word, 8 * neighbour), simd.splat(128.0))
+    }
+
+    #[inline(always)]
     fn two<S: Simd>(simd: S, word: S::I, _: usize, half: u32) -> S::Codes {
         simd.two_bytes(word, 16 * half)
     }
 }
 
-struct FourBits;
+pub(super) struct FourBits;
 
 impl Word for FourBits {
     const QUADS: usize = 2;
@@ -73,6 +80,11 @@ impl Word for FourBits {
     #[inline(always)]
     fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V {
         simd.nibble(word, 8 * neighbour + 4 * at as u32)
+    }
+
+    #[inline(always)]
+    fn centred<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V {
+        simd.nibble_less_8(word, 8 * neighbour + 4 * at as u32)
     }
 
     #[inline(always)]

@@ -7,6 +7,17 @@ use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 use crate::simd::{Lanes, Part, SQRT_HALF_BITS, Simd};
 
+/// Where the words of both halves of a vector stand, in turn.
+const ZIPPED_HALVES: [u16; 32] = {
+    let mut places = [0; 32];
+    let mut at = 0;
+    while at < 32 {
+        places[at] = (at / 2 + at % 2 * 16) as u16;
+        at += 1;
+    }
+    places
+};
+
 impl Simd for Avx512Bf16 {
     lanes!();
 
@@ -140,6 +151,26 @@ impl Simd for Avx512Bf16 {
         vouched!({
             const SUBNORMAL: i32 = 1 << 5;
             _mm512_maskz_mov_ps(!_mm512_fpclass_ps_mask::<SUBNORMAL>(a), a)
+        })
+    }
+
+    #[inline(always)]
+    fn nibble_less_8(self, a: __m512i, shift: u32) -> __m512 {
+        vouched!({
+            let shifted = _mm512_srl_epi32(a, _mm_cvtsi32_si128(shift as i32));
+            let numbers =
+                _mm512_setr_ps(-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
+            _mm512_permutexvar_ps(shifted, numbers)
+        })
+    }
+
+    #[inline(always)]
+    fn store_pairs(self, [first, second]: [__m512; 2], to: &mut Lanes<u32>) {
+        vouched!({
+            // The first's 16, then the second's.
+            let halves = bits_of(_mm512_cvtne2ps_pbh(second, first));
+            let places = _mm512_loadu_si512(ZIPPED_HALVES.as_ptr().cast());
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_permutexvar_epi16(places, halves));
         })
     }
 
