@@ -53,7 +53,7 @@ use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-pub(crate) use product::{Ahead, Bf16Pairs, Bf16WidePairs, CodeQuads};
+pub(crate) use product::{Ahead, Bf16Pairs, Bf16WidePairs, CodeQuadTiles, CodeQuads};
 use product::{Product, Target};
 pub(crate) use short::{Beside, STEP_UNITS};
 
@@ -230,6 +230,22 @@ impl Tiles {
         let sums = Target { blocks, row: 4 * to.row, are_fresh: usize::from(to.are_fresh) };
         // SAFETY: as above.
         unsafe { P::two_by_two(sums, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), ahead, steps) };
+    }
+
+    /// Sums of 16 columns that begin at zero, of one block of rows: `[row][16]`.
+    #[inline(always)]
+    pub(crate) fn one_by_one<P: Product>(
+        &self,
+        sums: &mut [[u32; TILE_WORDS]],
+        x: &[u8],
+        lie: Lie,
+        weights: &[u8],
+        steps: usize,
+    ) {
+        assert!(steps > 0 && sums.len() >= self.shape.rows && x.len() >= lie.bytes(self.shape.rows, steps));
+        assert!(weights.len() + P::WEIGHT_TILE >= self.weight_bytes::<P>(steps));
+        // SAFETY: configured, by the module's invariant; the lengths are asserted.
+        unsafe { P::one_by_one(sums.as_mut_ptr().cast(), x.as_ptr(), lie, weights.as_ptr(), steps) };
     }
 
     /// Sums of 16 columns that begin at zero, of four blocks of rows: `[row][16]`, one block behind the other.

@@ -98,12 +98,12 @@ impl Cpu {
     pub fn numerics_id(&self, format: Format, scheme: Option<Scheme>) -> String {
         // Raised whenever any op's arithmetic changes: cached KV of another version is another model's.
         const VERSION: u32 = 4;
-        // The same, of what alone was changed later: bfloat16 activations as they are among codes, in tiles.
-        const WIDENED_VERSION: u32 = 5;
+        // What alone was changed since the last time: bfloat16 activations as they are among codes, in tiles.
+        const WIDENED_SINCE: u32 = 1;
         let is_widened = self.isa.has_tiles()
             && format == Format::BFloat16
             && scheme.is_some_and(|scheme| scheme.activations == QuantizedActivations::Float);
-        let version = if is_widened { WIDENED_VERSION } else { VERSION };
+        let version = VERSION + if is_widened { WIDENED_SINCE } else { 0 };
         let scheme = scheme.map_or(String::new(), |scheme| format!("-{scheme}"));
         format!("cpu-{}-{}{scheme}-{version}", self.isa.name(), format.name())
     }

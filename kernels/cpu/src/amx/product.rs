@@ -80,6 +80,12 @@ pub(crate) trait Product {
         steps: usize,
     );
 
+    /// One block of rows times one tile: sums of 16 columns, that begin at zero. See [`Tiles::one_by_one`].
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn one_by_one(sums: *mut u32, x: *const u8, lie: Lie, weights: *const u8, steps: usize);
+
     /// Four products of tiles of zeros, over and over.
     ///
     /// # Safety
@@ -298,6 +304,34 @@ macro_rules! product {
                 }
             }
 
+            #[inline(always)]
+            unsafe fn one_by_one(sums: *mut u32, x: *const u8, lie: Lie, weights: *const u8, steps: usize) {
+                // SAFETY: as above.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0",
+                        "2:",
+                        "tileloadd tmm4, [{a} + {a_row}]",
+                        "tileloadd tmm6, [{b} + {b_row}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "add {a}, {a_step}",
+                        concat!("add {b}, ", $step),
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{c} + {c_row}], tmm0",
+                        c = in(reg) sums,
+                        c_row = in(reg) ROW,
+                        a = inout(reg) x => _,
+                        a_row = in(reg) lie.row,
+                        a_step = in(reg) lie.step,
+                        b = inout(reg) weights => _,
+                        b_row = in(reg) Self::WEIGHT_ROW,
+                        steps = inout(reg) steps => _,
+                        options(nostack),
+                    );
+                }
+            }
+
             unsafe fn in_registers(rounds: usize) {
                 // SAFETY: the caller vouches for the configuration; memory is not touched.
                 unsafe {
@@ -339,4 +373,9 @@ product! {
 product! {
     /// Four signed activations with four unsigned codes into int32, exactly. Weights: vectors of 16 columns, four to a row.
     CodeQuads, "tdpbsud", row 256, tile 64, step 4096, pages 4
+}
+
+product! {
+    /// The same. Weights: one tile of 16 columns, 1 KiB, one step after the other.
+    CodeQuadTiles, "tdpbsud", row 64, tile 0, step 1024, pages 4
 }

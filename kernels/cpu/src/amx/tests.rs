@@ -156,6 +156,18 @@ impl<P: Plain> Case<P> {
     }
 
     fn check(&self, tiles: &Tiles) {
+        let (weights, lie): (&[u8], _) = (bytemuck::cast_slice(&self.weights), Lie::by_steps(self.shape.rows));
+        for block in 0..2 {
+            let mut sums = [[u32::MAX; 16]; TILE_ROWS];
+            tiles.one_by_one::<P>(&mut sums, bytemuck::cast_slice(&self.x[block]), lie, weights, self.steps);
+            for (row, sums) in sums.iter().enumerate() {
+                for (column, &got) in sums.iter().enumerate() {
+                    let is_there = row < self.shape.rows;
+                    let expected = if is_there { self.expected(block, row, column, true) } else { u32::MAX };
+                    assert_eq!(got, expected, "row {row}, column {column} of {:?}, one by one", self.shape);
+                }
+            }
+        }
         for (place, got) in self.run_by_one(tiles).into_iter().enumerate() {
             let (row, column) = (place / 16 % (2 * self.shape.rows), place % 16);
             let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column, true);

@@ -267,6 +267,14 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn store_words(self, a: TwoInts, to: &mut Lanes<u32>) {
+        vouched!({
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), a.0);
+            _mm256_storeu_si256(to.as_mut_ptr().add(8).cast(), a.1);
+        })
+    }
+
+    #[inline(always)]
     fn mul_i32(self, a: TwoInts, b: TwoInts) -> TwoInts {
         vouched!(TwoInts(_mm256_mullo_epi32(a.0, b.0), _mm256_mullo_epi32(a.1, b.1)))
     }

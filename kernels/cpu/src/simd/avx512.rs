@@ -240,6 +240,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn store_words(self, a: __m512i, to: &mut Lanes<u32>) {
+            vouched!(_mm512_storeu_si512(to.as_mut_ptr().cast(), a))
+        }
+
+        #[inline(always)]
         fn mul_i32(self, a: __m512i, b: __m512i) -> __m512i {
             vouched!(_mm512_mullo_epi32(a, b))
         }

@@ -3,7 +3,8 @@
 //! A value of type [`Simd`] is a token: it exists only inside the `run_*` function of its class, so its methods are safe.
 //! Everything is `inline(always)`, so that a kernel's whole body ends up inside a function that has the class's features
 //! switched on: the one of `run_*`, or that of a [`Part`]. `fma` is the only method whose rounding differs between classes (`portable` rounds twice), and
-//! `dot_pairs`, `dot_blocks` and `dot_codes` the only ones that differ further (`avx512bf16` sums each pair in hardware). Integers are exact.
+//! `dot_pairs`, `dot_blocks` and `dot_codes` the only ones that differ further (`avx512bf16` sums each pair in hardware), but for what is
+//! smaller than any normal number. Integers are exact.
 
 use bytemuck::Pod;
 
@@ -107,6 +108,8 @@ pub trait Simd: Copy {
     fn splat_i32(self, value: i32) -> Self::I;
     /// From memory, bit for bit.
     fn load_words(self, from: &Lanes<u32>) -> Self::I;
+    /// To memory, bit for bit.
+    fn store_words(self, a: Self::I, to: &mut Lanes<u32>);
     /// a · b; what does not fit into 32 bits is cut off.
     fn mul_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// Modulo 2^32.

@@ -208,6 +208,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn store_words(self, a: Lanes<i32>, to: &mut Lanes<u32>) {
+        *to = a.map(|word| word as u32);
+    }
+
+    #[inline(always)]
     fn mul_i32(self, a: Lanes<i32>, b: Lanes<i32>) -> Lanes<i32> {
         std::array::from_fn(|lane| a[lane].wrapping_mul(b[lane]))
     }

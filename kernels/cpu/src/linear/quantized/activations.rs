@@ -23,7 +23,7 @@ pub(super) struct Head {
 pub(super) enum Form {
     Int8,
     Floats,
-    /// bfloat16: a class that multiplies pairs of them does so, and others have the bits of `Floats`.
+    /// bfloat16: a class that multiplies pairs of them does so, and others have the bits of `Floats`; with tiles, weights become bfloat16.
     Pairs,
 }
 

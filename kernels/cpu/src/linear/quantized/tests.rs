@@ -20,7 +20,7 @@ fn bf16(values: &[f32]) -> Vec<Bf16> {
 }
 
 fn schemes() -> impl Iterator<Item = Scheme> {
-    let groups = [None, Some(32), Some(64), Some(128), Some(8)];
+    let groups = [None, Some(32), Some(64), Some(128), Some(8), Some(40)];
     let of = move |bits, activations| groups.into_iter().map(move |group| Scheme { bits, group, activations });
     [Bits::Four, Bits::Eight]
         .into_iter()
@@ -162,8 +162,14 @@ fn a_row_is_right_and_the_same_alone_and_in_a_batch_in_every_scheme_and_class() 
 #[test]
 fn many_rows_are_those_of_rows_alone_and_of_another_class() {
     // Several segments of several pieces, in one group of rows and in several; what goes past the caches, too.
-    let scheme = Scheme { bits: Bits::Eight, group: None, activations: Activations::Int8 };
-    for (n, has_zeros, threads) in [(70, false, 1), (300, true, 1), (300, false, 2), (1500, false, 2)] {
+    let whole =
+        [(70, false, 1), (300, true, 1), (300, false, 2), (1500, false, 2)].map(|case| (Bits::Eight, None, case));
+    let groups = [Some(8), Some(24), Some(32), Some(64), Some(72), Some(128), Some(2048), None];
+    let short = groups.into_iter().flat_map(|group| {
+        [(Bits::Four, group, (70, false, 2)), (Bits::Four, group, (300, true, 1)), (Bits::Eight, group, (130, true, 2))]
+    });
+    for (bits, group, (n, has_zeros, threads)) in whole.into_iter().chain(short) {
+        let scheme = Scheme { bits, group, activations: Activations::Int8 };
         let (tokens, k) = (200, 2500);
         let weight = Brought::new(scheme, n, k, has_zeros, false);
         let (x, bias) = (bf16(&values(3, tokens * k)), bf16(&values(4, n)));
@@ -178,10 +184,51 @@ fn many_rows_are_those_of_rows_alone_and_of_another_class() {
         let all: Vec<_> = Isa::available().into_iter().filter(|isa| isa.name() != "portable").collect();
         let best = on(all[0], &x);
         for row in [0, 1, 100, 198, 199] {
-            assert_eq!(on(all[0], &x[row * k..(row + 1) * k]), best[row * n..(row + 1) * n], "row {row} alone");
+            assert_eq!(
+                on(all[0], &x[row * k..(row + 1) * k]),
+                best[row * n..(row + 1) * n],
+                "{scheme}: row {row} alone"
+            );
         }
         if let Some(&other) = all.get(1) {
-            assert_eq!(on(other, &x), best, "{} and {}", other.name(), all[0].name());
+            assert_eq!(on(other, &x), best, "{scheme}: {} and {}", other.name(), all[0].name());
+        }
+    }
+}
+
+/// Where activations of many rows do not all stay near, K is walked in stretches, and sums of several panels wait; more rows go by chunks.
+#[test]
+fn long_prompts_are_right_and_those_of_rows_alone_where_activations_stay_as_they_are() {
+    for (bits, group, tokens, n, k) in [
+        (Bits::Four, Some(40), 520, 550, 2500),
+        (Bits::Four, Some(64), 600, 70, 300),
+        (Bits::Eight, None, 512, 520, 2200),
+    ] {
+        let scheme = Scheme { bits, group, activations: Activations::Float };
+        let weight = Brought::new(scheme, n, k, true, group.is_none());
+        let isa = Isa::best();
+        let are_rounded = isa.has_tiles() && group.is_some();
+        let (x, bias) = (bf16(&values(3, tokens * k)), bf16(&values(4, n)));
+        let on = |x: &[Bf16]| {
+            let mut cpu = Cpu::new(isa, 2);
+            let mut out = vec![f32::NAN; x.len() / k * n];
+            let packed = weight.pack(&mut cpu, scheme);
+            linear_quantized(&mut cpu, &mut out, x, &packed, Some(&bias));
+            let mut rounded = bf16(&vec![f32::NAN; out.len()]);
+            linear_quantized(&mut cpu, &mut rounded, x, &packed, Some(&bias));
+            assert_eq!(rounded, bf16(&out));
+            out
+        };
+        let all = on(&x);
+        for row in [0, 17, 300, tokens - 1] {
+            let (x, got) = (&x[row * k..(row + 1) * k], &all[row * n..(row + 1) * n]);
+            assert_eq!(on(x), got, "{scheme}: row {row} alone");
+            let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+            for ((got, bias), (exact, size)) in got.iter().zip(&bias).zip(weight.exact(scheme, &wide, are_rounded)) {
+                let bias = f64::from(bias.to_f32());
+                let error = (f64::from(*got) - exact - bias).abs();
+                assert!(error <= (size + bias.abs()) * (k + 4) as f64 * f64::from(f32::EPSILON), "{scheme}: {error:e}");
+            }
         }
     }
 }
@@ -192,9 +239,9 @@ proptest! {
     #[test]
     fn any_shape_on_any_threads(
         threads in 1_usize..4, tokens in 1_usize..41, n in 1_usize..150, k in 1_usize..300,
-        has_zeros: bool, is_ordered: bool, at in 0_usize..20,
+        has_zeros: bool, is_ordered: bool, at in 0_usize..24,
     ) {
-        let scheme = schemes().nth(at).expect("there are 20");
+        let scheme = schemes().nth(at).expect("there are 24");
         for isa in Isa::available() {
             check(isa, threads, tokens, scheme, &Brought::new(scheme, n, k, has_zeros, is_ordered));
         }
@@ -284,7 +331,7 @@ fn sum_of(values: &[f32]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// A sum that changes here changes the arithmetic: raise `VERSION` in `Cpu::numerics_id`, and write the new one down.
+/// A sum that changes here changes the arithmetic: raise what `Cpu::numerics_id` adds up, and write the new one down.
 #[test]
 fn golden_sums() {
     let mut got = Vec::new();
@@ -340,6 +387,10 @@ fn chunks_are_of_whole_pairs_of_blocks_where_there_are_tiles() {
         {
             let expected = if isa.name() == "amx" { expected } else { CHUNK_ROWS };
             assert_eq!(chunk_rows(isa, rows, row_bytes, Form::Int8), expected, "{} rows of {}", rows, row_bytes);
+        }
+        for (rows, expected) in [(0, 1), (1, 1), (512, 512), (513, 257)] {
+            let expected = if isa.name() == "amx" { expected } else { CHUNK_ROWS };
+            assert_eq!(chunk_rows(isa, rows, 1 << 20, Form::Pairs), expected, "{rows} rows");
         }
     }
 }

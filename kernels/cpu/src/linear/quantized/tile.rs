@@ -36,11 +36,13 @@ pub(super) trait Word {
     /// One code of it.
     fn float<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
     /// The same, less the middle code.
+    #[cfg(target_arch = "x86_64")]
     fn centred<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V;
     /// Its first two codes, or its second two.
     fn two<S: Simd>(simd: S, word: S::I, at: usize, half: u32) -> S::Codes;
 }
 
+/// A byte each.
 pub(super) struct EightBits;
 
 impl Word for EightBits {
@@ -56,6 +58,7 @@ impl Word for EightBits {
         simd.byte(word, 8 * neighbour)
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn centred<S: Simd>(simd: S, word: S::I, _: usize, neighbour: u32) -> S::V {
         simd.sub(simd.byte(word, 8 * neighbour), simd.splat(128.0))
@@ -67,6 +70,7 @@ impl Word for EightBits {
     }
 }
 
+/// Half a byte each: a word's first quad below its second.
 pub(super) struct FourBits;
 
 impl Word for FourBits {
@@ -82,6 +86,7 @@ impl Word for FourBits {
         simd.nibble(word, 8 * neighbour + 4 * at as u32)
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn centred<S: Simd>(simd: S, word: S::I, at: usize, neighbour: u32) -> S::V {
         simd.nibble_less_8(word, 8 * neighbour + 4 * at as u32)

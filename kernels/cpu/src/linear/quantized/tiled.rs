@@ -3,9 +3,11 @@
 //! 1. Codes of 8 bits are tiles as they lie.
 //! 2. Activations are packed as `[row block][segment][step][row]` of 64 bytes, blocks as in the other tiled product; a segment
 //!    is filled up with zeros to whole steps. Where a segment is shorter than a step, the tiles are as short as it is.
-//! 3. Sums of a segment get −zero · Σ x and are added to the float32 sums by vectors. With short groups that takes longer than the products.
+//! 3. Sums of a segment get −zero · Σ x and are added to the float32 sums by vectors. With short groups that is most of the work: see [`grouped`].
 //! 4. More than 16 rows go two blocks at a time. A piece of a panel's codes stays near while all blocks of a group use it; and the one that
 //!    comes next is asked for beside the products, four pages in turn, as in the product of bfloat16.
+
+mod grouped;
 
 use std::ops::Range;
 
@@ -15,7 +17,7 @@ use super::activations::{Head, scale_of, widen};
 use super::pack::nearest;
 use super::{Activations, Bits, QuantizedWeight, Results, Scheme};
 use crate::Cpu;
-use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, Sums, TILE_WORDS, TileShape, Tiles};
+use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};
 use crate::element::Element;
 use crate::linear::tiled::{Blocks, FAR_BYTES, piece_of};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -37,12 +39,15 @@ const FOUR_PAGES: usize = 4 * PAGE;
 /// One row of a block and one step.
 type Words = [i8; 4 * TILE_WORDS];
 
-/// Whether tiles take less time than vectors: both give the same bits. With one row and two it is how memory is read.
-///
-/// Tried and left: codes of 4 bits, unpacked for all rows of a group (groups of 64: 1.3 times as long with 96 rows). With short groups
-/// the sums' way through memory takes longer than the products.
-pub(super) fn is_faster(scheme: Scheme) -> bool {
-    scheme.group.is_none() && scheme.bits == Bits::Eight && scheme.activations == Activations::Int8
+/// Whether tiles take less time than vectors: both give the same bits. With one row and two it is how memory is read. Short groups and 4 bits
+/// gain by it with many rows (with 32 rows products take 0.9 of the time, whole steps as long).
+pub(super) fn is_faster(scheme: Scheme, rows: usize) -> bool {
+    scheme.activations == Activations::Int8 && (are_tiles(scheme) || rows > 2 * TILE_ROWS)
+}
+
+/// Whether codes are tiles as they lie, and segments long.
+fn are_tiles(scheme: Scheme) -> bool {
+    scheme.group.is_none() && scheme.bits == Bits::Eight
 }
 
 /// As `linear_quantized`, for a chunk of rows.
@@ -62,15 +67,19 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
     let parts = cpu.parts(units, weight.columns() * depth / 2 * blocks.count);
 
     let block_words = layout.segments * steps * shape.rows;
-    let sums_of_thread = blocks.group(groups, 0).len() * shape.rows * SUM_COLUMNS;
+    let sums_of_thread = blocks.group(groups, 0).len() * TILE_ROWS * SUM_COLUMNS;
     let words_len = blocks.count * block_words * size_of::<Words>();
     let sums_len = parts * 2 * sums_of_thread * size_of::<u32>();
-    let heads_len = rows * layout.segments * size_of::<Head>();
-    let (words, rest) = cpu.scratch.scratch::<u8>(words_len + sums_len + heads_len).split_at_mut(words_len);
+    let heads_len = blocks.count * layout.segments * size_of::<Heads>();
+    let room_of_thread = if are_tiles(weight.scheme()) { 0 } else { grouped::room_bytes(weight, steps) };
+    let room_len = parts * room_of_thread;
+    let (words, rest) = cpu.scratch.scratch::<u8>(words_len + room_len + sums_len + heads_len).split_at_mut(words_len);
+    let (room, rest) = rest.split_at_mut(room_len);
     let (sums, heads) = rest.split_at_mut(sums_len);
+    let room = Shared::new(room);
     let words: &mut [Words] = bytemuck::cast_slice_mut(words);
     let sums = Shared::new(bytemuck::cast_slice_mut::<_, u32>(sums));
-    let heads: &mut [Head] = bytemuck::cast_slice_mut(heads);
+    let heads: &mut [Heads] = bytemuck::cast_slice_mut(heads);
     let targets = (Shared::new(words), Shared::new(heads));
     cpu.pool.run(pack_parts, |thread| {
         for block in part(blocks.count, pack_parts, thread) {
@@ -78,7 +87,7 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
             // SAFETY: blocks do not overlap, and each belongs to one part.
             let words = unsafe { targets.0.piece(block * block_words..(block + 1) * block_words) };
             // SAFETY: as above.
-            let heads = unsafe { targets.1.piece(rows.start * layout.segments..rows.end * layout.segments) };
+            let heads = unsafe { targets.1.piece(block * layout.segments..(block + 1) * layout.segments) };
             isa.run(Pack { words, heads, x: &x[rows.start * depth..rows.end * depth], weight, height: shape.rows });
         }
     });
@@ -91,14 +100,35 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
         let own = unsafe { sums.piece(thread * 2 * sums_of_thread..(thread + 1) * 2 * sums_of_thread) };
         let (held, sums) = own.split_at_mut(sums_of_thread);
         let sums = bytemuck::cast_slice_mut(sums);
-        isa.run(Panels { amx, shape, results, words, heads, weight, blocks, steps, groups, units, held, sums, is_far });
+        // SAFETY: as above.
+        let room = unsafe { room.piece(thread * room_of_thread..(thread + 1) * room_of_thread) };
+        let panels = Panels {
+            amx,
+            shape,
+            results,
+            words,
+            heads,
+            weight,
+            blocks,
+            steps,
+            groups,
+            units,
+            held,
+            sums,
+            room,
+            is_far,
+        };
+        isa.run(panels);
     });
 }
 
-/// Packs the rows of one block, and their heads, `[segment][row]`.
+/// Heads of a block's rows: −zero · Σ x, or −Σ x where columns have zero points. What stands behind the last row means nothing.
+type Heads = [Head; TILE_ROWS];
+
+/// Packs the rows of one block, and their heads, by segment.
 struct Pack<'a, E> {
     words: &'a mut [Words],
-    heads: &'a mut [Head],
+    heads: &'a mut [Heads],
     x: &'a [E],
     weight: &'a QuantizedWeight,
     /// Rows of the block with its padding, which keeps what was there: no row sees another.
@@ -111,7 +141,9 @@ impl<E: Element> Kernel for Pack<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let (depth, layout) = (self.weight.depth(), self.weight.layout());
-        let (rows, steps) = (self.x.len() / depth, layout.quads.div_ceil(TILE_WORDS));
+        let steps = layout.quads.div_ceil(TILE_WORDS);
+        // What a sum is multiplied with: zero points of columns come later.
+        let factor = if layout.header == 2 { -1 } else { -self.weight.scheme().bits.zero() };
         let mut wide = vec![0.0; layout.padded_depth()];
         for (row, x) in self.x.chunks_exact(depth).enumerate() {
             widen(&mut wide, x, self.weight.order());
@@ -128,7 +160,7 @@ impl<E: Element> Kernel for Pack<'_, E> {
                         sum += i32::from(code);
                     }
                 }
-                self.heads[segment * rows + row] = Head { sum: sum as u32, scale };
+                self.heads[segment][row] = Head { sum: (factor * sum) as u32, scale };
             }
         }
     }
@@ -140,7 +172,7 @@ struct Panels<'a> {
     shape: TileShape,
     results: &'a Results<'a>,
     words: &'a [Words],
-    heads: &'a [Head],
+    heads: &'a [Heads],
     weight: &'a QuantizedWeight,
     blocks: Blocks,
     steps: usize,
@@ -150,6 +182,8 @@ struct Panels<'a> {
     held: &'a mut [u32],
     /// and what segments come to together.
     sums: &'a mut [f32],
+    /// Of this thread: where codes of short groups are laid out.
+    room: &'a mut [u8],
     /// Whether results go past the caches.
     is_far: bool,
 }
@@ -165,6 +199,12 @@ impl Kernel for Panels<'_> {
         // SAFETY: the only one that this thread has: nothing below makes another.
         let tiles = unsafe { self.amx.tiles(self.shape) };
         let (held, sums) = (std::mem::take(&mut self.held), std::mem::take(&mut self.sums));
+        if !are_tiles(self.weight.scheme()) {
+            let room = std::mem::take(&mut self.room);
+            self.run_grouped(simd, &tiles, room, held, sums);
+            simd.drain();
+            return;
+        }
         for unit in self.units.clone() {
             let (panel, group) = (unit / self.groups, unit % self.groups);
             let blocks = self.blocks.group(self.groups, group);
@@ -259,7 +299,6 @@ impl Panels<'_> {
         sums: &mut [f32],
     ) {
         let (height, halves) = (self.shape.rows, VECTORS / W);
-        let zero = self.weight.scheme().bits.zero();
         let is_last = at.segment + 1 == self.weight.layout().segments;
         let (held, sums) = (as_rows::<_, W>(held), as_rows_mut::<_, W>(sums));
         for (number, block) in blocks.enumerate() {
@@ -273,12 +312,11 @@ impl Panels<'_> {
                 for (row, (head, (held, sums))) in
                     heads.iter().zip(held[first..].iter().zip(&mut sums[first..])).enumerate()
                 {
-                    let sum = head.sum as i32;
-                    let (start, x_scale) = (simd.splat_i32(-zero * sum), simd.splat(head.scale));
+                    let (start, x_scale) = (simd.splat_i32(head.sum as i32), simd.splat(head.scale));
                     for vector in 0..W {
                         let start = match zeros {
                             None => start,
-                            Some(zeros) => simd.mul_i32(simd.load_words(&zeros[vector]), simd.splat_i32(-sum)),
+                            Some(zeros) => simd.mul_i32(simd.load_words(&zeros[vector]), start),
                         };
                         let held = simd.to_float(simd.add_i32(simd.load_words(&held[vector]), start));
                         let scale = simd.mul(simd.load(bytemuck::cast_ref(&scales[vector])), x_scale);
@@ -306,9 +344,7 @@ impl Panels<'_> {
     /// Of the rows of one block.
     #[inline(always)]
     fn heads_of(&self, segment: usize, block: usize) -> &[Head] {
-        let rows = self.blocks.block(block);
-        let first = rows.start * self.weight.layout().segments + segment * rows.len();
-        &self.heads[first..first + rows.len()]
+        &self.heads[block * self.weight.layout().segments + segment][..self.blocks.block(block).len()]
     }
 }
 

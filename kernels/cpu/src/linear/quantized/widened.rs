@@ -1,8 +1,9 @@
 //! Codes among bfloat16 activations that stay as they are, in tiles (AMX): weights become bfloat16, a piece of a panel at a time, and
 //! are multiplied as such.
 //!
-//! 1. Where each group has its scale, a weight is the bfloat16 nearest to (code − zero) · scale. That is off by 1/512 of it at most; rounding
-//!    to 4 bits left up to 1/16 of the largest. Else it is code − zero, which bfloat16 holds, and sums are multiplied with their column's scale.
+//! 1. Where each group has its scale, a weight is the bfloat16 nearest to (code − zero) · scale in float32. That is off by 1/512 of it at most;
+//!    rounding to 4 bits left up to 1/16 of the largest, to 8 bits up to 1/254. Else it is code − zero, which bfloat16 holds, and sums are
+//!    multiplied with their column's scale.
 //! 2. One row goes the same way as thousands, so that its bits do not depend on others.
 //! 3. A piece is widened once for all rows of a group of blocks, into one of two rooms, and the next into the other before it is multiplied: the
 //!    processor goes on with vectors while tiles are multiplied.

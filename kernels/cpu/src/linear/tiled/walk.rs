@@ -75,6 +75,7 @@ impl Walk {
         at.side == 1 && at.steps.1 == self.cut.steps
     }
 
+    /// The piece that comes behind it.
     #[inline(always)]
     pub(in crate::linear) fn after(&self, at: &At) -> Option<At> {
         if at.piece + 1 < at.pieces {
