@@ -376,6 +376,6 @@ product! {
 }
 
 product! {
-    /// The same. Weights: one tile of 16 columns, 1 KiB, one step after the other.
+    /// The same, for [`Product::one_by_one`] alone. Weights: one tile of 16 columns, 1 KiB, one step after the other.
     CodeQuadTiles, "tdpbsud", row 64, tile 0, step 1024, pages 4
 }

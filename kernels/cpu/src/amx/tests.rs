@@ -57,6 +57,16 @@ impl Plain for CodeQuads {
     }
 }
 
+impl Plain for CodeQuadTiles {
+    fn tame(word: u32) -> u32 {
+        word
+    }
+
+    fn sum(start: u32, steps: &[Vec<(u32, u32)>]) -> u32 {
+        CodeQuads::sum(start, steps)
+    }
+}
+
 /// One thread's inputs, and what both products must make of them.
 struct Case<P> {
     shape: TileShape,
@@ -155,7 +165,8 @@ impl<P: Plain> Case<P> {
         sums
     }
 
-    fn check(&self, tiles: &Tiles) {
+    /// Fresh sums of the first 16 columns, a block at a time.
+    fn check_one_by_one(&self, tiles: &Tiles) {
         let (weights, lie): (&[u8], _) = (bytemuck::cast_slice(&self.weights), Lie::by_steps(self.shape.rows));
         for block in 0..2 {
             let mut sums = [[u32::MAX; 16]; TILE_ROWS];
@@ -168,6 +179,10 @@ impl<P: Plain> Case<P> {
                 }
             }
         }
+    }
+
+    fn check(&self, tiles: &Tiles) {
+        self.check_one_by_one(tiles);
         for (place, got) in self.run_by_one(tiles).into_iter().enumerate() {
             let (row, column) = (place / 16 % (2 * self.shape.rows), place % 16);
             let expected = self.expected(row / self.shape.rows, row % self.shape.rows, column, true);
@@ -255,5 +270,15 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
         let case = Case::<CodeQuads>::new(7, TileShape { rows: 3, words: 16 }, 2);
         // SAFETY: as above.
         case.check(&unsafe { amx.tiles(case.shape) });
+    }
+}
+
+#[test]
+fn tiles_one_behind_the_other_give_exact_sums() {
+    let Some(amx) = Amx::ask() else { return };
+    for (seed, (rows, words, steps)) in [(1, 2, 1), (16, 16, 3), (9, 8, 2), (13, 16, 1)].into_iter().enumerate() {
+        let case = Case::<CodeQuadTiles>::new(seed as u32, TileShape { rows, words }, steps);
+        // SAFETY: this thread has no other.
+        case.check_one_by_one(&unsafe { amx.tiles(case.shape) });
     }
 }

@@ -4,7 +4,7 @@
 //! 2. Activations are packed as `[row block][segment][step][row]` of 64 bytes, blocks as in the other tiled product; a segment
 //!    is filled up with zeros to whole steps. Where a segment is shorter than a step, the tiles are as short as it is.
 //! 3. Sums of a segment get −zero · Σ x and are added to the float32 sums by vectors. With short groups that is most of the work: see [`grouped`].
-//! 4. More than 16 rows go two blocks at a time. A piece of a panel's codes stays near while all blocks of a group use it; and the one that
+//! 4. More than 16 rows go two blocks at a time, but for short groups. A piece of a panel's codes stays near while all blocks of a group use it; and the one that
 //!    comes next is asked for beside the products, four pages in turn, as in the product of bfloat16.
 
 mod grouped;
@@ -39,10 +39,12 @@ const FOUR_PAGES: usize = 4 * PAGE;
 /// One row of a block and one step.
 type Words = [i8; 4 * TILE_WORDS];
 
-/// Whether tiles take less time than vectors: both give the same bits. With one row and two it is how memory is read. Short groups and 4 bits
-/// gain by it with many rows (with 32 rows products take 0.9 of the time, whole steps as long).
+/// Whether tiles take less time than vectors for so many rows that are packed at once: both give the same bits. With one row and two it is how
+/// memory is read. Groups of 32 and more, and 4 bits, gain by it with many rows (with 32 rows products take 0.9 of the time, whole steps as
+/// long).
 pub(super) fn is_faster(scheme: Scheme, rows: usize) -> bool {
-    scheme.activations == Activations::Int8 && (are_tiles(scheme) || rows > 2 * TILE_ROWS)
+    let is_short = scheme.group.is_some_and(|group| group < 2 * TILE_ROWS);
+    scheme.activations == Activations::Int8 && (are_tiles(scheme) || !is_short && rows > 2 * TILE_ROWS)
 }
 
 /// Whether codes are tiles as they lie, and segments long.
@@ -122,7 +124,7 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
     });
 }
 
-/// Heads of a block's rows: −zero · Σ x, or −Σ x where columns have zero points. What stands behind the last row means nothing.
+/// Heads of a block's rows: −zero · Σ x, or −Σ x where columns have zero points; zeros behind the last row.
 type Heads = [Head; TILE_ROWS];
 
 /// Packs the rows of one block, and their heads, by segment.
@@ -144,6 +146,7 @@ impl<E: Element> Kernel for Pack<'_, E> {
         let steps = layout.quads.div_ceil(TILE_WORDS);
         // What a sum is multiplied with: zero points of columns come later.
         let factor = if layout.header == 2 { -1 } else { -self.weight.scheme().bits.zero() };
+        self.heads.fill(Heads::zeroed()); // those behind the last row are computed with, too
         let mut wide = vec![0.0; layout.padded_depth()];
         for (row, x) in self.x.chunks_exact(depth).enumerate() {
             widen(&mut wide, x, self.weight.order());
@@ -178,7 +181,7 @@ struct Panels<'a> {
     steps: usize,
     groups: usize,
     units: Range<usize>,
-    /// Of this thread, both as [`Panels::finish`] has them: a segment's integers,
+    /// Of this thread, both as [`Panels::finish`] has them, or [`grouped`]: a segment's integers,
     held: &'a mut [u32],
     /// and what segments come to together.
     sums: &'a mut [f32],

@@ -18,7 +18,7 @@ use crate::amx::{CodeQuadTiles, Lie, SUM_COLUMNS, TILE_ROWS, TILE_WORDS, Tiles};
 use crate::linear::quantized::tile::{FourBits, Word};
 use crate::simd::{LANES, Lanes, Part, Simd};
 
-/// Codes of a column in a piece, about: a panel's are 16 KiB then.
+/// Codes of a column in a piece, about: a panel's are 16 KiB then, 32 in groups of 32.
 const PIECE: usize = 256;
 /// Segments whose integers are in memory at once.
 const UNDER_WAY: usize = 4;
