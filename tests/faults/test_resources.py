@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.load import prompts, together
@@ -30,31 +32,45 @@ def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
         pids = all_pids(server)
         # Behind its first answers a start takes memory ahead, keeps the model and reads the vocabulary, in threads that end.
         server.wait_until("a start's own work has ended", lambda: has_settled(pids), 60)
-        before = ran_ms(pids)
+        before = ran(pids)
         time.sleep(5)  # the span that is measured
-        used = {thread: ms - before.get(thread, 0) for thread, ms in ran_ms(pids).items()}
-        assert used.keys() <= before.keys(), "no thread begins"
-        assert sum(used.values()) <= 10, {thread: ms for thread, ms in used.items() if ms > 0.1}
+        after = ran(pids)
+        assert after.keys() <= before.keys(), "no thread begins"
+        used = {thread: after[thread] - before[thread] for thread in after}
+        # Some 80, most of them of gRPC's own in Python, which looks up every 200 ms. How long each takes is the machine's affair.
+        assert sum(one.times for one in used.values()) <= 200, used
+        assert sum(one.ms for one in used.values()) <= 50, used
+
+
+class Ran(NamedTuple):
+    """Milliseconds that a thread has run, and how often it went to sleep."""
+
+    ms: float
+    times: int
+
+    def __sub__(self, before: Ran) -> Ran:
+        return Ran(self.ms - before.ms, self.times - before.times)
 
 
 def has_settled(pids: list[int]) -> bool:
-    """Whether none of these processes' threads begins, ends or runs for a second, and none is left that waits for the processor to end."""
-    before = ran_ms(pids)
+    """Whether none of these processes' threads begins, ends or runs much for a second, and none is left that will end."""
+    before = ran(pids)
     time.sleep(1)
-    after = ran_ms(pids)
-    is_quiet = after.keys() == before.keys() and sum(after.values()) - sum(before.values()) <= 5
+    after = ran(pids)
+    is_quiet = after.keys() == before.keys() and sum((after[thread] - before[thread]).ms for thread in after) <= 20
     return is_quiet and not any(name.startswith(("pelton-arena", "pelton-vocab")) for name in after)
 
 
-def ran_ms(pids: list[int]) -> dict[str, float]:
-    """Milliseconds that each living thread of these processes has run."""
-    ran = {}
+def ran(pids: list[int]) -> dict[str, Ran]:
+    """What each living thread of these processes has run."""
+    found = {}
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):  # it has ended
                 name, ns = (task / "comm").read_text().strip(), int((task / "schedstat").read_text().split()[0])
-                ran[f"{name} ({task.name})"] = ns / 1e6
-    return ran
+                switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
+                found[f"{name} ({task.name})"] = Ran(ns / 1e6, int(switches[1]) if switches else 0)
+    return found
 
 
 def test_a_thousand_requests_leave_nothing_behind(checkpoints: Path) -> None:
