@@ -260,7 +260,7 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// A part of a kernel that is a function of its own: what one function holds takes a time to compile that grows faster than it
+/// A part of a kernel that is compiled as a function of its own: what one function holds takes a time to compile that grows faster than it
 /// does, and a kernel with tiles for each number of rows would take minutes.
 pub trait Part<S: Simd> {
     /// What it returns.

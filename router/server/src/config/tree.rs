@@ -36,7 +36,7 @@ settings! {
         /// Weights of 4 or 8 bits, on CPUs. `auto` is as the checkpoint has them (GPTQ, AWQ, compressed-tensors, or not quantised);
         /// `int8` and `int4` round bfloat16, float16 or float32 weights to nearest while they are loaded (a scale for each column, or for
         /// each 64 weights) and multiply them with activations of 8 bits; with `-a16` activations stay as they are, which is closer and,
-        /// for long prompts, slower. For a quantised checkpoint it says which activations: `int4` or `int4-a16` for one of 4 bits.
+        /// for long prompts, slower where there is no AMX. For a quantised checkpoint it says which activations: `int4` or `int4-a16` for one of 4 bits.
         quantize: Quantize = "auto";
         /// Layers that `quantize` leaves as they are, as wildcards with commas between: `head`, `blocks.0.*`, `*.mlp.down`,
         /// `*.attention.qkv`; `none`: the head is rounded, too. Embeddings and norms never are.
