@@ -358,6 +358,13 @@ impl Core {
         self.groups[&group].epoch.as_ref().map_or(0, |epoch| epoch.in_flight.len())
     }
 
+    /// What the group's oldest step in flight is foreseen to take, in microseconds; 0 if there is none or nothing is known.
+    pub fn foreseen_us(&self, group: GroupId) -> u64 {
+        let group = &self.groups[&group];
+        let oldest = group.epoch.as_ref().and_then(|epoch| epoch.in_flight.front());
+        oldest.map_or(0, |oldest| group.cost.prices().micros(oldest.work))
+    }
+
     /// The group's worker is dead: its steps in flight are void, and its requests wait with what they have committed.
     /// Nothing happens if the worker was lost before.
     pub fn worker_lost(&mut self, group: GroupId) {

@@ -5,7 +5,7 @@
 //!   2. results                   check, commit, tell
 //!   3. the disk                  what it has done
 //!   4. commands                  submit, abort, finish, drain
-//!   5. plans                     one step ahead of the one that runs, for each group
+//!   5. plans                     one step ahead of the one that runs, for each group (`plans.rs`)
 //!
 //! What a lost worker means is in `losses.rs`. An assertion that fires in a turn is a bug of ours: the thread unwinds to
 //! `run`, and `bugs.rs` starts again from the journal; twice within a minute ends the engine.
@@ -16,6 +16,7 @@ mod counts;
 mod keeping;
 mod losses;
 mod not_finite;
+mod plans;
 mod requests;
 mod tiers;
 
@@ -425,36 +426,6 @@ impl Driver {
         }
     }
 
-    fn plan(&mut self, index: usize) -> bool {
-        let mut has_planned = false;
-        while self.groups[index].has_free_frame() {
-            let (id, now) = (self.groups[index].id, self.now());
-            let Some(core) = self.core.as_mut() else { break };
-            let Some(plan) = core.plan(id, now) else { break };
-            has_planned = true;
-            let journal = &self.journal;
-            if let Err(error) = self.groups[index].submit(&plan, |request| journal.embeds(request)) {
-                return self.distrust(index, &Garbage::Frame(error));
-            }
-            self.ask_for_masks(index);
-        }
-        if has_planned {
-            self.tell_events();
-        }
-        has_planned
-    }
-
-    /// Of those that are due: behind what is committed. Nobody waits for a row whose request has left.
-    fn ask_for_masks(&mut self, index: usize) {
-        let Self { groups, journal, masks, .. } = self;
-        groups[index].masks_due(|request, place| {
-            match request.and_then(|request| Some((request, journal.tracked(request)?))) {
-                Some((request, (tracked, drawn))) => masks.ask(request, tracked, drawn, place),
-                None => place.0.pass_over(place.1, place.2),
-            }
-        });
-    }
-
     /// Ends requests whose grammars cannot go on.
     fn end_stuck(&mut self) -> bool {
         let stuck: Vec<_> = self.masks.stuck().filter(|(request, _)| self.journal.contains(*request)).collect();
@@ -485,13 +456,16 @@ impl Driver {
         }
     }
 
-    /// Until the nearest deadline of a step. A step that is overdue is dealt with here.
+    /// Until the nearest deadline of a step, or the time to plan one. A step that is overdue is dealt with here.
     fn sleep_bound(&mut self) -> Duration {
         let mut bound = IDLE_WAIT;
         if let Some(deadline) = self.core.as_ref().and_then(|core| core.next_deadline()) {
             bound = bound.min(Duration::from_micros(deadline.0.saturating_sub(self.now().0)));
         }
         for index in 0..self.groups.len() {
+            if let Some(at) = self.groups[index].plan_at {
+                bound = bound.min(at.saturating_duration_since(Instant::now()));
+            }
             let Some(due) = self.groups[index].step_due() else { continue };
             match due.at.checked_duration_since(Instant::now()) {
                 Some(left) => bound = bound.min(left),

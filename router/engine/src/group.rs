@@ -58,6 +58,8 @@ pub(crate) struct Group {
     pub(crate) block_size: u32,
     /// Of the latest worker; 0: none has come, or none will come any more.
     pub(crate) blocks: u32,
+    /// When its next step is to be planned, if it was too early when that was looked at.
+    pub(crate) plan_at: Option<Instant>,
 }
 
 /// What became of results that were looked for.
@@ -103,6 +105,7 @@ impl Group {
             has_been_sound: false,
             block_size: 0,
             blocks: 0,
+            plan_at: None,
         }
     }
 
@@ -318,6 +321,11 @@ impl Group {
             let later = self.in_flight.iter_mut().flat_map(|later| &mut later.rows);
             later.filter(|later| later.slot == row.slot).for_each(|later| later.mask = RowMask::Void);
         }
+    }
+
+    /// Since when the worker computes the oldest step in flight: since that was handed over, or since the one before was done.
+    pub(crate) fn step_begun(&self) -> Option<Instant> {
+        self.in_flight.front().map(|oldest| self.patience.begun(oldest.submitted))
     }
 
     /// When the oldest step in flight is overdue.

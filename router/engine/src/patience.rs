@@ -54,8 +54,12 @@ impl Patience {
     /// When a step is overdue that was handed over at this time, of all the tokens that are in flight.
     pub(crate) fn due(&self, submitted: Instant, tokens: u32, deadlines: &Deadlines) -> Due {
         let (wait, allowed) = self.allows(tokens, deadlines);
-        let begun = self.done_at.map_or(submitted, |done_at| done_at.max(submitted));
-        Due { at: begun + allowed, wait, allowed }
+        Due { at: self.begun(submitted) + allowed, wait, allowed }
+    }
+
+    /// Since when the worker has been at a step that was handed over at this time.
+    pub(crate) fn begun(&self, submitted: Instant) -> Instant {
+        self.done_at.map_or(submitted, |done_at| done_at.max(submitted))
     }
 
     /// How long the steps in flight may take, and which bound says so.

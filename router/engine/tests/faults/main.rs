@@ -10,6 +10,7 @@ mod bugs;
 mod dumps;
 mod garbage;
 mod losses;
+mod plans;
 mod suspects;
 mod tiers;
 mod vectors;

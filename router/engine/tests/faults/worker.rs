@@ -15,6 +15,7 @@ use tonic::Status;
 use crate::model::{BLOCK, BLOCK_BYTES, Drawn, Model, VOCAB};
 
 const LONG: Duration = Duration::from_secs(60);
+const LINGER: Duration = Duration::from_millis(400);
 /// Where a memory counts the results that were published (see `pelton_frame::Memory`): a worker that lies writes it.
 const COMPLETED_OFFSET: u64 = 4 * 64;
 
@@ -68,6 +69,8 @@ pub(crate) enum Deed {
     NotFinite,
     /// Says that a mask was missing, where no row has one.
     DenyToken,
+    /// Takes `LINGER` for it, and says so.
+    Linger,
 }
 
 /// The ignored test that is the worker.
@@ -127,6 +130,7 @@ impl Script for Play {
             let deed = self.deed(memory.epoch(), header.step(), &rows);
             match deed {
                 Some(Deed::Die) => std::process::abort(),
+                Some(Deed::Linger) => thread::sleep(LINGER),
                 Some(Deed::Hang) => stand_still(),
                 Some(Deed::Stop) => {
                     kill_process(getpid(), Signal::STOP).unwrap();
@@ -143,7 +147,8 @@ impl Script for Play {
                 continue; // until it is killed
             }
             let status = if deed == Some(Deed::Fail) { STATUS_FAILED } else { STATUS_OK };
-            end.publish(frame, status, Duration::from_micros(1)).unwrap();
+            let took = if deed == Some(Deed::Linger) { LINGER } else { Duration::from_micros(1) };
+            end.publish(frame, status, took).unwrap();
             if let (Some(Deed::Duplicate), Some(bell)) = (deed, &bell) {
                 complete(&memory, bell);
             }
