@@ -87,7 +87,13 @@ impl<E: Element> Kernel for GateMul<'_, E> {
 }
 
 #[inline(always)]
-fn gated<S: Simd, E: Element>(simd: S, out: &mut Lanes<E>, gate: &Lanes<E>, up: &Lanes<E>, activation: Activation) {
+pub(crate) fn gated<S: Simd, E: Element>(
+    simd: S,
+    out: &mut Lanes<E>,
+    gate: &Lanes<E>,
+    up: &Lanes<E>,
+    activation: Activation,
+) {
     let (gate, up) = (E::load(simd, gate), E::load(simd, up));
     let share = match activation {
         Activation::Silu => sigmoid(simd, simd.sub(simd.splat(0.0), gate)),

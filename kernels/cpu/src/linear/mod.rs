@@ -30,10 +30,11 @@ use bytemuck::cast_slice;
 
 use crate::Cpu;
 use crate::element::{Bf16, Element};
+use crate::gate::Activation;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
 
-use out::Out;
+use out::{Gate, Out};
 pub use pack::PackedWeight;
 use piece::Cut;
 pub use quantized::{Activations as QuantizedActivations, Bits, Codes, QuantizedWeight, Scheme, linear_quantized};
@@ -48,6 +49,7 @@ const GROUP_ROWS: usize = 96;
 const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
 
 /// The same where bfloat16 goes through tiles: with more, a stretch of K whose activations stay near would be short.
+#[cfg(target_arch = "x86_64")]
 const TILED_CHUNK_ROWS: usize = 512;
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.
@@ -108,10 +110,29 @@ pub fn linear_spaced<E: Element, O: Element>(
         (Some(weight), _) => linear_f32(cpu, Out::of(out), cast_slice(x.data), weight, bias.map(cast_slice)),
         (_, Some(weight)) => {
             let x = Spaced { data: cast_slice(x.data), row: x.row };
-            linear_bf16(cpu, Out::of(out), x, weight, bias.map(cast_slice));
+            linear_bf16(cpu, Out::of(out), x, weight, bias.map(cast_slice), None);
         }
         (None, None) => unreachable!("there are no other elements"),
     }
+}
+
+/// `out[t][i] = act(y[t][i]) · y[t][width + i]`, where `linear_spaced` gives `y` and `width` is half its columns: the bits are those of
+/// `gate_mul` behind it. Of each of `out`'s rows, `row` long, the first `width` are written. For weights that can be
+/// [gated](PackedWeight::can_be_gated).
+pub(crate) fn linear_gated(
+    cpu: &mut Cpu,
+    out: &mut [Bf16],
+    row: usize,
+    x: Spaced<'_, Bf16>,
+    weight: &PackedWeight<Bf16>,
+    bias: Option<&[Bf16]>,
+    activation: Activation,
+) {
+    assert!(weight.can_be_gated() && weight.suits(cpu.isa));
+    assert!(x.data.len().is_multiple_of(x.row) && x.rows() * row == out.len() && row >= weight.columns() / 2);
+    assert!(x.row == weight.depth() || x.row == weight.depth() + weight.room_behind_rows());
+    assert!(bias.is_none_or(|bias| bias.len() == weight.columns()));
+    linear_bf16(cpu, Out::of(out), x, weight, bias, Some(Gate { activation, row }));
 }
 
 // Not generic, so that they are compiled once, and not again for each crate that calls `linear`.
@@ -129,19 +150,27 @@ fn linear_bf16(
     x: Spaced<'_, Bf16>,
     weight: &PackedWeight<Bf16>,
     bias: Option<&[Bf16]>,
+    gate: Option<Gate>,
 ) {
-    let rows = x.rows();
-    let most = if cpu.isa.has_tiles() { TILED_CHUNK_ROWS } else { CHUNK_ROWS };
-    for rows in chunks(rows, rows.div_ceil(rows.div_ceil(most).max(1)).max(1)) {
-        let out = out.rows(rows.clone(), weight.columns());
-        let x = x.some(rows.clone());
-        #[cfg(target_arch = "x86_64")]
-        if let Some(amx) = cpu.isa.amx() {
-            tiled::multiply(cpu, amx, &out, x, weight, bias);
-            continue;
+    let row = gate.map_or(weight.columns(), |gate| gate.row);
+    #[cfg(target_arch = "x86_64")]
+    if let Some(amx) = cpu.isa.amx() {
+        for rows in even_chunks(x.rows(), TILED_CHUNK_ROWS) {
+            let out = out.rows(rows.clone(), row);
+            tiled::multiply(cpu, amx, &out, x.some(rows), weight, bias, gate);
         }
-        linear_chunk(cpu, &out, x.data, weight, bias);
+        return;
     }
+    for rows in even_chunks(x.rows(), CHUNK_ROWS) {
+        let out = out.rows(rows.clone(), row);
+        linear_chunk(cpu, &out, x.some(rows).data, weight, bias);
+    }
+}
+
+/// At most so many rows at a time, nearly as many in each chunk.
+fn even_chunks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = rows.div_ceil(most).max(1);
+    chunks(rows, rows.div_ceil(count).max(1))
 }
 
 /// So many rows at a time.

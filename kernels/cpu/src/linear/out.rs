@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use crate::element::{Bf16, Element, Format};
+use crate::gate::{Activation, gated};
 use crate::simd::{LANES, Simd};
 use crate::split::Shared;
 
 /// Numbers of a cache line, as bfloat16.
-const LINE: usize = 2 * LANES;
+pub(super) const LINE: usize = 2 * LANES;
 
 /// Rows of results.
 pub(super) enum Out<'a> {
@@ -61,6 +62,45 @@ impl<'a> Out<'a> {
             // SAFETY: as above.
             Self::BFloat16(out) => rounded(simd, unsafe { out.piece(range) }, sums, bias),
         }
+    }
+}
+
+/// What becomes of the sums of gates and of what they are gates of, a line of each at a time.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only tiles are gated"))]
+pub(super) struct Gate {
+    pub(super) activation: Activation,
+    /// From a row of results to the next.
+    pub(super) row: usize,
+}
+
+impl Out<'_> {
+    /// Writes a line from `at` on of what `gate_mul` makes of both once they are rounded. Otherwise as `write`.
+    ///
+    /// # Safety
+    /// No other thread writes there.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only tiles are gated"))]
+    pub(super) unsafe fn write_gated<S: Simd>(
+        &self,
+        simd: S,
+        at: usize,
+        [gate, up]: [(&[f32], Option<&[Bf16]>); 2],
+        activation: Activation,
+        is_far: bool,
+    ) {
+        let Self::BFloat16(out) = self else { unreachable!("what is gated is of the program's format") };
+        let (mut gates, mut ups, mut line) =
+            ([Bf16::default(); LINE], [Bf16::default(); LINE], [Bf16::default(); LINE]);
+        rounded(simd, &mut gates, gate.0, gate.1);
+        rounded(simd, &mut ups, up.0, up.1);
+        let vectors = gates.as_chunks().0.iter().zip(ups.as_chunks().0);
+        for (out, (gate, up)) in line.as_chunks_mut().0.iter_mut().zip(vectors) {
+            gated(simd, out, gate, up, activation);
+        }
+        // SAFETY: by the caller's promise.
+        let out = unsafe { out.piece(at..at + LINE) }.first_chunk_mut().expect("a line");
+        if is_far { simd.stream(&line, out) } else { *out = line }
     }
 }
 

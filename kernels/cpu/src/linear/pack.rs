@@ -114,6 +114,11 @@ impl<E: Element> PackedWeight<E> {
         if self.layout == Layout::Tiles && would_compete { step } else { 0 }
     }
 
+    /// Whether [`linear_gated`](super::linear_gated) takes it: columns are found 32 at a time, gates and what they are gates of alike.
+    pub fn can_be_gated(&self) -> bool {
+        self.layout == Layout::Tiles && self.columns.is_multiple_of(TILED_COLUMNS)
+    }
+
     fn packed(cpu: &mut Cpu, weight: &Matrix<'_>, may_be_short: bool) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
         assert!(columns > 0);

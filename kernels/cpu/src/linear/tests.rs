@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::element::Bf16;
+use crate::gate::{Activation, gate_mul};
 use crate::{Element, Isa};
 
 fn values<E: Element>(seed: u32, count: usize) -> Vec<E> {
@@ -51,6 +52,44 @@ fn a_row_is_right_and_the_same_alone_and_in_a_batch() {
             check::<f32>(isa, threads, tokens, n, k);
             check::<Bf16>(isa, threads, tokens, n, k);
         }
+    }
+}
+
+#[test]
+fn what_is_gated_early_has_the_bits_of_what_is_gated_late() {
+    let activations = [Activation::Silu, Activation::Gelu, Activation::GeluErf];
+    for isa in Isa::available().into_iter().filter(|isa| isa.has_tiles()) {
+        let mut were_short = 0;
+        for (number, (threads, tokens, width, k, room)) in [
+            (1, 1, 32, 64, 0),
+            (2, 16, 96, 333, 7),
+            (2, 40, 64, 65, 0),
+            (3, 300, 1024, 33, 32),
+            (2, 500, 128, 2070, 32),
+            (2, 700, 160, 2050, 32),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut cpu = Cpu::new(isa, threads);
+            cpu.grain = 1;
+            let (activation, row) = (activations[number % 3], width + room);
+            let (x, bias) = (values::<Bf16>(1, tokens * k), values::<Bf16>(3, 2 * width));
+            let bias = number.is_multiple_of(2).then_some(&bias[..]);
+            let weights = weights(2, 2 * width * k, number);
+            let matrix = Matrix::of(&weights, k);
+            for weight in [PackedWeight::pack(&mut cpu, &matrix), PackedWeight::pack_whole(&mut cpu, &matrix)] {
+                were_short += usize::from(weight.short().is_some());
+                let [mut late, mut early] = [(); 2].map(|()| vec![Bf16::from_f32(7.0); tokens * row]);
+                let mut both = vec![Bf16::from_f32(f32::NAN); tokens * 2 * width];
+                linear(&mut cpu, &mut both, &x, &weight, bias);
+                gate_mul(&mut cpu, &mut late, row, &both, width, activation);
+                let x = Spaced { data: &x[..], row: k };
+                linear_gated(&mut cpu, &mut early, row, x, &weight, bias, activation);
+                assert!(late == early, "{tokens} rows of {width} from {k}");
+            }
+        }
+        assert!(were_short >= 3, "{were_short}");
     }
 }
 

@@ -19,7 +19,9 @@ pub(super) mod walk;
 
 use std::ops::Range;
 
-use super::out::Out;
+use walk::Halves;
+
+use super::out::{Gate, LINE, Out};
 use super::pack::{TILED_COLUMNS, TILED_UNITS};
 use super::short::Unit;
 use super::{PackedWeight, Spaced};
@@ -50,7 +52,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// Groups of rows are work to share, too, where panels are few.
 const UNITS_OF_THREAD: usize = 4;
 
-const _: () = assert!(TILED_COLUMNS == SUM_COLUMNS && TILED_UNITS == TILE_WORDS);
+const _: () = assert!(TILED_COLUMNS == SUM_COLUMNS && TILED_UNITS == TILE_WORDS && HALF == LINE);
 
 /// One row of a block and one step.
 pub(super) type Words = [Bf16; STEP];
@@ -163,7 +165,7 @@ impl Cut {
     }
 }
 
-/// As `linear`, for a chunk of rows.
+/// As `linear`, or `linear_gated`, for a chunk of rows.
 pub(super) fn multiply(
     cpu: &mut Cpu,
     amx: Amx,
@@ -171,6 +173,7 @@ pub(super) fn multiply(
     x: Spaced<'_, Bf16>,
     weight: &PackedWeight<Bf16>,
     bias: Option<&[Bf16]>,
+    gate: Option<Gate>,
 ) {
     let (isa, depth) = (cpu.isa, weight.depth());
     let rows = x.rows();
@@ -231,7 +234,9 @@ pub(super) fn multiply(
             Source::Packed(packed)
         };
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
-        isa.run(Panels { amx, out, x, weight, bias, cut, units, sums, room, is_far: result_bytes >= FAR_BYTES });
+        let halves = gate.map_or(Halves::NEIGHBOURS, |_| Halves::gated(weight.panels()));
+        let is_far = result_bytes >= FAR_BYTES;
+        isa.run(Panels { amx, out, x, weight, halves, bias, gate, cut, units, sums, room, is_far });
     });
 }
 
@@ -294,7 +299,10 @@ struct Panels<'a> {
     out: &'a Out<'a>,
     x: Source<'a>,
     weight: &'a PackedWeight<Bf16>,
+    halves: Halves,
     bias: Option<&'a [Bf16]>,
+    /// If there is one, halves are gates and what they are gates of.
+    gate: Option<Gate>,
     cut: Cut,
     units: Range<usize>,
     /// Of this thread: of the panels that wait together, `[pair of blocks][half][row][column]`; of a block that is alone `[row][column]`.
@@ -362,16 +370,16 @@ impl Panels<'_> {
         }
     }
 
-    /// A panel's weights, the second half behind the first.
+    /// All weights from one half of a panel on.
     #[inline(always)]
-    fn weights(&self, panel: usize) -> &[u8] {
-        bytemuck::cast_slice(self.weight.panel(panel))
+    fn weights(&self, panel: usize, side: usize) -> &[u8] {
+        &self.weight.data()[self.halves.number(panel, side) * self.cut.steps * STEP_BYTES..]
     }
 
     /// The sums of all columns, for the one block that there is.
     #[inline(always)]
     fn one_block(&self, tiles: &Tiles, panel: usize, sums: &mut [u32]) {
-        let (weights, half) = (self.weights(panel), self.cut.steps * STEP_BYTES);
+        let (weights, half) = (self.weights(panel, 0), self.halves.apart * self.cut.steps * STEP_BYTES);
         let x = self.x.block(self.cut, 0, 0, 0);
         let next = weights.as_ptr().wrapping_add(AHEAD_BYTES / 2);
         let ahead = Ahead { at: [next, next.wrapping_add(half)], lines: LINES_OF_STEP / 2 };
@@ -393,18 +401,20 @@ impl Panels<'_> {
     ) {
         let height = self.cut.blocks.height();
         let (pairs, lie) = (blocks.len() / 2, self.x.lie(self.cut));
-        let half = self.cut.steps * STEP_BYTES;
-        let next = self.weights(0).as_ptr().wrapping_add(next.0 * 2 * half + next.1 * STEP_BYTES);
+        let next = |side: usize| {
+            let half = self.halves.number(next.0, side) * self.cut.steps;
+            self.weight.data().as_ptr().wrapping_add((half + next.1) * STEP_BYTES)
+        };
         let lines = (LINES_OF_STEP / 4).div_ceil(pairs);
         for from in stretch.clone().step_by(self.cut.piece) {
             let steps = self.cut.piece.min(stretch.end - from);
             let x = |block: usize| self.x.block(self.cut, block, stretch.start, from);
             for side in 0..2 {
-                let weights = &self.weights(panel)[side * half + from * STEP_BYTES..];
+                let weights = &self.weights(panel, side)[from * STEP_BYTES..];
                 // One pass asks for what follows it, step by step; several ask for the next piece, each for its share.
                 let next = match pairs {
                     1 => weights.as_ptr().wrapping_add(AHEAD_BYTES),
-                    _ if from + steps == stretch.end => next.wrapping_add(side * half),
+                    _ if from + steps == stretch.end => next(side),
                     _ => weights.as_ptr().wrapping_add(steps * STEP_BYTES),
                 };
                 for pair in 0..pairs {
@@ -425,18 +435,33 @@ impl Panels<'_> {
     /// Adds the bias, rounds, and leaves out the rows and columns that are padding.
     #[inline(always)]
     fn write<S: Simd>(&self, simd: S, blocks: Range<usize>, panel: usize, sums: &[f32]) {
-        let (columns, height) = (self.weight.columns(), self.cut.blocks.height());
-        let (width, block_sums) = if self.cut.blocks.count == 1 { (SUM_COLUMNS, 0) } else { (HALF, height * HALF) };
+        let columns = self.weight.columns();
+        let is_alone = self.cut.blocks.count == 1;
+        let block_sums = if is_alone { 0 } else { self.cut.blocks.height() * HALF };
+        // From a row to the next, and from a half to the other.
+        let (width, apart) = if is_alone { (SUM_COLUMNS, HALF) } else { (HALF, 2 * block_sums) };
         for (number, block) in blocks.enumerate() {
             let first = number / 2 * 4 * block_sums + number % 2 * block_sums;
             let rows = self.cut.blocks.block(block);
             for (at, row) in (self.x.first(self.cut.blocks, block)..).zip(rows) {
-                for from in (0..SUM_COLUMNS).step_by(width) {
-                    let column = panel * SUM_COLUMNS + from;
+                let half = |side: usize, count: usize| {
+                    let column = self.halves.number(panel, side) * HALF;
+                    let bias = self.bias.map(|bias| &bias[column..column + count]);
+                    (&sums[first + side * apart + at * width..][..count], bias)
+                };
+                if let Some(Gate { activation, row: row_len }) = self.gate {
+                    let halves = [half(0, HALF), half(1, HALF)];
+                    // SAFETY: these columns of these rows belong to this unit of work alone.
+                    unsafe {
+                        self.out.write_gated(simd, row * row_len + panel * HALF, halves, activation, self.is_far)
+                    };
+                    continue;
+                }
+                for side in 0..2 {
+                    let column = self.halves.number(panel, side) * HALF;
                     let Some(count) = columns.checked_sub(column).filter(|&count| count > 0) else { break };
-                    let sums = &sums[first + from / HALF * 2 * block_sums + at * width..][..width.min(count)];
-                    let bias = self.bias.map(|bias| &bias[column..column + sums.len()]);
-                    // SAFETY: this panel's columns of these rows belong to this unit of work alone.
+                    let (sums, bias) = half(side, HALF.min(count));
+                    // SAFETY: as above.
                     unsafe { self.out.write(simd, row * columns + column, sums, bias, self.is_far) };
                 }
             }

@@ -85,6 +85,11 @@ impl Weight {
         }
     }
 
+    /// Whether its halves can be gated where they are computed: see [`PackedWeight::can_be_gated`].
+    pub(super) fn can_be_gated(&self) -> bool {
+        matches!(self, Self::BFloat16(weight) if weight.can_be_gated())
+    }
+
     /// How much memory it takes.
     pub fn bytes(&self) -> usize {
         match self {
@@ -217,6 +222,14 @@ pub enum Call {
         bias: Option<Lent>,
         out_format: Format,
     },
+    /// out = act(gate) · up, where gate and up are halves of `Linear`'s result.
+    GatedLinear {
+        out: BufferId,
+        x: BufferId,
+        weight: Weight,
+        bias: Option<Lent>,
+        activation: Activation,
+    },
     GateMul {
         out: BufferId,
         gate_up: BufferId,
@@ -297,7 +310,7 @@ impl fmt::Display for Call {
                 write!(f, " {} B of gain{bias}, {} together", norm.gain.bytes(), norm.group)
             }
             Self::Activate { function, .. } => write!(f, " {}", function.name()),
-            Self::Linear { weight, bias, .. } => {
+            Self::Linear { weight, bias, .. } | Self::GatedLinear { weight, bias, .. } => {
                 let (columns, depth) = weight.shape();
                 let scheme = weight.scheme().map_or(String::new(), |scheme| format!(" {scheme}"));
                 write!(f, "{scheme} {depth} -> {columns}{}", if bias.is_some() { " + bias" } else { "" })
@@ -335,6 +348,9 @@ impl Call {
             Self::LayerNorm { .. } => "layer_norm",
             Self::AddLayerNorm { .. } => "add_layer_norm",
             Self::Linear { .. } => "linear",
+            Self::GatedLinear { activation: Activation::Silu, .. } => "linear_silu_mul",
+            Self::GatedLinear { activation: Activation::Gelu, .. } => "linear_gelu_mul",
+            Self::GatedLinear { activation: Activation::GeluErf, .. } => "linear_gelu_erf_mul",
             Self::GateMul { activation: Activation::Silu, .. } => "silu_mul",
             Self::GateMul { activation: Activation::Gelu, .. } => "gelu_mul",
             Self::GateMul { activation: Activation::GeluErf, .. } => "gelu_erf_mul",
@@ -358,6 +374,7 @@ impl Call {
             | Self::RmsNorm { x, .. }
             | Self::LayerNorm { x, .. }
             | Self::Linear { x, .. }
+            | Self::GatedLinear { x, .. }
             | Self::GateMul { gate_up: x, .. }
             | Self::Activate { x, .. }
             | Self::Scale { x, .. }
@@ -383,6 +400,7 @@ impl Call {
             | Self::RmsNorm { out, .. }
             | Self::LayerNorm { out, .. }
             | Self::Linear { out, .. }
+            | Self::GatedLinear { out, .. }
             | Self::GateMul { out, .. }
             | Self::Activate { x: out, .. }
             | Self::Scale { x: out, .. }
@@ -409,6 +427,7 @@ impl Call {
             | Self::RmsNorm { out, x, .. }
             | Self::LayerNorm { out, x, .. }
             | Self::Linear { out, x, .. }
+            | Self::GatedLinear { out, x, .. }
             | Self::GateMul { out, gate_up: x, .. }
             | Self::PagedAttention { out, q: x, .. } => vec![out, x],
             Self::AddRmsNorm { out, residual, x, .. } | Self::AddLayerNorm { out, residual, x, .. } => {

@@ -35,7 +35,7 @@ impl Program {
                 Cost { bytes: 2.0 * buffer(out), flops: 0.0 }
             }
             Call::Pick { out, .. } | Call::Columns { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
-            Call::Linear { x, weight, .. } => {
+            Call::Linear { x, weight, .. } | Call::GatedLinear { x, weight, .. } => {
                 let (columns, depth) = weight.shape();
                 let tokens = match self.parts.buffers[x.0].per {
                     Per::Step => buffer(x) / element / depth as f64,

@@ -66,7 +66,8 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
 /// A buffer that stands for two arguments. An RMS norm may be in place; a call-back does as it likes.
 fn named_twice(call: &Call) -> Option<BufferId> {
     let ids = match call {
-        Call::Pick { out, x, .. } | Call::Columns { out, x, .. } | Call::Linear { out, x, .. } => vec![out, x],
+        Call::Pick { out, x, .. } | Call::Columns { out, x, .. } => vec![out, x],
+        Call::Linear { out, x, .. } | Call::GatedLinear { out, x, .. } => vec![out, x],
         Call::PoolRows { out, x, .. } | Call::LayerNorm { out, x, .. } => vec![out, x],
         Call::GateMul { out, gate_up: x, .. } | Call::PagedAttention { out, q: x, .. } => vec![out, x],
         Call::Add { residual: out, x } => vec![out, x],

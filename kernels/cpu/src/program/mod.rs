@@ -119,6 +119,7 @@ impl Program {
         flaw::check(&parts)?;
         rewrite::pick_early(&mut parts);
         flaw::check(&parts)?;
+        rewrite::gate_early(&mut parts);
         rewrite::space_rows(&mut parts);
         Ok(Self::planned(parts))
     }

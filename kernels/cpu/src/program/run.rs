@@ -17,7 +17,7 @@ use crate::embed::{embed, embed_segments, place_embeds};
 use crate::error::Refusal;
 use crate::gate::gate_mul;
 use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
-use crate::linear::{QuantizedWeight, Spaced, linear_quantized, linear_spaced};
+use crate::linear::{QuantizedWeight, Spaced, linear_gated, linear_quantized, linear_spaced};
 use crate::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use crate::pool_rows::pool_rows;
 use crate::rope::{HeadNorm, RopeKvWrite, rope_kv_write};
@@ -240,6 +240,15 @@ impl Walk<'_> {
                         quantized_product::<E, Bf16>(self.cpu, out, x, weight, bias.as_ref());
                     }
                 }
+            }
+            Call::GatedLinear { out, x, weight, bias, activation } => {
+                let (columns, depth) = weight.shape();
+                let (out_row, row) = (self.row::<Bf16>(*out, columns / 2), self.row::<Bf16>(*x, depth));
+                let pieces = self.arena.get_disjoint_mut([self.range(*out), self.range(*x)]);
+                let [out, x] = pieces.expect("a call's buffers lie apart").map(bytemuck::cast_slice_mut);
+                let Weight::BFloat16(weight) = weight else { unreachable!("no other weight can be gated") };
+                let bias = bias.as_ref().map(super::Lent::as_slice);
+                linear_gated(self.cpu, out, out_row, Spaced { data: x, row }, weight, bias, *activation);
             }
             Call::GateMul { out, gate_up, width, activation } => {
                 let row = self.row::<E>(*out, *width);

@@ -285,6 +285,22 @@ fn rows_that_products_alone_read_have_room_behind_them_where_tiles_want_it() {
 }
 
 #[test]
+fn gates_are_applied_within_the_product_where_tiles_are_and_nobody_else_reads_them() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let names = |parts: &Parts| parts.calls.iter().map(|call| call.name().to_owned()).collect::<Vec<_>>();
+    let mut parts = gated(&mut cpu, false);
+    rewrite::gate_early(&mut parts);
+    let both = if cpu.isa.has_tiles() { &["linear_silu_mul"][..] } else { &["linear", "silu_mul"] };
+    assert_eq!(names(&parts), [&["embed", "embed", "add_rms_norm"], both, &["linear", "pick", "linear"]].concat());
+
+    let mut seen = gated(&mut cpu, false);
+    seen.calls.push(Call::CallBack { name: "look".to_owned(), reads: vec![BufferId(3)], writes: vec![] });
+    let before = names(&seen);
+    rewrite::gate_early(&mut seen);
+    assert_eq!(names(&seen), before);
+}
+
+#[test]
 fn heads_that_are_normed_by_themselves_have_no_room_behind_them() {
     let mut cpu = Cpu::new(Isa::best(), 1);
     let mut parts = gated(&mut cpu, false);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::walk::{At, Walk};
+use super::walk::Walk;
 use super::{HALF, PIECE, Panels, SUM_COLUMNS};
 use crate::amx::{Beside, Sums, Tiles};
 use crate::linear::short::{Rooms, Short, Turn, Unit};
@@ -37,7 +37,7 @@ impl Panels<'_> {
             let next = walk.after(&at);
             let blocks = self.cut.group(at.group);
             let of_panel = &mut sums[(at.panel - at.together.0) * size..][..size];
-            rooms.enter(simd, at.units(), next.as_ref().map(At::units));
+            rooms.enter(simd, at.units(self.halves), next.as_ref().map(|next| next.units(self.halves)));
             let done = self.piece(tiles, &mut rooms, blocks.clone(), &at, of_panel);
             rooms.leave(simd, done);
             if walk.is_complete(&at) {
@@ -49,7 +49,14 @@ impl Panels<'_> {
 
     /// The products of one piece with all blocks; how many units of the next are lengthened is returned.
     #[inline(always)]
-    fn piece(&self, tiles: &Tiles, rooms: &mut Rooms<'_>, blocks: Range<usize>, at: &At, sums: &mut [f32]) -> usize {
+    fn piece(
+        &self,
+        tiles: &Tiles,
+        rooms: &mut Rooms<'_>,
+        blocks: Range<usize>,
+        at: &super::walk::At,
+        sums: &mut [f32],
+    ) -> usize {
         let (height, count) = (self.cut.blocks.height(), at.steps.1 - at.steps.0);
         let (first, lie) = (blocks.start, self.x.lie(self.cut));
         let x = |block: usize| self.x.block(self.cut, first + block, at.stretch.0, at.steps.0);

@@ -28,9 +28,33 @@ pub(in crate::linear) struct At {
 impl At {
     /// The unit of weights at which the piece begins and ends.
     #[inline(always)]
-    pub(in crate::linear) fn units(&self) -> Piece {
+    pub(in crate::linear) fn units(&self, halves: Halves) -> Piece {
         let (from, to) = self.steps;
-        Piece { panel: 2 * self.panel + self.side, from: from * STEP_UNITS, to: to * STEP_UNITS }
+        Piece { panel: halves.number(self.panel, self.side), from: from * STEP_UNITS, to: to * STEP_UNITS }
+    }
+}
+
+/// Which halves of panels, as they lie in memory, are multiplied as one panel.
+#[derive(Clone, Copy)]
+pub(in crate::linear) struct Halves {
+    /// From a panel's first half to the next one's.
+    step: usize,
+    /// From a panel's first half to its second.
+    pub(in crate::linear) apart: usize,
+}
+
+impl Halves {
+    /// Those that lie side by side.
+    pub(in crate::linear) const NEIGHBOURS: Self = Self { step: 2, apart: 1 };
+
+    /// One of the first half of all columns, and the one that stands there in the second half, of so many panels in all.
+    pub(in crate::linear) fn gated(panels: usize) -> Self {
+        Self { step: 1, apart: panels }
+    }
+
+    #[inline(always)]
+    pub(in crate::linear) fn number(self, panel: usize, side: usize) -> usize {
+        panel * self.step + side * self.apart
     }
 }
 
@@ -104,6 +128,15 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_are_taken_once_each() {
+        for halves in [Halves::NEIGHBOURS, Halves::gated(7)] {
+            let mut numbers: Vec<_> = (0..7).flat_map(|panel| [0, 1].map(|side| halves.number(panel, side))).collect();
+            numbers.sort_unstable();
+            assert!(numbers.into_iter().eq(0..14));
+        }
+    }
 
     #[test]
     fn a_walk_comes_to_each_step_of_each_half_once_and_writes_what_is_whole() {
