@@ -211,11 +211,12 @@ impl Epoch {
         }
     }
 
-    /// Tokens that are still to be computed here or are being computed. What was found is not computed, wherever it was.
+    /// Known tokens that are still to be computed here or are being computed. What was found is not computed, wherever it was. What is being
+    /// drawn does not count: groups are planned at different times, and whoever compares them has just planned one step more.
     pub(crate) fn load(&self, requests: &Requests) -> u64 {
         let tokens = |running: &Running, key| {
             let found = self.blocks.tokens_in_places(running.found as usize);
-            u64::from(requests.get(key).known() + running.draws - running.committed.max(found))
+            u64::from(requests.get(key).known().saturating_sub(running.committed.max(found)))
         };
         self.order.iter().map(|&(_, slot)| tokens(self.running(slot), self.served(slot))).sum()
     }

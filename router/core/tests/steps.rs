@@ -450,6 +450,30 @@ fn what_a_group_has_computed_is_no_load_of_it_any_more() {
 }
 
 #[test]
+fn groups_that_are_planned_in_turn_do_not_pass_a_request_to_and_fro() {
+    let groups = [GROUP, GroupId(1)];
+    let mut core = core(64, config());
+    core.add_group(groups[1], 64, false);
+    (0..4).for_each(|id| core.submit(request(id, [id as u32; 5])).expect("room"));
+    let mut in_flight = groups.map(|group| core.plan(group, Micros(0)).expect("two for each"));
+    assert_eq!(in_flight.each_ref().map(|plan| plan.rows.len()), [2, 2]);
+    core.submit(request(9, 100..105)).expect("room");
+    // Each group is planned while its step runs, and has one in flight while the other one is planned.
+    for round in 0..3 {
+        for (group, running) in groups.into_iter().zip(&mut in_flight) {
+            let next = core.plan(group, Micros(0)).expect("answers go on");
+            if !admitted(&next).is_empty() {
+                assert_eq!((round, admitted(&next)), (0, vec![9]));
+                return;
+            }
+            let done = std::mem::replace(running, next);
+            core.commit(group, all_draw(&done, 7)).expect("as planned");
+        }
+    }
+    panic!("each leaves it to the other");
+}
+
+#[test]
 fn requests_wait_for_the_first_group() {
     let mut core = Core::new(config());
     core.submit(request(1, [1])).expect("nobody knows yet what fits");

@@ -60,6 +60,8 @@ pub(crate) struct Group {
     pub(crate) blocks: u32,
     /// When its next step is to be planned, if it was too early when that was looked at.
     pub(crate) plan_at: Option<Instant>,
+    /// How long a step and its results are on their way to the worker and back, by the latest ones that found it idle.
+    trip: Duration,
 }
 
 /// What became of results that were looked for.
@@ -106,6 +108,7 @@ impl Group {
             block_size: 0,
             blocks: 0,
             plan_at: None,
+            trip: Duration::ZERO,
         }
     }
 
@@ -121,7 +124,7 @@ impl Group {
         (self.block_size, self.blocks, self.reaches_host) = (block_size, blocks, reaches_host);
         (self.port, self.masks) = (Some(port), Some(masks));
         self.last_not_finite = self.last_not_finite.map(|_| Instant::now());
-        self.has_been_sound = false;
+        (self.has_been_sound, self.trip) = (false, Duration::ZERO);
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -287,7 +290,11 @@ impl Group {
             Ok((results, not_finite)) => {
                 let step = self.in_flight.pop_front().expect("looked at above");
                 self.void_rows_behind(&step, &results);
-                let took = took.min(step.submitted.elapsed()); // whatever the worker's clock says
+                let elapsed = step.submitted.elapsed();
+                let took = took.min(elapsed); // whatever the worker's clock says
+                if self.patience.begun(step.submitted) == step.submitted {
+                    self.trip = (self.trip * 3 + (elapsed - took)) / 4;
+                }
                 self.patience.learn(took, step.tokens, Instant::now());
                 let parts = step.rows.iter().filter(|row| !row.samples);
                 let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
@@ -326,6 +333,11 @@ impl Group {
     /// Since when the worker computes the oldest step in flight: since that was handed over, or since the one before was done.
     pub(crate) fn step_begun(&self) -> Option<Instant> {
         self.in_flight.front().map(|oldest| self.patience.begun(oldest.submitted))
+    }
+
+    /// How long a step and its results are on their way.
+    pub(crate) fn trip(&self) -> Duration {
+        self.trip
     }
 
     /// When the oldest step in flight is overdue.

@@ -215,7 +215,8 @@ pub(super) fn multiply(
 
     let packed = &*packed;
     let own_of_all = Shared::new(own_of_all);
-    let result_bytes = rows * weight.columns() * size_of::<Bf16>();
+    let written = gate.map_or(weight.columns(), |_| weight.columns() / 2);
+    let result_bytes = rows * written * size_of::<Bf16>();
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
@@ -235,7 +236,7 @@ pub(super) fn multiply(
         };
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
         let halves = gate.map_or(Halves::NEIGHBOURS, |_| Halves::gated(weight.panels()));
-        let is_far = result_bytes >= FAR_BYTES;
+        let is_far = !is_alone && result_bytes >= FAR_BYTES;
         isa.run(Panels { amx, out, x, weight, halves, bias, gate, cut, units, sums, room, is_far });
     });
 }

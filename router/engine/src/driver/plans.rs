@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use crate::results::Garbage;
 
-/// A step is planned so long before the one that runs is foreseen to be done: many times what planning takes, so that neither
-/// a busy machine nor a step that is a little quicker than foreseen has the worker wait.
+/// A step is planned so long before the one that runs is foreseen to be done, and as much earlier as it takes to the worker and back: many
+/// times what planning takes, so that neither a busy machine nor a step that is a little quicker than foreseen has the worker wait.
 const LEAD: Duration = Duration::from_millis(4);
 
 impl Driver {
@@ -42,7 +42,7 @@ impl Driver {
         let group = &self.groups[index];
         let begun = group.step_begun()?;
         let foreseen = Duration::from_micros(self.core.as_ref()?.foreseen_us(group.id));
-        let at = begun.checked_add(foreseen.checked_sub(LEAD)?)?;
+        let at = begun.checked_add(foreseen.checked_sub(LEAD + group.trip())?)?;
         (at > Instant::now()).then_some(at)
     }
 
