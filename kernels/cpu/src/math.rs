@@ -32,10 +32,8 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     const GREATEST: f32 = 88.722_83;
     // As `max(constant, x)`, because the second is what comes back when x is NaN.
     let (poly, power) = exp_parts(simd, simd.min(simd.splat(GREATEST), simd.max(simd.splat(EXP_LEAST), x)));
-    // In two halves, since 2^128 is no float32 but the result may still be one.
-    let half = simd.round(simd.mul(power, simd.splat(0.5)));
-    let value = simd.scale(simd.scale(poly, half), simd.sub(power, half));
-    let value = simd.select_less(x, simd.splat(EXP_LEAST), simd.splat(0.0), value);
+    // 2^128 is no float32, but the result may still be one.
+    let value = simd.select_less(x, simd.splat(EXP_LEAST), simd.splat(0.0), simd.scale_far(poly, power));
     simd.select_less(simd.splat(GREATEST), x, simd.splat(f32::INFINITY), value)
 }
 

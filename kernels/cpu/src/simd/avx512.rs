@@ -172,10 +172,12 @@ macro_rules! lanes {
 
         #[inline(always)]
         fn scale(self, a: __m512, power: __m512) -> __m512 {
-            vouched!({
-                let shifted = _mm512_slli_epi32::<23>(_mm512_cvttps_epi32(power));
-                _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), shifted))
-            })
+            vouched!(_mm512_scalef_ps(a, power))
+        }
+
+        #[inline(always)]
+        fn scale_far(self, a: __m512, power: __m512) -> __m512 {
+            self.scale(a, power)
         }
 
         #[inline(always)]

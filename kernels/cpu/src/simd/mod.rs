@@ -83,6 +83,12 @@ pub trait Simd: Copy {
     fn round(self, a: Self::V) -> Self::V;
     /// a · 2^power, for whole powers that keep a result normal.
     fn scale(self, a: Self::V, power: Self::V) -> Self::V;
+    /// The same, where 2^power itself may be out of reach: up to 2^254, down to 2^-252.
+    #[inline(always)]
+    fn scale_far(self, a: Self::V, power: Self::V) -> Self::V {
+        let half = self.round(self.mul(power, self.splat(0.5)));
+        self.scale(self.scale(a, half), self.sub(power, half))
+    }
     /// (m, e) with a = m · 2^e and m in [√½, √2), for positive normal a.
     fn split_exponent(self, a: Self::V) -> (Self::V, Self::V);
 
