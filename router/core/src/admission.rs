@@ -135,7 +135,8 @@ impl Core {
         }
     }
 
-    /// Of the groups that can take the request now, the one with the least to compute, the request included.
+    /// Of the groups that can take the request now, the one with the least to compute, the request included. Groups are planned at
+    /// different times, and each may find the other better off by then: so nobody gives a request back to who left it.
     fn choose(&mut self, here: GroupId, key: RequestKey) -> Choice {
         let Self { requests, groups, tiers, lengths, kinds, .. } = self;
         let now = requests.looks.now;
@@ -148,7 +149,8 @@ impl Core {
         for (&id, group) in groups.iter() {
             let Some(epoch) = group.epoch.as_ref().filter(|epoch| epoch.has_free_slot()) else { continue };
             let prices = group.cost.prices();
-            if !group.ever_fits(request) || (id != here && epoch.is_stalled(prices, now)) {
+            let is_out = id != here && (epoch.is_stalled(prices, now) || request.left_by.contains(&id));
+            if is_out || !group.ever_fits(request) {
                 continue;
             }
             let found = tiers.find(&epoch.blocks, request, prices);
@@ -174,6 +176,9 @@ impl Core {
             return if id != here {
                 // It counts there from now on: else all that wait would leave everything to the same group.
                 outlook.leave(growth, to_compute, is_long, kinds);
+                if !request.left_by.contains(&here) {
+                    request.left_by.push(here);
+                }
                 Choice::PassOver(Wait::Group)
             } else if is_long && outlook.has_long_prompt() {
                 Choice::SetAside(Wait::LongPrompt)
@@ -205,6 +210,7 @@ impl Core {
             return false; // the next step begins empty, and holds it
         }
 
+        request.left_by.clear();
         let growth = growth_of(request, &hit, &self.kinds, &self.lengths);
         let outlook = epoch.outlook.as_mut().expect("looked at to choose it");
         outlook.admit(growth, known - cached, outlook.is_long(request, known - cached), &self.kinds);

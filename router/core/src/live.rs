@@ -60,10 +60,11 @@ pub(crate) struct LiveRequest {
     pub(crate) party: Party,
     pub(crate) deadline: Option<Micros>,
     pub(crate) was_admitted: bool,
+    pub(crate) left_by: Vec<GroupId>, // since it was let in last: those who left it to others are not given it back
     pub(crate) turn_ended: Option<Micros>, // when it gave its slot to another tenant's request
-    pub(crate) uncached: u32,              // prompt tokens to compute, as of its first admission
-    pub(crate) drafter: Option<Drafter>,   // none: it has no drafts
-    pub(crate) forced: Option<Forced>,     // what follows some of its tokens, if that is certain
+    pub(crate) uncached: u32,         // prompt tokens to compute, as of its first admission
+    pub(crate) drafter: Option<Drafter>, // none: it has no drafts
+    pub(crate) forced: Option<Forced>, // what follows some of its tokens, if that is certain
     pub(crate) account: Account,
     pub(crate) awaited_reads: Vec<DiskPlace>, // for which it waits in the queue
     charged: u64,                             // tokens that its party was charged
@@ -101,6 +102,7 @@ impl LiveRequest {
             party: new.party,
             deadline: new.deadline,
             was_admitted: false,
+            left_by: Vec::new(),
             turn_ended: None,
             uncached: 0,
             account: Account::new(Explanation::new(new.id, new.arrival, new.deadline, prompt_len)),

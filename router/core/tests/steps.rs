@@ -4,8 +4,8 @@
 mod small;
 
 use pelton_core::{
-    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Micros, NewRequest, Plan, Refusal,
-    RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule,
+    BlockId, CommitError, Copy, Core, CoreConfig, Event, FinishReason, GroupId, Limits, Micros, NewRequest, Plan,
+    Refusal, RequestId, Row, RowResult, Sampling, SlotId, StepId, StepResults, StopRule,
 };
 use small::{GROUP, STOP, all_draw, commit, config, core, request, step};
 
@@ -464,6 +464,32 @@ fn groups_that_are_planned_in_turn_do_not_pass_a_request_to_and_fro() {
             let next = core.plan(group, Micros(0)).expect("answers go on");
             if !admitted(&next).is_empty() {
                 assert_eq!((round, admitted(&next)), (0, vec![9]));
+                return;
+            }
+            let done = std::mem::replace(running, next);
+            core.commit(group, all_draw(&done, 7)).expect("as planned");
+        }
+    }
+    panic!("each leaves it to the other");
+}
+
+#[test]
+fn nor_do_groups_with_long_prompts_whose_steps_end_in_turn() {
+    let groups = [GROUP, GroupId(1)];
+    let limits = Limits { appends: 128, history: 512, ..config().limits };
+    let mut core = Core::new(CoreConfig { token_budget: 16, max_model_len: 512, limits, ..config() });
+    groups.into_iter().for_each(|group| core.add_group(group, 128, false));
+    // Whoever is planned has computed less of what it began with, by a part of a step, than the other will have by its turn.
+    core.submit(request(0, 0..408)).expect("room");
+    core.submit(request(1, 1000..1400)).expect("room");
+    let mut in_flight = groups.map(|group| core.plan(group, Micros(0)).expect("a long prompt for each"));
+    core.submit(request(9, 3000..3005)).expect("room");
+    for round in 0..3 {
+        for (group, running) in groups.into_iter().zip(&mut in_flight) {
+            let next = core.plan(group, Micros(0)).expect("prompts go on");
+            if !admitted(&next).is_empty() {
+                assert_eq!((round, admitted(&next)), (0, vec![9]));
+                core.check();
                 return;
             }
             let done = std::mem::replace(running, next);

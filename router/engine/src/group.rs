@@ -20,6 +20,9 @@ use crate::{
     step::Flattened,
 };
 
+/// No step is believed to be on its way for longer: what took longer was something else.
+const TRIP_MAX: Duration = Duration::from_millis(200);
+
 /// The request that holds a slot, and the log-probabilities that it asked for.
 #[derive(Clone, Copy)]
 struct Holder {
@@ -60,8 +63,8 @@ pub(crate) struct Group {
     pub(crate) blocks: u32,
     /// When its next step is to be planned, if it was too early when that was looked at.
     pub(crate) plan_at: Option<Instant>,
-    /// How long a step and its results are on their way to the worker and back, by the latest ones that found it idle.
-    trip: Duration,
+    /// How long a step and its results are on their way to the worker and back, by the latest ones that found it idle. None: there were none.
+    trip: Option<Duration>,
 }
 
 /// What became of results that were looked for.
@@ -108,7 +111,7 @@ impl Group {
             block_size: 0,
             blocks: 0,
             plan_at: None,
-            trip: Duration::ZERO,
+            trip: None,
         }
     }
 
@@ -124,7 +127,7 @@ impl Group {
         (self.block_size, self.blocks, self.reaches_host) = (block_size, blocks, reaches_host);
         (self.port, self.masks) = (Some(port), Some(masks));
         self.last_not_finite = self.last_not_finite.map(|_| Instant::now());
-        (self.has_been_sound, self.trip) = (false, Duration::ZERO);
+        (self.has_been_sound, self.trip) = (false, None);
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -293,7 +296,8 @@ impl Group {
                 let elapsed = step.submitted.elapsed();
                 let took = took.min(elapsed); // whatever the worker's clock says
                 if self.patience.begun(step.submitted) == step.submitted {
-                    self.trip = (self.trip * 3 + (elapsed - took)) / 4;
+                    let trip = (elapsed - took).min(TRIP_MAX);
+                    self.trip = Some(self.trip.map_or(trip, |before| (before * 3 + trip) / 4));
                 }
                 self.patience.learn(took, step.tokens, Instant::now());
                 let parts = step.rows.iter().filter(|row| !row.samples);
@@ -337,7 +341,7 @@ impl Group {
 
     /// How long a step and its results are on their way.
     pub(crate) fn trip(&self) -> Duration {
-        self.trip
+        self.trip.unwrap_or_default()
     }
 
     /// When the oldest step in flight is overdue.
