@@ -229,8 +229,20 @@ MUTANTS = [
     Mutant(
         "a group that hangs is waited for",
         "admission.rs",
-        "|| (id != here && epoch.is_stalled(prices, now))",
-        "|| (id != here && epoch.is_stalled(prices, crate::Micros(0)))",
+        "let is_out = id != here && (epoch.is_stalled(prices, now)",
+        "let is_out = id != here && (epoch.is_stalled(prices, crate::Micros(0))",
+    ),
+    Mutant(
+        "a request is given back to who left it",
+        "admission.rs",
+        "|| request.left_by.contains(&id));",
+        "|| request.left_by.contains(&here));",
+    ),
+    Mutant(
+        "what is being drawn is a load",
+        "epoch.rs",
+        "u64::from(requests.get(key).known().saturating_sub(running.committed.max(found)))",
+        "u64::from((requests.get(key).known() + running.draws).saturating_sub(running.committed.max(found)))",
     ),
     Mutant(
         "long prompts behind another one use up the looks",

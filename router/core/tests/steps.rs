@@ -463,7 +463,8 @@ fn groups_that_are_planned_in_turn_do_not_pass_a_request_to_and_fro() {
         for (group, running) in groups.into_iter().zip(&mut in_flight) {
             let next = core.plan(group, Micros(0)).expect("answers go on");
             if !admitted(&next).is_empty() {
-                assert_eq!((round, admitted(&next)), (0, vec![9]));
+                // What the one that is planned draws a step later than the other is no load of it: of equals the first.
+                assert_eq!((round, group, admitted(&next)), (0, GROUP, vec![9]));
                 return;
             }
             let done = std::mem::replace(running, next);
