@@ -76,7 +76,7 @@ impl Recorder {
     }
 
     /// Whether the writer keeps up: a snapshot costs a copy of the core, which nobody should make in vain.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.sender().len() * 2 <= self.sender().capacity().expect("made with a bound")
     }
 

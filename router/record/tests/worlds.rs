@@ -6,6 +6,8 @@ mod sim;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use pelton_core::{CoreConfig, Explanation, RequestId};
 use pelton_record::{End, RecordOptions, RecordedCore, Recorder, Replay, replay};
@@ -16,11 +18,15 @@ thread_local! {
 }
 
 /// The recorded core, made as the simulator makes one.
-pub(crate) struct Core(RecordedCore);
+pub(crate) struct Core {
+    core: RecordedCore,
+    recorder: Recorder,
+}
 
 impl Core {
     pub(crate) fn new(config: CoreConfig) -> Self {
-        Self(RecordedCore::new(pelton_core::Core::new(config), RECORDER.take()))
+        let recorder = RECORDER.take().expect("set by `record`");
+        Self { core: RecordedCore::new(pelton_core::Core::new(config), Some(recorder.clone())), recorder }
     }
 }
 
@@ -28,13 +34,17 @@ impl Deref for Core {
     type Target = RecordedCore;
 
     fn deref(&self) -> &RecordedCore {
-        &self.0
+        &self.core
     }
 }
 
 impl DerefMut for Core {
+    /// A world lives faster than a busy disk writes, and what would be lost then is not what is tested here.
     fn deref_mut(&mut self) -> &mut RecordedCore {
-        &mut self.0
+        while !self.recorder.has_room() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        &mut self.core
     }
 }
 
