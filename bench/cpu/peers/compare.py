@@ -11,8 +11,8 @@ that they are ready): how fast all threads read memory, and what a large matrix 
 processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
 than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
 happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
-are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have is
-left out, and a line says so.
+are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have, or
+that does not start, is left out, and a line says so.
 
 S1: 32 prompt tokens, 64 of output. S2: 512, 64. S3: 1,024 that all prompts share and 32 of their own, 32. Models are made on the spot, of
 random weights (models.py). The load generator shares the cores with the server, as with all of them.
@@ -39,7 +39,7 @@ import torch
 from limit import tokens_per_s
 from others import QUIET, Usage, wait_for_quiet
 from pelton_kernels import _native, ops
-from servers import PEERS, PELTON, Peer, Server, Start, running
+from servers import PEERS, PELTON, NotStartedError, Peer, Server, Start, running
 from text_load import Cell, measure, words_of
 
 HERE: Final = Path(__file__).parent
@@ -89,16 +89,23 @@ class Compared:
         """Every model on every server once."""
         for model in self.options.models:
             for peer in self.options.used:
-                log = self.options.logs / f"{peer.name}-{model}.log"
                 start = Start(self.options.checkpoints / model, free_port(), self.options.threads, self.options.folder)
-                with running(peer, start, log) as server:
-                    print(f"{number}  {start.name:<8} {peer.name} is ready after {server.ready_s:.1f} s", flush=True)
-                    if not peer.takes_ids:  # `transformers serve` loads its model when it is first asked
-                        measure(server.url, Cell(str(start.checkpoint), 0, 8, 1, 1, 0), words_of(start.checkpoint))
-                    for scenario in self.options.scenarios:
-                        for concurrency in self.options.concurrency:
-                            self.cell(peer, start, server, scenario, concurrency, number)
+                try:
+                    self.serve(peer, start, number)
+                except NotStartedError as error:
+                    self.left_out.append(f"{peer.name} with {start.name}: {error}")
+                    print(f"{number}  {start.name:<8} {peer.name} is left out: {error}", flush=True)
                 self.keep(number)
+
+    def serve(self, peer: Peer, start: Start, number: int) -> None:
+        """One server from its start to its end, and all cells between."""
+        with running(peer, start, self.options.logs / f"{peer.name}-{start.name}.log") as server:
+            print(f"{number}  {start.name:<8} {peer.name} is ready after {server.ready_s:.1f} s", flush=True)
+            if not peer.takes_ids:  # `transformers serve` loads its model when it is first asked
+                measure(server.url, Cell(str(start.checkpoint), 0, 8, 1, 1, 0), words_of(start.checkpoint))
+            for scenario in self.options.scenarios:
+                for concurrency in self.options.concurrency:
+                    self.cell(peer, start, server, scenario, concurrency, number)
 
     def keep(self, number: int) -> None:
         """What there is so far: a run that is cut loses only the server under way."""

@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-READY_WITHIN_S = 600.0  # the first start of a model compiles, on some
+READY_WITHIN_S: Final = 600.0  # the first start of a model compiles, on some
 TRY_EVERY_S = 0.05
 PELTON: Final = Path(sys.executable).with_name("pelton")
+
+
+class NotStartedError(Exception):
+    """A server that ended, or was not ready in time."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,12 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     give_up = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < give_up:
         if process.poll() is not None:
-            raise SystemExit(f"{process.args!r} ended while it started; its last words are in {log}")
+            raise NotStartedError(f"it ended with {process.returncode} while it started; its last words are in {log}")
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as response:
             if response.status == 200:
                 return
         time.sleep(TRY_EVERY_S)
-    raise SystemExit(f"{process.args!r} was not ready within {READY_WITHIN_S:.0f} s; its last words are in {log}")
+    raise NotStartedError(f"it was not ready within {READY_WITHIN_S:.0f} s; its last words are in {log}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -107,6 +107,20 @@ pub(crate) struct TileShape {
     pub rows: usize,
     /// Along K.
     pub words: usize,
+    /// Of weights and sums.
+    columns: usize,
+}
+
+impl TileShape {
+    /// All columns.
+    pub(crate) fn new(rows: usize, words: usize) -> Self {
+        Self { rows, words, columns: TILE_WORDS }
+    }
+
+    /// Whole tiles of activations times few columns: of [`Tiles::four_by_few`].
+    pub(crate) fn of_columns(columns: usize) -> Self {
+        Self { rows: TILE_ROWS, words: TILE_WORDS, columns }
+    }
 }
 
 /// A thread that is configured. Not `Send`: the configuration is the thread's.
@@ -171,14 +185,14 @@ impl Tiles {
     }
 
     fn configure(&mut self, shape: TileShape) {
-        let TileShape { rows, words } = shape;
-        assert!((1..=TILE_ROWS).contains(&rows) && (1..=TILE_WORDS).contains(&words));
+        let TileShape { rows, words, columns } = shape;
+        assert!((1..=TILE_ROWS).contains(&rows) && [words, columns].iter().all(|some| (1..=TILE_WORDS).contains(some)));
         let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         for tile in 0..8 {
             let (tile_rows, tile_words) = match tile {
-                0..4 => (rows, TILE_WORDS),
+                0..4 => (rows, columns),
                 4..6 => (rows, words),
-                _ => (words, TILE_WORDS),
+                _ => (words, columns),
             };
             config.rows[tile] = tile_rows as u8;
             config.row_bytes[tile] = 4 * tile_words as u16;
@@ -265,6 +279,27 @@ impl Tiles {
         // SAFETY: as above.
         unsafe {
             P::four_by_one(sums.as_mut_ptr(), block, x.map(<[u8]>::as_ptr), lie, weights.as_ptr(), steps);
+        }
+    }
+
+    /// Sums of the few columns that this thread is configured for, which begin at zero, of four whole blocks of rows: `[4 · 16][column]`.
+    /// `weights`: `[step][word][column]`, whatever the product's lie elsewhere.
+    #[inline(always)]
+    pub(crate) fn four_by_few<P: Product>(
+        &self,
+        sums: &mut [u32],
+        x: [&[u8]; 4],
+        lie: Lie,
+        weights: &[u32],
+        steps: usize,
+    ) {
+        let TileShape { rows, words, columns } = self.shape;
+        assert!(rows == TILE_ROWS && words == TILE_WORDS);
+        assert!(steps > 0 && sums.len() >= 4 * rows * columns && weights.len() >= steps * words * columns);
+        assert!(x.iter().all(|x| x.len() >= lie.bytes(rows, steps)));
+        // SAFETY: as above; a row of weights or sums has `columns` words.
+        unsafe {
+            P::four_by_few(sums.as_mut_ptr(), x.map(<[u8]>::as_ptr), lie, weights.as_ptr().cast(), 4 * columns, steps);
         }
     }
 

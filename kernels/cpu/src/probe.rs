@@ -70,7 +70,7 @@ pub fn multiply_tiles(cpu: &mut Cpu, of_codes: bool, rounds: usize) -> Option<f6
         let parts = cpu.threads();
         cpu.pool.run(parts, |_| {
             // SAFETY: the only one that this thread has.
-            let tiles = unsafe { amx.tiles(TileShape { rows: TILE_ROWS, words: TILE_WORDS }) };
+            let tiles = unsafe { amx.tiles(TileShape::new(TILE_ROWS, TILE_WORDS)) };
             if of_codes { tiles.in_registers::<CodeQuads>(rounds) } else { tiles.in_registers::<Bf16Pairs>(rounds) }
         });
         let neighbours = if of_codes { 4 } else { 2 };

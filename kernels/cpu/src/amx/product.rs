@@ -4,7 +4,7 @@ use std::arch::asm;
 
 #[cfg(doc)]
 use super::Tiles;
-use super::{Lie, ROW};
+use super::{Lie, ROW, TILE_ROWS};
 
 /// Where a product's sums lie: of each block of rows, in bytes from row to row, and whether they begin at zero.
 #[repr(C)]
@@ -79,6 +79,13 @@ pub(crate) trait Product {
         weights: *const u8,
         steps: usize,
     );
+
+    /// Four whole blocks of rows times a tile of few columns, whose rows have `row` bytes and lie one behind the other, as those of the sums
+    /// do. See [`Tiles::four_by_few`].
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn four_by_few(sums: *mut u32, x: [*const u8; 4], lie: Lie, weights: *const u8, row: usize, steps: usize);
 
     /// One block of rows times one tile: sums of 16 columns, that begin at zero. See [`Tiles::one_by_one`].
     ///
@@ -298,6 +305,62 @@ macro_rules! product {
                         a_step = in(reg) lie.step,
                         b = inout(reg) weights => _,
                         b_row = in(reg) Self::WEIGHT_ROW,
+                        steps = inout(reg) steps => _,
+                        options(nostack),
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn four_by_few(
+                sums: *mut u32,
+                x: [*const u8; 4],
+                lie: Lie,
+                weights: *const u8,
+                row: usize,
+                steps: usize,
+            ) {
+                // SAFETY: as above.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm6, [{b} + {row}]",
+                        "tileloadd tmm4, [{a0} + {a_row}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{a1} + {a_row}]",
+                        concat!($instruction, " tmm1, tmm5, tmm6"),
+                        "tileloadd tmm4, [{a2} + {a_row}]",
+                        concat!($instruction, " tmm2, tmm4, tmm6"),
+                        "tileloadd tmm5, [{a3} + {a_row}]",
+                        concat!($instruction, " tmm3, tmm5, tmm6"),
+                        "add {a0}, {a_step}",
+                        "add {a1}, {a_step}",
+                        "add {a2}, {a_step}",
+                        "add {a3}, {a_step}",
+                        "add {b}, {tile}",
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{c} + {row}], tmm0",
+                        "add {c}, {tile}",
+                        "tilestored [{c} + {row}], tmm1",
+                        "add {c}, {tile}",
+                        "tilestored [{c} + {row}], tmm2",
+                        "add {c}, {tile}",
+                        "tilestored [{c} + {row}], tmm3",
+                        c = inout(reg) sums => _,
+                        row = in(reg) row,
+                        tile = in(reg) TILE_ROWS * row,
+                        a0 = inout(reg) x[0] => _,
+                        a1 = inout(reg) x[1] => _,
+                        a2 = inout(reg) x[2] => _,
+                        a3 = inout(reg) x[3] => _,
+                        a_row = in(reg) lie.row,
+                        a_step = in(reg) lie.step,
+                        b = inout(reg) weights => _,
                         steps = inout(reg) steps => _,
                         options(nostack),
                     );

@@ -201,11 +201,37 @@ impl<P: Plain> Case<P> {
     }
 }
 
+impl<P: Plain> Case<P> {
+    /// The sums of the first few columns, which lie packed, of whole blocks of rows: the bits of all columns. Nothing is written behind them.
+    fn check_four_by_few(amx: Amx, columns: usize, steps: usize) {
+        let case = Self::new(200, TileShape::new(TILE_ROWS, TILE_WORDS), steps);
+        let word = |step: usize, word: usize| (step * P::WEIGHT_STEP + word * P::WEIGHT_ROW) / 4;
+        let weights: Vec<u32> = (0..steps * TILE_WORDS)
+            .flat_map(|row| case.weights[word(row / TILE_WORDS, row % TILE_WORDS)..][..columns].iter().copied())
+            .collect();
+        let x = [0, 1, 1, 0].map(|block: usize| -> &[u8] { bytemuck::cast_slice(&case.x[block]) });
+        let sums_end = 4 * TILE_ROWS * columns;
+        let mut sums = vec![u32::MAX; sums_end + 16];
+        // SAFETY: this thread has no other.
+        let tiles = unsafe { amx.tiles(TileShape::of_columns(columns)) };
+        tiles.four_by_few::<P>(&mut sums, x, Lie::by_steps(TILE_ROWS), &weights, steps);
+        for (place, &got) in sums[..sums_end].iter().enumerate() {
+            let (row, column) = (place / columns, place % columns);
+            let expected = case.expected([0, 1, 1, 0][row / TILE_ROWS], row % TILE_ROWS, column, true);
+            assert_eq!(got, expected, "row {row}, column {column} of {columns}, {steps} steps");
+        }
+        assert!(sums[sums_end..].iter().all(|&word| word == u32::MAX));
+    }
+}
+
 fn check<P: Plain>(amx: Amx) {
+    for (columns, steps) in [(1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (4, 4), (16, 1)] {
+        Case::<P>::check_four_by_few(amx, columns, steps);
+    }
     for (rows, words, steps) in
         [(1, 16, 1), (1, 16, 9), (2, 2, 3), (7, 8, 1), (15, 16, 2), (16, 16, 5), (16, 4, 1), (9, 1, 2)]
     {
-        let case = Case::<P>::new(100, TileShape { rows, words }, steps);
+        let case = Case::<P>::new(100, TileShape::new(rows, words), steps);
         // SAFETY: this thread has no other.
         let tiles = unsafe { amx.tiles(case.shape) };
         case.check(&tiles);
@@ -229,7 +255,7 @@ fn threads_that_take_turns_do_not_see_each_others_tiles() {
     std::thread::scope(|scope| {
         for thread in 0..8_u32 {
             scope.spawn(move || {
-                let shape = TileShape { rows: 2 * thread as usize + 1, words: 16 };
+                let shape = TileShape::new(2 * thread as usize + 1, 16);
                 let (pairs, quads) =
                     (Case::<Bf16Pairs>::new(thread, shape, 40), Case::<CodeQuads>::new(thread, shape, 40));
                 // SAFETY: this thread has no other.
@@ -254,7 +280,7 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
     for _ in 0..3 {
         let outcome = std::panic::catch_unwind(|| {
             // SAFETY: this thread has no other: the one before was dropped when its panic unwound.
-            let tiles = unsafe { amx.tiles(TileShape { rows: 4, words: 16 }) };
+            let tiles = unsafe { amx.tiles(TileShape::new(4, 16)) };
             let lie = Lie::by_steps(4);
             tiles.one_by_four::<CodeQuads>(
                 Sums::added(&mut [0; 4]),
@@ -267,7 +293,7 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
             );
         });
         assert!(outcome.is_err(), "sums that are too short are seen");
-        let case = Case::<CodeQuads>::new(7, TileShape { rows: 3, words: 16 }, 2);
+        let case = Case::<CodeQuads>::new(7, TileShape::new(3, 16), 2);
         // SAFETY: as above.
         case.check(&unsafe { amx.tiles(case.shape) });
     }
@@ -277,7 +303,7 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
 fn tiles_one_behind_the_other_give_exact_sums() {
     let Some(amx) = Amx::ask() else { return };
     for (seed, (rows, words, steps)) in [(1, 2, 1), (16, 16, 3), (9, 8, 2), (13, 16, 1)].into_iter().enumerate() {
-        let case = Case::<CodeQuadTiles>::new(seed as u32, TileShape { rows, words }, steps);
+        let case = Case::<CodeQuadTiles>::new(seed as u32, TileShape::new(rows, words), steps);
         // SAFETY: this thread has no other.
         case.check_one_by_one(&unsafe { amx.tiles(case.shape) });
     }

@@ -237,7 +237,10 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         for first in (stretch.from..stretch.to).step_by(PIECE) {
             let places = &mut found.shared[..(PIECE + P::AHEAD).min(members[0].end(&self.sight) - first)];
             self.find(places, members, head, first);
-            let (keys, behind) = places.split_at(PIECE.min(stretch.shared - first));
+            let (keys, mut behind) = places.split_at(PIECE.min(stretch.shared - first));
+            if let Some(next) = next.filter(|_| first + PIECE >= stretch.to) {
+                behind = self.first_keys(next, &mut found.next[..P::AHEAD]);
+            }
             // How many of the piece's keys a member has; those behind the shared ones are its own.
             let known = |run: &Run| PIECE.min(run.end(&self.sight) - first);
             simd.apart(Score {
@@ -269,9 +272,6 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                     }
                     self.weigh_values(simd, state, run, &found.scales);
                 }
-            }
-            if let Some(next) = next.filter(|_| first + PIECE >= stretch.to) {
-                products.ask(self, self.first_keys(next, &mut found.next[..P::AHEAD]));
             }
             // A step of which a member has a part for itself is no common one.
             let is_common = members.iter().all(|run| known(run) <= keys.len());

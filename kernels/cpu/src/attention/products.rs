@@ -24,7 +24,7 @@ pub(super) trait Products<E: Element, H: Held<E>> {
     /// These queries are about to walk a stretch together.
     fn enter(&mut self, state: &State<E>, queries: &Range<usize>);
     /// Scores of some queries and the keys of a piece from `from` on, which lie at `places`; those that a query may not see are left out
-    /// later. `next`: the keys behind them.
+    /// later. `next`: the keys behind them, or of the task that comes next.
     fn score(
         &mut self,
         walk: &Walk<'_, E, H>,
@@ -34,8 +34,6 @@ pub(super) trait Products<E: Element, H: Held<E>> {
         from: usize,
         next: &[usize],
     );
-    /// The first keys of what comes behind the stretch.
-    fn ask(&mut self, walk: &Walk<'_, E, H>, places: &[usize]);
     /// Adds weight · value of those of `keys` that each query sees to the piece's sums; the first of them begins a step.
     fn add_values(
         &mut self,
@@ -132,14 +130,6 @@ impl<S: Simd, E: Element, H: Held<E>, const C: usize, const G: usize> Products<E
             walk.score_many(self.simd, &mut self.many, &mut state.scores[queries], places, next);
         } else {
             walk.score_few::<S, C>(self.simd, state, queries, &places[from..], from, next);
-        }
-    }
-
-    /// At once: values were asked for before, so memory would wait until they are summed up.
-    #[inline(always)]
-    fn ask(&mut self, walk: &Walk<'_, E, H>, places: &[usize]) {
-        for &place in places {
-            walk.prefetch(self.simd, &walk.k_cache[place..place + walk.cache.dim]);
         }
     }
 

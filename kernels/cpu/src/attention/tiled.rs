@@ -48,16 +48,18 @@ pub(super) struct Tiled<S: Simd> {
     dim: usize,
     /// `[64 queries][step of the head][word][vector]`
     queries: Lined<Lanes<u32>>,
+    /// `[step of the head][word][column]`: those of few.
+    few: Lined<u32>,
+    /// How many columns these are; 0 where many walk together.
+    columns: usize,
     /// Which of the task's is the first of these.
     entered: usize,
     /// `[key][step of the head]`: those that do not lie as tiles take them.
     keys: Lined<Lanes<u32>>,
-    /// The keys that come next.
+    /// The keys and values that come next.
     next: Asked,
-    /// In how many parts they are asked for beside a step of values.
-    next_of_step: usize,
-    /// The values of the keys whose scores are computed.
-    asked: Asked,
+    /// The values of the keys whose scores are computed, where nobody has asked for them before.
+    late: Asked,
     /// A head of zeros.
     nothing: Lined<u32>,
     /// `[key][query]` of one product, before they are turned back.
@@ -84,11 +86,12 @@ impl<S: Simd> Tiled<S> {
             tiles,
             dim,
             queries: Lined::new(),
+            few: Lined::new(),
+            columns: 0,
             entered: 0,
             keys,
             next: Asked::default(),
-            next_of_step: 0,
-            asked: Asked::default(),
+            late: Asked::default(),
             nothing,
             sums,
             values: Lined::new(),
@@ -184,7 +187,7 @@ fn are_rows<E: Element, H: Held<E>>(cache: &CacheShape, keys: &[usize], row_byte
 }
 
 fn shape_of(rows: usize) -> TileShape {
-    TileShape { rows, words: TILE_WORDS }
+    TileShape::new(rows, TILE_WORDS)
 }
 
 impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
@@ -198,7 +201,9 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
     #[inline(always)]
     fn enter(&mut self, state: &State<E>, queries: &Range<usize>) {
         self.entered = queries.start;
-        self.turn_queries(&state.q[queries.start * state.steps..queries.end * state.steps], state.steps);
+        self.columns = few::columns(queries.len());
+        let rows = &state.q[queries.start * state.steps..queries.end * state.steps];
+        if self.columns > 0 { self.turn_few(rows, state.steps) } else { self.turn_queries(rows, state.steps) }
     }
 
     #[inline(always)]
@@ -212,17 +217,21 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
         next: &[usize],
     ) {
         let bytes = self.dim * size_of::<H>();
+        let late = if self.next.begins_at(places[from]) { &[] } else { &places[from..] };
+        self.late.set(late, bytes);
         if !next.is_empty() {
             self.next.set(next, bytes);
         }
-        self.asked.set(&places[from..], bytes);
-        let asked_of_group = (self.asked.parts() * TILE_ROWS).div_ceil(places.len() - from);
+        let groups = (places.len() - from).div_ceil(TILE_ROWS);
+        self.late.spread(groups);
+        self.next.spread(4 * groups); // the rest beside the values
         let steps = state.steps;
         let lie = Lie { row: steps * STEP_BYTES, step: STEP_BYTES };
         // Columns.
         let (start, end) = (queries.start - self.entered, queries.end - self.entered);
         let scores = &mut state.scores[queries];
-        self.tiles.reshape(shape_of(TILE_ROWS));
+        let shape = if self.columns > 0 { TileShape::of_columns(self.columns) } else { shape_of(TILE_ROWS) };
+        self.tiles.reshape(shape);
         for from in (from / KEYS * KEYS..places.len()).step_by(KEYS) {
             let keys = &places[from..places.len().min(from + KEYS)];
             let mut lies_apart = [true; VECTORS];
@@ -248,6 +257,17 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
                     bytemuck::cast_slice(&walk.k_cache[keys[group * TILE_ROWS]..])
                 };
             }
+            if self.columns > 0 {
+                self.tiles.four_by_few::<Bf16WidePairs>(&mut self.sums, x, lie, &self.few, steps);
+                let groups = keys.len().div_ceil(TILE_ROWS);
+                for _ in 0..groups {
+                    self.late.ask(self.simd, [walk.v_cache]);
+                    self.next.ask(self.simd, [walk.k_cache, walk.v_cache]);
+                }
+                let factors = &factors[..groups * TILE_ROWS];
+                few::part_scores(scores, from, &self.sums, self.columns, start, factors);
+                continue;
+            }
             let mut column = start / LANES * LANES;
             let mut is_first = true;
             while column < end {
@@ -269,9 +289,9 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
                         let key = group * TILE_ROWS;
                         let sums = &self.sums[key * width + block - column..];
                         let factors = &factors[key..key + TILE_ROWS];
-                        // Values are asked for along with the first queries' scores.
                         if is_first {
-                            self.asked.ask(self.simd, walk.v_cache, asked_of_group);
+                            self.late.ask(self.simd, [walk.v_cache]);
+                            self.next.ask(self.simd, [walk.k_cache, walk.v_cache]);
                         }
                         turn_scores(self.simd, scores, from + key, sums, width, first - block, factors);
                     }
@@ -280,10 +300,6 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
                 column += width;
             }
         }
-    }
-
-    fn ask(&mut self, _: &Walk<'_, E, H>, places: &[usize]) {
-        self.next.set(places, self.dim * size_of::<H>());
     }
 
     #[inline(always)]

@@ -320,7 +320,7 @@ impl Kernel for Panels<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         // SAFETY: the only one that this thread has: nothing below makes another.
-        let tiles = unsafe { self.amx.tiles(TileShape { rows: self.cut.blocks.height(), words: TILE_WORDS }) };
+        let tiles = unsafe { self.amx.tiles(TileShape::new(self.cut.blocks.height(), TILE_WORDS)) };
         let sums = std::mem::take(&mut self.sums);
         if let Some(short) = self.weight.short() {
             let room = std::mem::take(&mut self.room);

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::super::few::blocks;
 use super::super::piece::{PIECE, State, Walk};
+use super::few::FEW;
 use super::{STEP, STEP_BYTES, Tiled, VECTORS, bytes_of_block, shape_of};
 use crate::amx::{Ahead, Bf16WidePairs, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS};
 use crate::cached::Held;
@@ -12,8 +13,6 @@ use crate::element::{Bf16, Element};
 use crate::lined::Lined;
 use crate::simd::{LANES, Lanes, Simd};
 
-/// Up to so many queries' values are summed up by vectors: four take less time so than in tiles, eight more.
-const FEW: usize = 4;
 /// Up to so many queries, values stay in the first-level cache: as many of them at a time. More would rather load and store their sums less
 /// often.
 const SOME: usize = 2 * TILE_ROWS;
@@ -35,8 +34,8 @@ impl<S: Simd> Tiled<S> {
         seen: Range<usize>,
     ) {
         self.round_weights(state, queries.clone(), &keys);
-        self.next_of_step = self.next.parts().div_ceil(keys.len().div_ceil(STEP));
         if queries.len() <= FEW {
+            self.next.spread(keys.len().div_ceil(4) * self.dim.div_ceil(STEP));
             let seen = seen.start - keys.start..seen.end - keys.start;
             let (query, places) = (queries.start, &places[keys]);
             return match queries.len() {
@@ -46,6 +45,7 @@ impl<S: Simd> Tiled<S> {
                 _ => self.add_few::<FEW, E, H>(walk, state, query, places, &seen),
             };
         }
+        self.next.spread(keys.len().div_ceil(2));
         let some = if queries.len() <= SOME { NEAR_KEYS } else { PIECE };
         // Two rooms: tiles that are loaded right after they were stored wait for it, so others are stored between.
         let room = self.dim.div_ceil(SUM_COLUMNS) * keys.len().min(some).div_ceil(STEP) * TILE_WORDS * VECTORS;
@@ -91,8 +91,8 @@ impl<S: Simd> Tiled<S> {
         }
     }
 
-    /// Puts the values of these keys into pairs, with zeros for those that are not `seen` and behind the last. Asks for keys that come
-    /// next: values came while scores were computed, so memory would rest now.
+    /// Puts the values of these keys into pairs, with zeros for those that are not `seen` and behind the last. Asks for what comes next, or
+    /// memory would rest.
     #[inline(always)]
     fn pair_values<E: Element, H: Held<E>>(
         &mut self,
@@ -114,9 +114,7 @@ impl<S: Simd> Tiled<S> {
             if seen.contains(&(2 * pair + 1)) {
                 second = &walk.v_cache[places[2 * pair + 1]..][..self.dim];
             }
-            if pair % TILE_WORDS == 0 {
-                self.next.ask(self.simd, walk.k_cache, self.next_of_step);
-            }
+            self.next.ask(self.simd, [walk.k_cache, walk.v_cache]);
             self.zip::<E, H>(room + pair * VECTORS, panel, first, second);
         }
         self.nothing = nothing;

@@ -61,7 +61,7 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
         return;
     }
     let blocks = Blocks::new(rows);
-    let shape = TileShape { rows: blocks.height(), words: layout.quads.min(TILE_WORDS) };
+    let shape = TileShape::new(blocks.height(), layout.quads.min(TILE_WORDS));
     let steps = layout.quads.div_ceil(TILE_WORDS);
     let groups = blocks.groups(weight.panels(), cpu.threads());
     let units = weight.panels() * groups;

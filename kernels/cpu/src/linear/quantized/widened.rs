@@ -108,7 +108,7 @@ impl Kernel for Panels<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         // SAFETY: the only one that this thread has: nothing below makes another.
-        let tiles = unsafe { self.amx.tiles(TileShape { rows: self.cut.blocks.height(), words: TILE_WORDS }) };
+        let tiles = unsafe { self.amx.tiles(TileShape::new(self.cut.blocks.height(), TILE_WORDS)) };
         let (room, sums) = (std::mem::take(&mut self.room), std::mem::take(&mut self.sums));
         let walk = Walk { cut: self.cut, panels: self.weight.panels(), units: self.units.clone() };
         let (mut here, size) = (walk.begin(self.units.start), self.cut.sums());
