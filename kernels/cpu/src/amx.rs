@@ -312,6 +312,7 @@ impl Tiles {
 
     /// From the first byte of two tiles side by side to behind their last.
     fn weight_bytes<P: Product>(&self, steps: usize) -> usize {
+        assert!(self.shape.columns == TILE_WORDS, "a shape of few columns is for `four_by_few` alone");
         (steps - 1) * P::WEIGHT_STEP + P::WEIGHT_TILE + (self.shape.words - 1) * P::WEIGHT_ROW + ROW
     }
 }

@@ -38,10 +38,10 @@ impl Asked {
         (self.column, self.due, self.pace) = (0, 0, 0);
     }
 
-    /// Whether it begins with the key at this place.
+    /// Whether all was asked for, from the key at this place on.
     #[inline(always)]
-    pub(super) fn begins_at(&self, place: usize) -> bool {
-        self.places.first() == Some(&place)
+    pub(super) fn has_asked_from(&self, place: usize) -> bool {
+        self.places.first() == Some(&place) && self.column == self.columns
     }
 
     /// What is left is asked for in so many calls.

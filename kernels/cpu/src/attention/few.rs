@@ -18,7 +18,7 @@ pub(super) const AHEAD: usize = 32;
 
 impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Some queries times keys of a piece, the first of them its key `from`; those that a query may not see are left out later.
-    /// `next`: the keys behind them.
+    /// `next`: the keys behind them, or of the next task.
     #[inline(always)]
     pub(super) fn score_few<S: Simd, const C: usize>(
         &self,
@@ -30,6 +30,10 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
         next: &[usize],
     ) {
         let steps = state.steps;
+        // Of what comes behind fewer keys than these are ahead, nobody else asks for the first.
+        for &place in next.iter().take(AHEAD.saturating_sub(places.len())) {
+            self.prefetch(simd, &self.k_cache[place..place + self.cache.dim]);
+        }
         let mut query = queries.start;
         while query < queries.end {
             let next = (query == queries.start).then_some(next); // the first queries bring keys and values into the cache for all

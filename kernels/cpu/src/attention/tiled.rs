@@ -1,7 +1,8 @@
 //! Scores and weighted values of bfloat16 in tiles (AMX), for one query or many.
 //!
 //! 1. A score is the tiles' sum over the head, 32 numbers at a time. 16 keys are the rows of a tile: where a block holds them side by
-//!    side, as they lie in the cache. Queries are columns, and so are turned once; scores are turned back by vectors.
+//!    side, as they lie in the cache. Queries are columns, and so are turned once; scores are turned back by vectors, and those of few queries
+//!    taken apart.
 //! 2. Weights are rounded to bfloat16, since tiles multiply nothing longer. What they are divided by in the end is the sum of the
 //!    weights before that.
 //! 3. Values are columns as they lie, but for neighbouring keys, which stand in one word ([`values`]); few queries' are summed up by vectors,
@@ -217,7 +218,7 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
         next: &[usize],
     ) {
         let bytes = self.dim * size_of::<H>();
-        let late = if self.next.begins_at(places[from]) { &[] } else { &places[from..] };
+        let late = if self.next.has_asked_from(places[from]) { &[] } else { &places[from..] };
         self.late.set(late, bytes);
         if !next.is_empty() {
             self.next.set(next, bytes);

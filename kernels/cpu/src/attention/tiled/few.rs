@@ -25,6 +25,7 @@ const FOURS: usize = STEP / 4;
 
 /// Up to so many queries are few: the values of four take less time by vectors than in tiles, those of eight more.
 pub(super) const FEW: usize = 4;
+const _: () = assert!(FEW == 4, "columns are 1, 2 or 4");
 
 /// Into how many columns few queries go; 0 where they are many.
 pub(super) fn columns(queries: usize) -> usize {
