@@ -25,6 +25,8 @@ pub enum WorkerSpec {
         arguments: Vec<OsString>,
         /// Added to our environment.
         env: Vec<(OsString, OsString)>,
+        /// The processors that it may run on; none named: those of ours.
+        processors: Vec<usize>,
     },
     /// A worker on this host that others started: memory is handed over.
     Unix {
@@ -43,10 +45,10 @@ pub enum WorkerSpec {
 }
 
 impl WorkerSpec {
-    /// Pelton's own worker under this interpreter.
+    /// Pelton's own worker under this interpreter, on any processors.
     pub fn python(interpreter: impl Into<PathBuf>) -> Self {
         let arguments = vec!["-m".into(), "pelton.worker".into()];
-        Self::Spawn { program: interpreter.into(), arguments, env: Vec::new() }
+        Self::Spawn { program: interpreter.into(), arguments, env: Vec::new(), processors: Vec::new() }
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     net::UnixStream,
@@ -49,6 +50,7 @@ impl Process {
         program: &Path,
         arguments: &[OsString],
         env: &[(OsString, OsString)],
+        processors: &[usize],
         socket: &Path,
     ) -> Result<Self, Trouble> {
         let mut listen = OsString::from("unix://");
@@ -65,10 +67,19 @@ impl Process {
             .process_group(0) // Ctrl-C in a terminal is for the router, which then ends its workers in order
             .kill_on_drop(true);
         let router = rustix::process::getpid();
-        // SAFETY: the closure makes two system calls and allocates nothing, as is allowed between fork and exec.
+        let mut set = CpuSet::new();
+        for &processor in processors.iter().filter(|&&processor| processor < CpuSet::MAX_CPU) {
+            set.set(processor);
+        }
+        let is_bound = set.count() > 0;
+        // SAFETY: the closure makes system calls and allocates nothing, as is allowed between fork and exec.
         unsafe {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                if is_bound {
+                    // Where the system refuses, a worker is slower, and no less right.
+                    let _ = sched_setaffinity(None, &set);
+                }
                 // Had the router died before that call, no signal would come.
                 if rustix::process::getppid() == Some(router) {
                     Ok(())

@@ -201,13 +201,13 @@ async fn serve(
     };
     let stage = |stage: String| tell(LinkEvent::Progress { stage, done: 0, total: 0 });
     let opened = match &options.spec {
-        WorkerSpec::Spawn { program, arguments, env } => {
+        WorkerSpec::Spawn { program, arguments, env, processors } => {
             stage("starting the worker".to_owned());
             let folder = match Folder::create() {
                 Ok(folder) => folder,
                 Err(error) => return Trouble::System { call: "making a folder for sockets", error },
             };
-            let child = match Process::spawn(program, arguments, env, &folder.socket()) {
+            let child = match Process::spawn(program, arguments, env, processors, &folder.socket()) {
                 Ok(child) => process.insert(child),
                 Err(trouble) => return trouble,
             };

@@ -149,7 +149,12 @@ impl Rig {
         let worker = |play: &Play| {
             let (program, arguments) = this_binary("worker_process");
             let script = serde_json::to_string(play).expect("plain data");
-            WorkerSpec::Spawn { program, arguments, env: vec![("SCRIPT".into(), script.into())] }
+            WorkerSpec::Spawn {
+                program,
+                arguments,
+                env: vec![("SCRIPT".into(), script.into())],
+                processors: Vec::new(),
+            }
         };
         let load = LoadOptions {
             model_path: model.to_owned(),

@@ -68,7 +68,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
 /// This binary as a worker.
 pub(crate) fn spawned(fault: &str) -> LinkOptions {
     let (program, arguments) = this_binary("worker_process");
-    options(WorkerSpec::Spawn { program, arguments, env: vec![("FAULT".into(), fault.into())] })
+    options(WorkerSpec::Spawn { program, arguments, env: vec![("FAULT".into(), fault.into())], processors: Vec::new() })
 }
 
 /// One of the ignored tests of this binary as a process of its own. Returns it with its first line that has `word`.

@@ -139,7 +139,12 @@ fn what_no_second_try_would_mend_is_given_up_at_once() {
         assert_eq!(rig.gave_up(), reason);
         assert!(words.iter().all(|word| reason.contains(word)), "{reason}");
     }
-    let spec = WorkerSpec::Spawn { program: "/nowhere/python".into(), arguments: Vec::new(), env: Vec::new() };
+    let spec = WorkerSpec::Spawn {
+        program: "/nowhere/python".into(),
+        arguments: Vec::new(),
+        env: Vec::new(),
+        processors: Vec::new(),
+    };
     let rig = Rig::start(options(spec));
     assert!(rig.lost().1.contains("/nowhere/python"));
     assert!(rig.gave_up().contains("No such file"));
@@ -164,8 +169,27 @@ fn what_might_mend_is_tried_again_and_then_given_up() {
 }
 
 #[test]
+fn a_worker_runs_on_the_processors_that_it_is_given() {
+    let ours = rustix::thread::sched_getaffinity(None).unwrap();
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|&processor| ours.is_set(processor)).unwrap();
+    let mut options = spawned("loads for ever");
+    let WorkerSpec::Spawn { processors, .. } = &mut options.spec else { unreachable!("made above") };
+    *processors = vec![last];
+    let rig = Rig::start(options);
+    let (pid, _) = loading(&rig);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    assert_eq!(allowed.trim(), last.to_string());
+}
+
+#[test]
 fn a_program_that_leaves_without_a_word_is_named() {
-    let spec = WorkerSpec::Spawn { program: "/bin/false".into(), arguments: Vec::new(), env: Vec::new() };
+    let spec = WorkerSpec::Spawn {
+        program: "/bin/false".into(),
+        arguments: Vec::new(),
+        env: Vec::new(),
+        processors: Vec::new(),
+    };
     let mut options = crate::rig::options(spec);
     options.failed_starts_max = 1;
     let reason = Rig::start(options).lost().1;
@@ -183,6 +207,7 @@ fn every_wait_for_a_worker_has_a_deadline_with_a_name() {
         program: "/bin/sh".into(),
         arguments: vec!["-c".into(), "sleep 60".into()],
         env: Vec::new(),
+        processors: Vec::new(),
     };
     let mut options = crate::rig::options(spec); // never listens
     options.deadlines.connect = Duration::from_millis(200);

@@ -44,6 +44,7 @@ struct Findings {
     processor: Processor,
     kernels: &'static str,
     memory: Option<Memory>,
+    memory_nodes: usize,
     gpus: Vec<Gpu>,
     python: Python,
     cache: Cache,
@@ -78,6 +79,7 @@ impl Findings {
             processor: machine::processor(),
             kernels: pelton_cpu::Isa::best().name(),
             memory: machine::memory(),
+            memory_nodes: machine::nodes().len(),
             gpus: machine::gpus(),
             python: Python::ask(&config.worker.python),
             cache: Cache::look(&config.hub.hub_cache),
@@ -153,6 +155,10 @@ impl Findings {
             }
             None => rows.push(("memory", "unknown".into())),
         }
+        if self.memory_nodes > 1 {
+            let nodes = self.memory_nodes;
+            rows.push(("memory nodes", format!("{nodes}: with --workers {nodes} each worker keeps to one")));
+        }
         let gpu = |gpu: &Gpu| match gpu.memory {
             Some((total, free)) => format!("{} ({} free of {})", gpu.name, bytes(free), bytes(total)),
             None => gpu.name.clone(),
@@ -210,6 +216,7 @@ impl Findings {
                 "kernels": self.kernels,
             },
             "memory": memory,
+            "memory_nodes": self.memory_nodes,
             "gpus": self.gpus.iter().map(gpu).collect::<Vec<_>>(),
             "python": { "program": self.python.program, "seen": self.python.seen.as_ref().ok(), "error": self.python.seen.as_ref().err() },
             "hub_cache": { "folder": self.cache.folder, "free_bytes": self.cache.free_bytes },
@@ -275,6 +282,7 @@ mod tests {
                 cgroup_limit_bytes: Some(8 << 30),
                 has_huge_pages: true,
             }),
+            memory_nodes: 1,
             gpus: vec![Gpu { name: "A Card".into(), memory: Some((8 << 30, 4 << 30)) }],
             python: Python { program: "python3".into(), seen },
             cache: Cache { folder: "/cache".into(), free_bytes: Some(1 << 40) },
@@ -306,8 +314,9 @@ mod tests {
 
     #[test]
     fn several_workers_share_what_is_there() {
-        let findings = Findings { workers: 2, gpus: Vec::new(), ..findings(Ok(whole()), 4 << 30) };
+        let findings = Findings { workers: 2, memory_nodes: 2, gpus: Vec::new(), ..findings(Ok(whole()), 4 << 30) };
         let page = findings.table(&[]);
+        assert!(page.contains("2: with --workers 2 each worker keeps to one"), "{page}");
         assert!(page.contains("2 workers, each with 1 threads with avx2 kernels, up to 1.80 GiB of memory"), "{page}");
         assert_eq!(findings.json(&[])["workers"], 2);
     }

@@ -190,7 +190,9 @@ settings! {
         /// Where the model runs; `auto` is the first GPU that PyTorch can use, else the processor.
         device: Device = "auto";
         /// How many workers Pelton starts on this machine: each loads the model, and a request goes to the one that has most of its
-        /// prompt in its cache and least else to do. On CPUs; several GPUs take a worker each that runs already (`worker`).
+        /// prompt in its cache and least else to do. On CPUs; several GPUs take a worker each that runs already (`worker`). Where the
+        /// machine has several memory nodes (NUMA), each gets as many workers and has a processor for each of their threads, each worker
+        /// keeps to one.
         workers: Count<1, 64> = "1";
         /// Threads of each worker that compute; `auto` is the processor's cores, or the cgroup's share of them, shared out evenly
         /// among the workers.

@@ -119,7 +119,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         pooling: config.model.pooling.said().map_or_else(String::new, |pooling| pooling.word().to_owned()),
     };
     Ok(EngineConfig {
-        workers: workers(config)?,
+        workers: workers(config, load.threads)?,
         load,
         max_running: config.max_running(),
         drafts_max: config.drafts_max(),
@@ -204,12 +204,30 @@ fn refuse_to_share_a_gpu(config: &Config, gpus: usize) -> Result<(), Trouble> {
     )))
 }
 
-fn workers(config: &Config) -> Result<Vec<WorkerSpec>, Trouble> {
+fn workers(config: &Config, threads: u32) -> Result<Vec<WorkerSpec>, Trouble> {
     let Worker { worker, python, workers, .. } = &config.worker;
     if worker.is_empty() {
-        return Ok(vec![WorkerSpec::python(python); workers.0 as usize]);
+        // Which node a card is near to is not known here.
+        let nodes = if config.worker.device == Device::Cuda { Vec::new() } else { machine::nodes() };
+        let on = |processors| {
+            let mut spec = WorkerSpec::python(python);
+            if let WorkerSpec::Spawn { processors: of_spec, .. } = &mut spec {
+                *of_spec = processors;
+            }
+            spec
+        };
+        return Ok(near_memory(workers.0 as usize, threads as usize, &nodes).into_iter().map(on).collect());
     }
     worker.iter().map(|address| worker_at(address, &config.worker)).collect()
+}
+
+/// Which processors each worker runs on: those of one memory node, where there are several, each gets as many workers, and each has
+/// a processor for every thread of them. What threads touch first lies near to them then. Else any, and none is named.
+fn near_memory(workers: usize, threads: usize, nodes: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let is_even = nodes.len() > 1
+        && workers.is_multiple_of(nodes.len())
+        && nodes.iter().all(|node| node.len() >= workers / nodes.len() * threads);
+    (0..workers).map(|worker| if is_even { nodes[worker % nodes.len()].clone() } else { Vec::new() }).collect()
 }
 
 fn worker_at(address: &WorkerAddress, worker: &Worker) -> Result<WorkerSpec, Trouble> {
@@ -369,6 +387,19 @@ mod tests {
         assert_eq!(slots(&[("max_running", "4"), ("speculate_max", "5")]), (0, 4, 4));
         assert_eq!(slots(&[("max_running", "4"), ("speculate", "ngram")]), (8, 12, 12));
         assert_eq!(slots(&[("max_running", "4"), ("speculate", "ngram"), ("speculate_max", "5")]), (5, 9, 9));
+    }
+
+    #[test]
+    fn workers_stay_near_their_memory_where_each_node_has_as_many() {
+        let nodes = [vec![0, 1], vec![2, 3]];
+        let anywhere = |workers| vec![Vec::<usize>::new(); workers];
+        assert_eq!(near_memory(2, 2, &nodes), nodes);
+        assert_eq!(near_memory(4, 1, &nodes), [&nodes[0][..], &nodes[1], &nodes[0], &nodes[1]]);
+        assert_eq!(near_memory(3, 1, &nodes), anywhere(3));
+        assert_eq!(near_memory(2, 1, &nodes[..1]), anywhere(2));
+        assert_eq!(near_memory(1, 1, &[]), anywhere(1));
+        assert_eq!(near_memory(2, 2, &[vec![0, 1], vec![2]]), anywhere(2), "two threads, and one processor");
+        assert_eq!(near_memory(2, 4, &nodes), anywhere(2));
     }
 
     #[test]
