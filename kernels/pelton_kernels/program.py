@@ -147,9 +147,11 @@ class _Lowering:
                 for pairs in ((one.shape, other.shape), (one.stride, other.stride))
             ]
             return _Place(one.memory, one.dtype, numbers[0], numbers[1], self._unified(one.offset, other.offset))
-        if isinstance(one, Tensor) or isinstance(other, Tensor):
-            if one is other:
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            if _are_one(one, other):
                 return one
+        elif isinstance(one, Tensor) or isinstance(other, Tensor):
+            pass
         elif type(one) is int and type(other) is int:
             return self._unified(one, other)
         elif one == other:
@@ -166,6 +168,15 @@ class _Lowering:
             if one % counts[0] == 0 and one // counts[0] * counts[1] == other:
                 return Growing(one // counts[0], per)
         raise RecordingError(f"a size is {one} for {self._counts[0]} and {other} for {self._counts[1]}")
+
+
+def _are_one(one: Tensor, other: Tensor) -> bool:
+    """Whether both are the same part of the same memory: `weight.T` makes a tensor each time. Both are alive, so no address came twice."""
+
+    def part(tensor: Tensor) -> tuple[object, ...]:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+    return one is other or (one.numel() > 0 and part(one) == part(other))
 
 
 @dataclass(frozen=True)
