@@ -206,8 +206,10 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             },
             "ttft_ms": {peer: round(ms, 1) for peer, ms in first.items()},
             "disturbed": [peer for peer, cells in counted.items() if cells[0]["disturbed"]],
-            "of_limit": {peer: round(median(map(share_of_limit, cells)), 2) for peer, cells in counted.items()}
-            if weights == "bf16" else {},
+            "of_limit": {
+                peer: round(median(map(share_of_limit, cells)), 2)
+                for peer, cells in counted.items() if weights == "bf16" or peer.startswith("pelton")
+            },
             "pelton_over": {
                 peer: round(ours / rate, 2) for peer, rate in rates.items() if ours and not peer.startswith("pelton")
             },
@@ -219,7 +221,9 @@ def share_of_limit(cell: dict[str, Any]) -> float:
     """What a cell reached of what the machine allowed just then (`limit.py`)."""
     read, gemm = (max(cell["before"][name], cell["after"][name]) for name in ("read_gbs", "gemm_gflops"))
     waves = cell["report"]["answered"] / cell["concurrency"]
-    most = tokens_per_s(cell["model"], SCENARIOS[cell["scenario"]], cell["concurrency"], waves, read, gemm)
+    most = tokens_per_s(
+        cell["model"], cell["weights"], SCENARIOS[cell["scenario"]], cell["concurrency"], waves, read, gemm
+    )
     return float(cell["report"]["output_tokens_per_s"]) / most
 
 
@@ -256,13 +260,13 @@ def free_port() -> int:
 
 
 def make_models(options: argparse.Namespace) -> None:
-    """Those that are not there yet, in the environment of `transformers`."""
+    """Those that are not there yet: in the environment of `transformers`, or, without files for llama.cpp, in this one."""
     formats = [peer.gguf for peer in options.used if peer.gguf]
     for model in options.models:
         folder = options.checkpoints / model
         wanted = ["model.safetensors", "tokenizer.json", *(f"weights-{name}.gguf" for name in formats)]
         if not all((folder / name).exists() for name in wanted):
-            python = options.folder / "transformers/bin/python"
+            python = options.folder / "transformers/bin/python" if formats else Path(sys.executable)
             if not python.exists():
                 sys.exit(f"{python} is needed to make models: {HERE / 'install.sh'} {options.folder} transformers")
             subprocess.run(

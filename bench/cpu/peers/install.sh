@@ -47,8 +47,9 @@ PYTHON
         tar xf "$folder/llama_cpp_python-$version.tar.gz" -C "$folder"
         # Without AMX: its kernels for q8_0 and q4_0 end the server with SIGILL at the first product (a tile is used before any
         # is configured), and bf16 has none.
-        [ "$(uname -m)" != x86_64 ] || export CFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" CXXFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+        [ "$(uname -m)" = x86_64 ] && flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" || flags=""
         cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/llama" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+            -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
             -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF
         ninja -C "$folder/llama" llama-server
         ;;
