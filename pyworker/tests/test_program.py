@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from pelton.inspect import Machine, decode_rows, report
+from pelton.layers.norm import ResidualNorm
 from pelton.loading.load import Loaded
 from pelton.models.decoder import Decoder
 from pelton.program import Rows, record_model, run_model, run_program
@@ -21,6 +23,7 @@ from pelton_kernels import ops
 from pelton_kernels._native import WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row, table
 from random_checkpoints import VOCAB, write
+from safetensors.torch import load_file
 from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 # Between them they make every call that any variant makes.
@@ -180,6 +183,81 @@ def test_an_op_without_a_kernel_goes_back_to_torch_and_the_model_says_that_it_is
     for _ in range(6):
         rows = any_rows(loaded, source)
         assert torch.equal(run_program(program, rows, VOCAB), run_model(model, rows))
+
+
+class TorchNorm(torch.nn.Module):
+    """A norm, and the addition before it, as torch has them."""
+
+    def __init__(self, inner: ResidualNorm) -> None:
+        super().__init__()
+        self.gain, self.eps = inner.gain, inner.eps
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        added = x + residual
+        return added * torch.rsqrt(added.pow(2).mean(dim=1, keepdim=True) + self.eps) * self.gain, added
+
+
+class TorchLinear(torch.nn.Module):
+    """Products as torch has them."""
+
+    def __init__(self, *weights: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.cat(weights)
+        self.heights = [weight.shape[0] for weight in weights]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T
+
+
+class TorchMlp(torch.nn.Module):
+    """Gates too."""
+
+    def __init__(self, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = TorchLinear(gate), TorchLinear(up), TorchLinear(down)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+def as_torch_has_it(model: Decoder, folder: Path) -> None:
+    """All of a model but the embedding, the head and what knows where KV lies, in ops that have no kernels."""
+    weights = load_file(folder / "model.safetensors")
+    model.norm = TorchNorm(model.norm)  # type: ignore[arg-type]
+    blocks: Any = model.blocks
+    for layer, block in enumerate(blocks):
+
+        def own(name: str, layer: int = layer) -> torch.Tensor:
+            return weights[f"model.layers.{layer}.{name}.weight"]
+
+        block.attention_norm, block.mlp_norm = TorchNorm(block.attention_norm), TorchNorm(block.mlp_norm)
+        block.attention.qkv = TorchLinear(*(own(f"self_attn.{kind}_proj") for kind in "qkv"))
+        block.attention.out = TorchLinear(own("self_attn.o_proj"))
+        block.mlp = TorchMlp(*(own(f"mlp.{kind}_proj") for kind in ("gate", "up", "down")))
+
+
+def test_a_model_made_of_call_backs_draws_the_eager_models_tokens_and_those_of_the_kernels(
+    checkpoints: Path,
+) -> None:
+    loaded, remade = (load_whole(checkpoints / "llama") for _ in range(2))
+    assert isinstance(remade.model, Decoder)
+    as_torch_has_it(remade.model, checkpoints / "llama")
+    with torch.inference_mode():
+        built = record_model(remade.model, remade.kv, 512)
+        assert built is not None
+        remade = dataclasses.replace(remade, built=built)
+        assert built.program.call_backs > 10 * len(remade.kv.layers)
+        assert not remade.is_invariant
+        listed = list(report(remade, decode_rows(remade, 2, 1, 5), Machine(1e10, 1e11), is_folded=False))
+        assert listed[0].endswith(f"call-backs: {built.program.call_backs}")
+        assert len([line for line in listed if "rsqrt" in line]) == 2 * len(remade.kv.layers) + 1, "each by its name"
+    prompts = [[1], [2, 3, 4], list(range(60))]
+
+    def drawn(loaded: Loaded) -> list[list[int]]:
+        return TinyRouter(loaded, seed=4).run(*(Request(Admit(0), prompt, 12) for prompt in prompts))
+
+    assert drawn(remade) == drawn(eagerly(remade)) == drawn(loaded)
 
 
 def test_whole_requests_of_a_model_with_call_backs_are_those_of_the_eager_model(checkpoints: Path) -> None:

@@ -64,6 +64,37 @@ def test_the_front_end_is_measured_beside_an_engine_that_computes_nothing(tmp_pa
     assert set(report["w6"]) == {"prose", "code", "json", "languages"}
 
 
+def test_peers_are_compared_and_one_that_does_not_start_is_left_out(tmp_path: Path) -> None:
+    broken = tmp_path / "vllm/bin/vllm"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    out, picture = tmp_path / "peers.json", tmp_path / "peers.svg"
+    command: list[str | Path] = [
+        "bench/cpu/peers/compare.py",
+        tmp_path,
+        "--models",
+        "tiny",
+        "--scenarios",
+        "S1",
+        "--concurrency",
+        "2",
+    ]
+    command += ["--rounds", "1", "--patience", "0", "--peers", "vllm", "pelton", "pelton-int8", "llama-q8_0"]
+    command += ["--json", out, "--plot", picture]
+    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    report = json.loads(out.read_text())
+    absent, failed = report["left_out"]
+    assert absent == "llama-q8_0"
+    assert failed.startswith("vllm with tiny: it ended with 3 while it started")
+    assert [line["weights"] for line in report["summary"]] == ["bf16", "8 bits"]
+    for line in report["summary"]:
+        assert all(rate > 0 for rate in line["tokens_per_s"].values())
+        assert all(share > 0 for share in line["of_limit"].values())  # a small model stays in caches, and may pass it
+    assert picture.stat().st_size > 0
+
+
 def test_a_result_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path: Path) -> None:
     for flag in ("--json", "--plot"):
         command = [PELTON, "bench", "serve", flag, str(tmp_path / "none" / "x")]

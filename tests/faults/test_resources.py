@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 import pytest
 from support.load import prompts, together
@@ -40,6 +43,56 @@ def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
         # Some 80, most of them of gRPC's own in Python, which looks up every 200 ms. How long each takes is the machine's affair.
         assert sum(one.times for one in used.values()) <= 200, used
         assert sum(one.ms for one in used.values()) <= 50, used
+
+
+def test_a_worker_has_as_many_threads_as_it_is_told_to_compute_with(checkpoints: Path) -> None:
+    for count in (1, 3):
+        with serving(checkpoints / "llama-gqa", "--threads", str(count)) as server:
+            together(server, [{"prompt": p, "max_tokens": 4} for p in prompts(2, seed=1)])
+            threads = ran(all_pids(server))
+            # The one that walks the program computes too.
+            assert len([name for name in threads if name.startswith("pelton-cpu-")]) == count - 1, threads.keys()
+
+
+def test_private_memory_is_the_weights_the_kv_and_no_more_than_400_mb_beside(checkpoints: Path) -> None:
+    kv = 64 * MIB
+    with serving(
+        checkpoints / "llama-gqa", "--kv-memory", "64MiB", "--model-cache", "off"
+    ) as server:  # so torch is there
+        together(server, [{"prompt": p, "max_tokens": 16} for p in prompts(40, seed=3)])
+        held = {pid: private_bytes(pid) for pid in all_pids(server)}
+        weights = (checkpoints / "llama-gqa/model.safetensors").stat().st_size
+        # Packed, a table that is tied twice.
+        assert sum(held.values()) <= 2 * weights + kv + 400_000_000, {pid: size // MIB for pid, size in held.items()}
+
+
+def private_bytes(pid: int) -> int:
+    """What a process has written for itself. Code that it maps is shared with whoever maps it too."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(1024 * int(size) for size in re.findall(r"^Private_(?:Dirty|Hugetlb):\s+(\d+) kB", rollup, re.MULTILINE))
+
+
+def test_two_servers_on_all_processors_do_not_spin_each_other_to_death(checkpoints: Path) -> None:
+    """Who waits for a thread that does not run falls asleep: beside another server a token takes little more processor time than alone."""
+    bodies = [{"prompt": p, "max_tokens": 120, "ignore_eos": True} for p in prompts(8, seed=5)]
+    threads = ["--threads", str(max(2, len(os.sched_getaffinity(0))))]
+    with serving(checkpoints / "llama-gqa", *threads) as one, serving(checkpoints / "llama-gqa", *threads) as other:
+        both = [one, other]
+        for server in both:
+            together(server, bodies)
+            server.wait_until("a start's own work has ended", lambda: has_settled(all_pids(server)), 60)  # noqa: B023
+        alone = sum(median(used_ms([server], bodies) for _ in range(3)) for server in both)
+        beside = median(used_ms(both, bodies) for _ in range(3))
+        assert beside <= 3 * alone, f"{beside:.0f} ms of processor time together, {alone:.0f} alone"
+
+
+def used_ms(servers: list[Server], bodies: list[dict[str, Any]]) -> float:
+    """The processor time that servers take which are asked at once."""
+    pids = [pid for server in servers for pid in all_pids(server)]
+    before = sum(one.ms for one in ran(pids).values())
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda server: together(server, bodies), servers))
+    return sum(one.ms for one in ran(pids).values()) - before
 
 
 class Ran(NamedTuple):
