@@ -57,7 +57,7 @@ def test_a_worker_has_as_many_threads_as_it_is_told_to_compute_with(checkpoints:
 def test_private_memory_is_the_weights_the_kv_and_no_more_than_400_mb_beside(checkpoints: Path) -> None:
     kv = 64 * MIB
     with serving(
-        checkpoints / "llama-gqa", "--kv-memory", "64MiB", "--model-cache", "off"
+        checkpoints / "llama-gqa", "--kv-memory", "64MiB", "--model-cache-size", "0"
     ) as server:  # so torch is there
         together(server, [{"prompt": p, "max_tokens": 16} for p in prompts(40, seed=3)])
         held = {pid: private_bytes(pid) for pid in all_pids(server)}
