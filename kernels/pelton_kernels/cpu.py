@@ -66,6 +66,12 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     _native.embed(_DTYPES[out.dtype], _span(out), _span(table), _span(ids), out.shape[1])
 
 
+def embed_packed(out: Tensor, table: PackedWeight, ids: Tensor, scale: float) -> None:
+    """See `ops.embed_packed`."""
+    assert isinstance(table.data, _native.PackedWeight), "packed on this device, which `ops` compared"
+    _native.embed_packed(_span(out), table.data, _span(ids), scale)
+
+
 def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:
     """See `ops.embed_segments`."""
     spans = _span(out), _span(table), _span(ids), _span(row_offsets)

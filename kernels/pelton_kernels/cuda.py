@@ -67,6 +67,14 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     torch.index_select(table, 0, ids, out=out)
 
 
+def embed_packed(out: Tensor, table: PackedWeight, ids: Tensor, scale: float) -> None:
+    """See `ops.embed_packed`."""
+    assert isinstance(table.data, Tensor), "packed on this device, which `ops` compared"
+    embed(out, table.data, ids)
+    if scale != 1.0:
+        out *= torch.tensor(scale, dtype=out.dtype)  # rounded, and on the host: a number to the kernel
+
+
 def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:
     """See `ops.embed_segments`."""
     out.copy_(reference.embed_segments(table, ids, row_offsets, separator))

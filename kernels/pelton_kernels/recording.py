@@ -164,6 +164,12 @@ class Recorder:
             self._add("pick", {"out": out, "x": table}, width=out.shape[1])
         cpu.embed(out, table, ids)
 
+    def embed_packed(self, out: Tensor, table: PackedWeight, ids: Tensor, scale: float) -> None:
+        self._expect(ids, "ids")
+        self.recording.lenders.append(table)
+        self._add("embed_packed", {"out": out}, table=table.data, scale=scale)
+        cpu.embed_packed(out, table, ids, scale)
+
     def embed_segments(
         self, out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None
     ) -> None:

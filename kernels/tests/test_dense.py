@@ -228,3 +228,20 @@ def test_embed(tokens: int, width: int, dtype: torch.dtype) -> None:
         ops.embed(out, table, ids)
         assert torch.equal(out, reference.embed(table, ids))
         assert guards_untouched(out)
+
+
+@pytest.mark.parametrize("scale", [1.0, 7.3])
+@pytest.mark.parametrize(("tokens", "width"), SHAPES)
+def test_embed_packed(tokens: int, width: int, scale: float, isa: str, dtype: torch.dtype) -> None:
+    table = fresh(99, width, dtype=dtype)
+    table[3, width // 2] = 1e-30  # an exponent that the others do not have
+    scaled = table if scale == 1.0 else table * torch.tensor(scale, dtype=dtype)
+    packed = ops.pack(table)
+    ids = torch.randint(0, 99, (tokens,), dtype=torch.int32)
+    ids[:1] = 3
+    for threads in THREADS:
+        ops.set_threads(threads)
+        out = poisoned(tokens, width, dtype=dtype)
+        ops.embed_packed(out, packed, ids, scale)
+        assert torch.equal(out, reference.embed(scaled, ids))
+        assert guards_untouched(out)

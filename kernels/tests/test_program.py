@@ -116,6 +116,25 @@ def test_a_program_gives_the_bits_of_what_was_recorded_at_any_size(name: str, is
         assert torch.equal(run(program, given), model(given))
 
 
+@pytest.mark.parametrize("scale", [1.0, 5.656854])
+def test_rows_of_a_packed_table_are_recorded(scale: float, isa: str, dtype: torch.dtype) -> None:
+    class Shared(Model):
+        def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
+            x = torch.empty(len(inputs["ids"]), WIDTH, dtype=dtype)
+            ops.embed_packed(x, self.head, inputs["ids"], scale)
+            logits = torch.empty(len(inputs["drawn_at"]), VOCABULARY)
+            picked = x.new_empty(len(inputs["drawn_at"]), WIDTH)
+            ops.embed(picked, norm(x, self.gain), inputs["drawn_at"])
+            ops.linear_f32(logits, picked, self.head)
+            return logits
+
+    model = Shared(dtype, norm)
+    program = program_of(model, dtype)
+    for tokens, draws in ((1, 1), (70, 30)):
+        given = inputs(tokens, draws)
+        assert torch.equal(run(program, given), model(given))
+
+
 def test_views_and_allocations_are_no_calls_and_cuts_are_kernels() -> None:
     calls = recorded(Model(torch.float32, halves), 4, 2).calls
     names = [call.name for call in calls if isinstance(call, Call)]

@@ -1,10 +1,12 @@
-//! out[t] = table[ids[t]], or the row of a text's first or second segment: copied, so exact in every format.
+//! out[t] = table[ids[t]], or the row of a text's first or second segment: copied, so exact in every format. A table may lie packed, as
+//! the weight of the head that shares it.
 
 use bytemuck::Pod;
 
 use crate::Cpu;
 use crate::element::Element;
 use crate::error::{Refusal, check_indices, check_offsets};
+use crate::linear::PackedWeight;
 use crate::split::{Shared, part};
 
 /// `out`: `[tokens, width]`; `table`: `[vocabulary, width]`; `ids`: `[tokens]`, each below the vocabulary's size.
@@ -25,6 +27,37 @@ pub fn embed<E: Pod + Send + Sync>(
         let out = unsafe { out.piece(tokens.start * width..tokens.end * width) };
         for (out, &id) in out.chunks_exact_mut(width).zip(&ids[tokens]) {
             out.copy_from_slice(&table[id as usize * width..][..width]);
+        }
+    });
+    Ok(())
+}
+
+/// The same of a table that was packed as a head's weight; each number times `scale`, which is rounded to the format, as the product is.
+///
+/// `out`: `[tokens, table.depth()]`; `ids`: `[tokens]`, each below `table.columns()`.
+pub fn embed_packed<E: Element>(
+    cpu: &mut Cpu,
+    out: &mut [E],
+    table: &PackedWeight<E>,
+    ids: &[i32],
+    scale: f32,
+) -> Result<(), Refusal> {
+    /// What a number of a packed row costs, in copied ones: its neighbours lie a cache line and more apart.
+    const GATHERED: usize = 8;
+    let (width, scale) = (table.depth(), E::from_f32(scale).to_f32());
+    assert!(table.suits(cpu.isa) && out.len() == ids.len() * width);
+    check_indices("ids", ids, table.columns())?;
+    let parts = cpu.parts(ids.len(), GATHERED * out.len());
+    let out = Shared::new(out);
+    cpu.pool.run(parts, |thread| {
+        let tokens = part(ids.len(), parts, thread);
+        // SAFETY: parts do not overlap.
+        let out = unsafe { out.piece(tokens.start * width..tokens.end * width) };
+        for (out, &id) in out.chunks_exact_mut(width).zip(&ids[tokens]) {
+            table.unpack(id as usize, out);
+            if scale != 1.0 {
+                out.iter_mut().for_each(|x| *x = E::from_f32(x.to_f32() * scale));
+            }
         }
     });
     Ok(())

@@ -44,7 +44,7 @@ pub use cache::{CacheFormat, CacheShape, copy_blocks};
 pub use cached::{Held, SCALE_BYTES};
 pub use element::{Bf16, Element, Format};
 pub use elementwise::{add, scale, soft_cap};
-pub use embed::{embed, embed_segments};
+pub use embed::{embed, embed_packed, embed_segments};
 pub use error::Refusal;
 pub use gate::{Activation, gate_mul};
 pub use host::{HostBlocks, load_blocks, save_blocks};

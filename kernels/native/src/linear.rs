@@ -1,16 +1,17 @@
-//! The matrix product's Python door. As in `ops`: addresses of tensors that Python has checked and holds during the call.
+//! The Python door of matrix products, and of look-ups in what was packed for them. As in `ops`: addresses of tensors that Python has checked and holds during the call.
 
 use pelton_cpu::program::Weight;
 use pelton_cpu::{Bf16, Element, Format, Isa};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ops::{cpu, format_of};
+use crate::ops::{cpu, format_of, refused};
 use crate::span::{Span, check_apart};
 use crate::weights::PackedWeight;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(linear, module)?)
+    module.add_function(wrap_pyfunction!(linear, module)?)?;
+    module.add_function(wrap_pyfunction!(embed_packed, module)?)
 }
 
 /// `out_dtype` is the weight's, or float32.
@@ -43,6 +44,33 @@ fn linear(
             Err(PyValueError::new_err("`out` is bfloat16, the weight is for float32; allowed: float32"))
         }
     }
+}
+
+/// `out` is of the weight's format.
+#[pyfunction]
+fn embed_packed(py: Python<'_>, out: Span, table: &Bound<'_, PackedWeight>, ids: Span, scale: f32) -> PyResult<()> {
+    match &table.get().0 {
+        Weight::Float32(table) => embed_packed_of(py, out, table, ids, scale),
+        Weight::BFloat16(table) => embed_packed_of(py, out, table, ids, scale),
+        Weight::Quantized(..) => Err(PyValueError::new_err("`table` is quantised; allowed: float32, bfloat16")),
+    }
+}
+
+fn embed_packed_of<E: Element>(
+    py: Python<'_>,
+    out: Span,
+    table: &pelton_cpu::PackedWeight<E>,
+    ids: Span,
+    scale: f32,
+) -> PyResult<()> {
+    check_apart(&[("out", out, size_of::<E>())], &[("ids", ids, 4)])?;
+    // SAFETY: see the module's comment; apart by the check above.
+    let (out, ids) = unsafe { (out.write::<E>(), ids.read()) };
+    py.detach(|| {
+        let mut cpu = cpu();
+        check_suits(table.suits(cpu.isa()), cpu.isa())?;
+        pelton_cpu::embed_packed(&mut cpu, out, table, ids, scale).map_err(refused)
+    })
 }
 
 fn quantized_of<E: Element, O: Element>(

@@ -113,6 +113,11 @@ impl ProgramBuilder {
         Ok(())
     }
 
+    /// `table`: the weight of the head that shares it.
+    fn embed_packed(&mut self, out: usize, table: &Bound<'_, PackedWeight>, scale: f32) {
+        self.parts.calls.push(Call::EmbedPacked { out: BufferId(out), table: table.get().0.clone(), scale });
+    }
+
     /// `separator`: none: nobody looks for one.
     #[pyo3(signature = (out, table, separator, width))]
     fn embed_segments(&mut self, out: usize, table: Span, separator: Option<i32>, width: usize) {

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pelton_kernels.checks import expect, expect_dimensions, expect_format, refuse
 from pelton_kernels.ops.dispatch import Function, Pooling, kernels
+from pelton_kernels.packed import PackedWeight
 
 FUNCTIONS = get_args(Function)
 POOLINGS = get_args(Pooling)
@@ -23,6 +24,17 @@ def embed(out: Tensor, table: Tensor, ids: Tensor) -> None:
     expect("table", table, out.dtype, (table.shape[0], width), out.device)
     expect("ids", ids, torch.int32, (tokens,), out.device)
     kernels(out.device).embed(out, table, ids)
+
+
+def embed_packed(out: Tensor, table: PackedWeight, ids: Tensor, scale: float = 1.0) -> None:
+    """out[t] = table[ids[t]] · scale, where the table was packed as a head's weight, and is not quantised.
+
+    out: [T, W]; table: [V, W]; ids: int32 [T]. The product is rounded to `out`'s format, and so is the scale before it.
+    """
+    expect_format("out", out, 2)
+    expect("out", out, table.dtype, (out.shape[0], table.depth), table.device)
+    expect("ids", ids, torch.int32, (out.shape[0],), out.device)
+    kernels(out.device).embed_packed(out, table, ids, scale)
 
 
 def embed_segments(out: Tensor, table: Tensor, ids: Tensor, row_offsets: Tensor, separator: int | None) -> None:

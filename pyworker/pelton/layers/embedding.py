@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from pelton_kernels import ops
-from torch import Tensor
+from torch import Tensor, nn
 
 from pelton.layers.leaf import Leaf, Wanted, stacked
+from pelton.layers.linear import Linear
 from pelton.step import Embeds
 
 
@@ -38,12 +39,32 @@ class Embedding(Leaf):
     def forward(self, ids: Tensor, embeds: Embeds | None = None) -> Tensor:  # [tokens] int32 -> [tokens, width]
         out = self.table.new_empty(ids.shape[0], self.shape[1])
         ops.embed(out, self.table, ids)
-        if embeds is not None:
-            values = embeds.values.to(out.dtype)
-            if self.given_scale != 1.0:
-                values = values * torch.tensor(self.given_scale, dtype=out.dtype, device=out.device)
-            out.index_copy_(0, embeds.at, values)
-        return out
+        return _with_given(out, embeds, self.given_scale)
+
+
+class SharedEmbedding(nn.Module):
+    """As `Embedding`, of the rows that a head was packed from: the table is there once."""
+
+    def __init__(self, head: Linear, scale: float = 1.0, given_scale: float = 1.0) -> None:
+        super().__init__()
+        self._head = (head,)  # the model's part, not this one's: in a tuple torch does not count it twice
+        self.scale = scale
+        self.given_scale = given_scale
+
+    def forward(self, ids: Tensor, embeds: Embeds | None = None) -> Tensor:  # [tokens] int32 -> [tokens, width]
+        (head,) = self._head
+        out = torch.empty(ids.shape[0], head.width, dtype=head.weight.dtype, device=ids.device)
+        ops.embed_packed(out, head.weight, ids, self.scale)
+        return _with_given(out, embeds, self.given_scale)
+
+
+def _with_given(out: Tensor, embeds: Embeds | None, scale: float) -> Tensor:
+    if embeds is not None:
+        values = embeds.values.to(out.dtype)
+        if scale != 1.0:
+            values = values * torch.tensor(scale, dtype=out.dtype, device=out.device)
+        out.index_copy_(0, embeds.at, values)
+    return out
 
 
 class Segments(Leaf):

@@ -55,7 +55,9 @@ class NativeSource:
         self._dtype = dtype
         weights.check_sizes(config, family.fields, checkpoint)
         self._names = family.names | ({"head": family.names["embedding"]} if config.is_tied else {})
-        bare = Decoder(config, positions=1)  # without weights and angles: it only says what it wants
+        # A head that is rounded to codes is another matrix than the table that it was rounded from.
+        self._shares_table = config.is_tied and quantization.storage("head", self._names["head"]).scheme is None
+        bare = Decoder(config, 1, self._shares_table)  # without weights and angles: it only says what it wants
         self._bare = weights.holdings(bare, self._names, quantization)
         # A tied head may be stored too: it is the embedding once more.
         head = [re.escape(f"{family.names['head'][0]}.weight")] if config.is_tied else []
@@ -72,7 +74,7 @@ class NativeSource:
         return weights.stored_bytes(self._bare, self._checkpoint)
 
     def read(self, positions: int) -> Generator[int, None, LanguageModel]:
-        model = Decoder(self.config, positions).to(self._device)
+        model = Decoder(self.config, positions, self._shares_table).to(self._device)
         holdings = weights.holdings(model, self._names, self._quantization)
         yield from weights.read(holdings, self._checkpoint, self._dtype, self._device)
         return model

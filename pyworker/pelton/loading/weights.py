@@ -93,13 +93,13 @@ def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantiza
 
 
 def stored_bytes(found: list[Holding], checkpoint: Checkpoint) -> int:
-    """Bytes that `read` goes through. A tied table counts twice, since it is read twice."""
+    """Bytes that `read` goes through. The table of a tied head that is quantised is read twice, and counts twice."""
     stored = checkpoint.tensors
     return sum(stored[name].bytes for holding in found for name, _ in holding.wanted)
 
 
 def needed_bytes(found: list[Holding], dtype: torch.dtype) -> int:
-    """Bytes that the layers hold afterwards. A tied table counts twice: as rows to look up, and packed as the head."""
+    """Bytes that the layers hold afterwards."""
     return sum(holding.leaf.held_bytes(dtype) for holding in found)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pelton.kv import Place
 from pelton.layers.attention import CachedAttention, slopes_of
-from pelton.layers.embedding import Embedding
+from pelton.layers.embedding import Embedding, SharedEmbedding
 from pelton.layers.linear import Head, Linear
 from pelton.layers.mlp import GatedMlp, PlainMlp
 from pelton.layers.norm import LayerNorm, ResidualLayerNorm, ResidualNorm, ResidualSum, RmsNorm
@@ -131,15 +131,19 @@ def _mlp(config: DecoderConfig) -> nn.Module:
 
 
 class Trunk(nn.Module):
-    """All but the head. `positions` bounds the tables of rotary angles."""
+    """All but the head. `positions` bounds the tables of rotary angles. `head`: whose table is the embedding's, too."""
 
-    def __init__(self, config: DecoderConfig, positions: int) -> None:
+    def __init__(self, config: DecoderConfig, positions: int, head: Head | None = None) -> None:
         super().__init__()
         rotaries = {rope: Rotary(rope, config.head_dim, positions) for rope in config.ropes}
         layers = zip(config.division.places, config.windows, config.ropes, strict=True)
         self.config = config
         given_scale = config.embedding_scale if config.scales_given else 1.0
-        self.embedding = Embedding(config.vocab, config.width, config.embedding_scale, given_scale=given_scale)
+        self.embedding = (
+            Embedding(config.vocab, config.width, config.embedding_scale, given_scale=given_scale)
+            if head is None
+            else SharedEmbedding(head, config.embedding_scale, given_scale)
+        )
         self.embedding_norm = _norm(config) if config.norms_embedding else None
         self.positions = Embedding(config.positions, config.width) if config.has_learned_positions else None
         make = Block if config.block == "serial" else ParallelBlock
@@ -163,13 +167,14 @@ class Trunk(nn.Module):
 
 
 class Decoder(Trunk, LanguageModel):
-    """The whole of it."""
+    """The whole of it. `shares_table`: the head's weight is the embedding's table, and is there once."""
 
     config: DecoderConfig
 
-    def __init__(self, config: DecoderConfig, positions: int) -> None:
-        super().__init__(config, positions)
-        self.head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
+    def __init__(self, config: DecoderConfig, positions: int, shares_table: bool) -> None:
+        head = Head(config.width, config.vocab, config.logit_scale, config.logit_cap)
+        super().__init__(config, positions, head if shares_table else None)
+        self.head = head
         self.embed_width, self.embed_scale = config.width, self.embedding.given_scale
 
     def logits(self, step: Step, drawn_at: Tensor) -> Tensor:  # [draws, vocab] float32

@@ -21,6 +21,7 @@ mod source;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
+mod unpack;
 
 use std::any::Any;
 use std::marker::PhantomData;

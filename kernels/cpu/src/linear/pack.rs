@@ -49,6 +49,17 @@ enum Layout {
     Tiles,
 }
 
+/// Where a weight lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which panel, or half a panel of tiles: a panel of its own, if its units are short.
+    pub(super) stretch: usize,
+    /// Of the stretch.
+    pub(super) vector: usize,
+    /// Of the vector.
+    pub(super) lane: usize,
+}
+
 /// Columns of a panel of tiles.
 pub(super) const TILED_COLUMNS: usize = 64;
 /// Pairs along K of a tile.
@@ -97,13 +108,19 @@ impl Layout {
 impl<E: Element> PackedWeight<E> {
     /// Packs a matrix for the instruction set of `cpu`, with all its threads; values of another format are rounded to `E`.
     pub fn pack(cpu: &mut Cpu, weight: &Matrix<'_>) -> Self {
-        Self::packed(cpu, weight, true)
+        Self::packed(cpu, weight, Layout::of::<E>(cpu.isa), true)
     }
 
     /// As `pack` does what cannot be short.
     #[cfg(test)]
     pub(super) fn pack_whole(cpu: &mut Cpu, weight: &Matrix<'_>) -> Self {
-        Self::packed(cpu, weight, false)
+        Self::packed(cpu, weight, Layout::of::<E>(cpu.isa), false)
+    }
+
+    /// As `pack` where there are tiles, on any machine: to look at, not to multiply with.
+    #[cfg(test)]
+    pub(super) fn pack_tiled(cpu: &mut Cpu, weight: &Matrix<'_>, may_be_short: bool) -> Self {
+        Self::packed(cpu, weight, Layout::Tiles, may_be_short)
     }
 
     /// Elements that activations should have room for behind each row, so that nothing has to be packed: 64 bytes where rows would else lie
@@ -119,10 +136,9 @@ impl<E: Element> PackedWeight<E> {
         self.layout == Layout::Tiles && self.columns.is_multiple_of(TILED_COLUMNS)
     }
 
-    fn packed(cpu: &mut Cpu, weight: &Matrix<'_>, may_be_short: bool) -> Self {
+    fn packed(cpu: &mut Cpu, weight: &Matrix<'_>, layout: Layout, may_be_short: bool) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
         assert!(columns > 0);
-        let layout = Layout::of::<E>(cpu.isa);
         let (units, panel_columns) = (layout.units::<E>(depth), layout.columns());
         let panels = columns.div_ceil(panel_columns);
         let size = units * panel_columns;
@@ -230,6 +246,39 @@ impl<E: Element> PackedWeight<E> {
 
     pub(super) fn panels(&self) -> usize {
         self.columns.div_ceil(self.layout.columns())
+    }
+
+    /// Where a column's weights at this step along K lie.
+    pub(super) fn place(&self, column: usize, unit: usize) -> Place {
+        let lane = column % LANES;
+        match self.layout {
+            Layout::Units { vectors } => {
+                let at = column / LANES;
+                Place { stretch: at / vectors, vector: unit * vectors + at % vectors, lane }
+            }
+            Layout::Tiles => {
+                let (step, row, side) = (unit / TILED_UNITS, unit % TILED_UNITS, column / LANES % 2);
+                Place { stretch: column / (2 * LANES), vector: (2 * step + side) * TILED_UNITS + row, lane }
+            }
+        }
+    }
+
+    /// The step along K of which a vector holds weights.
+    pub(super) fn unit_of(&self, vector: usize) -> usize {
+        match self.layout {
+            Layout::Units { vectors } => vector / vectors,
+            Layout::Tiles => vector / (2 * TILED_UNITS) * TILED_UNITS + vector % TILED_UNITS,
+        }
+    }
+
+    /// The vectors of a stretch whose units are not short.
+    pub(super) fn stretch(&self, stretch: usize) -> &[[E::Unit; LANES]] {
+        let vectors = match self.layout {
+            Layout::Units { vectors } => vectors,
+            Layout::Tiles => 2,
+        };
+        let size = self.units() * vectors;
+        &self.data.as_slice()[stretch * size..(stretch + 1) * size]
     }
 
     /// One panel of units that are not short, as vectors: `[unit][vector]`.

@@ -69,11 +69,17 @@ impl ShortUnit {
         for (vector, to) in to.iter_mut().enumerate() {
             let to: &mut [u16; WEIGHTS] = bytemuck::cast_mut(to);
             for ((to, rests), codes) in to.iter_mut().zip(self.rests[vector / 2]).zip(self.codes) {
-                let rest = if vector % 2 == 0 { rests } else { rests.swap_bytes() };
-                *to = exponents.0[usize::from(codes >> (4 * vector) & 15)] | rest & REST;
+                *to = lengthened(vector, rests, codes, exponents);
             }
         }
     }
+}
+
+/// One weight of one of a unit's vectors.
+#[inline(always)]
+fn lengthened(vector: usize, rests: u16, codes: u16, exponents: &Exponents) -> u16 {
+    let rest = if vector.is_multiple_of(2) { rests } else { rests.swap_bytes() };
+    exponents.0[usize::from(codes >> (4 * vector) & 15)] | rest & REST
 }
 
 /// Gives one panel's units, shortened, to `put`, with their numbers; what it takes to have them back is returned and added to `exceptions`.

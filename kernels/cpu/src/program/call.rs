@@ -157,6 +157,12 @@ pub enum Call {
         row: RowOf,
         width: usize,
     },
+    /// out[t] = table[ids[t]] · scale, where the table is a head's weight
+    EmbedPacked {
+        out: BufferId,
+        table: Weight,
+        scale: f32,
+    },
     /// out[t] = table[1] behind the row's first separator, else table[0]
     EmbedSegments {
         out: BufferId,
@@ -300,6 +306,7 @@ impl fmt::Display for Call {
         f.write_str(self.name())?;
         match self {
             Self::Embed { row: RowOf::Position, width, .. } => write!(f, " {width} by position"),
+            Self::EmbedPacked { table, .. } => write!(f, " {} of the head's", table.shape().1),
             Self::EmbedSegments { width, .. } => write!(f, " {width} by segment"),
             Self::PoolRows { width, pooling, .. } => write!(f, " {width} {}", pooling.name()),
             Self::Embed { width, .. } | Self::Pick { width, .. } | Self::GateMul { width, .. } => write!(f, " {width}"),
@@ -338,6 +345,7 @@ impl Call {
     pub fn name(&self) -> &str {
         match self {
             Self::Embed { .. } => "embed",
+            Self::EmbedPacked { .. } => "embed_packed",
             Self::EmbedSegments { .. } => "embed_segments",
             Self::PoolRows { .. } => "pool_rows",
             Self::Pick { .. } => "pick",
@@ -367,7 +375,7 @@ impl Call {
     /// Buffers whose contents it uses.
     pub fn reads(&self) -> Vec<BufferId> {
         match self {
-            Self::Embed { .. } | Self::EmbedSegments { .. } | Self::Clear { .. } => vec![],
+            Self::Embed { .. } | Self::EmbedPacked { .. } | Self::EmbedSegments { .. } | Self::Clear { .. } => vec![],
             Self::Pick { x, .. }
             | Self::PoolRows { x, .. }
             | Self::Columns { x, .. }
@@ -392,6 +400,7 @@ impl Call {
     pub fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Embed { out, .. }
+            | Self::EmbedPacked { out, .. }
             | Self::EmbedSegments { out, .. }
             | Self::PoolRows { out, .. }
             | Self::Pick { out, .. }
@@ -418,7 +427,10 @@ impl Call {
     /// Puts other buffers in place of those that it names. Not for call-backs, which are given addresses in an order of their own.
     pub(super) fn rename(&mut self, mut other: impl FnMut(BufferId) -> BufferId) {
         let named = match self {
-            Self::Embed { out, .. } | Self::EmbedSegments { out, .. } | Self::Clear { out } => vec![out],
+            Self::Embed { out, .. }
+            | Self::EmbedPacked { out, .. }
+            | Self::EmbedSegments { out, .. }
+            | Self::Clear { out } => vec![out],
             Self::Activate { x, .. } | Self::Scale { x, .. } | Self::SoftCap { x, .. } => vec![x],
             Self::Add { residual, x } => vec![residual, x],
             Self::Pick { out, x, .. }

@@ -30,7 +30,9 @@ impl Program {
             CacheFormat::Codes => shape.row() as f64,
         };
         match call {
-            Call::Embed { out, .. } | Call::EmbedSegments { out, .. } => Cost { bytes: 2.0 * buffer(out), flops: 0.0 },
+            Call::Embed { out, .. } | Call::EmbedPacked { out, .. } | Call::EmbedSegments { out, .. } => {
+                Cost { bytes: 2.0 * buffer(out), flops: 0.0 }
+            }
             Call::PoolRows { out, pooling: Pooling::First | Pooling::Last, .. } => {
                 Cost { bytes: 2.0 * buffer(out), flops: 0.0 }
             }

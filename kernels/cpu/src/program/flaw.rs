@@ -47,6 +47,11 @@ pub(super) fn check(parts: &Parts) -> Result<(), Flaw> {
         {
             return flaw("mixes formats otherwise than in a float32 result".to_owned());
         }
+        if let Call::EmbedPacked { out, table, .. } = call
+            && !is_table_of(parts, table, *out)
+        {
+            return flaw("looks rows up in a weight that has none of its format and size".to_owned());
+        }
         if let Call::PoolRows { out_format, .. } = call
             && *out_format != parts.format
             && *out_format != Format::Float32
@@ -79,6 +84,7 @@ fn named_twice(call: &Call) -> Option<BufferId> {
             return [q, k, v].into_iter().map(|(id, _)| *id).find(|id| id == out);
         }
         Call::Embed { .. }
+        | Call::EmbedPacked { .. }
         | Call::EmbedSegments { .. }
         | Call::Clear { .. }
         | Call::RmsNorm { .. }
@@ -102,6 +108,13 @@ fn beyond_their_rows(parts: &Parts, call: &Call) -> Option<HeadsAt> {
             || at.reach(*heads, shape.dim) > at.by_token
     };
     asked.into_iter().find(is_beyond).map(|((_, at), _)| *at)
+}
+
+/// Whether the columns of this weight are rows of a buffer.
+fn is_table_of(parts: &Parts, table: &Weight, out: BufferId) -> bool {
+    let row = parts.buffers[out.0];
+    let bytes = table.shape().1 * parts.format.bytes();
+    table.format() == parts.format && table.scheme().is_none() && row.per == Per::Token && row.each == bytes
 }
 
 fn fits(format: Format, weight: &Weight, out: Format) -> bool {

@@ -149,6 +149,7 @@ fn is_by_token(call: &Call) -> bool {
         | Call::Scale { .. }
         | Call::SoftCap { .. } => true,
         Call::Embed { .. } // by token, but it reads the step's ids or positions, not a buffer's rows
+        | Call::EmbedPacked { .. }
         | Call::EmbedSegments { .. }
         | Call::PoolRows { .. }
         | Call::Pick { .. }

@@ -13,7 +13,7 @@ use crate::cache::CacheFormat;
 use crate::cached::Held;
 use crate::element::{Bf16, Element, Format};
 use crate::elementwise::{add, scale, soft_cap};
-use crate::embed::{embed, embed_segments, place_embeds};
+use crate::embed::{embed, embed_packed, embed_segments, place_embeds};
 use crate::error::Refusal;
 use crate::gate::gate_mul;
 use crate::layer_norm::{LayerNorm, add_layer_norm, layer_norm};
@@ -167,6 +167,22 @@ impl Walk<'_> {
                 embed(self.cpu, out, table.as_slice(), which, *width)?;
                 if let (RowOf::Id, Embeds { at: at @ [_, ..], values, scale }) = (row, rows.embeds) {
                     place_embeds(out, at, values, scale, *width)?;
+                }
+            }
+            Call::EmbedPacked { out, table, scale } => {
+                let range = self.range(*out);
+                let out = &mut self.arena[range];
+                match table {
+                    Weight::Float32(table) => {
+                        embed_packed(self.cpu, bytemuck::cast_slice_mut(out), table, rows.ids, *scale)?;
+                    }
+                    Weight::BFloat16(table) => {
+                        embed_packed(self.cpu, bytemuck::cast_slice_mut(out), table, rows.ids, *scale)?;
+                    }
+                    Weight::Quantized(..) => unreachable!("`check` has refused it"),
+                }
+                if let Embeds { at: at @ [_, ..], values, scale } = rows.embeds {
+                    place_embeds::<E>(bytemuck::cast_slice_mut(out), at, values, scale, table.shape().1)?;
                 }
             }
             Call::EmbedSegments { out, table, separator, width } => {

@@ -331,6 +331,44 @@ fn embeddings_take_the_places_of_rows_of_the_table() {
 }
 
 #[test]
+fn a_table_that_lies_packed_gives_its_rows_times_a_number() {
+    let mut cpu = Cpu::new(Isa::best(), 2);
+    let table = numbers(VOCABULARY * WIDTH);
+    let doubled: Vec<f32> = table.iter().map(|value| 2.0 * value).collect();
+    let packed = |cpu: &mut Cpu| Weight::Float32(Arc::new(PackedWeight::pack(cpu, &Matrix::of(&table, WIDTH))));
+    let mut logits = |embed: Call| {
+        let mut parts = parts(&mut cpu);
+        parts.calls[0] = embed;
+        let mut program = Program::new(parts).unwrap();
+        let step = StepRows {
+            embeds: Embeds { at: &[1], values: &table[..WIDTH], scale: 2.0 },
+            ..rows(&[3, 6, 1, 2], &[0, 1, 2, 3])
+        };
+        program.run(&mut cpu, &step, &mut NoCallBacks).unwrap();
+        assert!(program.run(&mut cpu, &rows(&[VOCABULARY as i32], &[0]), &mut NoCallBacks).is_err());
+        program.run(&mut cpu, &step, &mut NoCallBacks).unwrap();
+        program.logits().to_vec()
+    };
+    let out = BufferId(0);
+    let plain = logits(Call::Embed { out, table: lent(doubled), row: RowOf::Id, width: WIDTH });
+    let table = packed(&mut Cpu::new(Isa::best(), 1));
+    assert_eq!(logits(Call::EmbedPacked { out, table, scale: 2.0 }), plain);
+}
+
+#[test]
+fn only_a_weight_of_the_rows_own_format_and_size_is_a_table() {
+    let mut cpu = Cpu::new(Isa::best(), 1);
+    let narrow = Weight::Float32(Arc::new(PackedWeight::pack(&mut cpu, &Matrix::of(&numbers(20), 10))));
+    let short = Weight::BFloat16(Arc::new(PackedWeight::pack(&mut cpu, &Matrix::of(&numbers(2 * WIDTH), WIDTH))));
+    for table in [narrow, short] {
+        let mut parts = parts(&mut cpu);
+        parts.calls[0] = Call::EmbedPacked { out: BufferId(0), table, scale: 1.0 };
+        let flaw = Program::new(parts).err().expect("it is none");
+        assert_eq!((flaw.at, flaw.call.as_str()), (0, "embed_packed"));
+    }
+}
+
+#[test]
 fn rows_that_are_looked_at_again_are_not_picked_early() {
     let mut cpu = Cpu::new(Isa::best(), 1);
     let mut parts = deeper(&mut cpu);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, WEIGHTS, shorten};
+use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened, shorten};
 use crate::Cpu;
 use crate::memory::Buffer;
 use crate::simd::Simd;
@@ -262,6 +262,23 @@ impl<'a> Short<'a> {
         here.fold(before, |seen, exception| {
             weights[exception.at as usize - first] = exception.bits as u16;
             seen + 1
+        })
+    }
+
+    /// Both weights of a lane of one of a panel's vectors, unless they are exceptions.
+    #[inline(always)]
+    pub(crate) fn pair(&self, panel: usize, vector: usize, lane: usize, exponents: &Exponents) -> [u16; 2] {
+        let (first, apart) = self.order.lines(panel * self.units_of_panel + vector / VECTORS);
+        let vector = vector % VECTORS;
+        let [Line(rests), Line(codes)] = [vector / 2, 2].map(|line| &self.lines[first + line * apart]);
+        [2 * lane, 2 * lane + 1].map(|word| lengthened(vector, rests[word], codes[word], exponents))
+    }
+
+    /// A panel's exceptions: vector, word of it, and all bits.
+    pub(crate) fn unnamed(&self, panel: usize) -> impl Iterator<Item = (usize, usize, u16)> {
+        self.listed(panel).iter().map(|exception| {
+            let at = exception.at as usize;
+            (at / WEIGHTS, at % WEIGHTS, exception.bits as u16)
         })
     }
 
