@@ -1,8 +1,8 @@
 //! What becomes of weights that come next while others are used: they are asked for, and short ones are lengthened.
 
-use std::slice::{Iter, IterMut};
+use std::slice::IterMut;
 
-use super::short::{Exponents, ShortUnit, Unit};
+use super::short::{Exponents, Piece, Short, Unit};
 use crate::simd::Simd;
 
 /// A cache line.
@@ -56,8 +56,10 @@ impl Ahead for NextPiece {
 /// Lengthens the next piece, spread in the same way: where each unit then lies in the second-level cache, one pass alone would
 /// wait for that cache.
 pub(super) struct Lengthen<'a> {
-    units: Iter<'a, ShortUnit>,
+    short: Short<'a>,
     exponents: &'a Exponents,
+    /// The number of the unit that is lengthened next.
+    unit: usize,
     to: IterMut<'a, Unit>,
     /// Steps from one unit to the next, and until the next.
     each: usize,
@@ -66,20 +68,22 @@ pub(super) struct Lengthen<'a> {
 
 /// Short units are asked for so far ahead of those that are lengthened: between them and the products the processor's own foresight
 /// is too short (Zen 5, two cores, 1 to 6 rows: 28 to 32 GB/s without, 40 to 44 with 4 or 8 KiB; 16 KiB are no better).
-const FURTHER_BYTES: usize = 8 << 10;
+const FURTHER_UNITS: usize = (8 << 10) / (3 * LINE);
 
 impl<'a> Lengthen<'a> {
     /// The share of one of `passes`, of so many steps each.
     #[inline(always)]
     pub(super) fn of(
-        units: &'a [ShortUnit],
-        exponents: &'a Exponents,
+        short: Short<'a>,
+        piece: Piece,
         to: &'a mut [Unit],
         (pass, passes, steps): (usize, usize, usize),
     ) -> Self {
         let share = steps.div_ceil(passes);
-        let first = units.len().min(pass * share);
-        Self { units: units[first..].iter(), exponents, to: to[first..].iter_mut(), each: passes, left: 0 }
+        let first = to.len().min(pass * share);
+        let unit = short.first_unit(piece.panel) + piece.from + first;
+        let exponents = short.exponents(piece.panel);
+        Self { short, exponents, unit, to: to[first..].iter_mut(), each: passes, left: 0 }
     }
 }
 
@@ -88,12 +92,12 @@ impl Ahead for Lengthen<'_> {
     fn step<S: Simd>(&mut self, simd: S, _: usize) {
         if self.left == 0 {
             self.left = self.each;
-            if let (Some(unit), Some(to)) = (self.units.next(), self.to.next()) {
-                let further = std::ptr::from_ref(unit).cast::<u8>().wrapping_add(FURTHER_BYTES);
-                for line in (0..size_of::<ShortUnit>()).step_by(LINE) {
-                    simd.prefetch(further.wrapping_add(line));
+            if let Some(to) = self.to.next() {
+                for line in self.short.addresses(self.unit + FURTHER_UNITS) {
+                    simd.prefetch(line);
                 }
-                simd.lengthen(unit, self.exponents, to);
+                simd.lengthen(self.short.unit(self.unit), self.exponents, to);
+                self.unit += 1;
             }
         }
         self.left -= 1;

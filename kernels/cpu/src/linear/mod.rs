@@ -10,6 +10,7 @@
 //! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
 //! 5. Weights of bfloat16 lie in memory in 12 bits ([`short`]); each piece is lengthened while the one before is multiplied.
+//! 6. Where floats are multiplied, a piece of bfloat16 that many row blocks use is widened once for all of them ([`wide`]).
 
 mod ahead;
 mod out;
@@ -22,6 +23,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 mod unpack;
+mod wide;
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -30,7 +32,7 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 
 use crate::Cpu;
-use crate::element::{Bf16, Element};
+use crate::element::{Bf16, Element, Format};
 use crate::gate::Activation;
 use crate::simd::{Kernel, Simd};
 use crate::split::{Shared, part};
@@ -42,6 +44,7 @@ pub use quantized::{Activations as QuantizedActivations, Bits, Codes, QuantizedW
 use short::Unit;
 pub use source::{Matrix, Stored};
 use tile::{Activations, Columns};
+use wide::WideUnit;
 
 /// Rows whose sums wait in memory while one piece of K is walked: 96 × 64 × 4 = 24 KiB.
 const GROUP_ROWS: usize = 96;
@@ -185,7 +188,7 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
     let rows = Rows { rows: x.len() / weight.depth(), most: sizes.rows };
     let row_words = weight.units() * sizes.activation_words;
     let is_short = weight.short().is_some();
-    let cut = Cut::new(rows, weight.panels(), weight.units(), is_short, cpu.threads());
+    let cut = Cut::new(rows, weight.panels(), weight.units(), (is_short, sizes.may_be_wide), cpu.threads());
     let groups = rows.blocks().div_ceil(cut.group);
     let units = weight.panels() * groups;
     let pack_parts = cpu.parts(rows.blocks(), x.len());
@@ -193,8 +196,10 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
     let parts = cpu.parts(units, weight.columns() * weight.depth() * rows.rows.div_ceil(4));
 
     let sums_words = rows.rows.min(cut.group * rows.most) * weight.panel_columns();
-    let room_words = if is_short { 2 * cut.piece * size_of::<Unit>() / size_of::<u32>() } else { 0 };
-    let thread_words = sums_words + room_words;
+    let words_of = |bytes: usize| cut.piece * bytes / size_of::<u32>();
+    let room_words = if is_short { words_of(2 * size_of::<Unit>()) } else { 0 };
+    let wide_words = if cut.is_wide { words_of(size_of::<WideUnit>()) } else { 0 };
+    let thread_words = sums_words + room_words + wide_words;
     let scratch = cpu.scratch.scratch::<u32>(parts * thread_words + rows.rows * row_words);
     let (own, packed) = scratch.split_at_mut(parts * thread_words);
     let own = Shared::new(own);
@@ -214,9 +219,11 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
         let own = unsafe { own.piece(thread * thread_words..(thread + 1) * thread_words) };
+        let (wide, own) = own.split_at_mut(wide_words);
         let (room, sums) = own.split_at_mut(room_words);
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
-        isa.run(Columns { out, packed, weight, bias, rows, groups, units, cut, sums, room });
+        let wide = bytemuck::cast_slice_mut(wide);
+        isa.run(Columns { out, packed, weight, bias, rows, groups, units, cut, sums, room, wide });
     });
 }
 
@@ -224,6 +231,8 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
 struct Sizes {
     rows: usize,
     activation_words: usize,
+    /// Whether pieces of weights may be widened.
+    may_be_wide: bool,
 }
 
 struct AskSizes<E>(PhantomData<E>);
@@ -233,7 +242,11 @@ impl<E: Element> Kernel for AskSizes<E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Sizes {
-        Sizes { rows: S::ROWS, activation_words: size_of::<E::Activation<S>>() / size_of::<u32>() }
+        Sizes {
+            rows: S::ROWS,
+            activation_words: size_of::<E::Activation<S>>() / size_of::<u32>(),
+            may_be_wide: E::FORMAT == Format::BFloat16 && S::WIDTH == wide::WIDTH && !S::HAS_PAIRS,
+        }
     }
 }
 

@@ -21,6 +21,11 @@ const SMALL_PIECE: usize = 64;
 const SMALL_SHORT_PIECE: usize = 32;
 const FEW_BLOCKS: usize = 3;
 
+/// Of weights that are widened: 64 KiB as float32, which the second-level cache gives as fast as they are used.
+const WIDE_PIECE: usize = 128;
+/// Blocks that are enough to widen a piece for.
+const WIDE_BLOCKS: usize = 4;
+
 /// As `GROUP_ROWS`, where each group of rows would lengthen the pieces of a panel again: 96 KiB of sums.
 const LONG_GROUP_ROWS: usize = 384;
 /// Groups are work to share, too: they are only so long where each thread has as many units of work all the same.
@@ -33,22 +38,33 @@ pub(super) struct Cut {
     pub(super) piece: usize,
     /// Row blocks of a group, at most.
     pub(super) group: usize,
+    /// Whether pieces are widened to float32.
+    pub(super) is_wide: bool,
 }
 
 impl Cut {
-    /// For these row blocks, and for a weight of so many panels and units along K.
-    pub(super) fn new(rows: Rows, panels: usize, depth: usize, is_short: bool, threads: usize) -> Self {
+    /// For these row blocks, and for a weight of so many panels and units along K. `may_be_wide`: of bfloat16 where floats are multiplied.
+    pub(super) fn new(
+        rows: Rows,
+        panels: usize,
+        depth: usize,
+        (is_short, may_be_wide): (bool, bool),
+        threads: usize,
+    ) -> Self {
         let blocks = rows.blocks();
+        let is_wide = may_be_wide && blocks >= WIDE_BLOCKS;
         let piece = match (blocks, is_short) {
+            _ if is_wide => WIDE_PIECE,
             (0..=1, false) => depth,
             (0..=FEW_BLOCKS, false) => SMALL_PIECE,
             (0..=FEW_BLOCKS, true) => SMALL_SHORT_PIECE,
             _ => PIECE,
         };
         let long = LONG_GROUP_ROWS / rows.most;
-        let has_long_groups = is_short && depth > PIECE && panels * blocks.div_ceil(long) >= UNITS_OF_THREAD * threads;
+        let is_made_ready = is_wide || is_short && depth > PIECE;
+        let has_long_groups = is_made_ready && panels * blocks.div_ceil(long) >= UNITS_OF_THREAD * threads;
         let group = if has_long_groups { long } else { GROUP_ROWS / rows.most };
-        Self { piece: piece.min(depth), group }
+        Self { piece: piece.min(depth), group, is_wide }
     }
 }
 
@@ -131,8 +147,7 @@ impl<E: Element, const C: usize> Pieces<E, C> for Lengthened<'_> {
         let Turn { weights, next, to } = self.rooms.turn();
         let vectors: &[Lanes<E::Unit>] = bytemuck::cast_slice(weights);
         let weights = vectors.as_chunks::<C>().0;
-        let (units, exponents) = (short.units(next.panel, next.from..next.to), short.exponents(next.panel));
-        let ahead = Lengthen::of(units, exponents, to, (pass.number, pass.of, weights.len()));
+        let ahead = Lengthen::of(short, next, to, (pass.number, pass.of, weights.len()));
         tile_of::<S, E, C>(simd, pass.rows, weights, x, sums, ahead);
         self.done = pass.of * weights.len().div_ceil(pass.of);
     }

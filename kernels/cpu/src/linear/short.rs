@@ -31,15 +31,14 @@ pub(crate) const REST: u16 = 0x807f;
 /// A unit as it lies in memory before and after: vectors of pairs.
 pub(crate) type Unit = [Lanes<u32>; VECTORS];
 
-/// The same in three quarters of the bytes. Arithmetic on 16-bit words turns it back, without a move from lane to lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub struct ShortUnit {
+/// The same in three quarters of the bytes, where its lines lie. Arithmetic on 16-bit words turns it back, without a move from lane to lane.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortUnit<'a> {
     /// Signs and mantissas. A word: of the even vector's lane (e), where a bfloat16 has them, and in the bits between of the odd
     /// one's (o), with its bytes exchanged: `e ooooooo o eeeeeee`, the signs at bits 15 and 7.
-    pub(crate) rests: [[u16; WEIGHTS]; VECTORS / 2],
+    pub(crate) rests: [&'a [u16; WEIGHTS]; VECTORS / 2],
     /// Numbers of exponents. A word: four bits for the lane of each vector.
-    pub(crate) codes: [u16; WEIGHTS],
+    pub(crate) codes: &'a [u16; WEIGHTS],
 }
 
 /// A panel's exponents, in the bits where a bfloat16 has its own. Twice, for those who look up five bits of a word and mean four.
@@ -62,13 +61,13 @@ struct Exception {
     bits: u32,
 }
 
-impl ShortUnit {
+impl ShortUnit<'_> {
     /// What `Simd::lengthen` does, word by word.
     #[inline(always)]
     pub(crate) fn lengthened(&self, exponents: &Exponents, to: &mut Unit) {
         for (vector, to) in to.iter_mut().enumerate() {
             let to: &mut [u16; WEIGHTS] = bytemuck::cast_mut(to);
-            for ((to, rests), codes) in to.iter_mut().zip(self.rests[vector / 2]).zip(self.codes) {
+            for ((to, &rests), &codes) in to.iter_mut().zip(self.rests[vector / 2]).zip(self.codes) {
                 *to = lengthened(vector, rests, codes, exponents);
             }
         }
@@ -82,8 +81,12 @@ fn lengthened(vector: usize, rests: u16, codes: u16, exponents: &Exponents) -> u
     exponents.0[usize::from(codes >> (4 * vector) & 15)] | rest & REST
 }
 
-/// Gives one panel's units, shortened, to `put`, with their numbers; what it takes to have them back is returned and added to `exceptions`.
-fn shorten(panel: &[Unit], exceptions: &mut Vec<Exception>, mut put: impl FnMut(usize, &ShortUnit)) -> Exponents {
+/// Gives the lines of one panel's units, shortened, to `put`, with the units' numbers; what it takes to have them back is returned and added to `exceptions`.
+fn shorten(
+    panel: &[Unit],
+    exceptions: &mut Vec<Exception>,
+    mut put: impl FnMut(usize, [[u16; WEIGHTS]; 3]),
+) -> Exponents {
     const UNNAMED: u16 = 16;
     let listed = most_frequent(panel);
     let mut codes = [UNNAMED; 256];
@@ -91,7 +94,7 @@ fn shorten(panel: &[Unit], exceptions: &mut Vec<Exception>, mut put: impl FnMut(
         codes[usize::from(exponent)] = code as u16;
     }
     for (number, unit) in panel.iter().enumerate() {
-        let mut to = ShortUnit::zeroed();
+        let [mut front, mut back, mut coded] = [[0; WEIGHTS]; 3];
         let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
         let [first, second, third, fourth] = unit;
         let lanes = first.iter().zip(second).zip(third).zip(fourth);
@@ -99,11 +102,11 @@ fn shorten(panel: &[Unit], exceptions: &mut Vec<Exception>, mut put: impl FnMut(
         for (lane, (((&a, &b), &c), &d)) in lanes.enumerate() {
             let [e, f, g, h] = [a, b, c, d].map(|bits| codes[exponent_of(bits)]);
             seen |= e | f | g | h;
-            to.rests[0][lane] = a & REST | (b & REST).swap_bytes();
-            to.rests[1][lane] = c & REST | (d & REST).swap_bytes();
-            to.codes[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | (h & 15) << 12;
+            front[lane] = a & REST | (b & REST).swap_bytes();
+            back[lane] = c & REST | (d & REST).swap_bytes();
+            coded[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | (h & 15) << 12;
         }
-        put(number, &to);
+        put(number, [front, back, coded]);
         if seen & UNNAMED != 0 {
             let weights = unit.as_flattened().iter().enumerate();
             let unnamed = weights.filter(|&(_, &bits)| codes[exponent_of(bits)] == UNNAMED);

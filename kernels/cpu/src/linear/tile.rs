@@ -6,6 +6,7 @@ use super::ahead::Ahead;
 use super::out::Out;
 use super::piece::{AsTheyLie, Cut, Lengthened, Pass, Pieces};
 use super::short::{Piece, Unit};
+use super::wide::{Wide, WideUnit};
 use super::{PackedWeight, Rows};
 use crate::element::{Element, Format};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
@@ -49,6 +50,8 @@ pub(super) struct Columns<'a, E> {
     pub(super) sums: &'a mut [f32],
     /// Of this thread: where short units are lengthened, two rooms.
     pub(super) room: &'a mut [Unit],
+    /// Of this thread: where a piece is widened.
+    pub(super) wide: &'a mut [WideUnit],
 }
 
 impl<E: Element> Kernel for Columns<'_, E> {
@@ -57,9 +60,12 @@ impl<E: Element> Kernel for Columns<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let (weight, room, sums) = (self.weight, std::mem::take(&mut self.room), std::mem::take(&mut self.sums));
+        let wide = std::mem::take(&mut self.wide);
         match const { S::WIDTH } {
             4 => {
-                if const { matches!(E::FORMAT, Format::BFloat16) }
+                if const { matches!(E::FORMAT, Format::BFloat16) && !S::HAS_PAIRS } && self.cut.is_wide {
+                    self.walk::<S, 4>(simd, Wide::new(weight, room, wide), sums);
+                } else if const { matches!(E::FORMAT, Format::BFloat16) }
                     && let Some(short) = weight.short()
                 {
                     self.walk::<S, 4>(simd, Lengthened::new(short, room), sums);

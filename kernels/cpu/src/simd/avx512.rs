@@ -1,5 +1,5 @@
-//! AVX-512 (F, BW, DQ, VL): one register per vector. The class that has BF16 and VNNI too stands in [`bf16`]: it differs in `dot_pairs`
-//! and its like, in how `dot_quads` is done, and in rounding to bfloat16 by an instruction.
+//! AVX-512 (F, BW, DQ, VL): one register per vector. A class with VNNI differs in how `dot_quads` is done. The one that has BF16 too
+//! stands in [`bf16`]: it differs in `dot_pairs` and its like, and in rounding to bfloat16 by an instruction.
 
 use std::arch::x86_64::*;
 
@@ -11,11 +11,23 @@ use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 pub(crate) struct Avx512(());
 
 #[derive(Clone, Copy)]
+pub(crate) struct Avx512Vnni(());
+
+#[derive(Clone, Copy)]
 pub(crate) struct Avx512Bf16(());
 
 impl Avx512 {
     /// # Safety
     /// The processor has AVX512 F, BW, DQ and VL.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Avx512Vnni {
+    /// # Safety
+    /// The processor has AVX512 F, BW, DQ, VL and VNNI.
     #[inline(always)]
     pub(super) unsafe fn new() -> Self {
         Self(())
@@ -39,7 +51,7 @@ macro_rules! vouched {
     };
 }
 
-/// What both classes share.
+/// What all classes share.
 macro_rules! lanes {
     () => {
         type V = __m512;
@@ -95,11 +107,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        fn lengthen(self, unit: &ShortUnit, exponents: &Exponents, to: &mut Unit) {
+        fn lengthen(self, unit: ShortUnit<'_>, exponents: &Exponents, to: &mut Unit) {
             vouched!({
                 let exponents = _mm512_loadu_si512(exponents.0.as_ptr().cast());
                 let codes = _mm512_loadu_si512(unit.codes.as_ptr().cast());
-                let [first, second] = unit.rests.each_ref().map(|rests| _mm512_loadu_si512(rests.as_ptr().cast()));
+                let [first, second] = unit.rests.map(|rests| _mm512_loadu_si512(rests.as_ptr().cast()));
                 // Within each lane of 128 bits; the compiler makes one constant of it.
                 let exchanged: [u8; 64] = std::array::from_fn(|at| (at as u8 % 16) ^ 1);
                 let exchanged = _mm512_loadu_si512(exchanged.as_ptr().cast());
@@ -316,6 +328,23 @@ macro_rules! lanes {
     };
 }
 
+/// What the classes with VNNI share: four codes are a word.
+macro_rules! byte_quads {
+    () => {
+        type Quad = u32;
+
+        #[inline(always)]
+        fn quad(self, values: [i8; 4]) -> u32 {
+            u32::from_le_bytes(values.map(|value| value as u8))
+        }
+
+        #[inline(always)]
+        fn dot_quads(self, sum: __m512i, codes: __m512i, x: u32) -> __m512i {
+            vouched!(_mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x as i32)))
+        }
+    };
+}
+
 /// For `zip`: the places of two rows that come to stand in each vector, the second row's behind the first's.
 const ZIPPED: [[u16; 32]; 2] = {
     let mut places = [[0; 32]; 2];
@@ -366,12 +395,75 @@ unsafe fn transposed(rows: &mut [Lanes<u32>; 16]) {
 
 mod bf16;
 
+/// What the classes without BF16 share: a pair is two floats.
+macro_rules! float_pairs {
+    () => {
+        type Pair = [f32; 2];
+        type Codes = [__m512; 2];
+
+        #[inline(always)]
+        fn two_bytes(self, a: __m512i, shift: u32) -> [__m512; 2] {
+            [self.byte(a, shift), self.byte(a, shift + 8)]
+        }
+
+        #[inline(always)]
+        fn two_nibbles(self, a: __m512i, shift: u32) -> [__m512; 2] {
+            [self.nibble(a, shift), self.nibble(a, shift + 8)]
+        }
+
+        #[inline(always)]
+        fn dot_codes(self, sum: __m512, codes: [__m512; 2], x: [f32; 2]) -> __m512 {
+            let sum = self.fma(codes[0], self.splat(x[0]), sum);
+            self.fma(codes[1], self.splat(x[1]), sum)
+        }
+
+        /// Two neighbours in a lane: each becomes a float, whose lower half is zero, and they share the lane again.
+        #[inline(always)]
+        fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
+            let mut out = [Bf16::default(); 32];
+            vouched!({
+                let pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+                let first = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs)));
+                let second = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32::<8>(pairs)));
+                let both = _mm512_or_si512(second, _mm512_srli_epi32::<16>(_mm512_castps_si512(first)));
+                _mm512_storeu_si512(out.as_mut_ptr().cast(), both)
+            });
+            out
+        }
+
+        #[inline(always)]
+        fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
+            [first.to_f32(), second.to_f32()]
+        }
+
+        #[inline(always)]
+        fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: [f32; 2]) -> __m512 {
+            let [first, second] = self.widen(weights);
+            let sum = self.fma(first, self.splat(activation[0]), sum);
+            self.fma(second, self.splat(activation[1]), sum)
+        }
+
+        #[inline(always)]
+        fn widen(self, pairs: &Lanes<u32>) -> [__m512; 2] {
+            vouched!(widened(_mm512_loadu_si512(pairs.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        fn dot_blocks(self, sum: __m512, a: &[Bf16; 32], b: &[Bf16; 32]) -> __m512 {
+            vouched!({
+                let [a_first, a_second] = widened(_mm512_loadu_si512(a.as_ptr().cast()));
+                let [b_first, b_second] = widened(_mm512_loadu_si512(b.as_ptr().cast()));
+                _mm512_fmadd_ps(a_second, b_second, _mm512_fmadd_ps(a_first, b_first, sum))
+            })
+        }
+    };
+}
+
 impl Simd for Avx512 {
     lanes!();
+    float_pairs!();
 
-    type Pair = [f32; 2];
     type Quad = [u32; 2];
-    type Codes = [__m512; 2];
 
     #[inline(always)]
     fn apart<P: Part<Self>>(self, part: P) -> P::Output {
@@ -381,22 +473,6 @@ impl Simd for Avx512 {
             part.run(simd)
         }
         vouched!(function(self, part))
-    }
-
-    #[inline(always)]
-    fn two_bytes(self, a: __m512i, shift: u32) -> [__m512; 2] {
-        [self.byte(a, shift), self.byte(a, shift + 8)]
-    }
-
-    #[inline(always)]
-    fn two_nibbles(self, a: __m512i, shift: u32) -> [__m512; 2] {
-        [self.nibble(a, shift), self.nibble(a, shift + 8)]
-    }
-
-    #[inline(always)]
-    fn dot_codes(self, sum: __m512, codes: [__m512; 2], x: [f32; 2]) -> __m512 {
-        let sum = self.fma(codes[0], self.splat(x[0]), sum);
-        self.fma(codes[1], self.splat(x[1]), sum)
     }
 
     #[inline(always)]
@@ -415,42 +491,21 @@ impl Simd for Avx512 {
             _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
         })
     }
+}
 
-    /// Two neighbours in a lane: each becomes a float, whose lower half is zero, and they share the lane again.
-    #[inline(always)]
-    fn bf16_of_i8(self, from: &[i8; 32]) -> [Bf16; 32] {
-        let mut out = [Bf16::default(); 32];
-        vouched!({
-            let pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-            let first = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs)));
-            let second = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32::<8>(pairs)));
-            let both = _mm512_or_si512(second, _mm512_srli_epi32::<16>(_mm512_castps_si512(first)));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), both)
-        });
-        out
-    }
+impl Simd for Avx512Vnni {
+    lanes!();
+    float_pairs!();
+    byte_quads!();
 
     #[inline(always)]
-    fn pair(self, first: Bf16, second: Bf16) -> [f32; 2] {
-        [first.to_f32(), second.to_f32()]
-    }
-
-    #[inline(always)]
-    fn dot_pairs(self, sum: __m512, weights: &Lanes<u32>, activation: [f32; 2]) -> __m512 {
-        vouched!({
-            let (first, second) = widened(_mm512_loadu_si512(weights.as_ptr().cast()));
-            let sum = _mm512_fmadd_ps(first, _mm512_set1_ps(activation[0]), sum);
-            _mm512_fmadd_ps(second, _mm512_set1_ps(activation[1]), sum)
-        })
-    }
-
-    #[inline(always)]
-    fn dot_blocks(self, sum: __m512, a: &[Bf16; 32], b: &[Bf16; 32]) -> __m512 {
-        vouched!({
-            let (a_first, a_second) = widened(_mm512_loadu_si512(a.as_ptr().cast()));
-            let (b_first, b_second) = widened(_mm512_loadu_si512(b.as_ptr().cast()));
-            _mm512_fmadd_ps(a_second, b_second, _mm512_fmadd_ps(a_first, b_first, sum))
-        })
+    fn apart<P: Part<Self>>(self, part: P) -> P::Output {
+        #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+        #[inline(never)]
+        fn function<P: Part<Avx512Vnni>>(simd: Avx512Vnni, part: P) -> P::Output {
+            part.run(simd)
+        }
+        vouched!(function(self, part))
     }
 }
 
@@ -459,9 +514,9 @@ impl Simd for Avx512 {
 /// # Safety
 /// The processor has AVX512F.
 #[inline(always)]
-unsafe fn widened(pairs: __m512i) -> (__m512, __m512) {
+unsafe fn widened(pairs: __m512i) -> [__m512; 2] {
     vouched!({
         let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
-        (first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32))))
+        [first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32)))]
     })
 }

@@ -107,6 +107,13 @@ pub trait Simd: Copy {
     fn pair(self, first: Bf16, second: Bf16) -> Self::Pair;
     /// `sum + w.first · x.first + w.second · x.second` for 16 columns.
     fn dot_pairs(self, sum: Self::V, weights: &Lanes<u32>, activation: Self::Pair) -> Self::V;
+    /// Both bfloat16 of each lane as float32; exact.
+    #[inline(always)]
+    fn widen(self, pairs: &Lanes<u32>) -> [Self::V; 2] {
+        let of = |turned: fn(u32) -> u32| pairs.map(|pair| f32::from_bits(turned(pair)));
+        [self.load(&of(|pair| pair << 16)), self.load(&of(|pair| pair & 0xffff_0000))]
+    }
+
     /// `sum + a · b` over neighbouring pairs: lane i takes elements 2i and 2i + 1, rounded as `dot_pairs` does.
     fn dot_blocks(self, sum: Self::V, a: &[Bf16; 32], b: &[Bf16; 32]) -> Self::V;
 
@@ -148,7 +155,7 @@ pub trait Simd: Copy {
 
     /// A unit of weights as it was before it was shortened, but for its exceptions.
     #[inline(always)]
-    fn lengthen(self, unit: &ShortUnit, exponents: &Exponents, to: &mut Unit) {
+    fn lengthen(self, unit: ShortUnit<'_>, exponents: &Exponents, to: &mut Unit) {
         unit.lengthened(exponents, to);
     }
 
@@ -306,6 +313,14 @@ pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 pub(crate) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: as in `run_avx2`.
     unsafe { avx512::Avx512::new() }.apart(Whole(kernel))
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn run_avx512vnni<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: as in `run_avx2`.
+    unsafe { avx512::Avx512Vnni::new() }.apart(Whole(kernel))
 }
 
 /// # Safety

@@ -348,7 +348,7 @@ fn golden_sums() {
             assert!(sums.windows(2).all(|pair| pair[0] == pair[1]), "{scheme}: {sums:x?}");
             sums.first().copied()
         };
-        let fused = sums(|name| matches!(name, "avx2" | "avx512"));
+        let fused = sums(|name| matches!(name, "avx2" | "avx512" | "avx512vnni"));
         let [paired, tiled, plain] =
             [sums(|name| name == "avx512bf16"), sums(|name| name == "amx"), sums(|name| name == "portable")];
         got.push((scheme.to_string(), [fused, paired, tiled, plain]));

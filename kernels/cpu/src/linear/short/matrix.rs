@@ -149,7 +149,7 @@ pub(crate) fn pack(
                 let before = list.len();
                 let listed = shorten(&panel, list, |unit, short| {
                     let (first, apart) = order.lines(number * units + unit);
-                    for (line, &words) in [&short.rests[0], &short.rests[1], &short.codes].into_iter().enumerate() {
+                    for (line, words) in short.into_iter().enumerate() {
                         let at = first + line * apart;
                         // SAFETY: no two units share a line, and each panel belongs to one part.
                         let to = unsafe { lines.piece(at..at + 1) };
@@ -224,7 +224,7 @@ impl<'a> Short<'a> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn lines(&self, panel: usize) -> (&'a [Line], usize) {
-        (self.lines, panel * self.units_of_panel)
+        (self.lines, self.first_unit(panel))
     }
 
     /// A panel's exponents.
@@ -233,22 +233,33 @@ impl<'a> Short<'a> {
         &self.exponents[panel]
     }
 
-    /// These units of a panel, where the lines of each lie side by side.
+    /// The unit of that number, counted over all panels.
     #[inline(always)]
-    pub(crate) fn units(&self, panel: usize, units: Range<usize>) -> &'a [ShortUnit] {
-        assert!(self.order == Order::Units);
-        let first = panel * self.units_of_panel;
-        bytemuck::cast_slice(&self.lines[3 * (first + units.start)..3 * (first + units.end)])
+    pub(crate) fn unit(&self, number: usize) -> ShortUnit<'a> {
+        let (first, apart) = self.order.lines(number);
+        let [Line(front), Line(back), Line(codes)] = [0, 1, 2].map(|line| &self.lines[first + line * apart]);
+        ShortUnit { rests: [front, back], codes }
+    }
+
+    /// Where its lines lie, or would lie.
+    #[inline(always)]
+    pub(crate) fn addresses(&self, number: usize) -> [*const u8; 3] {
+        let (first, apart) = self.order.lines(number);
+        [0, 1, 2].map(|line| self.lines.as_ptr().wrapping_add(first + line * apart).cast())
+    }
+
+    /// The number of a panel's first unit.
+    #[inline(always)]
+    pub(crate) fn first_unit(&self, panel: usize) -> usize {
+        panel * self.units_of_panel
     }
 
     /// Lengthens these units of a panel, but for their exceptions.
     #[inline(always)]
     pub(crate) fn lengthen<S: Simd>(&self, simd: S, panel: usize, units: Range<usize>, to: &mut [Unit]) {
-        let first = panel * self.units_of_panel;
+        let first = self.first_unit(panel);
         for (unit, to) in units.zip(to) {
-            let (at, apart) = self.order.lines(first + unit);
-            let [Line(first), Line(second), Line(codes)] = [0, 1, 2].map(|line| self.lines[at + line * apart]);
-            simd.lengthen(&ShortUnit { rests: [first, second], codes }, self.exponents(panel), to);
+            simd.lengthen(self.unit(first + unit), self.exponents(panel), to);
         }
     }
 
@@ -268,10 +279,9 @@ impl<'a> Short<'a> {
     /// Both weights of a lane of one of a panel's vectors, unless they are exceptions.
     #[inline(always)]
     pub(crate) fn pair(&self, panel: usize, vector: usize, lane: usize, exponents: &Exponents) -> [u16; 2] {
-        let (first, apart) = self.order.lines(panel * self.units_of_panel + vector / VECTORS);
-        let vector = vector % VECTORS;
-        let [Line(rests), Line(codes)] = [vector / 2, 2].map(|line| &self.lines[first + line * apart]);
-        [2 * lane, 2 * lane + 1].map(|word| lengthened(vector, rests[word], codes[word], exponents))
+        let unit = self.unit(self.first_unit(panel) + vector / VECTORS);
+        let (vector, rests) = (vector % VECTORS, unit.rests[vector % VECTORS / 2]);
+        [2 * lane, 2 * lane + 1].map(|word| lengthened(vector, rests[word], unit.codes[word], exponents))
     }
 
     /// A panel's exceptions: vector, word of it, and all bits.

@@ -20,9 +20,9 @@ const ZIPPED_HALVES: [u16; 32] = {
 
 impl Simd for Avx512Bf16 {
     lanes!();
+    byte_quads!();
 
     type Pair = u32;
-    type Quad = u32;
     /// Two bfloat16, the first in the lower half.
     type Codes = __m512i;
     const HAS_PAIRS: bool = true;
@@ -85,16 +85,6 @@ impl Simd for Avx512Bf16 {
     #[inline(always)]
     fn dot_codes(self, sum: __m512, codes: __m512i, x: u32) -> __m512 {
         vouched!(_mm512_dpbf16_ps(sum, bf16s(_mm512_set1_epi32(x as i32)), bf16s(codes)))
-    }
-
-    #[inline(always)]
-    fn quad(self, values: [i8; 4]) -> u32 {
-        u32::from_le_bytes(values.map(|value| value as u8))
-    }
-
-    #[inline(always)]
-    fn dot_quads(self, sum: __m512i, codes: __m512i, x: u32) -> __m512i {
-        vouched!(_mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x as i32)))
     }
 
     #[inline(always)]
