@@ -80,7 +80,7 @@ def random_model(shape: str, slots: int) -> Loaded:
     """A model of this shape in bfloat16, without a checkpoint."""
     family, config = resolve(SHAPES[shape])
     kv = KvShape(config.layers, config.kv_heads, config.head_dim, BLOCK, "bfloat16")
-    model = Decoder(config, POSITIONS)
+    model = Decoder(config, POSITIONS, config.is_tied)
     cpu = torch.device("cpu")
     names = family.names | ({"head": family.names["embedding"]} if config.is_tied else {})
     for holding in weights.holdings(model, names, quantization_of({}, "auto", "")):

@@ -75,17 +75,11 @@ class Bench:
         _, config = resolve(COMMON | SHAPES[name])
         # PyTorch multiplies bfloat16 into float32 on cards alone.
         dtype, dtype_name = (torch.float32, "float32") if device.type == "cpu" else (torch.bfloat16, "bfloat16")
-        self.model = Decoder(config, context).to(device)
-        shared: torch.Tensor | None = None
-        for path, leaf in self.model.named_modules():
-            if not isinstance(leaf, Leaf):
-                continue
-            tensors = [torch.randn(w.shape, dtype=dtype, device=device) * 0.02 for w in leaf.wants()]
-            if path == "embedding":
-                shared = tensors[0]
-            if path == "head" and config.is_tied and shared is not None:
-                tensors = [shared]
-            leaf.take(tensors, dtype, device)
+        self.model = Decoder(config, context, config.is_tied).to(device)
+        for leaf in self.model.modules():
+            if isinstance(leaf, Leaf):
+                tensors = [torch.randn(w.shape, dtype=dtype, device=device) * 0.02 for w in leaf.wants()]
+                leaf.take(tensors, dtype, device)
         each = -(-context // BLOCK)
         division = config.division
         shape = KvShape(division.per_kind, config.kv_heads, config.head_dim, BLOCK, dtype_name, division.kinds)

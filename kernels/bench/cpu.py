@@ -6,7 +6,8 @@ Limits are taken right before each line: `read` is how fast all threads read mem
 reaches on a large matrix product of the same format; of quantised weights `int8` is what multiplications of integers reach in
 registers, and with activations as they are `gemm` is that of float32. With AMX, `int8` is that of its tiles, and products of
 bfloat16 have a second line against `tiles`, what they reach in registers. A share above 1 means that the limit was disturbed,
-or that the bytes were still in a cache. The checksum shows that two runs computed the same.
+that the bytes were still in a cache, or that bfloat16 is multiplied as floats (`avx512`, `avx512vnni`) where that is faster than
+what oneDNN does. The checksum shows that two runs computed the same.
 """
 
 from __future__ import annotations

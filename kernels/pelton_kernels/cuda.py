@@ -29,6 +29,7 @@ __all__ = [
     "add_rms_norm",
     "copy_blocks",
     "embed",
+    "embed_packed",
     "embed_segments",
     "gelu_erf_mul",
     "gelu_mul",

@@ -34,7 +34,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """`[columns, depth]`, opaque: only `ops.linear` looks inside. `dtype` is that of the activations it multiplies."""
+    """`[columns, depth]`, opaque: only `ops.linear` and `ops.embed_packed` look inside. `dtype` is that of the activations it multiplies."""
 
     device: torch.device
     dtype: torch.dtype

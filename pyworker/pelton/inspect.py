@@ -200,15 +200,18 @@ def _folded(lines: list[Line]) -> list[Line]:
 def _probe(loaded: Loaded) -> Machine:
     """What all threads reach now."""
     probe = _native.ReadProbe(PROBE_BYTES)
-    square = torch.randn(PROBE_SIDE, PROBE_SIDE).to(DTYPES[loaded.kv.shape.dtype])
+    square = torch.randn(PROBE_SIDE, PROBE_SIDE)
+    # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
+    squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
     reads, products = [], []
     for _ in range(3):
         began = time.perf_counter()
         probe.read()
-        between = time.perf_counter()
-        torch.mm(square, square)
-        reads.append(between - began)
-        products.append(time.perf_counter() - between)
+        reads.append(time.perf_counter() - began)
+        for square in squares:
+            began = time.perf_counter()
+            torch.mm(square, square)
+            products.append(time.perf_counter() - began)
     return Machine(probe.nbytes / min(reads), 2 * PROBE_SIDE**3 / min(products))
 
 

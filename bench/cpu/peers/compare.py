@@ -7,7 +7,8 @@
 
 In each round every server is started in its turn, asked all cells, and ended, so that the rounds interleave them. Beside each cell stand
 two probes, taken before and after it while the server idles (each cell begins once it does: some prepare memory for a while after they say
-that they are ready): how fast all threads read memory, and what a large matrix product reaches; and the share of the processors that other
+that they are ready): how fast all threads read memory, and what a large matrix product reaches, of bfloat16 or of float32, whichever
+is faster; and the share of the processors that other
 processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
 than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
 happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
@@ -57,13 +58,20 @@ class Probes:
         ops.set_threads(threads)
         torch.set_num_threads(threads)
         self.memory = _native.ReadProbe(PROBE_BYTES)
-        self.square = torch.randn(PROBE_SIDE, PROBE_SIDE).bfloat16()
+        floats = torch.randn(PROBE_SIDE, PROBE_SIDE)
+        self.squares = (floats.bfloat16(), floats)  # Intel's processors without tiles multiply floats twice as fast
 
     def take(self) -> dict[str, float]:
         """Gigabytes and GFLOP per second."""
         read = self.memory.nbytes / _seconds(self.memory.read)
-        gemm = 2 * PROBE_SIDE**3 / _seconds(lambda: self.square @ self.square)
-        return {"read_gbs": round(read / 1e9, 2), "gemm_gflops": round(gemm / 1e9, 1)}
+        pairs, floats = (2 * PROBE_SIDE**3 / _seconds(lambda of=of: of @ of) for of in self.squares)
+        # A vector has room for twice as many integers of 8 bits as bfloat16, and four times as many as float32.
+        gain = max(2 * pairs, 4 * floats) / max(pairs, floats)
+        return {
+            "read_gbs": round(read / 1e9, 2),
+            "gemm_gflops": round(max(pairs, floats) / 1e9, 1),
+            "int8_gain": round(gain, 1),
+        }
 
 
 def _seconds(call: Any) -> float:
@@ -220,9 +228,10 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def share_of_limit(cell: dict[str, Any]) -> float:
     """What a cell reached of what the machine allowed just then (`limit.py`)."""
     read, gemm = (max(cell["before"][name], cell["after"][name]) for name in ("read_gbs", "gemm_gflops"))
+    gain = max(cell[when]["int8_gain"] for when in ("before", "after"))
     waves = cell["report"]["answered"] / cell["concurrency"]
     most = tokens_per_s(
-        cell["model"], cell["weights"], SCENARIOS[cell["scenario"]], cell["concurrency"], waves, read, gemm
+        cell["model"], cell["weights"], SCENARIOS[cell["scenario"]], cell["concurrency"], waves, read, gemm, gain
     )
     return float(cell["report"]["output_tokens_per_s"]) / most
 

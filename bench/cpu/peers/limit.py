@@ -2,8 +2,8 @@
 
 Requests of a cell begin and end together, wave after wave, so that their prompts are computed at once, and then each step draws a token for all.
 What all prompts share is computed once, before the first wave, and read once a step for all. Of both
-takes the longer what it needs: the products, by the rate of a large one of bfloat16 (`gemm_gflops`; integers of 8 bits go at twice
-that), or the weights and the KV that are read (`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is
+takes the longer what it needs: the products, by the rate of a large one (`gemm_gflops`, of bfloat16 or float32, whichever is faster; integers
+of 8 bits go at `gain` times that), or the weights and the KV that are read (`read_gbs`). Norms, activations, softmax, sampling, text and HTTP take nothing. So this is
 more than any server reaches that reads weights in these bits from memory; Pelton, where it keeps bfloat16 in 12 bits
 (docs/decisions/short-weights.md), may pass it with few requests, and so may a model that stays in the caches.
 """
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from models import SHAPES
 
 BYTES = 2
-# Bytes of a weight in a layer, and how much faster than bfloat16 it is multiplied. Of 8 and 4 bits as Pelton has them: the head stays
-# bfloat16, and groups of 64 have a scale.
-WEIGHTS = {"bf16": (2.0, 1.0), "8 bits": (1.0, 2.0), "4 bits": (4.5 / 8, 2.0)}
+# Bytes of a weight in a layer. Of 8 and 4 bits as Pelton has them: the head stays bfloat16, and groups of 64 have a scale.
+WEIGHTS = {"bf16": 2.0, "8 bits": 1.0, "4 bits": 4.5 / 8}
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class Work:
 class Model:
     """One of `SHAPES`, as its sizes say."""
 
-    def __init__(self, name: str, weights: str) -> None:
+    def __init__(self, name: str, weights: str, gain: float) -> None:
         _, sizes = SHAPES[name]
-        self.weight_bytes, self.gain = WEIGHTS[weights]
+        self.weight_bytes, self.gain = WEIGHTS[weights], 1.0 if weights == "bf16" else gain
         self.layers: int = sizes["num_hidden_layers"]
         heads, kv_heads, width = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["head_dim"]
         hidden: int = sizes["hidden_size"]
@@ -61,10 +60,11 @@ def tokens_per_s(
     waves: float,
     read_gbs: float,
     gemm_gflops: float,
+    gain: float,
 ) -> float:
     """`sizes`: tokens of a prompt that all share, of its own, and of the answer. `waves`: how often `concurrency` requests are answered."""
     shared, own, output = sizes
-    model = Model(name, weights)
+    model = Model(name, weights, gain)
     looks = sum(range(shared + 1, shared + own + 1))
     steps = [model.step(concurrency * own, concurrency, concurrency * looks, shared)]
     for behind in range(own + 1, own + output):

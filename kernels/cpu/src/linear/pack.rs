@@ -81,9 +81,11 @@ impl Layout {
     }
 
     /// How its units lie if they are short, where they may be.
-    fn short_order<E: Element>(self) -> Option<Order> {
+    fn short_order<E: Element>(self, isa: Isa) -> Option<Order> {
         match self {
-            Self::Units { vectors: short::VECTORS } if E::FORMAT == Format::BFloat16 => Some(Order::Units),
+            Self::Units { vectors: short::VECTORS } if E::FORMAT == Format::BFloat16 => {
+                Some(if isa.reads_pages_in_turn() { Order::Pages } else { Order::Units })
+            }
             Self::Units { .. } => None,
             Self::Tiles => Some(Order::Pages),
         }
@@ -149,7 +151,7 @@ impl<E: Element> PackedWeight<E> {
                 Layout::Tiles => pack_tiles::<E>(to, from, depth),
             }
         };
-        if let Some(order) = layout.short_order::<E>().filter(|_| may_be_short) {
+        if let Some(order) = layout.short_order::<E>(cpu.isa).filter(|_| may_be_short) {
             let shape = layout.short_shape(panels, units);
             let width = panels * panel_columns / shape.0;
             let fill = |panel: usize, to: &mut [Unit]| {
@@ -190,7 +192,7 @@ impl<E: Element> PackedWeight<E> {
         let short = match exceptions {
             Some(exceptions) => {
                 let (panels, units) = layout.short_shape(panels, units);
-                Some(short::Sizes::new(layout.short_order::<E>()?, panels, units, exceptions)?)
+                Some(short::Sizes::new(layout.short_order::<E>(isa)?, panels, units, exceptions)?)
             }
             None => None,
         };
@@ -202,6 +204,11 @@ impl<E: Element> PackedWeight<E> {
     /// How many exceptions its units have, if they are short.
     pub(crate) fn exceptions(&self) -> Option<usize> {
         self.short.map(|sizes| sizes.exceptions)
+    }
+
+    /// Whether its units are short, and their lines lie in three pages.
+    pub(crate) fn lies_by_pages(&self) -> bool {
+        self.short.is_some_and(|sizes| sizes.order == Order::Pages)
     }
 
     /// Its short units.

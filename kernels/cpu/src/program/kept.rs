@@ -14,6 +14,7 @@ const FLOAT32: u64 = 0;
 const BFLOAT16: u64 = 1;
 const QUANTIZED: u64 = 2;
 const SHORT: u64 = 3;
+const SHORT_BY_PAGES: u64 = 4;
 
 impl Weight {
     /// What tells how `data` is to be read: kind and sizes; of short weights also their exceptions, of quantised ones the scheme and
@@ -22,7 +23,13 @@ impl Weight {
         let (columns, depth) = self.shape();
         let kind = match self {
             Self::Float32(_) => FLOAT32,
-            Self::BFloat16(weight) if weight.exceptions().is_some() => SHORT,
+            Self::BFloat16(weight) if weight.exceptions().is_some() => {
+                if weight.lies_by_pages() {
+                    SHORT_BY_PAGES
+                } else {
+                    SHORT
+                }
+            }
             Self::BFloat16(_) => BFLOAT16,
             Self::Quantized(..) => QUANTIZED,
         };
@@ -71,8 +78,9 @@ fn restored(isa: Isa, numbers: &[u64], data: Buffer) -> Option<Weight> {
             Some(Weight::Float32(Arc::new(weight)))
         }
         (BFLOAT16, [], _) => Some(Weight::BFloat16(Arc::new(float(None, data)?))),
-        (SHORT, &[exceptions], _) => {
-            Some(Weight::BFloat16(Arc::new(float(Some(usize::try_from(exceptions).ok()?), data)?)))
+        (SHORT | SHORT_BY_PAGES, &[exceptions], _) => {
+            let weight = float(Some(usize::try_from(exceptions).ok()?), data)?;
+            (weight.lies_by_pages() == (kind == SHORT_BY_PAGES)).then(|| Weight::BFloat16(Arc::new(weight)))
         }
         (QUANTIZED, _, Some((&[is_bf16, is_eight, group, is_int8, has_zeros], order))) => {
             let [is_bf16, is_eight, is_int8, has_zeros] = [is_bf16, is_eight, is_int8, has_zeros].map(|flag| flag != 0);
@@ -158,6 +166,26 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_lie_otherwise_than_a_class_reads_them_are_refused() {
+        let floats: Vec<f32> = (0..128 * 256).map(|at| ((at * 37 % 101) as f32 - 50.0) / 17.0).collect();
+        for isa in Isa::available() {
+            let matrix = Matrix::new(vec![Stored::Float32(&floats)], 256);
+            let weight = Weight::BFloat16(Arc::new(PackedWeight::pack(&mut Cpu::new(isa, 1), &matrix)));
+            let mut numbers = weight.numbers();
+            let data = |weight: &Weight| {
+                let mut data = Buffer::zeroed(weight.data().len());
+                data.as_mut_slice::<u8>().copy_from_slice(weight.data());
+                data
+            };
+            assert!(Weight::restored(isa, &numbers, data(&weight)).is_ok());
+            if [SHORT, SHORT_BY_PAGES].contains(&numbers[0]) {
+                numbers[0] = SHORT + SHORT_BY_PAGES - numbers[0];
+                assert!(Weight::restored(isa, &numbers, data(&weight)).is_err(), "{}", isa.name());
+            }
+        }
+    }
+
+    #[test]
     fn weights_are_the_same_again_and_bytes_cut_short_are_refused() {
         for isa in Isa::available() {
             for (columns, depth) in [(70, 30), (330, 300), (200, 900)] {
@@ -168,7 +196,10 @@ mod tests {
                     let may_be_short = isa.name().starts_with("avx512") || isa.name() == "amx";
                     let is_bfloat16 = matches!(weight, Weight::BFloat16(_));
                     let is_large = columns > 70;
-                    assert!(!(may_be_short && is_bfloat16 && is_large) || weight.numbers()[0] == SHORT);
+                    assert!(
+                        !(may_be_short && is_bfloat16 && is_large)
+                            || [SHORT, SHORT_BY_PAGES].contains(&weight.numbers()[0])
+                    );
                 }
             }
         }

@@ -185,8 +185,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn dot_pairs(self, sum: Lanes<f32>, weights: &Lanes<u32>, activation: [f32; 2]) -> Lanes<f32> {
-        let first = each(|lane| f32::from_bits(weights[lane] << 16));
-        let second = each(|lane| f32::from_bits(weights[lane] & 0xffff_0000));
+        let [first, second] = self.widen(weights);
         let sum = self.fma(first, self.splat(activation[0]), sum);
         self.fma(second, self.splat(activation[1]), sum)
     }

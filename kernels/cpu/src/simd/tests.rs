@@ -56,6 +56,7 @@ impl Kernel for Exact<'_> {
             assert_eq!(*to, rounded);
         }
         results.extend(simd.alternate([a, b]));
+        results.extend(simd.widen(&self.0.map(f32::to_bits)));
         let tiny = simd.splat(f32::MIN_POSITIVE);
         results.extend([simd.flush(a), simd.flush(simd.mul(a, tiny)), simd.flush(simd.mul(b, tiny))]);
         let mut bits = [zipped.concat(), turned.concat(), rounded.map(|half| half.0.into()).to_vec()].concat();

@@ -61,7 +61,7 @@ impl Order {
 /// How a shortened matrix lies in its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    order: Order,
+    pub(crate) order: Order,
     panels: usize,
     /// Of each panel.
     units: usize,
