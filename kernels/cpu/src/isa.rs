@@ -86,7 +86,7 @@ impl Isa {
     }
 
     /// Whether memory gives more to who reads three pages in turn than one after the other: so it is with tiles, and with the class that
-    /// their processors have without them (Emerald Rapids, one row: 0.85 of the time). Zen 5 has not been asked.
+    /// their processors have without them (docs/decisions/short-weights.md). Zen 5 has not been asked.
     pub(crate) fn reads_pages_in_turn(self) -> bool {
         matches!(self.name(), "avx512vnni" | "amx")
     }
@@ -122,7 +122,7 @@ impl Isa {
 }
 
 /// Whether multiplying floats is faster than multiplying pairs of bfloat16. On Intel's processors a core begins two vectors of 16 float
-/// products in a cycle, and one of 32 products by pairs in two (Emerald Rapids: 167 and 82 GFLOP/s a core); on AMD's pairs are twice as fast.
+/// products in a cycle, and one of 32 products by pairs in two; on AMD's pairs are twice as fast (docs/decisions/float-products.md).
 /// Told by the maker's name: what was measured would not be the same at each start, and results depend on it.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_slow() -> bool {
