@@ -35,7 +35,7 @@ use crate::Cpu;
 use crate::element::{Bf16, Element, Format};
 use crate::gate::Activation;
 use crate::simd::{Kernel, Simd};
-use crate::split::{Shared, part};
+use crate::split::{Own, Shared, part};
 
 use out::{Gate, Out};
 pub use pack::PackedWeight;
@@ -197,12 +197,13 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
 
     let sums_words = rows.rows.min(cut.group * rows.most) * weight.panel_columns();
     let words_of = |bytes: usize| cut.piece * bytes / size_of::<u32>();
-    let room_words = if is_short { words_of(2 * size_of::<Unit>()) } else { 0 };
+    let room_words = if is_short && !cut.is_wide { words_of(2 * size_of::<Unit>()) } else { 0 };
     let wide_words = if cut.is_wide { words_of(size_of::<WideUnit>()) } else { 0 };
-    let thread_words = sums_words + room_words + wide_words;
-    let scratch = cpu.scratch.scratch::<u32>(parts * thread_words + rows.rows * row_words);
-    let (own, packed) = scratch.split_at_mut(parts * thread_words);
-    let own = Shared::new(own);
+    let own_words = sums_words + room_words + wide_words;
+    let all_own_words = Own::<u32>::len(parts, own_words);
+    let scratch = cpu.scratch.scratch::<u32>(all_own_words + rows.rows * row_words);
+    let (own, packed) = scratch.split_at_mut(all_own_words);
+    let own = Own::new(own, own_words);
     let target = Shared::new(packed);
     cpu.pool.run(pack_parts, |thread| {
         for block in part(rows.blocks(), pack_parts, thread) {
@@ -210,7 +211,7 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
             // SAFETY: blocks do not overlap, and each belongs to one part.
             let packed = unsafe { target.piece(rows.start * row_words..rows.end * row_words) };
             let x = &x[rows.start * weight.depth()..rows.end * weight.depth()];
-            isa.run(Activations { packed, x, depth: weight.depth() });
+            isa.run(Activations { packed, x, depth: weight.depth(), is_wide: cut.is_wide });
         }
     });
 
@@ -218,7 +219,7 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
-        let own = unsafe { own.piece(thread * thread_words..(thread + 1) * thread_words) };
+        let own = unsafe { own.of(thread) };
         let (wide, own) = own.split_at_mut(wide_words);
         let (room, sums) = own.split_at_mut(room_words);
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
@@ -245,7 +246,7 @@ impl<E: Element> Kernel for AskSizes<E> {
         Sizes {
             rows: S::ROWS,
             activation_words: size_of::<E::Activation<S>>() / size_of::<u32>(),
-            may_be_wide: E::FORMAT == Format::BFloat16 && S::WIDTH == wide::WIDTH && !S::HAS_PAIRS,
+            may_be_wide: E::FORMAT == Format::BFloat16 && S::WIDTH == short::VECTORS && !S::HAS_PAIRS,
         }
     }
 }

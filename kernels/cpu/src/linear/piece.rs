@@ -21,10 +21,13 @@ const SMALL_PIECE: usize = 64;
 const SMALL_SHORT_PIECE: usize = 32;
 const FEW_BLOCKS: usize = 3;
 
-/// Of weights that are widened: 64 KiB as float32, which the second-level cache gives as fast as they are used.
+/// Of weights that are widened: 16 KiB as float32, which stay in the first-level cache.
+const SMALL_WIDE_PIECE: usize = 32;
+/// The same with many row blocks: 64 KiB, which the second-level cache gives as fast as they are used.
 const WIDE_PIECE: usize = 128;
+const FEW_WIDE_BLOCKS: usize = 8;
 /// Blocks that are enough to widen a piece for.
-const WIDE_BLOCKS: usize = 4;
+const WIDE_BLOCKS: usize = 2;
 
 /// As `GROUP_ROWS`, where each group of rows would lengthen the pieces of a panel again: 96 KiB of sums.
 const LONG_GROUP_ROWS: usize = 384;
@@ -54,6 +57,7 @@ impl Cut {
         let blocks = rows.blocks();
         let is_wide = may_be_wide && blocks >= WIDE_BLOCKS;
         let piece = match (blocks, is_short) {
+            _ if is_wide && blocks <= FEW_WIDE_BLOCKS => SMALL_WIDE_PIECE,
             _ if is_wide => WIDE_PIECE,
             (0..=1, false) => depth,
             (0..=FEW_BLOCKS, false) => SMALL_PIECE,

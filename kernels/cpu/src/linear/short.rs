@@ -14,7 +14,7 @@ use bytemuck::{Pod, Zeroable};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use matrix::{Line, PAGE};
-pub(crate) use matrix::{Order, Short, Sizes, pack};
+pub(crate) use matrix::{Order, Seen, Short, Sizes, pack};
 pub(crate) use rooms::{Piece, Rooms, Turn};
 
 use crate::simd::{LANES, Lanes};
@@ -59,6 +59,13 @@ struct Exception {
     /// Unit · 128 + place in the unit.
     at: u32,
     bits: u32,
+}
+
+impl Exception {
+    #[inline(always)]
+    fn unit(&self) -> usize {
+        self.at as usize / UNIT_WEIGHTS
+    }
 }
 
 impl ShortUnit<'_> {

@@ -12,12 +12,13 @@ use crate::element::{Element, Format};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::part;
 
-/// Packs the rows of one block: `[unit][row]`.
+/// Packs the rows of one block: `[unit][row]`, or `[k][row]` as float32 where weights are widened.
 pub(super) struct Activations<'a, E> {
     /// Words of `Activation`s.
     pub(super) packed: &'a mut [u32],
     pub(super) x: &'a [E],
     pub(super) depth: usize,
+    pub(super) is_wide: bool,
 }
 
 impl<E: Element> Kernel for Activations<'_, E> {
@@ -25,8 +26,19 @@ impl<E: Element> Kernel for Activations<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let packed: &mut [E::Activation<S>] = bytemuck::cast_slice_mut(self.packed);
         let rows = self.x.len() / self.depth;
+        if self.is_wide {
+            let packed: &mut [f32] = bytemuck::cast_slice_mut(self.packed);
+            let (packed, behind) = packed.split_at_mut(self.x.len());
+            behind.fill(0.0);
+            for (row, x) in self.x.chunks_exact(self.depth).enumerate() {
+                for (to, value) in packed[row..].iter_mut().step_by(rows).zip(x) {
+                    *to = value.to_f32();
+                }
+            }
+            return;
+        }
+        let packed: &mut [E::Activation<S>] = bytemuck::cast_slice_mut(self.packed);
         for (row, x) in self.x.chunks_exact(self.depth).enumerate() {
             for (to, values) in packed[row..].iter_mut().step_by(rows).zip(x.chunks(E::PACK)) {
                 *to = E::activation(simd, values);
@@ -64,7 +76,7 @@ impl<E: Element> Kernel for Columns<'_, E> {
         match const { S::WIDTH } {
             4 => {
                 if const { matches!(E::FORMAT, Format::BFloat16) && !S::HAS_PAIRS } && self.cut.is_wide {
-                    self.walk::<S, 4>(simd, Wide::new(weight, room, wide), sums);
+                    self.walk::<S, 4>(simd, Wide::new(weight, wide), sums);
                 } else if const { matches!(E::FORMAT, Format::BFloat16) }
                     && let Some(short) = weight.short()
                 {

@@ -19,7 +19,7 @@ use crate::Cpu;
 use crate::error::{Refusal, check_indices};
 use crate::math::{filled, put};
 use crate::simd::{Kernel, LANES, Simd};
-use crate::split::{Shared, part};
+use crate::split::{Own, Shared, part};
 use adjust::Adjustments;
 pub use score::{ScoreOut, ScoreRows, score};
 
@@ -77,7 +77,7 @@ pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Resul
 
     let parts = cpu.parts(rows, rows * vocabulary);
     let isa = cpu.isa;
-    let scores = Shared::new(cpu.scratch.scratch::<f32>(parts * vocabulary));
+    let scores = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, vocabulary)), vocabulary);
     let (tokens, flags, chosen) = (Shared::new(out.tokens), Shared::new(out.flags), Shared::new(out.chosen));
     let (top_ids, top_logprobs) = (Shared::new(out.top_ids), Shared::new(out.top_logprobs));
     cpu.pool.run(parts, |thread| {
@@ -92,7 +92,7 @@ pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Resul
                 top_ids: top_ids.piece(tops.clone()),
                 top_logprobs: top_logprobs.piece(tops),
             };
-            (out, scores.piece(thread * vocabulary..(thread + 1) * vocabulary))
+            (out, scores.of(thread))
         };
         isa.run(Rows { input, out, first: rows.start, top, scores });
     });

@@ -6,7 +6,7 @@ use super::{logprobs, survey};
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
 use crate::simd::{Kernel, Simd};
-use crate::split::{Shared, part};
+use crate::split::{Own, Shared, part};
 
 /// What [`score`] reads.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ pub fn score(cpu: &mut Cpu, out: ScoreOut<'_>, input: ScoreRows<'_>) -> Result<(
 
     let parts = cpu.parts(rows, rows * vocabulary);
     let isa = cpu.isa;
-    let scores = Shared::new(cpu.scratch.scratch::<f32>(parts * vocabulary));
+    let scores = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, vocabulary)), vocabulary);
     let (ranks, flags, chosen) = (Shared::new(out.ranks), Shared::new(out.flags), Shared::new(out.chosen));
     let (top_ids, top_logprobs) = (Shared::new(out.top_ids), Shared::new(out.top_logprobs));
     cpu.pool.run(parts, |thread| {
@@ -63,7 +63,7 @@ pub fn score(cpu: &mut Cpu, out: ScoreOut<'_>, input: ScoreRows<'_>) -> Result<(
                 top_ids: top_ids.piece(tops.clone()),
                 top_logprobs: top_logprobs.piece(tops),
             };
-            (out, scores.piece(thread * vocabulary..(thread + 1) * vocabulary))
+            (out, scores.of(thread))
         };
         isa.run(Rows { input, out, first: rows.start, top, scores });
     });

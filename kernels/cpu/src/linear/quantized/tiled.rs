@@ -21,7 +21,7 @@ use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_
 use crate::element::Element;
 use crate::linear::tiled::{Blocks, FAR_BYTES, piece_of};
 use crate::simd::{Kernel, LANES, Lanes, Simd};
-use crate::split::{Shared, part};
+use crate::split::{Own, Shared, part};
 
 /// Vectors of 16 columns in a panel.
 const VECTORS: usize = SUM_COLUMNS / LANES;
@@ -71,16 +71,16 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
     let block_words = layout.segments * steps * shape.rows;
     let sums_of_thread = blocks.group(groups, 0).len() * TILE_ROWS * SUM_COLUMNS;
     let words_len = blocks.count * block_words * size_of::<Words>();
-    let sums_len = parts * 2 * sums_of_thread * size_of::<u32>();
+    let sums_len = Own::<u32>::len(parts, 2 * sums_of_thread) * size_of::<u32>();
     let heads_len = blocks.count * layout.segments * size_of::<Heads>();
     let room_of_thread = if are_tiles(weight.scheme()) { 0 } else { grouped::room_bytes(weight, steps) };
-    let room_len = parts * room_of_thread;
+    let room_len = Own::<u8>::len(parts, room_of_thread);
     let (words, rest) = cpu.scratch.scratch::<u8>(words_len + room_len + sums_len + heads_len).split_at_mut(words_len);
     let (room, rest) = rest.split_at_mut(room_len);
     let (sums, heads) = rest.split_at_mut(sums_len);
-    let room = Shared::new(room);
+    let room = Own::new(room, room_of_thread);
     let words: &mut [Words] = bytemuck::cast_slice_mut(words);
-    let sums = Shared::new(bytemuck::cast_slice_mut::<_, u32>(sums));
+    let sums = Own::new(bytemuck::cast_slice_mut::<_, u32>(sums), 2 * sums_of_thread);
     let heads: &mut [Heads] = bytemuck::cast_slice_mut(heads);
     let targets = (Shared::new(words), Shared::new(heads));
     cpu.pool.run(pack_parts, |thread| {
@@ -99,11 +99,11 @@ pub(super) fn multiply<E: Element>(cpu: &mut Cpu, amx: Amx, results: &Results<'_
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
-        let own = unsafe { sums.piece(thread * 2 * sums_of_thread..(thread + 1) * 2 * sums_of_thread) };
+        let own = unsafe { sums.of(thread) };
         let (held, sums) = own.split_at_mut(sums_of_thread);
         let sums = bytemuck::cast_slice_mut(sums);
         // SAFETY: as above.
-        let room = unsafe { room.piece(thread * room_of_thread..(thread + 1) * room_of_thread) };
+        let room = unsafe { room.of(thread) };
         let panels = Panels {
             amx,
             shape,

@@ -23,7 +23,7 @@ use crate::linear::short::Unit;
 use crate::linear::tiled::walk::{At, Walk};
 use crate::linear::tiled::{Cut, FAR_BYTES, HALF, PAGE_BYTES, STEP, Words, pack};
 use crate::simd::{Kernel, LANES, Lanes, Part, Simd};
-use crate::split::{Shared, part};
+use crate::split::{Own, Shared, part};
 
 /// Vectors of 16 columns in a panel.
 const VECTORS: usize = SUM_COLUMNS / LANES;
@@ -51,7 +51,7 @@ pub(super) fn multiply(cpu: &mut Cpu, amx: Amx, results: &Results<'_>, x: &[Bf16
     let room_len = cut.room_units() * size_of::<Unit>();
     let sums_len = cut.together * cut.sums() * size_of::<f32>();
     let own_len = (room_len + sums_len).next_multiple_of(PAGE_BYTES);
-    let (words, own) = cpu.scratch.scratch::<u8>(words_len + parts * own_len).split_at_mut(words_len);
+    let (words, own) = cpu.scratch.scratch::<u8>(words_len + Own::<u8>::len(parts, own_len)).split_at_mut(words_len);
     let words: &mut [Words] = bytemuck::cast_slice_mut(words);
     let target = Shared::new(words);
     cpu.pool.run(pack_parts, |thread| {
@@ -68,12 +68,12 @@ pub(super) fn multiply(cpu: &mut Cpu, amx: Amx, results: &Results<'_>, x: &[Bf16
     });
 
     let words = &*words;
-    let own = Shared::new(own);
+    let own = Own::new(own, own_len);
     let is_far = rows * weight.columns() * size_of::<Bf16>() >= FAR_BYTES;
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
         // SAFETY: each thread has its own.
-        let own = unsafe { own.piece(thread * own_len..(thread + 1) * own_len) };
+        let own = unsafe { own.of(thread) };
         let (room, sums) = own.split_at_mut(room_len);
         let sums = &mut bytemuck::cast_slice_mut(sums)[..sums_len / size_of::<f32>()];
         let room = bytemuck::cast_slice_mut(room);

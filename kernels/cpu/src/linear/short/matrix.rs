@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::{Pod, Zeroable};
 
+use super::Piece;
 use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened, shorten};
 use crate::Cpu;
 use crate::memory::Buffer;
@@ -263,19 +264,6 @@ impl<'a> Short<'a> {
         }
     }
 
-    /// Puts right, in the lengthened units of this piece, what the units do not hold. `before`: how many exceptions the panel
-    /// has before the piece; how many with the piece is returned.
-    #[inline(always)]
-    pub(crate) fn put_right(&self, panel: usize, units: Range<usize>, lengthened: &mut [Unit], before: usize) -> usize {
-        let [first, end] = [units.start, units.end].map(|unit| unit * UNIT_WEIGHTS);
-        let weights: &mut [u16] = bytemuck::cast_slice_mut(lengthened);
-        let here = self.listed(panel)[before..].iter().take_while(|exception| (exception.at as usize) < end);
-        here.fold(before, |seen, exception| {
-            weights[exception.at as usize - first] = exception.bits as u16;
-            seen + 1
-        })
-    }
-
     /// Both weights of a lane of one of a panel's vectors, unless they are exceptions.
     #[inline(always)]
     pub(crate) fn pair(&self, panel: usize, vector: usize, lane: usize, exponents: &Exponents) -> [u16; 2] {
@@ -292,13 +280,41 @@ impl<'a> Short<'a> {
         })
     }
 
-    /// How many exceptions a panel has before this unit.
-    pub(crate) fn before(&self, panel: usize, unit: usize) -> usize {
-        self.listed(panel).partition_point(|exception| (exception.at as usize) < unit * UNIT_WEIGHTS)
-    }
-
     #[inline(always)]
     fn listed(&self, panel: usize) -> &'a [Exception] {
         &self.exceptions[self.starts[panel] as usize..self.starts[panel + 1] as usize]
+    }
+}
+
+/// Up to where exceptions were asked for last.
+pub(crate) struct Seen {
+    panel: usize,
+    unit: usize,
+    /// How many the panel has before that unit.
+    count: usize,
+}
+
+impl Seen {
+    /// Before any panel's first.
+    pub(crate) const NONE: Self = Self { panel: 0, unit: 0, count: 0 };
+
+    /// What a piece's units do not hold: the unit, counted from the piece's first, the weight's place in it, and all its bits.
+    #[inline(always)]
+    pub(crate) fn exceptions<'a>(
+        &mut self,
+        short: &Short<'a>,
+        piece: Piece,
+    ) -> impl Iterator<Item = (usize, usize, u16)> + use<'a> {
+        let listed = short.listed(piece.panel);
+        let before = match *self {
+            _ if piece.from == 0 => 0,
+            Self { panel, unit, count } if (panel, unit) == (piece.panel, piece.from) => count,
+            _ => listed.partition_point(|exception| exception.unit() < piece.from),
+        };
+        let count = listed[before..].iter().take_while(|exception| exception.unit() < piece.to).count();
+        *self = Self { panel: piece.panel, unit: piece.to, count: before + count };
+        listed[before..before + count].iter().map(move |exception| {
+            (exception.unit() - piece.from, exception.at as usize % UNIT_WEIGHTS, exception.bits as u16)
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Where pieces of short weights are lengthened: two rooms, one for the piece that is multiplied, one for the piece that comes next.
 
-use super::{Short, Unit};
+use super::{Seen, Short, UNIT_WEIGHTS, Unit};
 use crate::simd::Simd;
 
 /// Units `from..to` of a panel.
@@ -31,8 +31,8 @@ pub(crate) struct Rooms<'a> {
     here: Piece,
     /// What is on its way into the other room.
     next: Option<Piece>,
-    /// Up to where exceptions were put right last: panel, unit, and how many that panel has before it.
-    seen: (usize, usize, usize),
+    /// Up to where exceptions were put right.
+    seen: Seen,
 }
 
 /// Room for one piece.
@@ -55,7 +55,7 @@ impl<'a> Rooms<'a> {
     pub(crate) fn new(short: Short<'a>, units: &'a mut [Unit]) -> Self {
         let (first, second) = units.split_at_mut(units.len() / 2);
         let rooms = [first, second].map(|units| Room { units, holds: Piece::NONE });
-        Self { short, rooms, used: 0, here: Piece::NONE, next: None, seen: (0, 0, 0) }
+        Self { short, rooms, used: 0, here: Piece::NONE, next: None, seen: Seen::NONE }
     }
 
     /// Goes to a piece; `next` is what had better be ready when this one was used.
@@ -101,13 +101,10 @@ impl<'a> Rooms<'a> {
         if done < units.len() {
             self.short.lengthen(simd, panel, from + done..to, &mut units[done..]);
         }
-        let before = match self.seen {
-            _ if from == 0 => 0,
-            (of, unit, before) if (of, unit) == (panel, from) => before,
-            _ => self.short.before(panel, from),
-        };
-        let seen = self.short.put_right(panel, from..to, units, before);
-        self.seen = (panel, to, seen);
+        let weights: &mut [[u16; UNIT_WEIGHTS]] = bytemuck::cast_slice_mut(units);
+        for (unit, place, bits) in self.seen.exceptions(&self.short, piece) {
+            weights[unit][place] = bits;
+        }
         room.holds = piece;
     }
 }

@@ -15,9 +15,13 @@ impl Kernel for Lengthen<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self(short, Piece { panel, from, to }, units) = self;
-        short.lengthen(simd, panel, from..to, units);
-        short.put_right(panel, from..to, units, short.before(panel, from));
+        let Self(short, piece, units) = self;
+        short.lengthen(simd, piece.panel, piece.from..piece.to, units);
+        let weights: &mut [[u16; UNIT_WEIGHTS]] = bytemuck::cast_slice_mut(units);
+        let mut seen = Seen::NONE;
+        for (unit, place, bits) in seen.exceptions(&short, piece) {
+            weights[unit][place] = bits;
+        }
     }
 }
 
