@@ -159,16 +159,16 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32, shard:
 
 
 @functools.cache
-def oracle(folder: Path) -> Any:
-    """The checkpoint in transformers, in float32; "eager", since other ways of some versions leave soft caps out without a word."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+def oracle(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The checkpoint in transformers; "eager", since other ways of some versions leave soft caps out without a word."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
 
 
 @torch.inference_mode()
-def logits(folder: Path, tokens: Sequence[int]) -> torch.Tensor:
-    """What transformers says after each token: [tokens, vocab]."""
-    out: torch.Tensor = oracle(folder)(input_ids=torch.tensor([list(tokens)])).logits[0]
-    return out
+def logits(folder: Path, tokens: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """What transformers says after each token, computing in `dtype`: float32 of [tokens, vocab]."""
+    out: torch.Tensor = oracle(folder, dtype)(input_ids=torch.tensor([list(tokens)])).logits[0]
+    return out.float()
 
 
 @torch.inference_mode()
