@@ -91,6 +91,13 @@ impl Isa {
         matches!(self.name(), "avx512vnni" | "amx")
     }
 
+    /// Whether the processor foresees one linear stream better by itself than if it is asked for what lies further on. With one thread and one
+    /// row, weights of 4 bits take 0.8 of the time where these classes' processors are asked, `-a16` 0.7; Zen 4 gives 20 to 27 GB/s then and
+    /// 28 by itself.
+    pub(crate) fn foresees(self) -> bool {
+        !matches!(self.name(), "avx512vnni" | "amx")
+    }
+
     /// The tiles, if the class has them.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn amx(self) -> Option<Amx> {

@@ -14,37 +14,37 @@ pub(super) trait Ahead {
     fn step<S: Simd>(&mut self, simd: S, step: usize);
 }
 
-/// Nothing: one linear stream is what the processor foresees best by itself (Zen 4, one core: 28 GB/s at 4 rows; when asked for
-/// 4 KiB or 8 KiB ahead, 20 to 27).
+/// Lines that lie further on are asked for.
 #[derive(Clone, Copy)]
-pub(super) struct Nothing;
-
-impl Ahead for Nothing {
-    #[inline(always)]
-    fn step<S: Simd>(&mut self, _: S, _: usize) {}
-}
-
-/// The next piece, spread over the row blocks that use this one, one after the other: else memory would rest while all but
-/// the first of them compute.
-#[derive(Clone, Copy)]
-pub(super) struct NextPiece {
+pub(super) struct Lines {
     start: *const u8,
     bytes_per_step: usize,
 }
 
-impl NextPiece {
-    /// For one of the passes over a piece.
+/// How far on, in one linear stream.
+const FURTHER: usize = 4 << 10;
+
+impl Lines {
+    /// Those of the next piece, for one of the passes over this one: spread over the row blocks that use it, one after the other, else
+    /// memory would rest while all but the first of them compute.
     #[inline(always)]
-    pub(super) fn of<T>(piece: &[T], pass: usize, passes: usize) -> Self {
+    pub(super) fn of_next_piece<T>(piece: &[T], pass: usize, passes: usize) -> Self {
         let bytes_per_step = (size_of::<T>() / passes).next_multiple_of(LINE);
         let done = pass * piece.len() * bytes_per_step;
         let left = size_of_val(piece).saturating_sub(done);
         let start = piece.as_ptr().cast::<u8>().wrapping_add(size_of_val(piece) + done);
         Self { start, bytes_per_step: if left > 0 { bytes_per_step } else { 0 } }
     }
+
+    /// Those a fixed way on, for the only pass over a piece; none, if the processor foresees one linear stream best by itself.
+    #[inline(always)]
+    pub(super) fn further_on<T>(piece: &[T], foresees: bool) -> Self {
+        let start = piece.as_ptr().cast::<u8>().wrapping_add(FURTHER);
+        Self { start, bytes_per_step: if foresees { 0 } else { size_of::<T>().next_multiple_of(LINE) } }
+    }
 }
 
-impl Ahead for NextPiece {
+impl Ahead for Lines {
     #[inline(always)]
     fn step<S: Simd>(&mut self, simd: S, step: usize) {
         for line in (0..self.bytes_per_step).step_by(LINE) {

@@ -224,7 +224,8 @@ fn linear_chunk<E: Element>(cpu: &mut Cpu, out: &Out<'_>, x: &[E], weight: &Pack
         let (room, sums) = own.split_at_mut(room_words);
         let (room, sums) = (bytemuck::cast_slice_mut(room), bytemuck::cast_slice_mut(sums));
         let wide = bytemuck::cast_slice_mut(wide);
-        isa.run(Columns { out, packed, weight, bias, rows, groups, units, cut, sums, room, wide });
+        let foresees = isa.foresees();
+        isa.run(Columns { out, packed, weight, bias, rows, groups, units, cut, foresees, sums, room, wide });
     });
 }
 

@@ -3,7 +3,7 @@
 //! Weights that lie as they are multiplied are used where they lie. Short ones are lengthened into one of two rooms while what is in
 //! the other is multiplied.
 
-use super::ahead::{Lengthen, NextPiece, Nothing};
+use super::ahead::{Lengthen, Lines};
 use super::short::{Piece, Rooms, Short, Turn, Unit};
 use super::tile::tile_of;
 use super::{GROUP_ROWS, PackedWeight, Rows};
@@ -95,12 +95,14 @@ pub(super) trait Pieces<E: Element, const C: usize> {
 pub(super) struct AsTheyLie<'a, E: Element, const C: usize> {
     weight: &'a PackedWeight<E>,
     here: &'a [[Lanes<E::Unit>; C]],
+    foresees: bool,
 }
 
 impl<'a, E: Element, const C: usize> AsTheyLie<'a, E, C> {
+    /// `foresees`: whether the processor does what lies further on.
     #[inline(always)]
-    pub(super) fn new(weight: &'a PackedWeight<E>) -> Self {
-        Self { weight, here: &[] }
+    pub(super) fn new(weight: &'a PackedWeight<E>, foresees: bool) -> Self {
+        Self { weight, here: &[], foresees }
     }
 }
 
@@ -112,12 +114,11 @@ impl<E: Element, const C: usize> Pieces<E, C> for AsTheyLie<'_, E, C> {
 
     #[inline(always)]
     fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; C]]) {
-        if pass.of == 1 {
-            tile_of::<S, E, C>(simd, pass.rows, self.here, x, sums, Nothing);
-        } else {
-            let ahead = NextPiece::of(self.here, pass.number, pass.of);
-            tile_of::<S, E, C>(simd, pass.rows, self.here, x, sums, ahead);
-        }
+        let ahead = match pass.of {
+            1 => Lines::further_on(self.here, self.foresees),
+            several => Lines::of_next_piece(self.here, pass.number, several),
+        };
+        tile_of::<S, E, C>(simd, pass.rows, self.here, x, sums, ahead);
     }
 
     #[inline(always)]

@@ -58,6 +58,8 @@ pub(super) struct Columns<'a, E> {
     pub(super) groups: usize,
     pub(super) units: Range<usize>,
     pub(super) cut: Cut,
+    /// Whether the processor foresees what lies further on.
+    pub(super) foresees: bool,
     /// Of this thread: where sums wait, a unit's for each row of a group.
     pub(super) sums: &'a mut [f32],
     /// Of this thread: where short units are lengthened, two rooms.
@@ -72,7 +74,7 @@ impl<E: Element> Kernel for Columns<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let (weight, room, sums) = (self.weight, std::mem::take(&mut self.room), std::mem::take(&mut self.sums));
-        let wide = std::mem::take(&mut self.wide);
+        let (wide, foresees) = (std::mem::take(&mut self.wide), self.foresees);
         match const { S::WIDTH } {
             4 => {
                 if const { matches!(E::FORMAT, Format::BFloat16) && !S::HAS_PAIRS } && self.cut.is_wide {
@@ -82,10 +84,10 @@ impl<E: Element> Kernel for Columns<'_, E> {
                 {
                     self.walk::<S, 4>(simd, Lengthened::new(short, room), sums);
                 } else {
-                    self.walk::<S, 4>(simd, AsTheyLie::new(weight), sums);
+                    self.walk::<S, 4>(simd, AsTheyLie::new(weight, foresees), sums);
                 }
             }
-            1 => self.walk::<S, 1>(simd, AsTheyLie::new(weight), sums),
+            1 => self.walk::<S, 1>(simd, AsTheyLie::new(weight, foresees), sums),
             other => unreachable!("no class has tiles of {other} vectors"),
         }
     }

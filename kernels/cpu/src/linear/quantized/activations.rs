@@ -176,7 +176,7 @@ impl Quad for Pairs {
         for half in 0..2_u32 {
             // Once for all rows.
             let mut codes = [W::two(simd, simd.load_words(&words[0]), at, half); C];
-            for (codes, word) in codes.iter_mut().zip(words).skip(1) {
+            for (codes, word) in codes.iter_mut().zip(words) {
                 *codes = W::two(simd, simd.load_words(word), at, half);
             }
             for (sums, x) in sums.iter_mut().zip(x) {

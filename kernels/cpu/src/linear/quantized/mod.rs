@@ -152,7 +152,7 @@ fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &
     let (packed, heads) = (&*packed, &*packed_heads);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { results, packed, heads, weight, form, rows, groups, units });
+        isa.run(Panels { results, packed, heads, weight, form, rows, groups, units, foresees: isa.foresees() });
     });
 }
 

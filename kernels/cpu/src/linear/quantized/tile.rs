@@ -7,7 +7,7 @@ use super::activations::{Floats, Form, Head, Int8, Pairs, Quad};
 use super::pack::Layout;
 use super::scheme::Bits;
 use super::{QuantizedWeight, Results};
-use crate::linear::ahead::{Ahead, NextPiece, Nothing};
+use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::{GROUP_ROWS, Rows};
 use crate::simd::{Kernel, LANES, Lanes, Part, Simd};
 use crate::split::part;
@@ -25,6 +25,8 @@ pub(super) struct Panels<'a> {
     pub rows: Rows,
     pub groups: usize,
     pub units: Range<usize>,
+    /// Whether the processor foresees what lies further on.
+    pub foresees: bool,
 }
 
 /// How many codes a word of a column has, as quads.
@@ -171,11 +173,11 @@ impl Panels<'_> {
                 let heads = &self.heads[rows.start * layout.segments..][from * count..to * count];
                 let piece = Piece { layout, zero, codes, x, heads };
                 let sums = &mut sums[rows.start - start..rows.end - start];
-                if blocks.len() == 1 {
-                    tile_of::<S, W, Q, C>(simd, count, piece, sums, Nothing);
-                } else {
-                    tile_of::<S, W, Q, C>(simd, count, piece, sums, NextPiece::of(codes, pass, blocks.len()));
-                }
+                let ahead = match blocks.len() {
+                    1 => Lines::further_on(codes, self.foresees),
+                    several => Lines::of_next_piece(codes, pass, several),
+                };
+                tile_of::<S, W, Q, C>(simd, count, piece, sums, ahead);
             }
         }
     }
