@@ -1,7 +1,7 @@
 //! Log-probabilities of the raw model: logit - ln Σ exp(logits), before anything that a request changes.
 
+use super::row::{Row, Scores};
 use super::select::{best, id, score};
-use super::{scale, survey};
 use crate::math::{exp, filled};
 use crate::simd::{LANES, Simd};
 
@@ -12,13 +12,13 @@ const SPAN: usize = 256 * LANES;
 #[inline(always)]
 pub(super) fn report<S: Simd>(
     simd: S,
-    logits: &[f32],
+    row: Row<'_>,
     token: usize,
     likeliest: (&mut [i32], &mut [f32]),
-    scores: &mut [f32],
     keys: &mut Vec<u64>,
 ) -> f32 {
-    let logprob = of_scores(simd, logits, scores);
+    let scores = row.scored(1.0);
+    let logprob = logprob_of(simd, scores);
     let (ids, logprobs) = likeliest;
     best(simd, scores, ids.len(), keys);
     keys.sort_unstable();
@@ -26,45 +26,33 @@ pub(super) fn report<S: Simd>(
         *to_id = id(key) as i32;
         *to_logprob = logprob(score(key));
     }
-    logprob(scores[token])
+    logprob(scores.of(token))
 }
 
 /// Fills in the log-probabilities of `told` (ids, log-probabilities), and returns that of `token`.
 #[inline(always)]
-pub(super) fn tell<S: Simd>(
-    simd: S,
-    logits: &[f32],
-    token: usize,
-    told: (&[i32], &mut [f32]),
-    scores: &mut [f32],
-) -> f32 {
-    let logprob = of_scores(simd, logits, scores);
+pub(super) fn tell<S: Simd>(simd: S, row: Row<'_>, token: usize, told: (&[i32], &mut [f32])) -> f32 {
+    let scores = row.scored(1.0);
+    let logprob = logprob_of(simd, scores);
     let (ids, logprobs) = told;
     for (to_logprob, &id) in logprobs.iter_mut().zip(ids) {
-        *to_logprob = logprob(scores[id as usize]);
+        *to_logprob = logprob(scores.of(id as usize));
     }
-    logprob(scores[token])
+    logprob(scores.of(token))
 }
 
-/// Makes `scores` logits less the greatest, and returns what makes a log-probability of one.
+/// What makes a log-probability of a score.
 #[inline(always)]
-fn of_scores<S: Simd>(simd: S, logits: &[f32], scores: &mut [f32]) -> impl Fn(f32) -> f32 + use<S> {
-    let (greatest, _) = survey(simd, logits);
-    scores.copy_from_slice(logits);
-    scale(simd, scores, greatest, 1.0);
-    let log_sum = sum_of_exponentials(simd, scores).ln();
-    move |score: f32| (f64::from(score) - log_sum) as f32
-}
-
-#[inline(always)]
-fn sum_of_exponentials<S: Simd>(simd: S, scores: &[f32]) -> f64 {
+fn logprob_of<S: Simd>(simd: S, scores: Scores<'_>) -> impl Fn(f32) -> f32 + use<S> {
+    let greatest = simd.splat(scores.row.greatest);
     let mut total = 0.0;
-    for span in scores.chunks(SPAN) {
+    for span in scores.row.logits.chunks(SPAN) {
         let mut sum = simd.splat(0.0);
         for chunk in span.chunks(LANES) {
-            sum = simd.add(sum, exp(simd, filled(simd, chunk, f32::NEG_INFINITY)));
+            sum = simd.add(sum, exp(simd, simd.sub(filled(simd, chunk, f32::NEG_INFINITY), greatest)));
         }
         total += f64::from(simd.sum(sum));
     }
-    total
+    let log_sum = f64::ln(total);
+    move |score: f32| (f64::from(score) - log_sum) as f32
 }

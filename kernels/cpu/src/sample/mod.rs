@@ -1,15 +1,17 @@
 //! From logits to tokens, each row as if it were alone.
 //!
-//! 1. Raw log-probabilities, if asked for ([`logprobs`]).
-//! 2. Penalties, biases, masks, suppressed ids, on a copy of the row ([`adjust`]).
+//! 1. One pass over the row finds the greatest logit of each block of 64 ([`row`]): what follows looks at the blocks that matter.
+//! 2. Penalties, biases, masks, suppressed ids, if there are any, on a copy of the row ([`adjust`]), and the same pass over that.
 //! 3. Temperature 0: the greatest logit, the lowest id winning a tie. Else scores s = (logit - greatest) / temperature,
 //!    so that no temperature overflows; top-k, top-p, min-p leave some of them ([`select`]).
 //! 4. The token with the greatest s + g, g being Gumbel noise that is a function of seed, position and token ([`draw`]):
 //!    that is a draw from softmax(s), and it does not depend on how many other tokens were left.
+//! 5. Log-probabilities of the raw model, if asked for, which take one more pass ([`logprobs`]).
 
 mod adjust;
 mod draw;
 mod logprobs;
+mod row;
 mod score;
 mod select;
 
@@ -17,10 +19,10 @@ use pelton_frame::{ADMIT_LOGPROBS, ADMIT_PENALTIES, Admit, RESULT_NOT_FINITE};
 
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
-use crate::math::{filled, put};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, Simd};
 use crate::split::{Own, Shared, part};
 use adjust::Adjustments;
+use row::Row;
 pub use score::{ScoreOut, ScoreRows, score};
 
 /// What [`sample`] reads.
@@ -77,14 +79,15 @@ pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Resul
 
     let parts = cpu.parts(rows, rows * vocabulary);
     let isa = cpu.isa;
-    let scores = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, vocabulary)), vocabulary);
+    let own_words = vocabulary + 2 * Row::blocks_of(vocabulary);
+    let own = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, own_words)), own_words);
     let (tokens, flags, chosen) = (Shared::new(out.tokens), Shared::new(out.flags), Shared::new(out.chosen));
     let (top_ids, top_logprobs) = (Shared::new(out.top_ids), Shared::new(out.top_logprobs));
     cpu.pool.run(parts, |thread| {
         let rows = part(rows, parts, thread);
         let tops = rows.start * top..rows.end * top;
         // SAFETY: each part has rows of its own, and a piece of scratch of its own.
-        let (out, scores) = unsafe {
+        let (out, own) = unsafe {
             let out = SampleOut {
                 tokens: tokens.piece(rows.clone()),
                 flags: flags.piece(rows.clone()),
@@ -92,9 +95,9 @@ pub fn sample(cpu: &mut Cpu, out: SampleOut<'_>, input: SampleRows<'_>) -> Resul
                 top_ids: top_ids.piece(tops.clone()),
                 top_logprobs: top_logprobs.piece(tops),
             };
-            (out, scores.of(thread))
+            (out, own.of(thread))
         };
-        isa.run(Rows { input, out, first: rows.start, top, scores });
+        isa.run(Rows { input, out, first: rows.start, top, own });
     });
     Ok(())
 }
@@ -147,13 +150,8 @@ struct Rows<'a> {
     out: SampleOut<'a>,
     first: usize,
     top: usize,
-    scores: &'a mut [f32],
-}
-
-/// What a row came to.
-struct Outcome {
-    token: usize,
-    is_finite: bool,
+    /// An adjusted row, the table of maxima of a raw one, and of that.
+    own: &'a mut [f32],
 }
 
 impl Kernel for Rows<'_> {
@@ -161,28 +159,36 @@ impl Kernel for Rows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { input, out, first, top, scores } = self;
+        let Self { input, out, first, top, own } = self;
+        let (adjusted, maxima) = own.split_at_mut(input.vocabulary);
+        let (maxima, adjusted_maxima) = maxima.split_at_mut(Row::blocks_of(input.vocabulary));
         let mut keys = Vec::new();
         for at in 0..out.tokens.len() {
             let row = first + at;
             let params = &input.params[input.slots[row] as usize];
             let logits = &input.logits[row * input.vocabulary..][..input.vocabulary];
-            let outcome = sample_row(simd, &input, row, logits, scores, &mut keys);
-            out.tokens[at] = outcome.token as i32;
-            out.flags[at] = if outcome.is_finite { 0 } else { RESULT_NOT_FINITE as i32 };
+            let (raw, is_finite) = Row::survey(simd, logits, maxima);
+            let token = if is_finite {
+                let room = (&mut *adjusted, &mut *adjusted_maxima);
+                token_of(simd, &input, row, raw, room, &mut keys)
+            } else {
+                None
+            };
+            out.tokens[at] = token.unwrap_or(0) as i32;
+            out.flags[at] = if token.is_some() { 0 } else { RESULT_NOT_FINITE as i32 };
             out.chosen[at] = 0.0;
             let (top_ids, top_logprobs) =
                 (&mut out.top_ids[at * top..][..top], &mut out.top_logprobs[at * top..][..top]);
             top_ids.fill(0);
             top_logprobs.fill(0.0);
-            if params.flags & ADMIT_LOGPROBS != 0 && outcome.is_finite {
+            if let (true, Some(token)) = (params.flags & ADMIT_LOGPROBS != 0, token) {
                 let count = params.top_logprobs as usize;
                 let shown = (&mut top_ids[..count], &mut top_logprobs[..count]);
                 out.chosen[at] = if params.told_count > 0 {
                     shown.0.copy_from_slice(told(&input, row));
-                    logprobs::tell(simd, logits, outcome.token, (&*shown.0, shown.1), scores)
+                    logprobs::tell(simd, raw, token, (&*shown.0, shown.1))
                 } else {
-                    logprobs::report(simd, logits, outcome.token, shown, scores, &mut keys)
+                    logprobs::report(simd, raw, token, shown, &mut keys)
                 };
             }
         }
@@ -197,73 +203,39 @@ fn told<'a>(input: &SampleRows<'a>, row: usize) -> &'a [i32] {
     &input.suppressed[slot * width + params.suppress_count as usize..][..params.told_count as usize]
 }
 
+/// The token that is drawn for a row. None: every token is suppressed, or a penalty overflowed.
 #[inline(always)]
-fn sample_row<S: Simd>(
+fn token_of<S: Simd>(
     simd: S,
     input: &SampleRows<'_>,
     row: usize,
-    logits: &[f32],
-    scores: &mut [f32],
+    raw: Row<'_>,
+    (adjusted, maxima): (&mut [f32], &mut [f32]),
     keys: &mut Vec<u64>,
-) -> Outcome {
-    const NOTHING: Outcome = Outcome { token: 0, is_finite: false };
-    let (greatest, is_finite) = survey(simd, logits);
-    if !is_finite {
-        return NOTHING;
-    }
+) -> Option<usize> {
     let params = &input.params[input.slots[row] as usize];
     let adjustments = Adjustments::of(input, row);
-    let is_greedy = params.temperature.is_nan() || params.temperature <= 0.0;
-    if is_greedy && adjustments.is_empty() {
-        return Outcome { token: first_of(logits, greatest), is_finite };
+    let surveyed = if adjustments.is_empty() {
+        raw
+    } else {
+        adjusted.copy_from_slice(raw.logits);
+        adjustments.apply(adjusted);
+        Row::survey(simd, adjusted, maxima).0
+    };
+    if !surveyed.greatest.is_finite() {
+        return None;
     }
-    scores.copy_from_slice(logits);
-    adjustments.apply(scores);
-    let (greatest, _) = survey(simd, scores);
-    if !greatest.is_finite() {
-        return NOTHING; // every token is suppressed, or a penalty overflowed
+    if params.temperature.is_nan() || params.temperature <= 0.0 {
+        return Some(surveyed.first_of_the_greatest());
     }
-    let likeliest = first_of(scores, greatest);
-    if is_greedy {
-        return Outcome { token: likeliest, is_finite };
-    }
-    scale(simd, scores, greatest, params.temperature);
+    let scores = surveyed.scored(params.temperature);
     let noise = draw::Noise::new(params, input.positions[row]);
-    let token = if select::keeps_all(params, scores.len()) {
-        noise.best_of_all(simd, scores, likeliest)
+    Some(if select::keeps_all(params, scores.len()) {
+        noise.best_of_all(simd, scores)
     } else {
         select::candidates(simd, params, scores, keys);
         noise.best_of(simd, keys)
-    };
-    Outcome { token, is_finite }
-}
-
-/// The lowest id of this logit.
-fn first_of(logits: &[f32], greatest: f32) -> usize {
-    logits.iter().position(|&logit| logit == greatest).expect("the greatest is one of them")
-}
-
-/// The greatest, and whether all are finite.
-#[inline(always)]
-fn survey<S: Simd>(simd: S, logits: &[f32]) -> (f32, bool) {
-    let zero = simd.splat(0.0);
-    let mut greatest = simd.splat(f32::NEG_INFINITY);
-    let mut residue = zero; // 0 · x is NaN for an infinite x, and stays so
-    for chunk in logits.chunks(LANES) {
-        greatest = simd.max(greatest, filled(simd, chunk, f32::NEG_INFINITY));
-        residue = simd.fma(filled(simd, chunk, 0.0), zero, residue);
-    }
-    (simd.max_lane(greatest), simd.sum(residue) == 0.0)
-}
-
-/// s = (s - greatest) / temperature.
-#[inline(always)]
-fn scale<S: Simd>(simd: S, scores: &mut [f32], greatest: f32, temperature: f32) {
-    let (greatest, temperature) = (simd.splat(greatest), simd.splat(temperature));
-    for chunk in scores.chunks_mut(LANES) {
-        let scaled = simd.div(simd.sub(filled(simd, chunk, 0.0), greatest), temperature);
-        put(simd, scaled, chunk);
-    }
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use pelton_frame::RESULT_NOT_FINITE;
 
-use super::{logprobs, survey};
+use super::logprobs;
+use super::row::Row;
 use crate::Cpu;
 use crate::error::{Refusal, check_indices};
 use crate::simd::{Kernel, Simd};
@@ -48,14 +49,15 @@ pub fn score(cpu: &mut Cpu, out: ScoreOut<'_>, input: ScoreRows<'_>) -> Result<(
 
     let parts = cpu.parts(rows, rows * vocabulary);
     let isa = cpu.isa;
-    let scores = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, vocabulary)), vocabulary);
+    let blocks = Row::blocks_of(vocabulary);
+    let maxima = Own::new(cpu.scratch.scratch::<f32>(Own::<f32>::len(parts, blocks)), blocks);
     let (ranks, flags, chosen) = (Shared::new(out.ranks), Shared::new(out.flags), Shared::new(out.chosen));
     let (top_ids, top_logprobs) = (Shared::new(out.top_ids), Shared::new(out.top_logprobs));
     cpu.pool.run(parts, |thread| {
         let rows = part(rows, parts, thread);
         let tops = rows.start * top..rows.end * top;
         // SAFETY: each part has rows of its own, and a piece of scratch of its own.
-        let (out, scores) = unsafe {
+        let (out, maxima) = unsafe {
             let out = ScoreOut {
                 ranks: ranks.piece(rows.clone()),
                 flags: flags.piece(rows.clone()),
@@ -63,9 +65,9 @@ pub fn score(cpu: &mut Cpu, out: ScoreOut<'_>, input: ScoreRows<'_>) -> Result<(
                 top_ids: top_ids.piece(tops.clone()),
                 top_logprobs: top_logprobs.piece(tops),
             };
-            (out, scores.of(thread))
+            (out, maxima.of(thread))
         };
-        isa.run(Rows { input, out, first: rows.start, top, scores });
+        isa.run(Rows { input, out, first: rows.start, top, maxima });
     });
     Ok(())
 }
@@ -76,7 +78,7 @@ struct Rows<'a> {
     out: ScoreOut<'a>,
     first: usize,
     top: usize,
-    scores: &'a mut [f32],
+    maxima: &'a mut [f32],
 }
 
 impl Kernel for Rows<'_> {
@@ -84,7 +86,7 @@ impl Kernel for Rows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { input, out, first, top, scores } = self;
+        let Self { input, out, first, top, maxima } = self;
         let mut keys = Vec::new();
         for at in 0..out.ranks.len() {
             let row = first + at;
@@ -94,12 +96,13 @@ impl Kernel for Rows<'_> {
                 (&mut out.top_ids[at * top..][..top], &mut out.top_logprobs[at * top..][..top]);
             top_ids.fill(0);
             top_logprobs.fill(0.0);
-            if !survey(simd, logits).1 {
+            let (surveyed, is_finite) = Row::survey(simd, logits, maxima);
+            if !is_finite {
                 (out.ranks[at], out.flags[at], out.chosen[at]) = (0, RESULT_NOT_FINITE as i32, 0.0);
                 continue;
             }
             let likeliest = (&mut top_ids[..wanted], &mut top_logprobs[..wanted]);
-            out.chosen[at] = logprobs::report(simd, logits, given, likeliest, scores, &mut keys);
+            out.chosen[at] = logprobs::report(simd, surveyed, given, likeliest, &mut keys);
             (out.ranks[at], out.flags[at]) = (rank(logits, given), 0);
         }
     }

@@ -6,14 +6,17 @@
 
 use pelton_frame::Admit;
 
-use crate::math::{exp, filled};
-use crate::simd::{LANES, Simd};
+use super::row::{BLOCK, Scores};
+use crate::math::exp;
+use crate::simd::{LANES, Lanes, Simd};
 
-/// Tokens that share one entry of the table of maxima in [`best`].
-const BLOCK: usize = 64;
 /// exp(0) as an integer weight. 2^40 keeps all 24 bits of weights down to 2^-16 and something of those down to 2^-40, while a
 /// vocabulary of 2^23 tokens stays below 2^64.
 const ONE: f32 = (1_u64 << 40) as f32;
+/// Below it, weights are cut to nothing: ln 2^-40 is -27.73.
+const WEIGHTLESS: f32 = -27.75;
+/// Scores down to which a nucleus may reach.
+const STEPS: [f32; 8] = [-1.0, -2.0, -4.0, -6.0, -8.0, -10.0, -12.0, -16.0];
 
 /// Whether this request draws from the whole vocabulary.
 pub(super) fn keeps_all(params: &Admit, vocabulary: usize) -> bool {
@@ -36,9 +39,10 @@ fn least_score(params: &Admit) -> Option<f32> {
 
 /// The keys of the tokens that stay, in no particular order; at least one. Tokens of score -inf never stay.
 #[inline(always)]
-pub(super) fn candidates<S: Simd>(simd: S, params: &Admit, scores: &[f32], keys: &mut Vec<u64>) {
+pub(super) fn candidates<S: Simd>(simd: S, params: &Admit, scores: Scores<'_>, keys: &mut Vec<u64>) {
+    let least = least_score(params);
     match (top_k(params, scores.len()), top_p(params)) {
-        (None, None) => collect(simd, scores, f32::MIN, keys),
+        (None, None) => return collect(simd, scores, least.unwrap_or(f32::MIN), keys),
         (None, Some(share)) => nucleus_of_all(simd, scores, share, keys),
         (Some(k), None) => best(simd, scores, k, keys),
         (Some(k), Some(share)) => {
@@ -47,7 +51,7 @@ pub(super) fn candidates<S: Simd>(simd: S, params: &Admit, scores: &[f32], keys:
             keep_nucleus(simd, keys, enough);
         }
     }
-    if let Some(least) = least_score(params) {
+    if let Some(least) = least {
         keys.retain(|&key| score(key) >= least);
     }
 }
@@ -66,26 +70,11 @@ pub(super) fn score(key: u64) -> f32 {
 
 /// The `k` best, in no particular order; fewer if fewer are above -inf.
 #[inline(always)]
-pub(super) fn best<S: Simd>(simd: S, scores: &[f32], k: usize, keys: &mut Vec<u64>) {
+pub(super) fn best<S: Simd>(simd: S, scores: Scores<'_>, k: usize, keys: &mut Vec<u64>) {
     if k == 0 {
         return keys.clear();
     }
-    // k blocks have a token as good as the k-th best of the blocks' maxima, so the k best tokens are not worse than that.
-    let blocks = scores.len().div_ceil(BLOCK);
-    let mut least = f32::MIN;
-    if k < blocks {
-        let mut maxima: Vec<f32> = Vec::with_capacity(blocks);
-        for block in scores.chunks(BLOCK) {
-            let mut greatest = simd.splat(f32::NEG_INFINITY);
-            for chunk in block.chunks(LANES) {
-                greatest = simd.max(greatest, filled(simd, chunk, f32::NEG_INFINITY));
-            }
-            maxima.push(simd.max_lane(greatest));
-        }
-        let (_, &mut kth, _) = maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-        least = least.max(kth);
-    }
-    collect(simd, scores, least, keys);
+    collect(simd, scores, scores.reached_by(k).unwrap_or(f32::MIN).max(f32::MIN), keys);
     if k < keys.len() {
         keys.select_nth_unstable(k - 1);
         keys.truncate(k);
@@ -94,15 +83,20 @@ pub(super) fn best<S: Simd>(simd: S, scores: &[f32], k: usize, keys: &mut Vec<u6
 
 /// The keys of all scores that are not below `least`.
 #[inline(always)]
-fn collect<S: Simd>(simd: S, scores: &[f32], least: f32, keys: &mut Vec<u64>) {
+fn collect<S: Simd>(simd: S, scores: Scores<'_>, least: f32, keys: &mut Vec<u64>) {
     keys.clear();
-    for (chunk, scores) in scores.chunks(LANES).enumerate() {
-        if simd.max_lane(filled(simd, scores, f32::NEG_INFINITY)) < least {
-            continue;
-        }
-        for (lane, &score) in scores.iter().enumerate() {
-            if score >= least {
-                keys.push(u64::from(score.abs().to_bits()) << 32 | (chunk * LANES + lane) as u64);
+    for block in scores.blocks_from(least) {
+        for (chunk, values) in scores.block(simd, block).into_iter().enumerate() {
+            if simd.max_lane(values) < least {
+                continue;
+            }
+            let mut lanes = [0.0; LANES];
+            simd.store(values, &mut lanes);
+            let first = block * BLOCK + chunk * LANES;
+            for (lane, score) in lanes.into_iter().enumerate() {
+                if score >= least {
+                    keys.push(u64::from(score.abs().to_bits()) << 32 | (first + lane) as u64);
+                }
             }
         }
     }
@@ -115,30 +109,35 @@ fn enough(share: f64, total: u64) -> u64 {
 
 /// The best of the whole vocabulary that make up `share` of its weight.
 ///
-/// Weights are first summed up by buckets of scores, so that only the tokens of the better buckets become keys.
+/// A first pass sums up all weight, and roughly that of tokens above some scores, so that only about as many tokens as it takes become keys.
 #[inline(always)]
-fn nucleus_of_all<S: Simd>(simd: S, scores: &[f32], share: f64, keys: &mut Vec<u64>) {
-    // Weights end at exp(-28): bucket 223 of 1/8 each. The last bucket takes all that is lower, and weighs nothing.
-    const PER_UNIT: f32 = 8.0;
-    let mut buckets = [0_u64; 256];
-    for chunk in scores.chunks(LANES) {
-        let scores = filled(simd, chunk, f32::NEG_INFINITY);
-        let (mut weights, mut places) = ([0.0; LANES], [0.0; LANES]);
-        simd.store(weights_of(simd, scores), &mut weights);
-        simd.store(simd.mul(scores, simd.splat(-PER_UNIT)), &mut places);
-        for (&weight, &place) in weights.iter().zip(&places) {
-            buckets[(place as usize).min(255)] += weight as u64;
+fn nucleus_of_all<S: Simd>(simd: S, scores: Scores<'_>, share: f64, keys: &mut Vec<u64>) {
+    let nothing = simd.splat(0.0);
+    let mut all = Weight::nothing(simd);
+    let mut rough = [nothing; STEPS.len()];
+    let mut rough_sum = nothing;
+    for block in scores.blocks_from(WEIGHTLESS) {
+        for values in scores.block(simd, block) {
+            let weights = exp(simd, values);
+            all.add(simd, weights);
+            rough_sum = simd.add(rough_sum, weights);
+            for (sum, &step) in rough.iter_mut().zip(&STEPS) {
+                *sum = simd.add(*sum, simd.select_less(values, simd.splat(step), nothing, weights));
+            }
         }
     }
-    let enough = enough(share, buckets.iter().sum());
-    let mut so_far = 0;
-    let last = buckets.iter().take_while(|&&weight| {
-        let is_missing = so_far < enough;
-        so_far += weight;
-        is_missing
-    });
-    let least = -(last.count() as f32) / PER_UNIT; // of the next bucket, but a key too many does no harm
-    collect(simd, scores, least, keys);
+    let enough = enough(share, all.total(simd));
+    let rough_enough = share as f32 * simd.sum(rough_sum);
+    let mut first = 0;
+    for sum in rough {
+        first += usize::from(simd.sum(sum) < rough_enough);
+    }
+    for &least in STEPS[first..].iter().chain([&WEIGHTLESS]) {
+        collect(simd, scores, least, keys);
+        if weight(simd, keys) >= enough {
+            break;
+        }
+    }
     keep_nucleus(simd, keys, enough);
 }
 
@@ -166,21 +165,63 @@ fn keep_nucleus<S: Simd>(simd: S, keys: &mut Vec<u64>, enough: u64) {
 /// Σ exp(score) of these keys, each cut to a whole multiple of 2^-40.
 #[inline(always)]
 fn weight<S: Simd>(simd: S, keys: &[u64]) -> u64 {
-    let mut total = 0;
+    let mut sum = Weight::nothing(simd);
     for keys in keys.chunks(LANES) {
         let mut lanes = [f32::NEG_INFINITY; LANES];
         for (lane, &key) in lanes.iter_mut().zip(keys) {
             *lane = score(key);
         }
-        let weights = weights_of(simd, simd.load(&lanes));
-        simd.store(weights, &mut lanes);
-        total += lanes.iter().map(|&weight| weight as u64).sum::<u64>();
+        sum.add(simd, exp(simd, simd.load(&lanes)));
     }
-    total
+    sum.total(simd)
 }
 
-/// exp(score) in multiples of 2^-40, not yet cut to whole numbers.
-#[inline(always)]
-fn weights_of<S: Simd>(simd: S, scores: S::V) -> S::V {
-    simd.mul(exp(simd, scores), simd.splat(ONE))
+/// A sum of weights, in halves of 20 bits and what is above them, so that lanes of 32 bits hold some.
+struct Weight<S: Simd> {
+    upper: S::I,
+    lower: S::I,
+    /// Vectors that they hold.
+    held: u32,
+    total: u64,
+}
+
+impl<S: Simd> Weight<S> {
+    const HALF: f32 = (1_u32 << 20) as f32;
+    /// So many values of 20 bits and one more are below 2^31.
+    const MOST: u32 = 1 << 10;
+
+    #[inline(always)]
+    fn nothing(simd: S) -> Self {
+        Self { upper: simd.splat_i32(0), lower: simd.splat_i32(0), held: 0, total: 0 }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, simd: S, exponentials: S::V) {
+        let weights = simd.mul(exponentials, simd.splat(ONE));
+        let upper = simd.whole(simd.mul(weights, simd.splat(1.0 / Self::HALF)));
+        // Exact: what is left of a float when its upper bits are taken away.
+        let rest = simd.sub(weights, simd.mul(simd.to_float(upper), simd.splat(Self::HALF)));
+        self.upper = simd.add_i32(self.upper, upper);
+        self.lower = simd.add_i32(self.lower, simd.whole(rest));
+        self.held += 1;
+        if self.held == Self::MOST {
+            self.carry(simd);
+        }
+    }
+
+    #[inline(always)]
+    fn carry(&mut self, simd: S) {
+        for (half, unit) in [(self.upper, 1 << 20), (self.lower, 1)] {
+            let mut lanes: Lanes<u32> = [0; LANES];
+            simd.store_words(half, &mut lanes);
+            self.total += lanes.into_iter().map(u64::from).sum::<u64>() * unit;
+        }
+        (self.upper, self.lower, self.held) = (simd.splat_i32(0), simd.splat_i32(0), 0);
+    }
+
+    #[inline(always)]
+    fn total(mut self, simd: S) -> u64 {
+        self.carry(simd);
+        self.total
+    }
 }

@@ -75,8 +75,9 @@ impl Kernel for Candidates<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Vec<usize> {
-        let mut keys = Vec::new();
-        select::candidates(simd, self.0, self.1, &mut keys);
+        let (mut maxima, mut keys) = (vec![f32::NAN; Row::blocks_of(self.1.len())], Vec::new());
+        let (row, _) = Row::survey(simd, self.1, &mut maxima);
+        select::candidates(simd, self.0, row.scored(1.0), &mut keys);
         let mut ids: Vec<usize> = keys.into_iter().map(select::id).collect();
         ids.sort_unstable();
         ids

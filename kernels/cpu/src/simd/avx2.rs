@@ -290,6 +290,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn whole(self, a: Two) -> TwoInts {
+        vouched!(TwoInts(_mm256_cvttps_epi32(a.0), _mm256_cvttps_epi32(a.1)))
+    }
+
+    #[inline(always)]
     fn low_nibbles(self, a: TwoInts) -> TwoInts {
         vouched!({
             let nibbles = _mm256_set1_epi8(0x0f);

@@ -274,6 +274,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn whole(self, a: __m512) -> __m512i {
+            vouched!(_mm512_cvttps_epi32(a))
+        }
+
+        #[inline(always)]
         fn low_nibbles(self, a: __m512i) -> __m512i {
             vouched!(_mm512_and_si512(a, _mm512_set1_epi8(0x0f)))
         }

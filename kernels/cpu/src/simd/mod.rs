@@ -129,6 +129,8 @@ pub trait Simd: Copy {
     fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// To nearest even.
     fn to_float(self, a: Self::I) -> Self::V;
+    /// Without what is behind the point; of what an int32 holds.
+    fn whole(self, a: Self::V) -> Self::I;
     /// The lower four bits of each byte.
     fn low_nibbles(self, a: Self::I) -> Self::I;
     /// The upper four bits of each byte.

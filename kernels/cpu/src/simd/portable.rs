@@ -227,6 +227,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn whole(self, a: Lanes<f32>) -> Lanes<i32> {
+        a.map(|value| value as i32)
+    }
+
+    #[inline(always)]
     fn low_nibbles(self, a: Lanes<i32>) -> Lanes<i32> {
         a.map(|word| word & 0x0f0f_0f0f)
     }

@@ -23,6 +23,7 @@ impl Kernel for Exact<'_> {
             simd.min(a, b),
             simd.select_less(a, b, simd.splat(1.0), simd.splat(2.0)),
             simd.round(a),
+            simd.to_float(simd.whole(simd.max(simd.splat(-2e9), simd.min(simd.splat(2e9), a)))),
             simd.scale(mantissa, simd.round(simd.max(simd.splat(-120.0), simd.min(simd.splat(120.0), a)))),
             simd.scale_far(mantissa, simd.round(simd.max(simd.splat(-120.0), simd.min(simd.splat(127.0), a)))),
             simd.scale_far(simd.splat(0.75), simd.round(simd.max(simd.splat(-120.0), simd.min(simd.splat(128.0), a)))),
