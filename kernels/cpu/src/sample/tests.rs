@@ -448,6 +448,22 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn blocks_that_are_passed_over_have_no_better_token(
+        seed: u32, count in 1_usize..3_000, spread in 0.1_f32..60.0, temperature in 0.2_f32..3.0, position in 0_i32..1_000,
+    ) {
+        let logits = logits(seed, count, spread);
+        let params = Admit { temperature, ..plain(seed) };
+        // What is left out is too far below to win, and all others are looked at one by one.
+        let singly = Admit { min_p: 1e-30, ..params };
+        for isa in Isa::available() {
+            let mut cpu = Cpu::new(isa, 1);
+            prop_assert_eq!(draw(&mut cpu, params, &logits, position), draw(&mut cpu, singly, &logits, position), "{}", isa.name());
+        }
+    }
+}
+
 #[test]
 fn suppressed_tokens_are_drawn_only_where_the_mask_leaves_no_other() {
     let logits = [5.0, 4.0, 3.0, 2.0];
