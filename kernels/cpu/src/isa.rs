@@ -85,17 +85,21 @@ impl Isa {
         self.name() == "amx"
     }
 
-    /// Whether memory gives more to who reads three pages in turn than one after the other: so it is with tiles, and with the class that
-    /// their processors have without them (docs/decisions/short-weights.md). Zen 5 has not been asked.
+    /// Whether memory gives more to who reads three pages in turn than one after the other (docs/decisions/short-weights.md).
     pub(crate) fn reads_pages_in_turn(self) -> bool {
-        matches!(self.name(), "avx512vnni" | "amx")
+        self.is_of_intels_cores()
     }
 
     /// Whether the processor foresees one linear stream better by itself than if it is asked for what lies further on. With one thread and one
-    /// row, weights of 4 bits take 0.8 of the time where these classes' processors are asked, `-a16` 0.7; Zen 4 gives 20 to 27 GB/s then and
-    /// 28 by itself.
+    /// row, weights of 4 bits took 0.8 of the time where an Emerald Rapids without AMX was asked, `-a16` 0.7; Zen 4 gave 20 to 27 GB/s then and
+    /// 28 by itself. Others have not been measured.
     pub(crate) fn foresees(self) -> bool {
-        !matches!(self.name(), "avx512vnni" | "amx")
+        !self.is_of_intels_cores()
+    }
+
+    /// With tiles, and the class that their processors have without them.
+    fn is_of_intels_cores(self) -> bool {
+        matches!(self.name(), "avx512vnni" | "amx")
     }
 
     /// The tiles, if the class has them.

@@ -10,7 +10,7 @@
 //! 3. Up to 6 rows share each weight that is loaded: 6 rows × 64 columns fill 24 of AVX-512's 32 registers.
 //! 4. K is walked in pieces that keep a panel's part in the second-level cache while all rows of a group use it.
 //! 5. Weights of bfloat16 lie in memory in 12 bits ([`short`]); each piece is lengthened while the one before is multiplied.
-//! 6. Where floats are multiplied, a piece of bfloat16 that many row blocks use is widened once for all of them ([`wide`]).
+//! 6. Where floats are multiplied, a piece of bfloat16 that several row blocks use is lengthened and widened once for all of them ([`wide`]).
 
 mod ahead;
 mod out;

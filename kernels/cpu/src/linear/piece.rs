@@ -1,7 +1,7 @@
 //! A panel's weights, a piece along K at a time, so that each is near while all row blocks use it.
 //!
 //! Weights that lie as they are multiplied are used where they lie. Short ones are lengthened into one of two rooms while what is in
-//! the other is multiplied.
+//! the other is multiplied, or widened as they are entered ([`super::wide`]).
 
 use super::ahead::{Lengthen, Lines};
 use super::short::{Piece, Rooms, Short, Turn, Unit};

@@ -4,7 +4,7 @@
 //! ten thousand or so. A panel names its sixteen; a weight is then its sign, its 7 bits of mantissa, and the number of its exponent.
 //! The others stand in a list with all their bits, and are put right after their piece was lengthened.
 //!
-//! How a matrix of them lies in memory is told in [`matrix`]. Pieces are lengthened into the first- or second-level cache while the piece
+//! How a matrix of them lies in memory is told in [`matrix`]. Pieces are lengthened into the first- or second-level cache, mostly while the piece
 //! before is multiplied ([`rooms`]), so that the products, and their bits, are those of weights that lie in memory as they are.
 
 mod matrix;

@@ -14,7 +14,7 @@ use crate::split::part;
 
 /// Packs the rows of one block: `[unit][row]`, or `[k][row]` as float32 where weights are widened.
 pub(super) struct Activations<'a, E> {
-    /// Words of `Activation`s.
+    /// Words of `Activation`s, or float32.
     pub(super) packed: &'a mut [u32],
     pub(super) x: &'a [E],
     pub(super) depth: usize,

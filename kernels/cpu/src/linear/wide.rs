@@ -2,7 +2,7 @@
 //! block's products, weights took a seventh of the instructions that multiply.
 //!
 //! A piece is widened, and lengthened if it is short, in one go as it is entered: instructions that do so take the places of those that
-//! multiply, so doing it beside them gains nothing. What memory is asked for beside the products are the lines of the next piece.
+//! multiply, so doing it beside them gains nothing. Beside the products memory is asked for units further on.
 
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ fn widen<S: Simd>(simd: S, unit: &Unit, to: &mut WideUnit) {
     }
 }
 
-/// Asks for units further on, as many in the passes over a piece as the piece has.
+/// Asks for units further on: in all passes over a piece for about as many as it has.
 struct Further<'a> {
     lines: Lines<'a>,
     units: Range<usize>,

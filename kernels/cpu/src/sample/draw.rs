@@ -43,11 +43,10 @@ impl Noise {
         Self { seed: [params.seed_lo, params.seed_hi], position: position as u32 }
     }
 
-    /// The best token of the whole vocabulary.
+    /// The best token of the whole vocabulary. `likeliest` has score 0.
     #[inline(always)]
-    pub(super) fn best_of_all<S: Simd>(&self, simd: S, scores: Scores<'_>) -> usize {
+    pub(super) fn best_of_all<S: Simd>(&self, simd: S, scores: Scores<'_>, likeliest: usize) -> usize {
         // The likeliest goes first: what it reaches, most other blocks cannot reach with any noise, and are passed over.
-        let likeliest = scores.row.first_of_the_greatest();
         let first = likeliest / BLOCK;
         let mut best = Best { value: f32::NEG_INFINITY, token: likeliest };
         self.offer_block(simd, scores, first, &mut best);

@@ -2,7 +2,7 @@
 
 use super::row::{Row, Scores};
 use super::select::{best, id, score};
-use crate::math::{exp, filled};
+use crate::math::{exp_at_most_one, filled};
 use crate::simd::{LANES, Simd};
 
 /// Float32 sums are carried over into float64 after so many tokens: 16 lanes then hold 256 addends each.
@@ -49,7 +49,7 @@ fn logprob_of<S: Simd>(simd: S, scores: Scores<'_>) -> impl Fn(f32) -> f32 + use
     for span in scores.row.logits.chunks(SPAN) {
         let mut sum = simd.splat(0.0);
         for chunk in span.chunks(LANES) {
-            sum = simd.add(sum, exp(simd, simd.sub(filled(simd, chunk, f32::NEG_INFINITY), greatest)));
+            sum = simd.add(sum, exp_at_most_one(simd, simd.sub(filled(simd, chunk, f32::NEG_INFINITY), greatest)));
         }
         total += f64::from(simd.sum(sum));
     }

@@ -126,6 +126,10 @@ fn check(input: &SampleRows<'_>, top: usize) -> Result<(), Refusal> {
             let got = format!("tells {} tokens in slot {slot}", params.told_count);
             return refuse("params", got, format!("none, or as many as it asks for: {}", params.top_logprobs));
         }
+        if params.temperature == f32::INFINITY {
+            let got = format!("has an infinite temperature in slot {slot}");
+            return refuse("params", got, "a finite one".into());
+        }
         if params.flags & ADMIT_PENALTIES != 0 && input.counts.is_none() {
             return refuse("counts", "is None".into(), format!("counts, since slot {slot} has penalties"));
         }
@@ -222,16 +226,14 @@ fn token_of<S: Simd>(
         adjustments.apply(adjusted);
         Row::survey(simd, adjusted, maxima).0
     };
-    if !surveyed.greatest.is_finite() {
-        return None;
-    }
+    let likeliest = surveyed.first_of_the_greatest()?;
     if params.temperature.is_nan() || params.temperature <= 0.0 {
-        return Some(surveyed.first_of_the_greatest());
+        return Some(likeliest);
     }
     let scores = surveyed.scored(params.temperature);
     let noise = draw::Noise::new(params, input.positions[row]);
     Some(if select::keeps_all(params, scores.len()) {
-        noise.best_of_all(simd, scores)
+        noise.best_of_all(simd, scores, likeliest)
     } else {
         select::candidates(simd, params, scores, keys);
         noise.best_of(simd, keys)

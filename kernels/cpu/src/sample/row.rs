@@ -49,12 +49,15 @@ impl<'a> Row<'a> {
         (Self { logits, maxima, greatest: simd.max_lane(greatest) }, is_finite)
     }
 
-    /// The lowest id of the greatest logit.
+    /// The lowest id of the greatest logit; none, if that is not finite, or hidden behind what is not a number.
     #[inline(always)]
-    pub(super) fn first_of_the_greatest(&self) -> usize {
+    pub(super) fn first_of_the_greatest(&self) -> Option<usize> {
+        if !self.greatest.is_finite() {
+            return None;
+        }
         let is_it = |&logit: &f32| logit == self.greatest;
-        let block = self.maxima.iter().position(is_it).expect("the greatest is one of them");
-        block * BLOCK + self.logits[block * BLOCK..].iter().position(is_it).expect("its block has it")
+        let block = self.maxima.iter().position(is_it)?;
+        Some(block * BLOCK + self.logits[block * BLOCK..].iter().position(is_it)?)
     }
 
     pub(super) fn scored(self, temperature: f32) -> Scores<'a> {

@@ -7,7 +7,7 @@
 use pelton_frame::Admit;
 
 use super::row::{BLOCK, Scores};
-use crate::math::exp;
+use crate::math::exp_at_most_one;
 use crate::simd::{LANES, Lanes, Simd};
 
 /// exp(0) as an integer weight. 2^40 keeps all 24 bits of weights down to 2^-16 and something of those down to 2^-40, while a
@@ -118,7 +118,7 @@ fn nucleus_of_all<S: Simd>(simd: S, scores: Scores<'_>, share: f64, keys: &mut V
     let mut rough_sum = nothing;
     for block in scores.blocks_from(WEIGHTLESS) {
         for values in scores.block(simd, block) {
-            let weights = exp(simd, values);
+            let weights = exp_at_most_one(simd, values);
             all.add(simd, weights);
             rough_sum = simd.add(rough_sum, weights);
             for (sum, &step) in rough.iter_mut().zip(&STEPS) {
@@ -171,7 +171,7 @@ fn weight<S: Simd>(simd: S, keys: &[u64]) -> u64 {
         for (lane, &key) in lanes.iter_mut().zip(keys) {
             *lane = score(key);
         }
-        sum.add(simd, exp(simd, simd.load(&lanes)));
+        sum.add(simd, exp_at_most_one(simd, simd.load(&lanes)));
     }
     sum.total(simd)
 }
@@ -187,7 +187,7 @@ struct Weight<S: Simd> {
 
 impl<S: Simd> Weight<S> {
     const HALF: f32 = (1_u32 << 20) as f32;
-    /// So many values of 20 bits and one more are below 2^31.
+    /// So many values of up to 2^20 are below 2^31.
     const MOST: u32 = 1 << 10;
 
     #[inline(always)]

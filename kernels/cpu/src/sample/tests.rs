@@ -392,11 +392,43 @@ fn what_lies_outside_is_refused_by_name() {
     assert_eq!(refused(&|batch| batch.slots[2] = 6), "slots");
     assert_eq!(refused(&|batch| batch.params[3].top_logprobs = 6), "params");
     assert_eq!(refused(&|batch| batch.params[3].told_count = 2), "params");
+    assert_eq!(refused(&|batch| batch.params[3].temperature = f32::INFINITY), "params");
     assert_eq!(refused(&|batch| batch.params[5].suppress_count = 2), "suppressed");
     assert_eq!(refused(&|batch| batch.suppressed[5 * 6 + 5] = 100), "suppressed");
     assert_eq!(refused(&|batch| batch.counts.clear()), "counts");
     assert_eq!(refused(&|batch| batch.params[1].bias_count = 3), "bias_ids");
     assert_eq!(refused(&|batch| batch.suppressed[6] = 100), "suppressed");
+}
+
+#[test]
+fn what_is_no_number_once_adjusted_is_flagged_or_left_out() {
+    for isa in Isa::available() {
+        for (at, temperature) in (0..21).flat_map(|at| [(at, 0.0), (at, 1.0)]) {
+            let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
+            let out = SampleOut {
+                tokens: &mut token,
+                flags: &mut flag,
+                chosen: &mut chosen,
+                top_ids: &mut [],
+                top_logprobs: &mut [],
+            };
+            let input = SampleRows {
+                logits: &logits(1, 21, 9.0),
+                vocabulary: 21,
+                params: &[Admit { bias_count: 1, temperature, ..plain(1) }],
+                slots: &[0],
+                positions: &[9],
+                counts: None,
+                bias_ids: &[at],
+                bias_values: &[f32::NAN],
+                suppressed: &[],
+                masks: &[],
+                mask_of: &[],
+            };
+            sample(&mut Cpu::new(isa, 1), out, input).expect("arguments are in range");
+            assert!(flag[0] == RESULT_NOT_FINITE as i32 || (0..21).contains(&token[0]));
+        }
+    }
 }
 
 /// One greedy or drawn row within a mask.

@@ -174,7 +174,7 @@ impl Quad for Pairs {
         x: &[[S::Pair; 2]; M],
     ) {
         for half in 0..2_u32 {
-            // Once for all rows.
+            // Once for all rows; the first again, since a loop that leaves one out is not unrolled.
             let mut codes = [W::two(simd, simd.load_words(&words[0]), at, half); C];
             for (codes, word) in codes.iter_mut().zip(words) {
                 *codes = W::two(simd, simd.load_words(word), at, half);
