@@ -104,28 +104,25 @@ def pooled(n: Numbers) -> Outputs:
     return outs
 
 
-def linear(n: Numbers) -> Outputs:
-    """Few rows and many, deep enough for several pieces, a result of either format."""
-    outs = []
-    weight, bias = ops.pack(n.of(50, 2500)), n.of(50)
+def products(n: Numbers, weight: ops.PackedWeight) -> Outputs:
+    """Of few rows and of many with 50 columns of 2,500, a result of either format."""
+    outs, bias = [], n.of(50)
     for rows in (1, 3, 40):
         x = n.of(rows, 2500)
         outs += [torch.empty(rows, 50, dtype=n.dtype), torch.empty(rows, 50)]
         ops.linear(outs[-2], x, weight, bias)
         ops.linear_f32(outs[-1], x, weight)
     return outs
+
+
+def linear(n: Numbers) -> Outputs:
+    """Deep enough for several pieces."""
+    return products(n, ops.pack(n.of(50, 2500)))
 
 
 def quantised(n: Numbers, scheme: Scheme) -> Outputs:
-    """Weights that are rounded here, few rows and many; groups end within the last one."""
-    outs = []
-    weight, bias = ops.quantize(n.of(50, 2500), n.dtype, scheme), n.of(50)
-    for rows in (1, 3, 40):
-        x = n.of(rows, 2500)
-        outs += [torch.empty(rows, 50, dtype=n.dtype), torch.empty(rows, 50)]
-        ops.linear(outs[-2], x, weight, bias)
-        ops.linear_f32(outs[-1], x, weight)
-    return outs
+    """Weights that are rounded here; groups end within the last one."""
+    return products(n, ops.quantize(n.of(50, 2500), n.dtype, scheme))
 
 
 def rope(n: Numbers, is_interleaved: bool, cache: str) -> Outputs:

@@ -94,7 +94,7 @@ fn widen<S: Simd>(simd: S, unit: &Unit, to: &mut WideUnit) {
 
 /// Asks for units further on: in all passes over a piece for about as many as it has.
 struct Further<'a> {
-    lines: Lines<'a>,
+    place: Place<'a>,
     units: Range<usize>,
     /// Steps from one unit to the next, and until the next.
     each: usize,
@@ -102,7 +102,7 @@ struct Further<'a> {
 }
 
 /// Where units lie.
-enum Lines<'a> {
+enum Place<'a> {
     Short(Short<'a>),
     Plain(*const Unit),
 }
@@ -117,11 +117,11 @@ impl<'a> Further<'a> {
         let share = piece.len().div_ceil(pass.of);
         // Panels lie one behind the other.
         let first = piece.panel * weight.units() + piece.to + FURTHER_UNITS + pass.number * share;
-        let lines = match weight.short() {
-            Some(short) => Lines::Short(short),
-            None => Lines::Plain(plain(weight, Piece::NONE).as_ptr()),
+        let place = match weight.short() {
+            Some(short) => Place::Short(short),
+            None => Place::Plain(plain(weight, Piece::NONE).as_ptr()),
         };
-        Self { lines, units: first..first + share, each: steps / share, left: 0 }
+        Self { place, units: first..first + share, each: steps / share, left: 0 }
     }
 }
 
@@ -134,13 +134,13 @@ impl Ahead for Further<'_> {
         }
         self.left = self.each - 1;
         let Some(unit) = self.units.next() else { return };
-        match self.lines {
-            Lines::Short(short) => {
+        match self.place {
+            Place::Short(short) => {
                 for line in short.addresses(unit) {
                     simd.prefetch(line);
                 }
             }
-            Lines::Plain(first) => {
+            Place::Plain(first) => {
                 for vector in 0..VECTORS {
                     simd.prefetch(first.wrapping_add(unit).cast::<Lanes<u32>>().wrapping_add(vector).cast());
                 }

@@ -17,6 +17,28 @@ fn plain(seed: u32) -> Admit {
 
 /// One row of one request, with no tables.
 fn draw(cpu: &mut Cpu, params: Admit, logits: &[f32], position: i32) -> (i32, i32) {
+    drawn(cpu, SampleRows { positions: &[position], ..row_of(logits, &[params]) })
+}
+
+/// What a row asks for that has no tables.
+fn row_of<'a>(logits: &'a [f32], params: &'a [Admit; 1]) -> SampleRows<'a> {
+    SampleRows {
+        logits,
+        vocabulary: logits.len(),
+        params,
+        slots: &[0],
+        positions: &[9],
+        counts: None,
+        bias_ids: &[],
+        bias_values: &[],
+        suppressed: &[],
+        masks: &[],
+        mask_of: &[],
+    }
+}
+
+/// The token of one row, and its flag.
+fn drawn(cpu: &mut Cpu, row: SampleRows<'_>) -> (i32, i32) {
     let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
     let out = SampleOut {
         tokens: &mut token,
@@ -25,20 +47,7 @@ fn draw(cpu: &mut Cpu, params: Admit, logits: &[f32], position: i32) -> (i32, i3
         top_ids: &mut [],
         top_logprobs: &mut [],
     };
-    let input = SampleRows {
-        logits,
-        vocabulary: logits.len(),
-        params: &[params],
-        slots: &[0],
-        positions: &[position],
-        counts: None,
-        bias_ids: &[],
-        bias_values: &[],
-        suppressed: &[],
-        masks: &[],
-        mask_of: &[],
-    };
-    sample(cpu, out, input).expect("arguments are in range");
+    sample(cpu, out, row).expect("arguments are in range");
     (token[0], flag[0])
 }
 
@@ -291,29 +300,9 @@ fn suppressed_tokens_are_never_drawn_before_their_position() {
     let params = Admit { suppress_until: 100, suppress_count: 1, ..plain(1) };
     let mut tokens = Vec::new();
     for position in 0..200 {
-        let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
-        let out = SampleOut {
-            tokens: &mut token,
-            flags: &mut flag,
-            chosen: &mut chosen,
-            top_ids: &mut [],
-            top_logprobs: &mut [],
-        };
-        let input = SampleRows {
-            logits: &[1.0, 4.0, 1.0],
-            vocabulary: 3,
-            params: &[params],
-            slots: &[0],
-            positions: &[position],
-            counts: None,
-            bias_ids: &[],
-            bias_values: &[],
-            suppressed: &[1],
-            masks: &[],
-            mask_of: &[],
-        };
-        sample(&mut cpu, out, input).expect("arguments are in range");
-        tokens.push(token[0]);
+        let params = [params];
+        let row = SampleRows { positions: &[position], suppressed: &[1], ..row_of(&[1.0, 4.0, 1.0], &params) };
+        tokens.push(drawn(&mut cpu, row).0);
     }
     assert!(!tokens[..100].contains(&1));
     assert!(tokens[100..].contains(&1));
@@ -402,61 +391,22 @@ fn what_lies_outside_is_refused_by_name() {
 
 #[test]
 fn what_is_no_number_once_adjusted_is_flagged_or_left_out() {
+    let logits = logits(1, 21, 9.0);
     for isa in Isa::available() {
         for (at, temperature) in (0..21).flat_map(|at| [(at, 0.0), (at, 1.0)]) {
-            let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
-            let out = SampleOut {
-                tokens: &mut token,
-                flags: &mut flag,
-                chosen: &mut chosen,
-                top_ids: &mut [],
-                top_logprobs: &mut [],
-            };
-            let input = SampleRows {
-                logits: &logits(1, 21, 9.0),
-                vocabulary: 21,
-                params: &[Admit { bias_count: 1, temperature, ..plain(1) }],
-                slots: &[0],
-                positions: &[9],
-                counts: None,
-                bias_ids: &[at],
-                bias_values: &[f32::NAN],
-                suppressed: &[],
-                masks: &[],
-                mask_of: &[],
-            };
-            sample(&mut Cpu::new(isa, 1), out, input).expect("arguments are in range");
-            assert!(flag[0] == RESULT_NOT_FINITE as i32 || (0..21).contains(&token[0]));
+            let params = [Admit { bias_count: 1, temperature, ..plain(1) }];
+            let row = SampleRows { bias_ids: &[at], bias_values: &[f32::NAN], ..row_of(&logits, &params) };
+            let (token, flag) = drawn(&mut Cpu::new(isa, 1), row);
+            assert!(flag == RESULT_NOT_FINITE as i32 || (0..21).contains(&token));
         }
     }
 }
 
 /// One greedy or drawn row within a mask.
 fn draw_within(params: Admit, logits: &[f32], mask: &[u32], suppressed: &[i32]) -> (i32, i32) {
-    let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
-    let out = SampleOut {
-        tokens: &mut token,
-        flags: &mut flag,
-        chosen: &mut chosen,
-        top_ids: &mut [],
-        top_logprobs: &mut [],
-    };
-    let params = Admit { suppress_count: suppressed.len() as u32, suppress_until: 100, ..params };
-    let input = SampleRows {
-        logits,
-        vocabulary: logits.len(),
-        params: &[params],
-        slots: &[0],
-        positions: &[9],
-        counts: None,
-        bias_ids: &[],
-        bias_values: &[],
-        suppressed,
-        masks: mask,
-        mask_of: &[0],
-    };
-    sample(&mut Cpu::new(Isa::best(), 1), out, input).expect("arguments are in range");
-    (token[0], flag[0])
+    let params = [Admit { suppress_count: suppressed.len() as u32, suppress_until: 100, ..params }];
+    let row = SampleRows { suppressed, masks: mask, mask_of: &[0], ..row_of(logits, &params) };
+    drawn(&mut Cpu::new(Isa::best(), 1), row)
 }
 
 proptest! {
