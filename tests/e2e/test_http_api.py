@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -334,6 +335,23 @@ def test_metrics_are_there_by_the_names_that_readers_know(server: Server) -> Non
     assert server.metric("vllm:time_to_first_token_seconds_count") > 0
     assert server.metric("vllm:generation_tokens_total") >= 3
     assert "NaN" not in text
+
+
+def test_what_a_worker_did_with_the_time_in_which_it_had_requests_is_told(server: Server) -> None:
+    def told() -> tuple[float, float]:
+        computing, occupied = (f"pelton_worker_{what}_seconds_total" for what in ("computing", "occupied"))
+        return server.metric(computing), server.metric(occupied)
+
+    server.wait_until("nothing runs", lambda: server.metric("vllm:num_requests_running") == 0)
+    computing, occupied = told()
+    began = time.monotonic()
+    server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 100, "ignore_eos": True})
+    took = time.monotonic() - began
+    time.sleep(1)
+    now = told()
+    assert 0 < now[0] - computing <= now[1] - occupied <= took
+    server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
+    assert told()[1] - now[1] < 1, "nobody asked in that second"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -10,7 +10,7 @@ two probes, taken before and after it while the server idles (each cell begins o
 that they are ready): how fast all threads read memory, and what a large matrix product reaches, of bfloat16 or of float32, whichever
 is faster; and the share of the processors that other
 processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
-than tokens per second). Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
+than tokens per second), and, of Pelton, the share in which its worker waited for a step while it had requests. Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
 happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
 are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have, or
 that does not start, is left out, and a line says so.
@@ -40,7 +40,7 @@ import torch
 from limit import tokens_per_s
 from others import QUIET, Usage, wait_for_quiet
 from pelton_kernels import _native, ops
-from servers import PEERS, PELTON, NotStartedError, Peer, Server, Start, running
+from servers import PEERS, PELTON, NotStartedError, Peer, Server, Start, WorkerTime, running
 from text_load import Cell, measure, words_of
 
 HERE: Final = Path(__file__).parent
@@ -134,7 +134,9 @@ class Compared:
             before, usage = self.probes.take(), Usage.now(server.session)
             # Prompts of its own each time: none finds another's prefix.
             seed = 1 + attempt + 2 * (number + 1000 * (concurrency + 1000 * list(SCENARIOS).index(scenario)))
+            worked = WorkerTime.now(server.url) if peer.is_pelton else None
             report = self.load(peer, start, server.url, scenario, concurrency, seed)
+            worker = {"worker_idle": round(WorkerTime.now(server.url).idle_since(worked), 4)} if worked else {}
             used = Usage.now(server.session)
             others = used.others_since(usage)
             after = self.probes.take()
@@ -142,7 +144,7 @@ class Compared:
             attempts.append({
                 "others": round(others, 3), "disturbed": has_moved or others > QUIET,
                 "server_cpu_s": round(used.server_s - usage.server_s, 3),
-                "before": before, "after": after, "report": report,
+                "before": before, "after": after, "report": report, **worker,
             })  # fmt: skip
             if not attempts[-1]["disturbed"]:
                 break
@@ -217,6 +219,10 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "of_limit": {
                 peer: round(median(map(share_of_limit, cells)), 2)
                 for peer, cells in counted.items() if weights == "bf16" or peer.startswith("pelton")
+            },
+            "worker_idle": {
+                peer: round(median(cell["worker_idle"] for cell in cells), 4)
+                for peer, cells in counted.items() if "worker_idle" in cells[0]
             },
             "pelton_over": {
                 peer: round(ours / rate, 2) for peer, rate in rates.items() if ours and not peer.startswith("pelton")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Final
 
 READY_WITHIN_S: Final = 600.0  # the first start of a model compiles, on some
 TRY_EVERY_S = 0.05
+# For vLLM and Pelton: 128 requests of 576 tokens of the largest model fit. llama.cpp plans by slots, transformers by itself.
+KV_GIB: Final = 9
 PELTON: Final = Path(sys.executable).with_name("pelton")
 
 
@@ -58,7 +61,12 @@ class Peer:
 
     def is_installed(self, environments: Path) -> bool:
         """Whether it can be started."""
-        return not self.program or (environments / self.program).exists()
+        return self.is_pelton or (environments / self.program).exists()
+
+    @property
+    def is_pelton(self) -> bool:
+        """Whether it is what the others are compared with."""
+        return not self.program
 
 
 def _pelton(*flags: str) -> Callable[[Start], list[str]]:
@@ -71,6 +79,8 @@ def _pelton(*flags: str) -> Callable[[Start], list[str]]:
             str(start.port),
             "--threads",
             str(start.threads),
+            "--kv-memory",
+            f"{KV_GIB}GiB",
         ]
         return [*server, "--served-model-name", start.name, *flags]
 
@@ -112,7 +122,7 @@ OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 LLAMA: Final = "llama/bin/llama-server"
 PEERS: Final = [
     Peer("pelton", _pelton(), "", ready="/readyz"),
-    Peer("vllm", _vllm, "vllm/bin/vllm", env={**OFFLINE, "VLLM_CPU_KVCACHE_SPACE": "4"}),
+    Peer("vllm", _vllm, "vllm/bin/vllm", env={**OFFLINE, "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB)}),
     Peer("llama-bf16", _llama("bf16"), LLAMA, gguf="bf16"),
     Peer("transformers", _transformers, "transformers/bin/transformers", env=OFFLINE, takes_ids=False),
     Peer("pelton-int8", _pelton("--quantize", "int8"), "", weights="8 bits", ready="/readyz"),
@@ -131,6 +141,29 @@ class Server:
     """Of it and all that it has started."""
     ready_s: float
     """Since it was started."""
+
+
+@dataclass(frozen=True)
+class WorkerTime:
+    """What Pelton's worker did so far with the time in which it had requests."""
+
+    computing_s: float
+    occupied_s: float
+
+    @classmethod
+    def now(cls, url: str) -> WorkerTime:
+        """As its metrics say."""
+        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
+            text = response.read().decode()
+        computing, occupied = (
+            re.findall(rf"^pelton_worker_{what}_seconds_total{{.*}} (.*)$", text, re.MULTILINE)
+            for what in ("computing", "occupied")
+        )
+        return cls(float(computing[0]), float(occupied[0]))
+
+    def idle_since(self, before: WorkerTime) -> float:
+        """The share in which it waited for a step."""
+        return 1 - (self.computing_s - before.computing_s) / max(self.occupied_s - before.occupied_s, 1e-9)
 
 
 @contextlib.contextmanager

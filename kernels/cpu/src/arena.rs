@@ -1,14 +1,14 @@
 //! Memory that is larger than what is needed of it at once: zeros, of which a part is taken from the machine before anything runs,
-//! and the rest while nothing runs, or as far ahead of what steps reach.
+//! more while nothing runs, and as far ahead of what steps reach.
 //!
-//! A virtual machine may need seconds for a gigabyte that it has never touched. Taken when they are met, a step would wait for pages; taken
-//! never, a server would grow for hours, block by block, and meet the machine's limit when it is busiest. Taken beside steps, however low
-//! the priority, it slows them: the machine below gives pages while it holds the processor (two cores, a model of 1.2 GB: 35 tokens per
-//! second, and 55 without).
+//! A virtual machine may need seconds for a gigabyte that it has never touched. Taken when they are met, a step would wait for pages. Taken
+//! beside steps, however low the priority, it slows them: the machine below gives pages while it holds the processor (two cores, a model of
+//! 1.2 GB: 35 tokens per second, and 55 without). Taken to the last one, a server that nobody asks costs its neighbours a third of what the machine
+//! reads, for minutes, and memory that it may never use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::Buffer;
@@ -16,6 +16,8 @@ use crate::Buffer;
 /// What is taken at once, and then is there ahead of what steps reach: all of a small model's KV, and of any other what its
 /// first minutes need.
 const AT_ONCE: usize = 640 << 20;
+/// What is taken ahead of what steps have reached while nothing runs: what comes until it is quiet again.
+const WHILE_QUIET: usize = 2 << 30;
 /// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
 const PIECE: usize = 4 << 20;
 /// Without a step for as long, nothing runs; between two steps of a request there is much less.
@@ -28,6 +30,15 @@ pub struct Arena {
     memory: Arc<Buffer>,
     steps: Arc<Steps>,
     part: usize,
+    /// Who takes what was not taken at once; it sleeps while enough is there.
+    taker: Option<Thread>,
+}
+
+/// How much of each part is there ahead of what steps have reached.
+#[derive(Clone, Copy)]
+struct Ahead {
+    always: usize,
+    while_quiet: usize,
 }
 
 /// What the thread that takes pieces knows of steps. All of it relaxed: nothing is published by it, and a piece more or less makes no
@@ -53,10 +64,10 @@ impl Drop for ArenaStep {
 impl Arena {
     /// `bytes` in so many parts, of which `threads` take the first megabytes now.
     pub fn new(bytes: usize, parts: usize, threads: usize) -> Self {
-        Self::taken(bytes, parts, threads, AT_ONCE)
+        Self::taken(bytes, parts, threads, AT_ONCE, WHILE_QUIET)
     }
 
-    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize) -> Self {
+    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
         let mut memory = Buffer::zeroed(bytes);
         let pieces = pieces(bytes, parts);
         let now = at_once.div_ceil(PIECE).min(pieces.len());
@@ -71,15 +82,16 @@ impl Arena {
             });
         }
         let part = bytes.div_ceil(parts.max(1)).max(1);
-        let arena = Self { memory: Arc::new(memory), steps: Arc::default(), part };
+        let mut arena = Self { memory: Arc::new(memory), steps: Arc::default(), part, taker: None };
         if is_taken && now < pieces.len() {
-            arena.take_later(pieces[now..].to_vec(), at_once / parts.max(1));
+            let ahead = Ahead { always: at_once / parts.max(1), while_quiet: while_quiet / parts.max(1) };
+            arena.taker = arena.take_later(pieces[now..].to_vec(), ahead);
         }
         arena
     }
 
-    /// Once nothing runs, or so near to what steps have reached of the parts. If no thread can be had, pages are taken as they are met.
-    fn take_later(&self, pieces: Vec<(usize, usize)>, ahead: usize) {
+    /// As far ahead of what steps have reached of the parts. If no thread can be had, pages are taken as they are met.
+    fn take_later(&self, pieces: Vec<(usize, usize)>, ahead: Ahead) -> Option<Thread> {
         let (memory, steps, part) = (Arc::clone(&self.memory), Arc::clone(&self.steps), self.part);
         let work = move || {
             only_when_idle();
@@ -87,15 +99,24 @@ impl Arena {
             // Memory that cannot be had is asked for no more: whoever meets its absence tells.
             pieces.iter().all(|&(start, len)| lull.wait(start % part, ahead) && memory.take(start, len));
         };
-        _ = thread::Builder::new().name("pelton-arena".to_owned()).spawn(work);
+        let taker = thread::Builder::new().name("pelton-arena".to_owned()).spawn(work);
+        taker.ok().map(|taker| taker.thread().clone())
     }
 
     /// A step begins, which touches nothing behind the first `reached` of so many equal pieces of each part.
     pub fn step(&self, reached: usize, pieces: usize) -> ArenaStep {
-        let bytes = self.part as u128 * reached as u128 / pieces.max(1) as u128;
-        self.steps.reached.fetch_max(bytes as usize, Ordering::Relaxed);
+        let bytes = (self.part as u128 * reached as u128 / pieces.max(1) as u128) as usize;
+        if self.steps.reached.fetch_max(bytes, Ordering::Relaxed) < bytes {
+            self.wake_taker();
+        }
         self.steps.begun.fetch_add(1, Ordering::Relaxed);
         ArenaStep(Arc::clone(&self.steps))
+    }
+
+    fn wake_taker(&self) {
+        if let Some(taker) = &self.taker {
+            taker.unpark();
+        }
     }
 
     /// Where it lies, and how long it is. Kernels write there through addresses of their own.
@@ -107,6 +128,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.steps.is_over.store(true, Ordering::Relaxed);
+        self.wake_taker();
     }
 }
 
@@ -123,12 +145,16 @@ impl<'a> Lull<'a> {
     }
 
     /// Returns once what lies at this place of a part is wanted. False: nothing is any more.
-    fn wait(&mut self, within: usize, ahead: usize) -> bool {
+    fn wait(&mut self, within: usize, ahead: Ahead) -> bool {
         while !self.steps.is_over.load(Ordering::Relaxed) {
-            if within < self.steps.reached.load(Ordering::Relaxed) + ahead || self.is_long() {
+            let reached = self.steps.reached.load(Ordering::Relaxed);
+            if within >= reached + ahead.while_quiet.max(ahead.always) {
+                thread::park(); // until steps reach further
+            } else if within < reached + ahead.always || self.is_long() {
                 return true;
+            } else {
+                thread::sleep(LOOK);
             }
-            thread::sleep(LOOK);
         }
         false
     }
@@ -204,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_written_while_the_rest_is_taken_stays() {
         for round in 0..20 {
-            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE);
+            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE, 24 * PIECE);
             let (start, len) = arena.span();
             // SAFETY: the arena's own memory, which lives beyond the loop; nobody else has its address, and taking pages writes nothing.
             let memory = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
@@ -254,17 +280,36 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn all_is_taken_in_the_end() {
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE);
-        drop(arena.step(1, 16));
-        wait_for_pages(&arena, 16 * PIECE / PAGE);
+    fn while_nothing_runs_as_much_as_is_wanted_ahead_is_taken_and_no_more() {
+        // Four parts of four pieces.
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
+        for (reached, pieces) in [(0, 8), (1, 12), (1, 12), (4, 16)] {
+            drop(arena.step(reached, 4));
+            wait_for_pages(&arena, pieces * PIECE / PAGE);
+            std::thread::sleep(3 * super::QUIET);
+            assert_eq!(self::pages(&arena), pieces * PIECE / PAGE, "{reached}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_takes_memory_ends_with_it_while_enough_is_there() {
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
+        wait_for_pages(&arena, 8 * PIECE / PAGE);
+        let steps = std::sync::Arc::downgrade(&arena.steps);
+        drop(arena);
+        let began = std::time::Instant::now();
+        while steps.strong_count() > 0 {
+            assert!(began.elapsed().as_secs() < 10, "its thread ends");
+            std::thread::yield_now();
+        }
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn while_a_step_runs_only_what_steps_come_near_is_taken() {
         // Two parts of eight pieces, and one piece of each ahead. Pieces are 4 MiB, huge pages 2: neither goes beyond a piece.
-        let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE);
+        let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE, 16 * PIECE);
         let step = arena.step(0, 8);
         assert_eq!(pages(&arena), 2 * PIECE / PAGE);
         std::thread::sleep(3 * super::QUIET);

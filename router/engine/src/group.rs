@@ -18,6 +18,7 @@ use crate::{
     patience::{Due, Patience},
     results::{self, Garbage, InFlight, InFlightRow, RowMask},
     step::Flattened,
+    work_time::WorkTime,
 };
 
 /// No step is believed to be on its way for longer: what took longer was something else.
@@ -46,6 +47,7 @@ pub(crate) struct Group {
     slots: Vec<Option<Holder>>,
     flattened: Flattened,
     patience: Patience,
+    work_time: WorkTime,
     deadlines: Deadlines,
     /// Whether the worker maps the core's host memory.
     reaches_host: bool,
@@ -102,6 +104,7 @@ impl Group {
             slots: vec![None; slots as usize],
             flattened: Flattened::default(),
             patience: Patience::default(),
+            work_time: WorkTime::default(),
             deadlines,
             reaches_host: false,
             condemned: None,
@@ -190,6 +193,7 @@ impl Group {
     pub(crate) fn detach(&mut self) -> BTreeSet<RequestId> {
         (self.port, self.masks, self.condemned, self.reaches_host) = (None, None, None, false);
         self.patience.begin_anew();
+        self.work_time.pause();
         (self.judged, self.blamed) = (None, None);
         self.slots.fill(None);
         self.in_flight.drain(..).flat_map(|step| step.rows).map(|row| row.request).collect()
@@ -252,12 +256,14 @@ impl Group {
             request.and_then(&embeds).expect("rows are of live requests, which have what their tokens stand for")
         };
         port.submit(&self.flattened.fill(plan, embeds_in))?;
+        let now = Instant::now();
+        self.work_time.begin(now);
         self.in_flight.push_back(InFlight {
             step: plan.step,
             rows,
             drafts: plan.drafts().collect(),
             tokens: plan.rows.iter().map(|row| row.count).sum(),
-            submitted: Instant::now(),
+            submitted: now,
         });
         Ok(())
     }
@@ -299,7 +305,9 @@ impl Group {
                     let trip = (elapsed - took).min(TRIP_MAX);
                     self.trip = Some(self.trip.map_or(trip, |before| (before * 3 + trip) / 4));
                 }
-                self.patience.learn(took, step.tokens, Instant::now());
+                let now = Instant::now();
+                self.patience.learn(took, step.tokens, now);
+                self.work_time.done(took, now);
                 let parts = step.rows.iter().filter(|row| !row.samples);
                 let computed = parts.map(|row| (row.request, row.start + row.count)).collect();
                 let rows = step.rows.len();
@@ -332,6 +340,14 @@ impl Group {
             let later = self.in_flight.iter_mut().flat_map(|later| &mut later.rows);
             later.filter(|later| later.slot == row.slot).for_each(|later| later.mask = RowMask::Void);
         }
+    }
+
+    /// What has become of the workers' time. `is_wanted`: of a request that holds a slot, whether it goes on.
+    pub(crate) fn work_time(&mut self, is_wanted: impl Fn(RequestId) -> bool) -> &WorkTime {
+        if self.in_flight.is_empty() && !self.running().any(is_wanted) {
+            self.work_time.pause();
+        }
+        &self.work_time
     }
 
     /// Since when the worker computes the oldest step in flight: since that was handed over, or since the one before was done.

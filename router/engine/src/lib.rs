@@ -22,6 +22,7 @@ mod results;
 mod status;
 mod step;
 mod suspects;
+mod work_time;
 
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};
 pub use cache_events::CacheEventOptions;

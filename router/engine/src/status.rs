@@ -73,6 +73,10 @@ pub struct Stats {
     pub disk_places: u64,
     /// Steps committed.
     pub steps: u64,
+    /// Microseconds that workers took for steps.
+    pub computing_us: u64,
+    /// Microseconds in which they had requests.
+    pub occupied_us: u64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
     /// Of those, looked up in the prefix cache and found.

@@ -9,6 +9,12 @@ impl Driver {
     pub(super) fn publish_stats(&mut self) {
         self.stats.workers = self.groups.len() as u64;
         self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
+        (self.stats.computing_us, self.stats.occupied_us) = (0, 0);
+        for group in &mut self.groups {
+            let time = group.work_time(|request| self.journal.contains(request));
+            self.stats.computing_us += time.computing_us();
+            self.stats.occupied_us += time.occupied_us();
+        }
         if let Some(core) = &self.core {
             let counts = core.counts();
             self.stats.running = counts.running as u64;

@@ -121,7 +121,7 @@ settings! {
 settings! {
     /// Engine
     pub section Engine ("engine", Everywhere) {
-        /// Memory for KV blocks of each worker, taken when it loads; `auto` is what weights and activations leave of `memory-limit`, but no more than is likely to be used.
+        /// Memory for KV blocks of each worker, planned when it loads and taken as requests come near it; `auto` is what weights and activations leave of `memory-limit`, but no more than is likely to be used.
         kv_memory: Auto<Bytes> = "auto";
         /// What KV blocks hold, on CPUs. `auto` is keys and values as they are computed; `int8` rounds them to 8 bits, with a scale for each
         /// token and head: about twice as many tokens in the same memory, for a small change of what the model says.

@@ -285,6 +285,12 @@ impl Metrics {
         let late = "Tokens drawn a step later, because their grammar's mask did not come in time.";
         shown.counter("pelton_late_masks_total", late, stats.unsampled);
         shown.counter("pelton_steps_total", "Steps committed.", stats.steps);
+        for (name, help, micros) in [
+            ("pelton_worker_computing_seconds_total", "In which workers computed steps.", stats.computing_us),
+            ("pelton_worker_occupied_seconds_total", "In which workers had requests.", stats.occupied_us),
+        ] {
+            shown.counter(name, help, micros as f64 / 1e6);
+        }
         shown.gauge(
             "pelton_waiting_tokens",
             "Prompt tokens of requests not yet admitted to a batch.",

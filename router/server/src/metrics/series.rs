@@ -85,7 +85,7 @@ impl Exposition {
         self.sample(name, &labelled(labels), value);
     }
 
-    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, help, "counter");
         self.sample(name, "", value);
     }

@@ -193,12 +193,14 @@ impl Quad for Pairs {
     }
 }
 
-/// Packs the rows of one block: `[quad][row]`, and their heads, `[segment][row]`.
+/// Packs the rows of one block: `[quad][row]`, or floats `[k][row]` where codes are made floats once for several blocks, and their heads,
+/// `[segment][row]`.
 pub(super) struct Pack<'a, E> {
     pub words: &'a mut [u32],
     pub heads: &'a mut [Head],
     pub x: &'a [E],
     pub weight: &'a QuantizedWeight,
+    pub is_wide: bool,
 }
 
 impl<E: Element> Kernel for Pack<'_, E> {
@@ -215,6 +217,14 @@ impl<E: Element> Kernel for Pack<'_, E> {
             for (segment, x) in wide.chunks_exact(4 * layout.quads).enumerate() {
                 let first = segment * layout.quads * rows + row;
                 let head = match Form::of::<E>(self.weight.scheme().activations) {
+                    _ if self.is_wide => {
+                        let to: &mut [f32] = bytemuck::cast_slice_mut(self.words);
+                        let first = segment * x.len() * rows + row;
+                        for (to, x) in to[first..].iter_mut().step_by(rows).zip(x) {
+                            *to = *x;
+                        }
+                        Head { sum: sum(x).to_bits(), scale: 1.0 }
+                    }
                     Form::Int8 => {
                         let to: &mut [S::Quad] = bytemuck::cast_slice_mut(self.words);
                         let (scale, inverse) = whole.unwrap_or_else(|| scale_of(x));

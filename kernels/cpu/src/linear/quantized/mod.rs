@@ -7,7 +7,8 @@
 //!    instruction that multiplies integers gives the same bits. With activations as they are it is one accumulator, fed in order: bfloat16 by pairs
 //!    where a class multiplies these (codes are exact in bfloat16), else number by number in float32.
 //! 2. Segments are added to one float32 sum per output, in order: `sum += segment · (weight's scale · activations' scale)`.
-//! 3. Rows, pieces of K and threads decide only when an accumulator is fed, as for other formats (`linear`).
+//! 3. Rows, pieces of K and threads decide only when an accumulator is fed, as for other formats (`linear`). Where floats are multiplied, a piece that
+//!    several row blocks use is made floats once for all of them ([`wide`]).
 //! 4. Where there are tiles (AMX), rows go through them if a column has one scale and 8 bits, or if they are many ([`tiled`]): sums are
 //!    exact, so the bits are the same. bfloat16 activations that stay as they are go through tiles always, with an arithmetic of their own: neither segments nor
 //!    zeros as in 1 and 2 ([`widened`]).
@@ -23,14 +24,15 @@ mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
+mod wide;
 #[cfg(target_arch = "x86_64")]
 mod widened;
 
 use super::out::Out;
 use super::{CHUNK_ROWS, GROUP_ROWS, Rows, TILED_CHUNK_ROWS};
 use crate::element::Element;
-use crate::simd::{Kernel, Simd};
-use crate::split::{Shared, part};
+use crate::simd::{Kernel, LANES, Simd};
+use crate::split::{Own, Shared, part};
 use crate::{Cpu, Isa};
 use activations::{Form, Head, Pack, Quad};
 pub use pack::{Codes, QuantizedWeight};
@@ -125,6 +127,7 @@ fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &
     let layout = weight.layout();
     let sizes = isa.run(AskSizes(form));
     let rows = Rows { rows: x.len() / depth, most: sizes.rows };
+    let is_wide = sizes.are_floats && rows.blocks() >= wide::blocks_for(weight.scheme().bits);
     let groups = rows.blocks().div_ceil(GROUP_ROWS / rows.most);
     let units = weight.panels() * groups;
     let pack_parts = cpu.parts(rows.blocks(), x.len());
@@ -134,7 +137,13 @@ fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &
     let row_words = layout.segments * layout.quads * sizes.quad_words;
     let words = rows.rows * row_words;
     let heads = rows.rows * layout.segments;
-    let scratch = cpu.scratch.scratch::<u32>(words + heads * (size_of::<Head>() / size_of::<u32>()));
+    let group_rows = rows.rows.min(GROUP_ROWS);
+    let wide = if is_wide { group_rows + wide::piece_of(rows.blocks()) } else { 0 };
+    let own_words = (group_rows + wide) * layout.width * LANES;
+    let all_own_words = Own::<u32>::len(parts, own_words);
+    let scratch = cpu.scratch.scratch::<u32>(all_own_words + words + heads * (size_of::<Head>() / size_of::<u32>()));
+    let (own, scratch) = scratch.split_at_mut(all_own_words);
+    let own = Own::new(own, own_words);
     let (packed, packed_heads) = scratch.split_at_mut(words);
     let packed_heads: &mut [Head] = bytemuck::cast_slice_mut(packed_heads);
     let targets = (Shared::new(packed), Shared::new(packed_heads));
@@ -145,14 +154,17 @@ fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &
             let words = unsafe { targets.0.piece(rows.start * row_words..rows.end * row_words) };
             // SAFETY: as above.
             let heads = unsafe { targets.1.piece(rows.start * layout.segments..rows.end * layout.segments) };
-            isa.run(Pack { words, heads, x: &x[rows.start * depth..rows.end * depth], weight });
+            isa.run(Pack { words, heads, x: &x[rows.start * depth..rows.end * depth], weight, is_wide });
         }
     });
 
     let (packed, heads) = (&*packed, &*packed_heads);
     cpu.pool.run(parts, |thread| {
         let units = part(units, parts, thread);
-        isa.run(Panels { results, packed, heads, weight, form, rows, groups, units, foresees: isa.foresees() });
+        // SAFETY: each thread has its own.
+        let own = bytemuck::cast_slice_mut(unsafe { own.of(thread) });
+        let foresees = isa.foresees();
+        isa.run(Panels { results, packed, heads, weight, form, is_wide, rows, groups, units, foresees, own });
     });
 }
 
@@ -160,6 +172,8 @@ fn multiply<E: Element>(cpu: &mut Cpu, results: &Results<'_>, x: &[E], weight: &
 struct Sizes {
     rows: usize,
     quad_words: usize,
+    /// Whether activations meet codes as floats.
+    are_floats: bool,
 }
 
 struct AskSizes(Form);
@@ -174,6 +188,11 @@ impl Kernel for AskSizes {
             Form::Floats => size_of::<<activations::Floats as Quad>::X<S>>(),
             Form::Pairs => size_of::<<activations::Pairs as Quad>::X<S>>(),
         };
-        Sizes { rows: S::ROWS, quad_words: quad / size_of::<u32>() }
+        let are_floats = match self.0 {
+            Form::Int8 => false,
+            Form::Floats => true,
+            Form::Pairs => !S::HAS_PAIRS,
+        };
+        Sizes { rows: S::ROWS, quad_words: quad / size_of::<u32>(), are_floats }
     }
 }

@@ -150,7 +150,10 @@ fn check_in<E: Element>(isa: Isa, threads: usize, tokens: usize, scheme: Scheme,
 fn a_row_is_right_and_the_same_alone_and_in_a_batch_in_every_scheme_and_class() {
     for isa in Isa::available() {
         for scheme in schemes() {
-            for (threads, tokens, n, k) in [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101)] {
+            // The last two: segments of several pieces, with few row blocks and with many.
+            let shapes =
+                [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101), (2, 13, 70, 700), (3, 60, 64, 700)];
+            for (threads, tokens, n, k) in shapes {
                 check(isa, threads, tokens, scheme, &Brought::new(scheme, n, k, false, false));
             }
             check(isa, 2, 9, scheme, &Brought::new(scheme, 70, 200, true, false));

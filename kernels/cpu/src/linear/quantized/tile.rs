@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::activations::{Floats, Form, Head, Int8, Pairs, Quad};
 use super::pack::Layout;
 use super::scheme::Bits;
+use super::wide::{self, Rooms};
 use super::{QuantizedWeight, Results};
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::{GROUP_ROWS, Rows};
@@ -22,11 +23,15 @@ pub(super) struct Panels<'a> {
     pub heads: &'a [Head],
     pub weight: &'a QuantizedWeight,
     pub form: Form,
+    /// Whether pieces are made floats once for all blocks.
+    pub is_wide: bool,
     pub rows: Rows,
     pub groups: usize,
     pub units: Range<usize>,
     /// Whether the processor foresees what lies further on.
     pub foresees: bool,
+    /// Of this thread: what [`Rooms`] holds, without the last two if nothing is made floats.
+    pub own: &'a mut [f32],
 }
 
 /// How many codes a word of a column has, as quads.
@@ -115,34 +120,46 @@ impl Kernel for Panels<'_> {
 
 impl Panels<'_> {
     #[inline(always)]
-    fn walk<S: Simd, const C: usize>(self, simd: S) {
-        let mut sums = vec![[[0.0; LANES]; C]; GROUP_ROWS.min(self.rows.rows)];
+    fn walk<S: Simd, const C: usize>(mut self, simd: S) {
+        let own = std::mem::take(&mut self.own).as_chunks_mut::<LANES>().0.as_chunks_mut::<C>().0;
+        let group_rows = GROUP_ROWS.min(self.rows.rows);
+        let (all_sums, own) = own.split_at_mut(group_rows);
+        let (waiting, wide) = own.split_at_mut(if self.is_wide { group_rows } else { 0 });
         let scheme = self.weight.scheme();
         for unit in self.units.clone() {
             let (panel, group) = (unit / self.groups, unit % self.groups);
             let blocks = part(self.rows.blocks(), self.groups, group);
             let first = self.rows.block(blocks.start).start;
-            let sums = &mut sums[..self.rows.block(blocks.end - 1).end - first];
+            let sums = &mut all_sums[..self.rows.block(blocks.end - 1).end - first];
             sums.fill([[0.0; LANES]; C]);
+            let mut rooms = Rooms { sums, waiting: &mut *waiting, wide: &mut *wide };
             match (scheme.bits, self.form) {
-                (Bits::Eight, Form::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, sums),
-                (Bits::Eight, Form::Floats) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, sums),
+                (Bits::Eight, _) if self.is_wide => {
+                    wide::multiply::<S, EightBits, C>(simd, &self, panel, blocks, &mut rooms);
+                }
+                (Bits::Four, _) if self.is_wide => {
+                    wide::multiply::<S, FourBits, C>(simd, &self, panel, blocks, &mut rooms);
+                }
+                (Bits::Eight, Form::Int8) => self.multiply::<S, EightBits, Int8, C>(simd, panel, blocks, rooms.sums),
+                (Bits::Eight, Form::Floats) => {
+                    self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, rooms.sums)
+                }
                 // Where there are no products of pairs, their words are floats, and so is what is compiled.
                 (Bits::Eight, Form::Pairs) if const { S::HAS_PAIRS } => {
-                    self.multiply::<S, EightBits, Pairs, C>(simd, panel, blocks, sums);
+                    self.multiply::<S, EightBits, Pairs, C>(simd, panel, blocks, rooms.sums);
                 }
-                (Bits::Eight, Form::Pairs) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, sums),
-                (Bits::Four, Form::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, sums),
-                (Bits::Four, Form::Floats) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
+                (Bits::Eight, Form::Pairs) => self.multiply::<S, EightBits, Floats, C>(simd, panel, blocks, rooms.sums),
+                (Bits::Four, Form::Int8) => self.multiply::<S, FourBits, Int8, C>(simd, panel, blocks, rooms.sums),
+                (Bits::Four, Form::Floats) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, rooms.sums),
                 (Bits::Four, Form::Pairs) if const { S::HAS_PAIRS } => {
-                    self.multiply::<S, FourBits, Pairs, C>(simd, panel, blocks, sums);
+                    self.multiply::<S, FourBits, Pairs, C>(simd, panel, blocks, rooms.sums);
                 }
-                (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, sums),
+                (Bits::Four, Form::Pairs) => self.multiply::<S, FourBits, Floats, C>(simd, panel, blocks, rooms.sums),
             }
             let width = C * LANES;
             // SAFETY: this panel's columns of these rows belong to this unit of work alone.
             unsafe {
-                self.results.write(simd, (first, panel * width), width, sums.as_flattened().as_flattened(), false)
+                self.results.write(simd, (first, panel * width), width, rooms.sums.as_flattened().as_flattened(), false)
             };
         }
     }
@@ -253,17 +270,7 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
     let firsts = (0..).step_by(header + words);
     for (((segment, first), x), heads) in segments.zip(firsts).zip(x).zip(piece.heads.as_chunks::<M>().0) {
         let (header, words) = segment.split_at(header);
-        let mut held = [[Q::start(simd, 0, heads[0]); C]; M];
-        for (held, &head) in held.iter_mut().zip(heads) {
-            match header.get(1) {
-                None => *held = [Q::start(simd, piece.zero, head); C],
-                Some(zeros) => {
-                    for (held, zeros) in held.iter_mut().zip(zeros) {
-                        *held = Q::start_each(simd, zeros, head);
-                    }
-                }
-            }
-        }
+        let mut held = start::<S, Q, M, C>(simd, header, piece.zero, heads);
         for (at, (words, x)) in words.iter().zip(x.chunks_exact(W::QUADS)).enumerate() {
             ahead.step(simd, first + header.len() + at);
             // Written out, so that `at` is a constant.
@@ -272,13 +279,47 @@ fn tile<S: Simd, W: Word, Q: Quad, const M: usize, const C: usize>(
                 Q::add::<S, W, M, C>(simd, &mut held, words, 1, &x[1]);
             }
         }
-        for ((held, sums), head) in held.iter().zip(sums.iter_mut()).zip(heads) {
-            let x_scale = simd.splat(head.scale);
-            for ((&held, sum), scales) in held.iter().zip(sums).zip(&header[0]) {
-                let scales = simd.load(bytemuck::cast_ref(scales));
-                let total = simd.fma(Q::finish(simd, held), simd.mul(scales, x_scale), simd.load(sum));
-                simd.store(total, sum);
+        finish::<S, Q, M, C>(simd, &held, header, heads, sums);
+    }
+}
+
+/// The sums with which a segment of this header begins.
+#[inline(always)]
+pub(super) fn start<S: Simd, Q: Quad, const M: usize, const C: usize>(
+    simd: S,
+    header: &[[Lanes<u32>; C]],
+    zero: i32,
+    heads: &[Head; M],
+) -> [[Q::Sum<S>; C]; M] {
+    let mut held = [[Q::start(simd, 0, heads[0]); C]; M];
+    for (held, &head) in held.iter_mut().zip(heads) {
+        match header.get(1) {
+            None => *held = [Q::start(simd, zero, head); C],
+            Some(zeros) => {
+                for (held, zeros) in held.iter_mut().zip(zeros) {
+                    *held = Q::start_each(simd, zeros, head);
+                }
             }
+        }
+    }
+    held
+}
+
+/// Adds a segment's sums, times the scales of its header and of its rows.
+#[inline(always)]
+pub(super) fn finish<S: Simd, Q: Quad, const M: usize, const C: usize>(
+    simd: S,
+    held: &[[Q::Sum<S>; C]; M],
+    header: &[[Lanes<u32>; C]],
+    heads: &[Head; M],
+    sums: &mut [[Lanes<f32>; C]; M],
+) {
+    for ((held, sums), head) in held.iter().zip(sums.iter_mut()).zip(heads) {
+        let x_scale = simd.splat(head.scale);
+        for ((&held, sum), scales) in held.iter().zip(sums).zip(&header[0]) {
+            let scales = simd.load(bytemuck::cast_ref(scales));
+            let total = simd.fma(Q::finish(simd, held), simd.mul(scales, x_scale), simd.load(sum));
+            simd.store(total, sum);
         }
     }
 }
