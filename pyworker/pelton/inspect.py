@@ -11,8 +11,9 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -82,6 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("the model is run eagerly; the lines above say why")
         return 1
     rows = decode_rows(loaded, options.rows, options.tokens, options.context)
+    _running = loaded.kv.step(())  # as in a server: the arena takes no more memory from the machine meanwhile
     machine = _probe(loaded)
     for line in report(loaded, rows, machine, is_folded=not options.all):
         print(line)
@@ -157,7 +159,6 @@ def _measure(loaded: Loaded, rows: Rows) -> tuple[list[Line], float]:
     width = result_width(model)
     for cache in (cache for pair in loaded.kv.layers for cache in pair):
         cache[: int(rows.step.block_table.max()) + 1] = 0  # what was never written may be NaN, which computes slowly
-    _running = loaded.kv.step(())  # as in a server: the arena takes no more memory from the machine meanwhile
     wholes = []
     for _ in range(RUNS):
         began = time.perf_counter()
@@ -203,16 +204,19 @@ def _probe(loaded: Loaded) -> Machine:
     square = torch.randn(PROBE_SIDE, PROBE_SIDE)
     # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
     squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
-    reads, products = [], []
-    for _ in range(3):
+    # Not in turns: torch's threads look for more work for a while, and would take processors from those that read.
+    read_s = _least_s(probe.read)
+    product_s = min(_least_s(partial(torch.mm, square, square)) for square in squares)
+    return Machine(probe.nbytes / read_s, 2 * PROBE_SIDE**3 / product_s)
+
+
+def _least_s(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(5):
         began = time.perf_counter()
-        probe.read()
-        reads.append(time.perf_counter() - began)
-        for square in squares:
-            began = time.perf_counter()
-            torch.mm(square, square)
-            products.append(time.perf_counter() - began)
-    return Machine(probe.nbytes / min(reads), 2 * PROBE_SIDE**3 / min(products))
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def _size(count: float) -> str:

@@ -47,6 +47,7 @@ HERE: Final = Path(__file__).parent
 SCENARIOS: Final = {"S1": (0, 32, 64), "S2": (0, 512, 64), "S3": (1024, 32, 32)}
 TOKEN_RANGE: Final = "300..8000"
 MOVED: Final = 0.1
+AFTER_S: Final = 10.0  # some look for more work for a while after their last request
 PROBE_BYTES: Final = 256 << 20
 PROBE_SIDE: Final = 1024
 
@@ -139,6 +140,7 @@ class Compared:
             worker = {"worker_idle": round(WorkerTime.now(server.url).idle_since(worked), 4)} if worked else {}
             used = Usage.now(server.session)
             others = used.others_since(usage)
+            wait_for_quiet(server.session, min(self.options.patience, AFTER_S))
             after = self.probes.take()
             has_moved = any(abs(after[name] / before[name] - 1) > MOVED for name in before)
             attempts.append({
