@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -193,6 +194,20 @@ class Bench:
                         flops = 2 * tokens * columns * depth
                         self.measure(f"{title} {name}", shape, call, flops=flops, calls=len(used), against=against)
 
+    def packing(self) -> None:
+        """What loading does with Qwen3's widest weight, into memory that is taken for it: bytes are those that are read."""
+        weight = torch.randn(2 * self.sizes.inner, self.sizes.width).to(self.dtype)
+        ways: dict[str, Callable[[], object]] = {"pack": lambda: ops.pack(weight)}
+        for scheme in (ops.Scheme(8, 0, "int8"), ops.Scheme(4, 64, "int8")):
+            ways[f"pack int{scheme.bits}"] = partial(ops.quantize, weight, self.dtype, scheme)
+        for name, way in ways.items():
+
+            def call(way: Callable[[], object] = way) -> Tensor:
+                way()
+                return weight
+
+            self.measure(name, f"{list(weight.shape)}", call, nbytes=weight.nbytes)
+
     def attention(self) -> None:
         s = self.sizes
         shapes = [
@@ -357,6 +372,7 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     bench = Bench(sizes, dtype, options.only, clock)
     bench.linear()
     bench.quantized()
+    bench.packing()
     bench.attention()
     bench.small()
     bench.sample()

@@ -3,17 +3,18 @@
     bench/cpu/peers/install.sh FOLDER                                      once: the peers
     .venv/bin/python bench/cpu/peers/compare.py FOLDER --json RESULT.json  [--models tiny qwen06b] [--scenarios S1 S2 S3]
                        [--concurrency 1 8 32 128] [--rounds 5] [--peers NAME ...] [--plot RESULT.svg] [--note TEXT]
-                       [--threads 2] [--patience 60]
+                       [--threads 2] [--patience 60] [--earlier RESULT.json ...]
 
 In each round every server is started in its turn, asked all cells, and ended, so that the rounds interleave them. Beside each cell stand
 two probes, taken before and after it while the server idles (each cell begins once it does: some prepare memory for a while after they say
 that they are ready): how fast all threads read memory, and what a large matrix product reaches, of bfloat16 or of float32, whichever
 is faster; and the share of the processors that other
 processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
-than tokens per second), and, of Pelton, the share in which its worker waited for a step while it had requests. Where that was more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
+than tokens per second), and, of Pelton, the share in which its worker waited for a step while it had requests. Where others took more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
 happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
 are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have, or
-that does not start, is left out, and a line says so.
+that does not start, is left out, and a line says so. A run may be continued: cells and notes of earlier results of the same machine count like
+its own (`--rounds 0` only puts them together).
 
 S1: 32 prompt tokens, 64 of output. S2: 512, 64. S3: 1,024 that all prompts share and 32 of their own, 32. Models are made on the spot, of
 random weights (models.py). The load generator shares the cores with the server, as with all of them.
@@ -137,7 +138,8 @@ class Compared:
             seed = 1 + attempt + 2 * (number + 1000 * (concurrency + 1000 * list(SCENARIOS).index(scenario)))
             worked = WorkerTime.now(server.url) if peer.is_pelton else None
             report = self.load(peer, start, server.url, scenario, concurrency, seed)
-            worker = {"worker_idle": round(WorkerTime.now(server.url).idle_since(worked), 4)} if worked else {}
+            works = WorkerTime.now(server.url) if worked else None
+            worker = {"worker_idle": round(works.idle_since(worked), 4)} if worked and works else {}
             used = Usage.now(server.session)
             others = used.others_since(usage)
             wait_for_quiet(server.session, min(self.options.patience, AFTER_S))
@@ -223,8 +225,8 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 for peer, cells in counted.items() if weights == "bf16" or peer.startswith("pelton")
             },
             "worker_idle": {
-                peer: round(median(cell["worker_idle"] for cell in cells), 4)
-                for peer, cells in counted.items() if "worker_idle" in cells[0]
+                peer: round(median(cell["worker_idle"] for cell in cells if "worker_idle" in cell), 4)
+                for peer, cells in counted.items() if any("worker_idle" in cell for cell in cells)
             },
             "pelton_over": {
                 peer: round(ours / rate, 2) for peer, rate in rates.items() if ours and not peer.startswith("pelton")
@@ -309,6 +311,7 @@ def main() -> None:
         help="seconds until others are quiet, at most, before each cell; 0: none, and each once",
     )
     parser.add_argument("--note", default="", help="what to know about the machine, kept with the results")
+    parser.add_argument("--earlier", nargs="+", type=Path, default=[], help="results of this machine that are added to")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -323,9 +326,13 @@ def main() -> None:
         print(f"{name} is left out: it is not in {options.folder} ({HERE / 'install.sh'} {options.folder} installs it)")
     make_models(options)
 
-    run = Compared(options, Probes(options.threads), left_out, [])
-    for number in range(options.rounds):
+    earlier = [json.loads(path.read_text()) for path in options.earlier]
+    options.note = "; ".join(filter(None, [*(result["note"] for result in earlier), options.note]))
+    run = Compared(options, Probes(options.threads), left_out, [cell for result in earlier for cell in result["cells"]])
+    first = 1 + max((cell["round"] for cell in run.cells), default=-1)
+    for number in range(first, first + options.rounds):
         run.round(number)
+    run.keep(first + options.rounds - 1)
     lines = summary(run.cells)
     for line in lines:
         over = ", ".join(f"{ratio:.2f} x {peer}" for peer, ratio in line["pelton_over"].items())

@@ -17,7 +17,8 @@ from typing import Final
 
 READY_WITHIN_S: Final = 600.0  # the first start of a model compiles, on some
 TRY_EVERY_S = 0.05
-# For vLLM and Pelton: 128 requests of 576 tokens of the largest model fit. llama.cpp plans by slots, transformers by itself.
+# For vLLM and Pelton: 128 requests of 576 tokens of the largest model fit (beside its weights, in some 12 GiB of free memory). llama.cpp
+# plans by slots, transformers by itself.
 KV_GIB: Final = 9
 PELTON: Final = Path(sys.executable).with_name("pelton")
 
@@ -151,10 +152,13 @@ class WorkerTime:
     occupied_s: float
 
     @classmethod
-    def now(cls, url: str) -> WorkerTime:
-        """As its metrics say."""
-        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
-            text = response.read().decode()
+    def now(cls, url: str) -> WorkerTime | None:
+        """As its metrics say; None: it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
+                text = response.read().decode()
+        except OSError:
+            return None
         computing, occupied = (
             re.findall(rf"^pelton_worker_{what}_seconds_total{{.*}} (.*)$", text, re.MULTILINE)
             for what in ("computing", "occupied")

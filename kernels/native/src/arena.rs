@@ -28,7 +28,7 @@ struct RunningStep(#[expect(dead_code, reason = "held")] ArenaStep);
 
 #[pymethods]
 impl ArenaBytes {
-    /// The first megabytes of each part are taken from the machine now, the rest ahead of what steps reach, or while none runs.
+    /// The first megabytes of each part are taken from the machine now, more ahead of what steps reach, and further ahead while none runs.
     #[new]
     fn new(py: Python<'_>, bytes: usize, parts: usize) -> Self {
         py.detach(|| Self(Arena::new(bytes, parts, cpu().threads())))

@@ -18,7 +18,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 MIB = UNITS["MiB"]
 # More blocks than running requests can fill serve the prefix cache alone: at most as many again.
 CACHE_SHARE = 2
-# Without a wish, no more than the largest of these: memory is taken at once, and what nobody needs is left to the machine.
+# Without a wish, no more than the largest of these: what a cache that is never full would take in the end is left to the machine.
 USUAL_TOKENS = 512  # of each request that may run
 WHOLE_REQUESTS = 4  # of the longest context
 PLENTY_TOKENS = 1 << 18

@@ -342,9 +342,9 @@ impl Group {
         }
     }
 
-    /// What has become of the workers' time. `is_wanted`: of a request that holds a slot, whether it goes on.
-    pub(crate) fn work_time(&mut self, is_wanted: impl Fn(RequestId) -> bool) -> &WorkTime {
-        if self.in_flight.is_empty() && !self.running().any(is_wanted) {
+    /// What has become of the workers' time. `has_requests`: whether there are any in slots; asked if nothing is in flight.
+    pub(crate) fn work_time(&mut self, has_requests: impl FnOnce(GroupId) -> bool) -> &WorkTime {
+        if self.in_flight.is_empty() && !has_requests(self.id) {
             self.work_time.pause();
         }
         &self.work_time

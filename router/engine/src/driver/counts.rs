@@ -11,7 +11,10 @@ impl Driver {
         self.stats.workers_ready = self.groups.iter().filter(|group| group.is_attached()).count() as u64;
         (self.stats.computing_us, self.stats.occupied_us) = (0, 0);
         for group in &mut self.groups {
-            let time = group.work_time(|request| self.journal.contains(request));
+            // The group's own slots are cleared by its next step alone.
+            let core = self.core.as_ref();
+            let time =
+                group.work_time(|id| core.is_some_and(|core| core.has_group(id) && !core.in_slots(id).is_empty()));
             self.stats.computing_us += time.computing_us();
             self.stats.occupied_us += time.occupied_us();
         }

@@ -152,12 +152,14 @@ fn a_row_is_right_and_the_same_alone_and_in_a_batch_in_every_scheme_and_class() 
         for scheme in schemes() {
             // The last two: segments of several pieces, with few row blocks and with many.
             let shapes =
-                [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101), (2, 13, 70, 700), (3, 60, 64, 700)];
+                [(1, 1, 1, 1), (2, 7, 65, 3), (3, 100, 130, 64), (2, 2, 64, 4101), (2, 13, 70, 700), (3, 60, 20, 700)];
             for (threads, tokens, n, k) in shapes {
                 check(isa, threads, tokens, scheme, &Brought::new(scheme, n, k, false, false));
             }
             check(isa, 2, 9, scheme, &Brought::new(scheme, 70, 200, true, false));
             check(isa, 2, 3, scheme, &Brought::new(scheme, 20, 136, true, true));
+            // Several groups of rows, and segments of several pieces.
+            check(isa, 2, 100, scheme, &Brought::new(scheme, 20, 700, true, true));
         }
     }
 }
