@@ -67,7 +67,9 @@ impl<E: Element> Pieces<E, VECTORS> for Wide<'_, E> {
     #[inline(always)]
     fn multiply<S: Simd>(&mut self, simd: S, pass: Pass, x: &[E::Activation<S>], sums: &mut [[Lanes<f32>; VECTORS]]) {
         let weights = self.wide[..self.holds.len()].as_flattened();
-        let ahead = Further::of(self.weight, self.holds, pass, weights.len());
+        let next_x =
+            x.as_ptr().cast::<u8>().wrapping_add(pass.rows * self.weight.units() * size_of::<E::Activation<S>>());
+        let ahead = Further::of(self.weight, self.holds, pass, weights.len(), next_x);
         tile_of::<S, f32, VECTORS>(simd, pass.rows, weights, bytemuck::cast_slice(x), sums, ahead);
     }
 
@@ -99,6 +101,9 @@ struct Further<'a> {
     /// Steps from one unit to the next, and until the next.
     each: usize,
     left: usize,
+    /// Activations of the next block: the processor foresees one linear stream, and they are as far away as a block is deep.
+    x: *const u8,
+    x_step: usize,
 }
 
 /// Where units lie.
@@ -113,7 +118,7 @@ const FURTHER_UNITS: usize = 42;
 impl<'a> Further<'a> {
     /// The share of one pass of so many steps over this piece.
     #[inline(always)]
-    fn of<E: Element>(weight: &'a PackedWeight<E>, piece: Piece, pass: Pass, steps: usize) -> Self {
+    fn of<E: Element>(weight: &'a PackedWeight<E>, piece: Piece, pass: Pass, steps: usize, x: *const u8) -> Self {
         let share = piece.len().div_ceil(pass.of);
         // Panels lie one behind the other.
         let first = piece.panel * weight.units() + piece.to + FURTHER_UNITS + pass.number * share;
@@ -121,13 +126,21 @@ impl<'a> Further<'a> {
             Some(short) => Place::Short(short),
             None => Place::Plain(plain(weight, Piece::NONE).as_ptr()),
         };
-        Self { place, units: first..first + share, each: steps / share, left: 0 }
+        Self {
+            place,
+            units: first..first + share,
+            each: steps / share,
+            left: 0,
+            x,
+            x_step: pass.rows * size_of::<f32>(),
+        }
     }
 }
 
 impl Ahead for Further<'_> {
     #[inline(always)]
-    fn step<S: Simd>(&mut self, simd: S, _: usize) {
+    fn step<S: Simd>(&mut self, simd: S, step: usize) {
+        simd.prefetch(self.x.wrapping_add(step * self.x_step));
         if self.left > 0 {
             self.left -= 1;
             return;

@@ -71,6 +71,7 @@ pub(super) fn multiply<S: Simd, W: Word, const C: usize>(
                     zero,
                     wide,
                     x: &packed[rows.start * depth..][k.start * rows.len()..k.end * rows.len()],
+                    depth,
                     heads: &panels.heads[rows.start * layout.segments..][segment * rows.len()..][..rows.len()],
                     is_first: from == 0,
                     is_last: to == segment_depth,
@@ -124,8 +125,9 @@ struct Step<'a, const C: usize> {
     header: &'a [[Lanes<u32>; C]],
     zero: i32,
     wide: &'a [[Lanes<f32>; C]],
-    /// `[k][row]`
+    /// `[k][row]`, of a block that is so deep.
     x: &'a [f32],
+    depth: usize,
     heads: &'a [Head],
     /// Of its segment.
     is_first: bool,
@@ -163,7 +165,7 @@ impl<S: Simd, const M: usize, const C: usize> Part<S> for Tile<'_, M, C> {
 
     #[inline(always)]
     fn run(self, simd: S) {
-        let Self { step: Step { header, zero, wide, x, heads, is_first, is_last }, sums, waiting } = self;
+        let Self { step: Step { header, zero, wide, x, depth, heads, is_first, is_last }, sums, waiting } = self;
         // Loops of a known length, or the sums would pass through the stack.
         let sums: &mut [_; M] = sums.first_chunk_mut().expect("sums of each row");
         let waiting: &mut [[Lanes<f32>; C]; M] = waiting.first_chunk_mut().expect("the same");
@@ -178,7 +180,10 @@ impl<S: Simd, const M: usize, const C: usize> Part<S> for Tile<'_, M, C> {
                 }
             }
         }
-        for (codes, x) in wide.iter().zip(x.as_chunks::<M>().0) {
+        // The next block's: the processor foresees one linear stream, and they are as far away as a block is deep.
+        let further = x.as_ptr().cast::<[f32; M]>().wrapping_add(depth);
+        for (at, (codes, x)) in wide.iter().zip(x.as_chunks::<M>().0).enumerate() {
+            simd.prefetch(further.wrapping_add(at).cast());
             for (held, &x) in held.iter_mut().zip(x) {
                 let x = simd.splat(x);
                 for (held, code) in held.iter_mut().zip(codes) {
