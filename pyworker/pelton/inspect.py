@@ -201,7 +201,8 @@ def _folded(lines: list[Line]) -> list[Line]:
 def _probe(loaded: Loaded) -> Machine:
     """What all threads reach now."""
     probe = _native.ReadProbe(PROBE_BYTES)
-    read_s = _least_s(probe.read)  # first: torch's threads look for more work for a while, and would take processors from those that read
+    # First: torch's threads look for more work for a while, and would take processors from those that read.
+    read_s = _least_s(probe.read)
     square = torch.randn(PROBE_SIDE, PROBE_SIDE)
     # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
     squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
