@@ -10,8 +10,8 @@ two probes, taken before and after it while the server idles (each cell begins o
 that they are ready): how fast all threads read memory, and what a large matrix product reaches, of bfloat16 or of float32, whichever
 is faster; and the share of the processors that other
 processes took meanwhile, and the processor time that the server took (on a machine that is not quiet, tokens per second of that say more
-than tokens per second), and, of Pelton, the share in which its worker waited for a step while it had requests. Where others took more than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it
-happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
+than tokens per second), and, of Pelton, the share in which its worker waited for a step while it had requests. Where others took more
+than a tenth, or a probe moved by more than a tenth, the cell is measured once more; if it happened again, it is marked `disturbed`. Cells whose answers have other lengths than asked for, or errors, do not count. What is compared
 are medians over the rounds, with each other and with what the machine allows by the probes (limit.py). A peer that FOLDER does not have, or
 that does not start, is left out, and a line says so. A run may be continued: cells and notes of earlier results of the same machine count like
 its own (`--rounds 0` only puts them together).
@@ -327,6 +327,10 @@ def main() -> None:
     make_models(options)
 
     earlier = [json.loads(path.read_text()) for path in options.earlier]
+    for path, result in zip(options.earlier, earlier, strict=True):
+        if "cells" not in result:
+            parser.error(f"--earlier {path}: it has no `cells`; give what --json of this program wrote")
+        left_out += [line for line in result["left_out"] if line not in left_out]
     options.note = "; ".join(filter(None, [*(result["note"] for result in earlier), options.note]))
     run = Compared(options, Probes(options.threads), left_out, [cell for result in earlier for cell in result["cells"]])
     first = 1 + max((cell["round"] for cell in run.cells), default=-1)

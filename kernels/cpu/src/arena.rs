@@ -287,7 +287,7 @@ mod tests {
             drop(arena.step(reached, 4));
             wait_for_pages(&arena, pieces * PIECE / PAGE);
             std::thread::sleep(3 * super::QUIET);
-            assert_eq!(self::pages(&arena), pieces * PIECE / PAGE, "{reached}");
+            assert_eq!(pages(&arena), pieces * PIECE / PAGE, "{reached}");
         }
     }
 

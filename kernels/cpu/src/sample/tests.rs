@@ -37,17 +37,15 @@ fn row_of<'a>(logits: &'a [f32], params: &'a [Admit; 1]) -> SampleRows<'a> {
     }
 }
 
+/// Where rows go that nobody asks other tokens of.
+fn out_of<'a>(tokens: &'a mut [i32], flags: &'a mut [i32], chosen: &'a mut [f32]) -> SampleOut<'a> {
+    SampleOut { tokens, flags, chosen, top_ids: &mut [], top_logprobs: &mut [] }
+}
+
 /// The token of one row, and its flag.
 fn drawn(cpu: &mut Cpu, row: SampleRows<'_>) -> (i32, i32) {
     let (mut token, mut flag, mut chosen) = ([-7], [-7], [f32::NAN]);
-    let out = SampleOut {
-        tokens: &mut token,
-        flags: &mut flag,
-        chosen: &mut chosen,
-        top_ids: &mut [],
-        top_logprobs: &mut [],
-    };
-    sample(cpu, out, row).expect("arguments are in range");
+    sample(cpu, out_of(&mut token, &mut flag, &mut chosen), row).expect("arguments are in range");
     (token[0], flag[0])
 }
 
@@ -460,13 +458,7 @@ fn suppressed_tokens_are_drawn_only_where_the_mask_leaves_no_other() {
 fn a_mask_that_is_not_there_is_refused() {
     let (mut token, mut flag, mut chosen) = ([-7; 2], [-7; 2], [f32::NAN; 2]);
     for (masks, mask_of) in [(&[1][..], &[0, 1][..]), (&[1], &[0]), (&[], &[0, -1])] {
-        let out = SampleOut {
-            tokens: &mut token,
-            flags: &mut flag,
-            chosen: &mut chosen,
-            top_ids: &mut [],
-            top_logprobs: &mut [],
-        };
+        let out = out_of(&mut token, &mut flag, &mut chosen);
         let input = SampleRows {
             logits: &[1.0, 2.0, 3.0, 4.0],
             vocabulary: 2,
