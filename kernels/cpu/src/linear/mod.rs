@@ -22,6 +22,7 @@ mod source;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
+mod turn;
 mod unpack;
 mod wide;
 

@@ -23,9 +23,10 @@ use std::ops::Range;
 
 use super::short::{self, Order, Short, Unit};
 use super::source::Matrix;
+use super::turn::{Places, Rows, turn};
 use crate::element::{Element, Format};
 use crate::memory::Buffer;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
@@ -144,12 +145,10 @@ impl<E: Element> PackedWeight<E> {
         let (units, panel_columns) = (layout.units::<E>(depth), layout.columns());
         let panels = columns.div_ceil(panel_columns);
         let size = units * panel_columns;
+        let isa = cpu.isa;
         let fill = |asked: Range<usize>, to: &mut [E::Unit]| {
-            let from = &weight.read(columns.min(asked.start)..columns.min(asked.end));
-            match layout {
-                Layout::Units { .. } => pack_panel::<E>(to, from, depth, panel_columns),
-                Layout::Tiles => pack_tiles::<E>(to, from, depth),
-            }
+            let there = columns.min(asked.start)..columns.min(asked.end);
+            isa.run(Fill::<E> { to, from: weight, columns: there, layout });
         };
         if let Some(order) = layout.short_order::<E>(cpu.isa).filter(|_| may_be_short) {
             let shape = layout.short_shape(panels, units);
@@ -308,35 +307,36 @@ impl Kernel for Width {
     }
 }
 
-/// `from`: the panel's columns, each `depth` long.
-fn pack_panel<E: Element>(to: &mut [E::Unit], from: &[E], depth: usize, panel_columns: usize) {
-    // 32 units × 64 columns × 4 bytes = 8 KiB are written column by column before the next: they stay in the first-level cache.
-    const UNITS: usize = 32;
-    let (span, piece) = (UNITS * E::PACK, UNITS * panel_columns);
-    for (to, start) in to.chunks_mut(piece).zip((0..depth).step_by(span)) {
-        for (column, row) in from.chunks_exact(depth).enumerate() {
-            let row = &row[start..depth.min(start + span)];
-            for (unit, weights) in row.chunks(E::PACK).enumerate() {
-                to[unit * panel_columns + column] = E::unit(weights);
-            }
-        }
-    }
+/// Writes rows of a matrix as columns of a panel, or of half a panel of tiles.
+struct Fill<'a, E: Element> {
+    to: &'a mut [E::Unit],
+    from: &'a Matrix<'a>,
+    columns: Range<usize>,
+    layout: Layout,
 }
 
-/// The same in tiles: each is written whole before the next.
-fn pack_tiles<E: Element>(to: &mut [E::Unit], from: &[E], depth: usize) {
-    let span = TILED_UNITS * E::PACK;
-    let steps = depth.div_ceil(span);
-    for (tile, columns) in from.chunks(LANES * depth).enumerate() {
-        let (half, side) = (tile / 2, tile % 2);
-        for step in 0..steps {
-            let at = ((half * steps + step) * 2 + side) * TILED_UNITS * LANES;
-            for (column, row) in columns.chunks_exact(depth).enumerate() {
-                let row = &row[step * span..depth.min((step + 1) * span)];
-                for (unit, weights) in row.chunks(E::PACK).enumerate() {
-                    to[at + unit * LANES + column] = E::unit(weights);
+impl<E: Element> Kernel for Fill<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let from = self.from.read::<E>(self.columns);
+        let to: &mut [Lanes<u32>] = bytemuck::cast_slice_mut(self.to);
+        let apart = size_of::<E>() * self.from.depth();
+        let units = self.layout.units::<E>(self.from.depth());
+        let steps = units / TILED_UNITS;
+        if from.len() < E::PACK * units * to.len() / units * LANES {
+            to.fill(Lanes::default());
+        }
+        for (number, bytes) in bytemuck::cast_slice(&from).chunks(LANES * apart).enumerate() {
+            let places = match self.layout {
+                Layout::Units { vectors } => Places { first: number, word: vectors, block: LANES * vectors },
+                Layout::Tiles => {
+                    let (half, side) = (number / 2, number % 2);
+                    Places { first: (half * steps * 2 + side) * TILED_UNITS, word: 1, block: 2 * TILED_UNITS }
                 }
-            }
+            };
+            turn(simd, Rows { bytes, apart, from: 0, to: apart, goes_on: true }, to, places);
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod matrix;
 mod rooms;
+mod shorten;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -86,65 +87,6 @@ impl ShortUnit<'_> {
 fn lengthened(vector: usize, rests: u16, codes: u16, exponents: &Exponents) -> u16 {
     let rest = if vector.is_multiple_of(2) { rests } else { rests.swap_bytes() };
     exponents.0[usize::from(codes >> (4 * vector) & 15)] | rest & REST
-}
-
-/// Gives the lines of one panel's units, shortened, to `put`, with the units' numbers; what it takes to have them back is returned and added to `exceptions`.
-fn shorten(
-    panel: &[Unit],
-    exceptions: &mut Vec<Exception>,
-    mut put: impl FnMut(usize, [[u16; WEIGHTS]; 3]),
-) -> Exponents {
-    const UNNAMED: u16 = 16;
-    let listed = most_frequent(panel);
-    let mut codes = [UNNAMED; 256];
-    for (code, &exponent) in listed.iter().enumerate() {
-        codes[usize::from(exponent)] = code as u16;
-    }
-    for (number, unit) in panel.iter().enumerate() {
-        let [mut front, mut back, mut coded] = [[0; WEIGHTS]; 3];
-        let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
-        let [first, second, third, fourth] = unit;
-        let lanes = first.iter().zip(second).zip(third).zip(fourth);
-        let mut seen = 0;
-        for (lane, (((&a, &b), &c), &d)) in lanes.enumerate() {
-            let [e, f, g, h] = [a, b, c, d].map(|bits| codes[exponent_of(bits)]);
-            seen |= e | f | g | h;
-            front[lane] = a & REST | (b & REST).swap_bytes();
-            back[lane] = c & REST | (d & REST).swap_bytes();
-            coded[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | (h & 15) << 12;
-        }
-        put(number, [front, back, coded]);
-        if seen & UNNAMED != 0 {
-            let weights = unit.as_flattened().iter().enumerate();
-            let unnamed = weights.filter(|&(_, &bits)| codes[exponent_of(bits)] == UNNAMED);
-            exceptions.extend(
-                unnamed.map(|(at, &bits)| Exception { at: (number * UNIT_WEIGHTS + at) as u32, bits: bits.into() }),
-            );
-        }
-    }
-    Exponents(std::array::from_fn(|at| u16::from(listed[at % 16]) << 7))
-}
-
-/// The sixteen exponents that most weights have; of equals the lower.
-fn most_frequent(panel: &[Unit]) -> [u8; 16] {
-    let mut counts = [[0_u32; 256]; VECTORS]; // one for each vector: a count that was just raised is not waited for
-    for unit in panel {
-        let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
-        for (vector, counts) in unit.iter().zip(&mut counts) {
-            for &bits in vector {
-                counts[exponent_of(bits)] += 1;
-            }
-        }
-    }
-    let mut order: [u8; 256] = std::array::from_fn(|exponent| exponent as u8);
-    let count = |exponent: u8| counts.iter().map(|counts| counts[usize::from(exponent)]).sum::<u32>();
-    order.sort_by_key(|&exponent| std::cmp::Reverse(count(exponent)));
-    std::array::from_fn(|at| order[at])
-}
-
-#[inline(always)]
-fn exponent_of(bits: u16) -> usize {
-    usize::from(bits >> 7 & 0xff)
 }
 
 #[cfg(test)]

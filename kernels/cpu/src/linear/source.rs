@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::element::{Bf16, Element, Format};
+use crate::simd::Simd;
 
 /// The values of one matrix.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,14 @@ impl<'a> Stored<'a> {
         }
     }
 
+    fn bytes(self, range: Range<usize>) -> &'a [u8] {
+        match self {
+            Self::Float32(values) => bytemuck::cast_slice(&values[range]),
+            Self::BFloat16(values) => bytemuck::cast_slice(&values[range]),
+            Self::Float16(values) => bytemuck::cast_slice(&values[range]),
+        }
+    }
+
     /// The values themselves, where they are stored as `E`.
     fn same<E: Element>(self, range: Range<usize>) -> Option<&'a [E]> {
         match (self, E::FORMAT) {
@@ -45,11 +54,25 @@ impl<'a> Stored<'a> {
         }
     }
 
-    fn convert<E: Element>(self, range: Range<usize>, to: &mut Vec<E>) {
+    /// Loops, for a kernel's features do not reach what iterators are given to call.
+    #[inline(always)]
+    fn convert<E: Element>(self, range: Range<usize>, to: &mut [E]) {
         match self {
-            Self::Float32(values) => to.extend(values[range].iter().map(|&value| E::from_f32(value))),
-            Self::BFloat16(values) => to.extend(values[range].iter().map(|value| E::from_f32(value.to_f32()))),
-            Self::Float16(values) => to.extend(values[range].iter().map(|&bits| E::from_f32(f16_to_f32(bits)))),
+            Self::Float32(values) => {
+                for (to, &value) in to.iter_mut().zip(&values[range]) {
+                    *to = E::from_f32(value);
+                }
+            }
+            Self::BFloat16(values) => {
+                for (to, value) in to.iter_mut().zip(&values[range]) {
+                    *to = E::from_f32(value.to_f32());
+                }
+            }
+            Self::Float16(values) => {
+                for (to, &bits) in to.iter_mut().zip(&values[range]) {
+                    *to = E::from_f32(f16_to_f32(bits));
+                }
+            }
         }
     }
 }
@@ -83,7 +106,24 @@ impl<'a> Matrix<'a> {
         self.depth
     }
 
+    /// Asks for a row that is read soon, if there is one.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(&self, simd: S, row: usize) {
+        const LINE: usize = 64;
+        let mut begin = row * self.depth;
+        for part in &self.parts {
+            if begin < part.len() {
+                for line in part.bytes(begin..begin + self.depth).chunks(LINE) {
+                    simd.prefetch(line.as_ptr());
+                }
+                return;
+            }
+            begin -= part.len();
+        }
+    }
+
     /// These rows, `depth` values each: copied only if they are stored in another format, or in two parts.
+    #[inline(always)]
     pub(super) fn read<E: Element>(&self, rows: Range<usize>) -> Cow<'a, [E]> {
         let wanted = rows.start * self.depth..rows.end * self.depth;
         let mut found = Vec::new();
@@ -97,8 +137,8 @@ impl<'a> Matrix<'a> {
                 {
                     return Cow::Borrowed(same);
                 }
-                found.reserve(wanted.len());
-                part.convert::<E>(from - begin..to - begin, &mut found);
+                found.resize(wanted.len(), E::default());
+                part.convert(from - begin..to - begin, &mut found[from - wanted.start..]);
             }
             begin = end;
         }
@@ -107,6 +147,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// Exact.
+#[inline(always)]
 fn f16_to_f32(bits: u16) -> f32 {
     // A float16's fields, moved into a float32, are its value over 2^112, subnormals too; so a product puts them right.
     const POWER: f32 = f32::from_bits((127 + 112) << 23);

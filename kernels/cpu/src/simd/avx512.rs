@@ -327,6 +327,20 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn stream(self, from: &[Bf16; 32], to: &mut [Bf16; 32]) {
+            if !to.as_ptr().addr().is_multiple_of(64) {
+                *to = *from;
+                return;
+            }
+            vouched!(_mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        fn drain(self) {
+            vouched!(_mm_sfence())
+        }
+
+        #[inline(always)]
         fn prefetch(self, at: *const u8) {
             vouched!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
         }

@@ -237,7 +237,7 @@ pub trait Simd: Copy {
         rounded
     }
 
-    /// A line of results, past the caches where the class can and the line begins at a multiple of 64 bytes. Others see it when the thread
+    /// A line that nobody needs soon, past the caches where the class can and the line begins at a multiple of 64 bytes. Others see it when the thread
     /// has drained.
     #[inline(always)]
     fn stream(self, from: &[Bf16; 2 * LANES], to: &mut [Bf16; 2 * LANES]) {

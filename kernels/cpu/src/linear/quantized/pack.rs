@@ -11,12 +11,15 @@
 //! Words of 8 bits are tiles too (AMX): 16 of them × one vector, 4 vectors from row to row. A tile at the end of a segment may
 //! reach into what follows, where it meets activations of 0; so the last panel is followed by as much memory.
 
+use std::ops::Range;
+
 use super::scheme::{Activations, Bits, Scheme};
 use crate::error::Refusal;
 use crate::linear::pack::Width;
 use crate::linear::source::Matrix;
+use crate::linear::turn::{Places, Rows, turn};
 use crate::memory::Buffer;
-use crate::simd::{LANES, Lanes};
+use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
@@ -93,18 +96,9 @@ impl QuantizedWeight {
     /// Rounds floats to the nearest codes, a panel at a time, with all threads of `cpu`.
     pub fn quantize(cpu: &mut Cpu, weight: &Matrix<'_>, scheme: Scheme) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
-        Self::fill(cpu, scheme, columns, depth, None, false, |first, last, mut panel| {
-            let floats = weight.read::<f32>(first..last);
-            let mut codes = vec![0; depth];
-            let mut scales = Vec::new();
-            for (column, floats) in floats.chunks_exact(depth).enumerate() {
-                scales.clear();
-                let group = scheme.group.unwrap_or(depth);
-                for (floats, codes) in floats.chunks(group).zip(codes.chunks_mut(group)) {
-                    scales.push(round_to_codes(scheme.bits, floats, codes));
-                }
-                panel.put(column, &codes, &scales, None);
-            }
+        let isa = cpu.isa;
+        Self::fill(cpu, scheme, columns, depth, None, false, |columns, panel| {
+            isa.run(Quantize { weight, columns, scheme, panel });
         })
     }
 
@@ -120,12 +114,12 @@ impl QuantizedWeight {
             crate::error::check_indices("order", order, depth)?;
         }
         let order = from.order.map(|order| order.iter().map(|&at| at as u32).collect());
-        let packed = Self::fill(cpu, scheme, columns, depth, order, from.zeros.is_some(), |first, last, mut panel| {
-            for (at, column) in (first..last).enumerate() {
-                let zeros = from.zeros.map(|zeros| &zeros[column * groups..][..groups]);
-                let codes = &from.codes[column * depth..][..depth];
-                panel.put(at, codes, &from.scales[column * groups..][..groups], zeros);
-            }
+        let isa = cpu.isa;
+        let packed = Self::fill(cpu, scheme, columns, depth, order, from.zeros.is_some(), |columns, panel| {
+            let of_groups = columns.start * groups..columns.end * groups;
+            let zeros = from.zeros.map(|zeros| &zeros[of_groups.clone()]);
+            let codes = &from.codes[columns.start * depth..columns.end * depth];
+            isa.run(Put { panel, codes, scales: &from.scales[of_groups], zeros });
         });
         Ok(packed)
     }
@@ -137,7 +131,7 @@ impl QuantizedWeight {
         depth: usize,
         order: Option<Vec<u32>>,
         has_zeros: bool,
-        fill_panel: impl Fn(usize, usize, Panel<'_>) + Sync,
+        fill_panel: impl Fn(Range<usize>, Panel<'_>) + Sync,
     ) -> Self {
         assert!(columns > 0 && depth > 0);
         assert!(scheme.group.is_none_or(|group| group.is_multiple_of(8) && (1..=SEGMENT_MAX).contains(&group)));
@@ -153,8 +147,8 @@ impl QuantizedWeight {
                 // SAFETY: panels do not overlap, and each belongs to one part.
                 let words = unsafe { target.piece(panel * panel_words..(panel + 1) * panel_words) };
                 let first = panel * panel_columns;
-                let panel = Panel { words, layout, bits: scheme.bits, is_grouped: scheme.group.is_some() };
-                fill_panel(first, columns.min(first + panel_columns), panel);
+                let panel = Panel { words, layout, bits: scheme.bits, depth, is_grouped: scheme.group.is_some() };
+                fill_panel(first..columns.min(first + panel_columns), panel);
             }
         });
         Self { scheme, columns, depth, layout, order, data }
@@ -256,33 +250,116 @@ struct Panel<'a> {
     words: &'a mut [u32],
     layout: Layout,
     bits: Bits,
+    depth: usize,
     is_grouped: bool,
 }
 
 impl Panel<'_> {
-    /// One column. `scales` and `zeros`: of each group, or of the whole column.
-    fn put(&mut self, column: usize, codes: &[u8], scales: &[f32], zeros: Option<&[u8]>) {
-        let Layout { quads, header, width, .. } = self.layout;
-        let size = self.layout.segment_vectors() * LANES;
-        for (segment, (codes, words)) in codes.chunks(4 * quads).zip(self.words.chunks_exact_mut(size)).enumerate() {
-            let group = if self.is_grouped { segment } else { 0 };
-            let mut rows = words.chunks_exact_mut(width * LANES).map(|row| &mut row[column]);
-            *rows.next().expect("scales come first") = scales[group].to_bits();
-            if let Some(zeros) = zeros {
-                assert_eq!(header, 2);
-                *rows.next().expect("zero points come second") = u32::from(zeros[group]);
+    /// Up to 16 columns, which are one of its vectors wide. `codes`: `[columns, depth]`; `scales` and `zeros`: of each group, or of the
+    /// whole column.
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, simd: S, vector: usize, codes: &[u8], scales: &[f32], zeros: Option<&[u8]>) {
+        let Layout { segments, quads, words, header, width } = self.layout;
+        let groups = if self.is_grouped { segments } else { 1 };
+        let mut joined = Vec::new();
+        let (bytes, apart, segment_bytes) = match self.bits {
+            Bits::Eight => (codes, self.depth, 4 * quads),
+            Bits::Four => (join(codes, self.depth, &mut joined), 4 * self.depth.div_ceil(8), 4 * words),
+        };
+        let to: &mut [Lanes<u32>] = bytemuck::cast_slice_mut(self.words);
+        for segment in 0..segments {
+            let first = segment * self.layout.segment_vectors() + vector;
+            for lane in 0..bytes.len() / apart {
+                let group = lane * groups + segment.min(groups - 1);
+                to[first][lane] = scales[group].to_bits();
+                if let Some(zeros) = zeros {
+                    to[first + width][lane] = u32::from(zeros[group]);
+                }
             }
-            let per_word = match self.bits {
-                Bits::Four => 8,
-                Bits::Eight => 4,
-            };
-            for (word, codes) in rows.zip(codes.chunks(per_word)) {
-                let code = |at: usize| codes.get(at).map_or(0, |&code| u32::from(code));
-                *word = match self.bits {
-                    Bits::Eight => (0..4).fold(0, |word, at| word | code(at) << (8 * at)),
-                    Bits::Four => (0..4).fold(0, |word, at| word | (code(at) | code(4 + at) << 4) << (8 * at)),
-                };
+            let (from, end) = (segment * segment_bytes, apart.min((segment + 1) * segment_bytes));
+            let places = Places { first: first + header * width, word: width, block: LANES * width };
+            turn(simd, Rows { bytes, apart, from, to: end, goes_on: false }, to, places);
+        }
+    }
+}
+
+/// Codes of 4 bits, eight to a word: byte j has k+j below and k+4+j above. Each column begins with a word of its own.
+#[inline(always)]
+fn join<'a>(codes: &[u8], depth: usize, joined: &'a mut Vec<u32>) -> &'a [u8] {
+    let each = depth.div_ceil(8);
+    joined.resize(codes.len() / depth * each, 0);
+    for (codes, joined) in codes.chunks_exact(depth).zip(joined.chunks_exact_mut(each)) {
+        let (whole, rest) = codes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        joined[each - 1] = join_eight(last);
+        for (joined, &codes) in joined.iter_mut().zip(whole) {
+            *joined = join_eight(codes);
+        }
+    }
+    bytemuck::cast_slice(joined)
+}
+
+#[inline(always)]
+fn join_eight(codes: [u8; 8]) -> u32 {
+    let codes = u64::from_le_bytes(codes);
+    (codes | codes >> 32 << 4) as u32
+}
+
+/// Fills a panel with a checkpoint's codes.
+struct Put<'a> {
+    panel: Panel<'a>,
+    codes: &'a [u8],
+    scales: &'a [f32],
+    zeros: Option<&'a [u8]>,
+}
+
+impl Kernel for Put<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { mut panel, codes, scales, zeros } = self;
+        let groups = scales.len() * panel.depth / codes.len();
+        for (vector, codes) in codes.chunks(LANES * panel.depth).enumerate() {
+            let columns = vector * LANES..vector * LANES + codes.len() / panel.depth;
+            let of_groups = columns.start * groups..columns.end * groups;
+            let zeros = zeros.map(|zeros| &zeros[of_groups.clone()]);
+            panel.put(simd, vector, codes, &scales[of_groups], zeros);
+        }
+    }
+}
+
+/// Fills a panel with floats, rounded.
+struct Quantize<'a> {
+    weight: &'a Matrix<'a>,
+    columns: Range<usize>,
+    scheme: Scheme,
+    panel: Panel<'a>,
+}
+
+impl Kernel for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { weight, columns, scheme, mut panel } = self;
+        let depth = weight.depth();
+        let group = scheme.group.unwrap_or(depth);
+        let mut codes = vec![0; LANES * depth];
+        let mut scales = Vec::with_capacity(LANES * depth.div_ceil(group));
+        for (vector, first) in columns.clone().step_by(LANES).enumerate() {
+            let columns = first..columns.end.min(first + LANES);
+            let codes = &mut codes[..columns.len() * depth];
+            scales.clear();
+            for (column, codes) in columns.zip(codes.chunks_exact_mut(depth)) {
+                weight.ask(simd, column + 1);
+                let floats = weight.read::<f32>(column..column + 1);
+                for (floats, codes) in floats.chunks(group).zip(codes.chunks_mut(group)) {
+                    scales.push(round_to_codes(scheme.bits, floats, codes));
+                }
             }
+            panel.put(simd, vector, codes, &scales, None);
         }
     }
 }
@@ -291,20 +368,35 @@ impl Panel<'_> {
 ///
 /// 8 bits: the largest magnitude becomes ±127. 4 bits: the value of the largest magnitude becomes −8, whatever its sign, so
 /// that all 16 codes are used; a value as large on the other side loses half a step to one step.
+#[inline(always)]
 fn round_to_codes(bits: Bits, floats: &[f32], codes: &mut [u8]) -> f32 {
-    let largest = floats.iter().fold(0.0, |a: f32, &b| {
-        let is_larger = b.to_bits() & !SIGN > a.to_bits() & !SIGN; // a NaN is larger than anything
-        if is_larger { b } else { a }
-    });
-    let (levels, range) = match bits {
-        Bits::Eight => (127.0, -127..=127),
-        Bits::Four => (-8.0, -8..=7),
+    let mut largest = 0; // as bits: a NaN is larger than anything
+    for float in floats {
+        largest = (float.to_bits() & !SIGN).max(largest);
+    }
+    let (levels, range, largest) = match bits {
+        Bits::Eight => (127.0, -127..=127, f32::from_bits(largest)),
+        Bits::Four => (-8.0, -8..=7, first_so_large(floats, largest)),
     };
-    let (scale, inverse) = step(if bits == Bits::Eight { largest.abs() } else { largest }, levels);
+    let (scale, inverse) = step(largest, levels);
     for (code, &float) in codes.iter_mut().zip(floats) {
         *code = (nearest(float * inverse).clamp(*range.start(), *range.end()) + bits.zero()) as u8;
     }
     scale
+}
+
+/// The first of the floats that have this magnitude.
+#[inline(always)]
+fn first_so_large(floats: &[f32], magnitude: u32) -> f32 {
+    let (mut is_positive, mut is_negative) = (false, false);
+    for float in floats {
+        is_positive |= float.to_bits() == magnitude;
+        is_negative |= float.to_bits() == magnitude | SIGN;
+    }
+    match (is_positive, is_negative) {
+        (true, true) => floats.iter().find(|float| float.to_bits() & !SIGN == magnitude).copied().unwrap_or_default(),
+        _ => f32::from_bits(magnitude | if is_negative { SIGN } else { 0 }),
+    }
 }
 
 pub(super) const SIGN: u32 = 1 << 31;

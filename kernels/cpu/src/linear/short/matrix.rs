@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytemuck::{Pod, Zeroable};
 
 use super::Piece;
-use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened, shorten};
+use super::shorten::Shorten;
+use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened};
 use crate::Cpu;
 use crate::memory::Buffer;
 use crate::simd::Simd;
@@ -119,7 +120,35 @@ impl Sizes {
     }
 }
 
-/// Packs a matrix, with all threads: `fill` writes the panel of that number into zeroed units. None: there are too many exceptions, or
+/// The lines of a panel that is being shortened.
+pub(super) struct PanelLines<'a> {
+    order: Order,
+    lines: &'a Shared<'a, Line>,
+    units: Range<usize>,
+}
+
+impl<'a> PanelLines<'a> {
+    /// # Safety
+    /// Nobody else reads or writes lines of these units while this lives.
+    unsafe fn new(order: Order, lines: &'a Shared<'a, Line>, units: Range<usize>) -> Self {
+        Self { order, lines, units }
+    }
+
+    /// Writes those of the panel's unit of that number; others see them when the thread has drained.
+    #[inline(always)]
+    pub(super) fn put<S: Simd>(&mut self, simd: S, unit: usize, short: &[[u16; WEIGHTS]; 3]) {
+        assert!(unit < self.units.len());
+        let (first, apart) = self.order.lines(self.units.start + unit);
+        for (line, words) in short.iter().enumerate() {
+            let at = first + line * apart;
+            // SAFETY: a line of one of these units, and nobody else has them, as `new` was promised.
+            let to = unsafe { self.lines.piece(at..at + 1) };
+            simd.stream(bytemuck::cast_ref(words), bytemuck::cast_mut(&mut to[0].0));
+        }
+    }
+}
+
+/// Packs a matrix, with all threads: `fill` writes the panel of that number into units. None: there are too many exceptions, or
 /// too few units to save anything.
 pub(crate) fn pack(
     cpu: &mut Cpu,
@@ -134,7 +163,7 @@ pub(crate) fn pack(
     }
     let mut data = Buffer::for_weights(most.bytes());
     let (lines, exponents, starts, listed) = most.split_mut(data.as_mut_slice());
-    let parts = cpu.parts(panels, panels * units * UNIT_WEIGHTS);
+    let (isa, parts) = (cpu.isa, cpu.parts(panels, panels * units * UNIT_WEIGHTS));
     let mut lists = vec![Vec::new(); parts];
     let count_of_all = AtomicUsize::new(0);
     {
@@ -145,18 +174,11 @@ pub(crate) fn pack(
             // SAFETY: each thread has its own list.
             let list = &mut unsafe { lists.piece(thread..thread + 1) }[0];
             for number in part(panels, parts, thread) {
-                panel.fill(Unit::zeroed());
                 fill(number, &mut panel);
                 let before = list.len();
-                let listed = shorten(&panel, list, |unit, short| {
-                    let (first, apart) = order.lines(number * units + unit);
-                    for (line, words) in short.into_iter().enumerate() {
-                        let at = first + line * apart;
-                        // SAFETY: no two units share a line, and each panel belongs to one part.
-                        let to = unsafe { lines.piece(at..at + 1) };
-                        to[0] = Line(words);
-                    }
-                });
+                // SAFETY: no two units share a line, and each panel belongs to one part.
+                let lines = unsafe { PanelLines::new(order, &lines, number * units..(number + 1) * units) };
+                let listed = isa.run(Shorten { panel: &panel, exceptions: list, lines });
                 // SAFETY: as above.
                 let (exponents, count) =
                     unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };

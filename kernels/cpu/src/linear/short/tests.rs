@@ -81,9 +81,9 @@ fn bits(seed: u32, count: usize, rarity: u32) -> Vec<u16> {
 proptest! {
     #[test]
     fn what_was_shortened_by_any_threads_is_the_same_again_in_every_class(
-        seed in any::<u32>(), panels in 1_usize..9, units in 1_usize..80, size in 1_usize..50,
+        seed in any::<u32>(), panels in 1_usize..9, units in 1_usize..80, size in 1_usize..50, is_regular in any::<bool>(),
     ) {
-        let weights = bits(seed, panels * units * UNIT_WEIGHTS, 200);
+        let weights = bits(seed, panels * units * UNIT_WEIGHTS, if is_regular { 10_000 } else { 200 });
         let whole: Vec<Vec<Unit>> = weights.chunks_exact(units * UNIT_WEIGHTS).map(panel).collect();
         for order in [Order::Units, Order::Pages] {
             let mut packed = Vec::new();
@@ -128,6 +128,34 @@ fn normal_weights_take_three_quarters_and_random_bits_stay_as_they_are() {
         let (sizes, data) = pack(&mut cpu, order, (panels, units), fill(1000)).expect("few exceptions");
         assert!(sizes.exceptions > 0 && data.len() * 100 < panels * units * size_of::<Unit>() * 78, "{}", data.len());
         assert!(pack(&mut cpu, order, (panels, units), fill(1)).is_none());
+    }
+}
+
+/// A long panel of which only some units are looked at before it is shortened, in ways that mislead.
+#[test]
+fn exponents_that_are_seldom_where_one_looks_and_frequent_elsewhere_are_named() {
+    const UNITS: usize = 320;
+    let exponents_of_unit: [fn(usize) -> u16; 3] = [
+        |unit| if unit.is_multiple_of(16) { 20 } else { 120 }, // most lie elsewhere
+        |unit| if unit.is_multiple_of(16) { 120 } else { 136 }, // and next to those
+        |unit| if unit % 2 == 1 { 0 } else { 120 },            // no run has both
+    ];
+    for (way, exponent_of_unit) in exponents_of_unit.into_iter().enumerate() {
+        let mut weights = bits(7, UNITS * UNIT_WEIGHTS, u32::MAX);
+        for (unit, weights) in weights.chunks_exact_mut(UNIT_WEIGHTS).enumerate() {
+            for (at, bits) in weights.iter_mut().enumerate() {
+                *bits = *bits & REST | (exponent_of_unit(unit) + (at % 7) as u16) << 7;
+            }
+        }
+        let whole = panel(&weights);
+        let mut cpu = Cpu::new(Isa::best(), 1);
+        let (sizes, data) =
+            pack(&mut cpu, Order::Units, (1, UNITS), |_, to| to.copy_from_slice(&whole)).expect("few exceptions");
+        assert_eq!(sizes.exceptions, 0, "{way}");
+        let mut again = vec![Unit::zeroed(); UNITS];
+        let piece = Piece { panel: 0, from: 0, to: UNITS };
+        Isa::best().run(Lengthen(Short::of(sizes, data.as_slice()), piece, &mut again));
+        assert!(again == whole, "{way}");
     }
 }
 

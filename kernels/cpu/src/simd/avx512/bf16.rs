@@ -123,20 +123,6 @@ impl Simd for Avx512Bf16 {
     }
 
     #[inline(always)]
-    fn stream(self, from: &[Bf16; 32], to: &mut [Bf16; 32]) {
-        if !to.as_ptr().addr().is_multiple_of(64) {
-            *to = *from;
-            return;
-        }
-        vouched!(_mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
-    }
-
-    #[inline(always)]
-    fn drain(self) {
-        vouched!(_mm_sfence())
-    }
-
-    #[inline(always)]
     fn flush(self, a: __m512) -> __m512 {
         vouched!({
             const SUBNORMAL: i32 = 1 << 5;

@@ -1,0 +1,131 @@
+//! A panel's units, shortened.
+
+use super::matrix::PanelLines;
+use super::{Exception, Exponents, REST, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS};
+use crate::simd::{Kernel, Simd};
+
+/// A bfloat16's exponent, where it lies.
+const EXPONENT: u16 = 0x7f80;
+/// Behind all numbers of exponents.
+const UNNAMED: u16 = 16;
+
+/// Of a panel this long one unit in so many tells which exponents are frequent.
+const LONG: usize = 128;
+const SAMPLED: usize = 16;
+/// With more exceptions than one weight in so many, all units are asked: normal weights have one in ten thousand.
+const EXPECTED: usize = 2048;
+
+/// Writes the lines of one panel's units, shortened, to `lines`; what it takes to have them back is returned and added to `exceptions`.
+pub(super) struct Shorten<'a> {
+    pub(super) panel: &'a [Unit],
+    pub(super) exceptions: &'a mut Vec<Exception>,
+    pub(super) lines: PanelLines<'a>,
+}
+
+impl Kernel for Shorten<'_> {
+    type Output = Exponents;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Exponents {
+        let Self { panel, exceptions, mut lines } = self;
+        let before = exceptions.len();
+        let mut step = if panel.len() < LONG { 1 } else { SAMPLED };
+        loop {
+            let names = Names::of(panel, step);
+            for (number, unit) in panel.iter().enumerate() {
+                lines.put(simd, number, &shortened(unit, number, &names, exceptions));
+            }
+            simd.drain();
+            let is_expected = exceptions.len() - before <= panel.len() * UNIT_WEIGHTS / EXPECTED;
+            if step == 1 || is_expected {
+                return Exponents(std::array::from_fn(|at| u16::from(names.listed[at % 16]) << 7));
+            }
+            exceptions.truncate(before);
+            step = 1;
+        }
+    }
+}
+
+/// One unit's lines. Every loop is one over lanes, so that compilers make vectors of them.
+#[inline(always)]
+fn shortened(unit: &Unit, number: usize, names: &Names, exceptions: &mut Vec<Exception>) -> [[u16; WEIGHTS]; 3] {
+    let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
+    let mut codes = [[UNNAMED; WEIGHTS]; VECTORS];
+    let mut seen = [0; WEIGHTS];
+    for (codes, weights) in codes.iter_mut().zip(unit) {
+        names.number(weights, codes);
+        for (seen, code) in seen.iter_mut().zip(codes) {
+            *seen |= *code;
+        }
+    }
+    if seen.into_iter().fold(0, |seen, code| seen | code) & UNNAMED != 0 {
+        let weights = unit.as_flattened().iter().zip(codes.as_flattened()).enumerate();
+        let unnamed = weights.filter(|&(_, (_, &code))| code == UNNAMED);
+        exceptions.extend(
+            unnamed.map(|(at, (&bits, _))| Exception { at: (number * UNIT_WEIGHTS + at) as u32, bits: bits.into() }),
+        );
+    }
+    let [mut front, mut back, mut coded] = [[0; WEIGHTS]; 3];
+    for lane in 0..WEIGHTS {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|vector| unit[vector][lane] & REST);
+        front[lane] = a | b.swap_bytes();
+        back[lane] = c | d.swap_bytes();
+        let [e, f, g, h] = [0, 1, 2, 3].map(|vector| codes[vector][lane] & 15);
+        coded[lane] = e | f << 4 | g << 8 | h << 12;
+    }
+    [front, back, coded]
+}
+
+/// A panel's sixteen exponents.
+struct Names {
+    listed: [u8; 16],
+    /// Each is the one before plus 1, as with weights that are spread like any bell: their numbers take no looking up.
+    is_run: bool,
+}
+
+impl Names {
+    /// Those that most weights of every so many-th unit have. A run, unless it leaves out many that others would not.
+    fn of(panel: &[Unit], step: usize) -> Self {
+        let mut counts = [[0_u32; 256]; VECTORS]; // one for each vector: a count that was just raised is not waited for
+        for unit in panel.iter().step_by(step) {
+            let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
+            for (vector, counts) in unit.iter().zip(&mut counts) {
+                for &bits in vector {
+                    counts[exponent_of(bits)] += 1;
+                }
+            }
+        }
+        let counts: [u32; 256] = std::array::from_fn(|exponent| counts.iter().map(|counts| counts[exponent]).sum());
+        let of_run = |first: &usize| counts[*first..first + 16].iter().sum::<u32>();
+        let first = (0..=240).rev().max_by_key(of_run).expect("there are runs");
+        let all: u32 = counts.iter().sum();
+        if (all - of_run(&first)) as usize <= all as usize / EXPECTED {
+            return Self { listed: std::array::from_fn(|at| (first + at) as u8), is_run: true };
+        }
+        let mut order: [u8; 256] = std::array::from_fn(|exponent| exponent as u8);
+        order.sort_by_key(|&exponent| std::cmp::Reverse(counts[usize::from(exponent)]));
+        Self { listed: std::array::from_fn(|at| order[at]), is_run: false }
+    }
+
+    /// The numbers of weights' exponents; `UNNAMED` stands in `codes` before.
+    #[inline(always)]
+    fn number(&self, weights: &[u16; WEIGHTS], codes: &mut [u16; WEIGHTS]) {
+        if self.is_run {
+            let first = u16::from(self.listed[0]);
+            for (code, &bits) in codes.iter_mut().zip(weights) {
+                *code = (exponent_of(bits) as u16).wrapping_sub(first).min(UNNAMED);
+            }
+            return;
+        }
+        for (code, &bits) in codes.iter_mut().zip(weights) {
+            for (number, &name) in self.listed.iter().enumerate() {
+                *code = if bits & EXPONENT == u16::from(name) << 7 { number as u16 } else { *code };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn exponent_of(bits: u16) -> usize {
+    usize::from(bits >> 7 & 0xff)
+}
