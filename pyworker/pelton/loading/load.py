@@ -125,7 +125,9 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
         yield Progress("allocating KV", total, total)
         arena = KvArena(shape, planned.blocks, device)
         yield Progress("trying a step", total, total)
+        running = arena.step(())  # the arena takes no more memory meanwhile: whoever maps some would wait for it
         built = source.tried(model, arena, planned.max_model_len)
+        del running
     numerics = f"{source.numerics_id(model)}{division.numerics}{shape.numerics}"
     return Loaded(
         source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pelton.kept.entry import keep, read
@@ -25,12 +27,25 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
         if kept is not None:
             return kept
     yield Progress("importing PyTorch", 0, 0)
-    from pelton.loading.load import load
+    with _nothing_collected():
+        from pelton.loading.load import load
 
     loaded = yield from load(wish)
     if folder is not None:
         _keep_meanwhile(folder, wish, loaded)
     return loaded
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Imports make hundreds of thousands of objects that stay: looking for garbage among them, again and again, is an eighth of PyTorch's
+    import. Nothing looks at them later, either."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def kept_folder(wish: Wish) -> KeptFolder | None:
