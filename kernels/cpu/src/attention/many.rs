@@ -6,8 +6,10 @@
 //! 1. No lane is shuffled in the inner loop, and all of its operands come in linear streams, without an index to check.
 //! 2. A turn takes two lanes, i and i + 8, the first to be added; turns follow each other so that sums wait at most three deep.
 //! 3. A few keys at a time meet all queries, so that they come from the first-level cache for all but the first.
+//! 4. Where floats are multiplied, keys of bfloat16 are widened as they are turned: once, not beside each block of queries.
 
 use std::borrow::Borrow;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::Zeroable;
@@ -25,28 +27,34 @@ const WIDE: usize = 2;
 /// Turns of a dot product, and the first of the two lanes that each takes: 16 sums are halved to 8, 4, 2, 1.
 const FIRST_LANES: [usize; LANES / 2] = [0, 4, 2, 6, 1, 5, 3, 7];
 
-/// What a task's queries share. A register tile is `2 · Q` queries × `G · 16` keys in a turn.
-pub(super) struct Many<S: Simd, E: Element, const Q: usize, const G: usize> {
+/// What a task's queries share. A register tile is `2 · Q` queries × `G · 16` keys in a turn. Keys and queries of format `E` are multiplied
+/// as `T`: themselves, or float32, where a step becomes one for each element of a unit.
+pub(super) struct Many<S: Simd, E, T: Element, const Q: usize, const G: usize> {
     simd: S,
     /// Of a head.
     dim: usize,
     /// `[block of Q queries][turn][step][2][query]`.
-    queries: Vec<E::Activation<S>>,
+    queries: Vec<T::Activation<S>>,
     /// `[turn][step][2][group]`: the units of 16 keys.
-    keys: Vec<Lanes<u32>>,
+    keys: Vec<Lanes<T::Unit>>,
     /// `[vectors / WIDE][key][WIDE]`.
     values: Vec<[Lanes<f32>; WIDE]>,
+    element: PhantomData<E>,
 }
 
-impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
+impl<S: Simd, E: Element, T: Element, const Q: usize, const G: usize> Many<S, E, T, Q, G> {
+    /// Steps that a step of `E` becomes.
+    const PARTS: usize = E::PACK / T::PACK;
+
     #[inline(always)]
     pub(super) fn new(simd: S, dim: usize) -> Self {
-        let steps = dim.div_ceil(elements_per_step::<E>());
-        let keys = vec![[0; LANES]; LANES * steps * G];
+        let steps = dim.div_ceil(elements_per_step::<E>()) * Self::PARTS;
+        let keys = vec![[T::Unit::zeroed(); LANES]; LANES * steps * G];
         let values = vec![[[0.0; LANES]; WIDE]; dim.div_ceil(LANES * WIDE) * NEAR];
-        Self { simd, dim, queries: vec![], keys, values }
+        Self { simd, dim, queries: vec![], keys, values, element: PhantomData }
     }
 
+    /// Of a head, in `E`.
     fn steps(&self) -> usize {
         self.dim.div_ceil(elements_per_step::<E>())
     }
@@ -54,11 +62,12 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
     /// `queries`: `[query][step]`, the last step filled up with zeros.
     #[inline(always)]
     pub(super) fn load_queries(&mut self, queries: &[E::Block]) {
-        let steps = self.steps();
+        let (simd, steps) = (self.simd, self.steps());
         let blocks = queries.len().div_ceil(Q * steps);
-        self.queries.resize(blocks * LANES * steps * Q, E::activation(self.simd, &[E::default()]));
+        let none = T::activation(simd, &[T::default()]);
+        self.queries.resize(blocks * LANES * steps * Self::PARTS * Q, none);
         let (to, _) = self.queries.as_chunks_mut::<Q>();
-        for (queries, to) in queries.chunks(Q * steps).zip(to.chunks_exact_mut(LANES * steps)) {
+        for (queries, to) in queries.chunks(Q * steps).zip(to.chunks_exact_mut(LANES * steps * Self::PARTS)) {
             // What a block's missing queries give means nothing.
             for (query, blocks) in queries.chunks_exact(steps).enumerate() {
                 for (step, block) in blocks.iter().enumerate() {
@@ -66,11 +75,23 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
                     for (turn, first) in FIRST_LANES.into_iter().enumerate() {
                         for (half, lane) in [first, first + LANES / 2].into_iter().enumerate() {
                             let unit = &units[lane * E::PACK..(lane + 1) * E::PACK];
-                            to[(turn * steps + step) * 2 + half][query] = E::activation(self.simd, unit);
+                            for part in 0..Self::PARTS {
+                                let at = ((turn * steps + step) * Self::PARTS + part) * 2 + half;
+                                to[at][query] = Self::activation(simd, &unit[part * T::PACK..(part + 1) * T::PACK]);
+                            }
                         }
                     }
                 }
             }
+        }
+    }
+
+    /// Some elements as a product takes them.
+    #[inline(always)]
+    fn activation(simd: S, elements: &[E]) -> T::Activation<S> {
+        match const { Self::PARTS } {
+            1 => T::activation(simd, bytemuck::cast_slice(elements)),
+            _ => T::activation(simd, &[T::from_f32(elements[0].to_f32())]),
         }
     }
 
@@ -88,9 +109,16 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
                 }
                 self.simd.transpose(&mut rows);
                 for (turn, &lane) in FIRST_LANES.iter().enumerate() {
-                    let at = (turn * steps + step) * 2 * G + group;
-                    self.keys[at] = rows[lane];
-                    self.keys[at + G] = rows[lane + LANES / 2];
+                    let at = (turn * steps + step) * Self::PARTS * 2 * G + group;
+                    for (half, units) in [&rows[lane], &rows[lane + LANES / 2]].into_iter().enumerate() {
+                        if const { Self::PARTS == 1 } {
+                            self.keys[at + half * G] = bytemuck::cast(*units);
+                        } else {
+                            let [first, second] = self.simd.widen(units);
+                            self.simd.store(first, bytemuck::cast_mut(&mut self.keys[at + half * G]));
+                            self.simd.store(second, bytemuck::cast_mut(&mut self.keys[at + (2 + half) * G]));
+                        }
+                    }
                 }
             }
         }
@@ -99,8 +127,8 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
     /// `scores[query][from..]`: dot products with the turned keys, each times its key's factor.
     #[inline(always)]
     fn score(&self, scores: &mut [[f32; PIECE]], from: usize, factors: &[Lanes<f32>; G]) {
-        let turns = LANES / 2 * self.steps();
-        let keys = pairs::<_, G>(bytemuck::cast_slice::<_, Lanes<E::Unit>>(&self.keys));
+        let turns = LANES / 2 * self.steps() * Self::PARTS;
+        let keys = pairs::<_, G>(&self.keys);
         let queries = pairs::<_, Q>(&self.queries);
         for (queries, scores) in queries.chunks_exact(turns).zip(scores.chunks_mut(Q)) {
             let sums = self.dots(keys, queries);
@@ -115,8 +143,8 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
 
     /// `Q` queries times 16 · `G` keys.
     #[inline(always)]
-    fn dots(&self, keys: &[[[Lanes<E::Unit>; G]; 2]], queries: &[[[E::Activation<S>; Q]; 2]]) -> [[S::V; G]; Q] {
-        let steps = self.steps();
+    fn dots(&self, keys: &[[[Lanes<T::Unit>; G]; 2]], queries: &[[[T::Activation<S>; Q]; 2]]) -> [[S::V; G]; Q] {
+        let steps = self.steps() * Self::PARTS;
         let zero = [[self.simd.splat(0.0); G]; Q];
         let mut waiting = [zero; 4];
         for (turn, (keys, queries)) in keys.chunks_exact(steps).zip(queries.chunks_exact(steps)).enumerate() {
@@ -125,7 +153,7 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
                 for ((sums, keys), queries) in sums.iter_mut().zip(keys).zip(queries) {
                     for (sums, &query) in sums.iter_mut().zip(queries) {
                         for (sum, key) in sums.iter_mut().zip(keys) {
-                            *sum = E::multiply_add(self.simd, *sum, key, query);
+                            *sum = T::multiply_add(self.simd, *sum, key, query);
                         }
                     }
                 }
@@ -215,10 +243,10 @@ impl<S: Simd, E: Element, const Q: usize, const G: usize> Many<S, E, Q, G> {
 impl<E: Element, H: Held<E>> Walk<'_, E, H> {
     /// Scores of the queries that were loaded and some keys of a piece, from its first on. `next`: the keys behind them.
     #[inline(always)]
-    pub(super) fn score_many<S: Simd, const Q: usize, const G: usize>(
+    pub(super) fn score_many<S: Simd, T: Element, const Q: usize, const G: usize>(
         &self,
         simd: S,
-        many: &mut Many<S, E, Q, G>,
+        many: &mut Many<S, E, T, Q, G>,
         scores: &mut [[f32; PIECE]],
         places: &[usize],
         next: &[usize],
@@ -242,9 +270,9 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
 
     /// Adds weight · value of those of these keys, from a piece's first on, that each query sees to the piece's sums.
     #[inline(always)]
-    pub(super) fn values_many<S: Simd, const Q: usize, const G: usize>(
+    pub(super) fn values_many<S: Simd, T: Element, const Q: usize, const G: usize>(
         &self,
-        many: &mut Many<S, E, Q, G>,
+        many: &mut Many<S, E, T, Q, G>,
         state: &mut State<E>,
         queries: Range<usize>,
         places: &[usize],

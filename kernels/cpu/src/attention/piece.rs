@@ -148,10 +148,11 @@ impl<E: Element, H: Held<E>> Kernel for Walk<'_, E, H> {
             // SAFETY: the only one that this thread has: nothing below makes another.
             return self.walk(simd, unsafe { Tiled::new(simd, amx, dim) });
         }
-        match const { S::WIDTH } {
-            4 => self.walk(simd, Vectors::<S, E, 4, 2>::new(simd, dim)),
-            1 => self.walk(simd, Vectors::<S, E, 1, 1>::new(simd, dim)),
-            other => unreachable!("no class has tiles of {other} vectors"),
+        match const { (S::WIDTH, S::HAS_PAIRS) } {
+            (4, true) => self.walk(simd, Vectors::<S, E, E, 4, 2>::new(simd, dim)),
+            (4, false) => self.walk(simd, Vectors::<S, E, f32, 4, 2>::new(simd, dim)),
+            (1, false) => self.walk(simd, Vectors::<S, E, f32, 1, 1>::new(simd, dim)),
+            other => unreachable!("no class has these tiles: {other:?}"),
         }
     }
 }

@@ -85,21 +85,23 @@ impl<S: Simd, E: Element, H: Held<E>, P: Products<E, H>> Part<S> for AddValues<'
 }
 
 /// Vectors: few queries meet keys and values as they lie, many meet them turned and widened, with the same bits.
-pub(super) struct Vectors<S: Simd, E: Element, const C: usize, const G: usize> {
+pub(super) struct Vectors<S: Simd, E, T: Element, const C: usize, const G: usize> {
     simd: S,
-    many: Many<S, E, C, G>,
+    many: Many<S, E, T, C, G>,
     /// Those that walk together and are many.
     entered: Range<usize>,
 }
 
-impl<S: Simd, E: Element, const C: usize, const G: usize> Vectors<S, E, C, G> {
+impl<S: Simd, E: Element, T: Element, const C: usize, const G: usize> Vectors<S, E, T, C, G> {
     #[inline(always)]
     pub(super) fn new(simd: S, dim: usize) -> Self {
         Self { simd, many: Many::new(simd, dim), entered: 0..0 }
     }
 }
 
-impl<S: Simd, E: Element, H: Held<E>, const C: usize, const G: usize> Products<E, H> for Vectors<S, E, C, G> {
+impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize> Products<E, H>
+    for Vectors<S, E, T, C, G>
+{
     const STEP: usize = 1;
     const AHEAD: usize = AHEAD;
 
