@@ -269,11 +269,13 @@ impl Panel<'_> {
         let to: &mut [Lanes<u32>] = bytemuck::cast_slice_mut(self.words);
         for segment in 0..segments {
             let first = segment * self.layout.segment_vectors() + vector;
-            for lane in 0..bytes.len() / apart {
-                let group = lane * groups + segment.min(groups - 1);
-                to[first][lane] = scales[group].to_bits();
-                if let Some(zeros) = zeros {
-                    to[first + width][lane] = u32::from(zeros[group]);
+            let group = segment.min(groups - 1);
+            for (to, scales) in to[first].iter_mut().zip(scales.chunks_exact(groups)) {
+                *to = scales[group].to_bits();
+            }
+            if let Some(zeros) = zeros {
+                for (to, zeros) in to[first + width].iter_mut().zip(zeros.chunks_exact(groups)) {
+                    *to = u32::from(zeros[group]);
                 }
             }
             let (from, end) = (segment * segment_bytes, apart.min((segment + 1) * segment_bytes));
