@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -102,15 +103,23 @@ def test_a_kept_model_starts_without_torch(checkpoints: Path, tmp_path: Path) ->
         "    pass\n"
         "import threading\n"
         "[thread.join() for thread in threading.enumerate() if thread.name == 'keep']\n"
-        "print(sorted({'torch', 'transformers'} & set(sys.modules)), stages[1])\n"
+        "import gc\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)), stages[1], gc.isenabled(), gc.get_freeze_count() > 0)\n"
     )
 
     def said() -> str:
         command = [sys.executable, "-c", code, str(checkpoints / "llama"), str(tmp_path / "kept")]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
-    assert said() == "['torch'] importing PyTorch"
-    assert said() == "[] reading the kept model"
+    assert said() == "['torch'] importing PyTorch True True"
+    assert said() == "[] reading the kept model True False"
+
+
+def test_garbage_of_an_earlier_load_is_not_kept_by_the_next(checkpoints: Path) -> None:
+    frozen = gc.get_freeze_count()
+    for _ in range(2):  # torch is there already: what is alive now may be garbage later
+        ended(start(wish_for(checkpoints / "llama")))
+    assert (gc.get_freeze_count(), gc.isenabled()) == (frozen, True)
 
 
 def test_what_it_was_made_of_decides_whether_an_entry_is_used(checkpoints: Path, tmp_path: Path) -> None:

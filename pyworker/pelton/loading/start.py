@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from pelton.kept.entry import keep, read
@@ -27,8 +28,8 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
         if kept is not None:
             return kept
     yield Progress("importing PyTorch", 0, 0)
-    with _nothing_collected():
-        from pelton.loading.load import load
+    _import_torch()
+    from pelton.loading.load import load
 
     loaded = yield from load(wish)
     if folder is not None:
@@ -36,16 +37,19 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
     return loaded
 
 
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Imports make hundreds of thousands of objects that stay: looking for garbage among them, again and again, is an eighth of PyTorch's
-    import. Nothing looks at them later, either."""
+def _import_torch() -> None:
+    """The first import makes hundreds of thousands of objects that stay. Looking for garbage among them, again and again, takes longer than
+    some of its modules; nothing looks at them later, either."""
+    if "torch" in sys.modules:
+        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
-    finally:
+        importlib.import_module("pelton.loading.load")
         gc.freeze()
-        gc.enable()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def kept_folder(wish: Wish) -> KeptFolder | None:

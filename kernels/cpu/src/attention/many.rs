@@ -20,7 +20,7 @@ use crate::cached::Held;
 use crate::element::Element;
 use crate::simd::{LANES, Lanes, Simd};
 
-/// Keys that meet all queries before the next do: turned keys and widened values of 128 elements take 8 and 16 KiB.
+/// Keys that meet all queries before the next do: widened keys and values of 128 elements take 16 KiB each.
 const NEAR: usize = 2 * LANES;
 /// Vectors of a head whose sums are in registers at once.
 const WIDE: usize = 2;

@@ -325,8 +325,9 @@ impl<E: Element> Kernel for Fill<'_, E> {
         let apart = size_of::<E>() * self.from.depth();
         let units = self.layout.units::<E>(self.from.depth());
         let steps = units / TILED_UNITS;
-        if from.len() < E::PACK * units * to.len() / units * LANES {
-            to.fill(Lanes::default());
+        let is_whole = from.len() == E::PACK * LANES * to.len();
+        if !is_whole {
+            to.fill(Lanes::default()); // columns that are missing, and what fills up the last tiles
         }
         for (number, bytes) in bytemuck::cast_slice(&from).chunks(LANES * apart).enumerate() {
             let places = match self.layout {
@@ -340,3 +341,6 @@ impl<E: Element> Kernel for Fill<'_, E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

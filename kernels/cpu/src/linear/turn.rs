@@ -26,7 +26,8 @@ pub(super) struct Places {
     pub(super) block: usize,
 }
 
-/// Words that a row has at its end only in part are filled up with zeros, and so are lanes that no row is there for.
+/// Words that a row has at its end only in part are filled up with zeros, and so are lanes that no row is there for. Vectors behind a row's
+/// last word stay as they are.
 #[inline(always)]
 pub(super) fn turn<S: Simd>(simd: S, rows: Rows<'_>, to: &mut [Lanes<u32>], places: Places) {
     const BLOCK: usize = size_of::<Lanes<u32>>();

@@ -105,6 +105,30 @@ impl Brought {
     }
 }
 
+#[test]
+fn the_first_of_the_largest_becomes_the_lowest_code_of_4_bits() {
+    const GROUP: usize = 24;
+    let mut groups = [[0.0_f32; GROUP]; 6];
+    groups[0][..3].copy_from_slice(&[0.5, 1.0, -1.0]);
+    groups[1][..3].copy_from_slice(&[-0.5, -1.0, 1.0]);
+    groups[2][20..].copy_from_slice(&[-1.0, 0.5, -1.0, 0.0]);
+    groups[3] = [-0.0; GROUP];
+    groups[4][5] = f32::NAN;
+    groups[5][23] = f32::NEG_INFINITY;
+    let scheme = Scheme { bits: Bits::Four, group: Some(GROUP), activations: Activations::Int8 };
+    for isa in Isa::available() {
+        let weight =
+            QuantizedWeight::quantize(&mut Cpu::new(isa, 1), &Matrix::of(groups.as_flattened(), GROUP), scheme);
+        let scales = weight.panel(0)[0].map(f32::from_bits);
+        assert_eq!(scales[..4], [-0.125, 0.125, 0.125, 0.0], "{}", isa.name());
+        assert!(scales[4].is_nan() && scales[5].is_nan(), "{}", isa.name());
+        // Codes: the lowest where the first is, and that of half of it.
+        let first_word = weight.panel(0)[weight.layout().width];
+        assert_eq!(first_word[0] & 0x000f_0f0f, 0x000f_0004, "{}", isa.name());
+        assert_eq!(first_word[1] & 0x000f_0f0f, 0x000f_0004, "{}", isa.name());
+    }
+}
+
 /// In float32 and in bfloat16.
 fn check(isa: Isa, threads: usize, tokens: usize, scheme: Scheme, weight: &Brought) {
     check_in::<f32>(isa, threads, tokens, scheme, weight);

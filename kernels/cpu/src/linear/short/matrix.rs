@@ -129,7 +129,7 @@ pub(super) struct PanelLines<'a> {
 
 impl<'a> PanelLines<'a> {
     /// # Safety
-    /// Nobody else reads or writes lines of these units while this lives.
+    /// Nobody else reads or writes lines of these units while this lives, and until its thread has drained ([`Simd::drain`]).
     unsafe fn new(order: Order, lines: &'a Shared<'a, Line>, units: Range<usize>) -> Self {
         Self { order, lines, units }
     }

@@ -9,9 +9,10 @@ const EXPONENT: u16 = 0x7f80;
 /// Behind all numbers of exponents.
 const UNNAMED: u16 = 16;
 
-/// Of a panel this long one unit in so many tells which exponents are frequent.
+/// Of a panel this long one unit in so many tells which exponents are frequent: an odd number, for in tiles every other four units are of
+/// the same 16 columns.
 const LONG: usize = 128;
-const SAMPLED: usize = 16;
+const SAMPLED: usize = 17;
 /// With more exceptions than one weight in so many, all units are asked: normal weights have one in ten thousand.
 const EXPECTED: usize = 2048;
 
@@ -46,7 +47,7 @@ impl Kernel for Shorten<'_> {
     }
 }
 
-/// One unit's lines. Every loop is one over lanes, so that compilers make vectors of them.
+/// One unit's lines. What is done with all weights are plain loops over lanes, so that compilers make vectors of them.
 #[inline(always)]
 fn shortened(unit: &Unit, number: usize, names: &Names, exceptions: &mut Vec<Exception>) -> [[u16; WEIGHTS]; 3] {
     let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
@@ -84,7 +85,7 @@ struct Names {
 }
 
 impl Names {
-    /// Those that most weights of every so many-th unit have. A run, unless it leaves out many that others would not.
+    /// Those that most weights of every so many-th unit have; of runs that are as good, the lowest. A run, unless it leaves out many.
     fn of(panel: &[Unit], step: usize) -> Self {
         let mut counts = [[0_u32; 256]; VECTORS]; // one for each vector: a count that was just raised is not waited for
         for unit in panel.iter().step_by(step) {

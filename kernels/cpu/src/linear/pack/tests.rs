@@ -1,0 +1,98 @@
+//! Panels against what a plain loop writes, to the last lane, whatever stood there before.
+
+use bytemuck::Zeroable;
+
+use super::*;
+use crate::element::Bf16;
+use crate::linear::{Bits, QuantizedActivations, QuantizedWeight, Scheme, Stored};
+
+fn values<E: Element>(count: usize) -> Vec<E> {
+    (0..count).map(|at| E::from_f32(crate::philox4x32([at as u32, 0, 0, 0], [9, 0])[0] as f32)).collect()
+}
+
+/// One place after the other.
+fn plain<E: Element>(to: &mut [E::Unit], from: &[E], depth: usize, layout: Layout) {
+    let units = layout.units::<E>(depth);
+    for (column, row) in from.chunks_exact(depth).enumerate() {
+        for (unit, weights) in row.chunks(E::PACK).enumerate() {
+            let at = match layout {
+                Layout::Units { vectors } => unit * vectors * LANES + column,
+                Layout::Tiles => {
+                    let (half, side, lane) = (column / 32, column / 16 % 2, column % 16);
+                    let (step, row) = (unit / TILED_UNITS, unit % TILED_UNITS);
+                    half * units * 32 + ((step * 2 + side) * TILED_UNITS + row) * LANES + lane
+                }
+            };
+            to[at] = E::unit(weights);
+        }
+    }
+}
+
+fn check<E: Element>(isa: Isa, layout: Layout, columns: usize, depth: usize)
+where
+    E::Unit: PartialEq,
+{
+    let weights = values::<E>((columns + 2) * depth);
+    let size = layout.units::<E>(depth) * layout.columns();
+    let mut expected = vec![E::Unit::zeroed(); size];
+    plain(&mut expected, &weights[depth..(columns + 1) * depth], depth, layout);
+    let mut found = vec![[0xa5_u8; 4]; size];
+    let to = bytemuck::cast_slice_mut(&mut found);
+    isa.run(Fill::<E> { to, from: &Matrix::of(&weights, depth), columns: 1..columns + 1, layout });
+    let found: &[E::Unit] = bytemuck::cast_slice(&found);
+    assert!(found == expected, "{} {layout:?} [{columns}, {depth}]", isa.name());
+}
+
+#[test]
+fn panels_are_what_a_plain_loop_writes() {
+    for isa in Isa::available() {
+        for depth in [1, 2, 15, 16, 31, 33, 64, 70, 96] {
+            for columns in [1, 15, 16, 17, 33, 63, 64] {
+                check::<Bf16>(isa, Layout::Tiles, columns, depth);
+                let units = Layout::Units { vectors: isa.run(Width) };
+                if columns <= units.columns() {
+                    check::<Bf16>(isa, units, columns, depth);
+                    check::<f32>(isa, units, columns, depth);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_matrix_of_several_formats_is_packed_like_one_of_float32() {
+    const DEPTH: usize = 37;
+    // Numbers that every format holds.
+    let floats: Vec<f32> = (0..150 * DEPTH).map(|at| (at * 7919 % 255) as f32 / 16.0 - 8.0).collect();
+    let halves: Vec<u16> = floats.iter().map(|&value| half_of(value)).collect();
+    let rounded: Vec<Bf16> = floats.iter().map(|&value| Bf16::from_f32(value)).collect();
+    // Formats change within panels, and within 16 rows.
+    let [first, second, third] = [5, 41, 107].map(|row| row * DEPTH);
+    let parts = vec![
+        Stored::BFloat16(&rounded[..first]),
+        Stored::Float16(&halves[first..second]),
+        Stored::Float32(&floats[second..third]),
+        Stored::BFloat16(&rounded[third..]),
+    ];
+    let (mixed, one) = (Matrix::new(parts, DEPTH), Matrix::of(&floats, DEPTH));
+    for isa in Isa::available() {
+        let mut cpu = Cpu::new(isa, 2);
+        cpu.grain = 1;
+        let [found, expected] = [&mixed, &one].map(|matrix| PackedWeight::<f32>::pack(&mut cpu, matrix));
+        assert!(found.data() == expected.data(), "{}", isa.name());
+        let [found, expected] = [&mixed, &one].map(|matrix| PackedWeight::<Bf16>::pack(&mut cpu, matrix));
+        assert!(found.data() == expected.data(), "{}", isa.name());
+        for (bits, group) in [(Bits::Eight, None), (Bits::Four, Some(16))] {
+            let scheme = Scheme { bits, group, activations: QuantizedActivations::Int8 };
+            let [found, expected] = [&mixed, &one].map(|matrix| QuantizedWeight::quantize(&mut cpu, matrix, scheme));
+            assert!(found.data() == expected.data(), "{} {bits:?}", isa.name());
+        }
+    }
+}
+
+/// Of a number that a float16 holds exactly, and that is not subnormal there.
+fn half_of(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    if value == 0.0 { sign } else { sign | ((bits >> 13) as u16).wrapping_sub(112 << 10) & 0x7fff }
+}

@@ -1,0 +1,65 @@
+//! Words of registers in another order, and pairs of bfloat16 taken apart.
+
+use std::arch::x86_64::*;
+
+use crate::simd::Lanes;
+
+/// For `zip`: the places of two rows that come to stand in each vector, the second row's behind the first's.
+pub(super) const ZIPPED: [[u16; 32]; 2] = {
+    let mut places = [[0; 32]; 2];
+    let mut at = 0;
+    while at < 64 {
+        places[at / 32][at % 32] = (at / 2 + at % 2 * 32) as u16;
+        at += 1;
+    }
+    places
+};
+
+/// Pairs, then fours within quarters of registers; then the quarters of four registers are brought together.
+///
+/// # Safety
+/// The processor has AVX512F.
+#[inline(always)]
+pub(super) unsafe fn transposed(rows: &mut [Lanes<u32>; 16]) {
+    vouched!({
+        let mut a = [_mm512_setzero_si512(); 16];
+        for (a, row) in a.iter_mut().zip(rows.iter()) {
+            *a = _mm512_loadu_si512(row.as_ptr().cast());
+        }
+        let mut b = a;
+        for i in [0, 2, 4, 6, 8, 10, 12, 14] {
+            b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+            b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+        }
+        for i in [0, 4, 8, 12] {
+            a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+            a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+            a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+            a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+        }
+        // Even and odd quarters of two registers, and then of four.
+        for i in [0, 1, 2, 3, 8, 9, 10, 11] {
+            b[i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(a[i], a[i + 4]);
+            b[i + 4] = _mm512_shuffle_i32x4::<0b11_01_11_01>(a[i], a[i + 4]);
+        }
+        for i in 0..8 {
+            a[i] = _mm512_shuffle_i32x4::<0b10_00_10_00>(b[i], b[i + 8]);
+            a[i + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(b[i], b[i + 8]);
+        }
+        for (a, row) in a.iter().zip(rows) {
+            _mm512_storeu_si512(row.as_mut_ptr().cast(), *a);
+        }
+    })
+}
+
+/// The first and the second of 16 pairs of bfloat16.
+///
+/// # Safety
+/// The processor has AVX512F.
+#[inline(always)]
+pub(super) unsafe fn widened(pairs: __m512i) -> [__m512; 2] {
+    vouched!({
+        let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+        [first, _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32)))]
+    })
+}
