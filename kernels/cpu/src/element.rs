@@ -75,9 +75,7 @@ pub trait Element: Pod + Send + Sync + Default {
     fn load<S: Simd>(simd: S, from: &Lanes<Self>) -> S::V;
     /// Rounds 16 lanes to 16 elements.
     fn store<S: Simd>(simd: S, value: S::V, to: &mut Lanes<Self>);
-    /// Packs `PACK` weights; `weights` may be shorter at the end of K, and is then filled up with zeros.
-    fn unit(weights: &[Self]) -> Self::Unit;
-    /// Packs `PACK` activations, in the same way.
+    /// Packs `PACK` activations; `values` may be fewer at the end of K, and are then filled up with zeros.
     fn activation<S: Simd>(simd: S, values: &[Self]) -> Self::Activation<S>;
     /// `sum + weights · activation` for 16 columns, neighbours along K in order.
     fn multiply_add<S: Simd>(simd: S, sum: S::V, weights: &Lanes<Self::Unit>, activation: Self::Activation<S>) -> S::V;
@@ -110,11 +108,6 @@ impl Element for f32 {
     #[inline(always)]
     fn store<S: Simd>(simd: S, value: S::V, to: &mut Lanes<Self>) {
         simd.store(value, to);
-    }
-
-    #[inline(always)]
-    fn unit(weights: &[Self]) -> f32 {
-        weights[0]
     }
 
     #[inline(always)]
@@ -159,12 +152,6 @@ impl Element for Bf16 {
     #[inline(always)]
     fn store<S: Simd>(simd: S, value: S::V, to: &mut Lanes<Self>) {
         simd.store_bf16(value, to);
-    }
-
-    #[inline(always)]
-    fn unit(weights: &[Self]) -> u32 {
-        let second = weights.get(1).copied().unwrap_or_default();
-        u32::from(weights[0].0) | u32::from(second.0) << 16
     }
 
     #[inline(always)]

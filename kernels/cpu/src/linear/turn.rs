@@ -2,7 +2,7 @@
 
 use crate::simd::{LANES, Lanes, Simd};
 
-/// Up to 16 rows of words: a float32, a pair of bfloat16, or codes.
+/// Up to 16 rows of words: a float32, a pair of bfloat16 whose first lies in the lower half, or codes. Lower bytes come first.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) bytes: &'a [u8],

@@ -23,7 +23,8 @@ fn plain<E: Element>(to: &mut [E::Unit], from: &[E], depth: usize, layout: Layou
                     half * units * 32 + ((step * 2 + side) * TILED_UNITS + row) * LANES + lane
                 }
             };
-            to[at] = E::unit(weights);
+            let bytes: &[u8] = bytemuck::cast_slice(weights);
+            bytemuck::bytes_of_mut(&mut to[at])[..bytes.len()].copy_from_slice(bytes);
         }
     }
 }
