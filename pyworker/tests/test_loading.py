@@ -136,6 +136,14 @@ def test_the_budget_comes_before_any_weight_and_progress_counts_bytes(checkpoint
     assert done[-1] == said[-1].total > 100_000
 
 
+def test_memory_that_was_taken_for_weights_before_they_are_read_counts_once(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pelton.loading.load.devices.memory", lambda *_: (300 << 20, 101 << 20))
+    with pytest.raises(LoadError, match=r"the worker itself \(100"):
+        list(load(Wish(checkpoints / "llama", threads=1), 200 << 20))
+
+
 def test_a_context_that_does_not_fit_is_shortened_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write(tmp_path / "model", "llama")
     change_config(folder, max_position_embeddings=10**12)

@@ -1,5 +1,5 @@
-//! Memory that is larger than what is needed of it at once: zeros, of which a part is taken from the machine before anything runs,
-//! more while nothing runs, and as far ahead of what steps reach.
+//! Memory that is larger than what is needed of it at once: zeros, of which a little is taken from the machine before anything runs, more
+//! behind the first step, more still while nothing runs, and as far ahead of what steps reach.
 //!
 //! A virtual machine may need seconds for a gigabyte that it has never touched. Taken when they are met, a step would wait for pages. Taken
 //! beside steps, however low the priority, it slows them: the machine below gives pages while it holds the processor (two cores, a model of
@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use crate::Buffer;
 
-/// What is taken at once, and then is there ahead of what steps reach: all of a small model's KV, and of any other what its
-/// first minutes need.
-const AT_ONCE: usize = 640 << 20;
+/// What is taken at once, about: what a first request needs. Whoever starts a server waits for it.
+const AT_ONCE: usize = 128 << 20;
+/// What is there ahead of what steps reach once the first one has ended: all of a small model's KV, and of any other what its first
+/// minutes need.
+const ALWAYS: usize = 640 << 20;
 /// What is taken ahead of what steps have reached while nothing runs: what comes until it is quiet again.
 const WHILE_QUIET: usize = 2 << 30;
 /// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
@@ -34,7 +36,7 @@ pub struct Arena {
     taker: Option<Thread>,
 }
 
-/// How much of each part is there ahead of what steps have reached.
+/// How much is there ahead of what steps have reached: of all parts, or of each.
 #[derive(Clone, Copy)]
 struct Ahead {
     always: usize,
@@ -64,10 +66,10 @@ impl Drop for ArenaStep {
 impl Arena {
     /// `bytes` in so many parts, of which `threads` take the first megabytes now.
     pub fn new(bytes: usize, parts: usize, threads: usize) -> Self {
-        Self::taken(bytes, parts, threads, AT_ONCE, WHILE_QUIET)
+        Self::taken(bytes, parts, threads, AT_ONCE, Ahead { always: ALWAYS, while_quiet: WHILE_QUIET })
     }
 
-    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
+    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, ahead: Ahead) -> Self {
         let mut memory = Buffer::zeroed(bytes);
         let pieces = pieces(bytes, parts);
         let now = at_once.div_ceil(PIECE).min(pieces.len());
@@ -84,8 +86,8 @@ impl Arena {
         let part = bytes.div_ceil(parts.max(1)).max(1);
         let mut arena = Self { memory: Arc::new(memory), steps: Arc::default(), part, taker: None };
         if is_taken && now < pieces.len() {
-            let ahead = Ahead { always: at_once / parts.max(1), while_quiet: while_quiet / parts.max(1) };
-            arena.taker = arena.take_later(pieces[now..].to_vec(), ahead);
+            let [always, while_quiet] = [ahead.always, ahead.while_quiet].map(|bytes| bytes / parts.max(1));
+            arena.taker = arena.take_later(pieces[now..].to_vec(), Ahead { always, while_quiet });
         }
         arena
     }
@@ -144,13 +146,15 @@ impl<'a> Lull<'a> {
         Self { steps, begun: 0, since: Instant::now() }
     }
 
-    /// Returns once what lies at this place of a part is wanted. False: nothing is any more.
+    /// Returns once what lies at this place of a part is wanted. False: nothing is any more. Nothing is beside the first step, which
+    /// tries the model: it maps memory, and would wait for each piece.
     fn wait(&mut self, within: usize, ahead: Ahead) -> bool {
         while !self.steps.is_over.load(Ordering::Relaxed) {
             let reached = self.steps.reached.load(Ordering::Relaxed);
+            let is_near = within < reached + ahead.always && self.steps.ended.load(Ordering::Relaxed) > 0;
             if within >= reached + ahead.while_quiet.max(ahead.always) {
                 thread::park(); // until steps reach further
-            } else if within < reached + ahead.always || self.is_long() {
+            } else if is_near || self.is_long() {
                 return true;
             } else {
                 thread::sleep(LOOK);
@@ -210,7 +214,10 @@ unsafe extern "C" {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, PIECE, pieces};
+    use super::{Ahead, Arena, PIECE, pieces};
+
+    /// Two pieces of all parts together; all there are while nothing runs.
+    const AHEAD: Ahead = Ahead { always: 2 * PIECE, while_quiet: 24 * PIECE };
 
     #[test]
     fn pieces_cover_all_once_and_begin_with_the_first_of_each_part() {
@@ -230,7 +237,7 @@ mod tests {
     #[test]
     fn what_is_written_while_the_rest_is_taken_stays() {
         for round in 0..20 {
-            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE, 24 * PIECE);
+            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE, AHEAD);
             let (start, len) = arena.span();
             // SAFETY: the arena's own memory, which lives beyond the loop; nobody else has its address, and taking pages writes nothing.
             let memory = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
@@ -282,7 +289,7 @@ mod tests {
     #[test]
     fn while_nothing_runs_as_much_as_is_wanted_ahead_is_taken_and_no_more() {
         // Four parts of four pieces.
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, Ahead { always: PIECE, while_quiet: 8 * PIECE });
         for (reached, pieces) in [(0, 8), (1, 12), (1, 12), (4, 16)] {
             drop(arena.step(reached, 4));
             wait_for_pages(&arena, pieces * PIECE / PAGE);
@@ -294,7 +301,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn who_takes_memory_ends_with_it_while_enough_is_there() {
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, Ahead { always: PIECE, while_quiet: 8 * PIECE });
         wait_for_pages(&arena, 8 * PIECE / PAGE);
         let steps = std::sync::Arc::downgrade(&arena.steps);
         drop(arena);
@@ -309,11 +316,15 @@ mod tests {
     #[test]
     fn while_a_step_runs_only_what_steps_come_near_is_taken() {
         // Two parts of eight pieces, and one piece of each ahead. Pieces are 4 MiB, huge pages 2: neither goes beyond a piece.
-        let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE, 16 * PIECE);
-        let step = arena.step(0, 8);
-        assert_eq!(pages(&arena), 2 * PIECE / PAGE);
+        let arena = Arena::taken(16 * PIECE, 2, 2, PIECE, AHEAD);
+        let first = arena.step(1, 8);
         std::thread::sleep(3 * super::QUIET);
-        assert_eq!(pages(&arena), 2 * PIECE / PAGE, "a step runs, and needs no more");
+        assert_eq!(pages(&arena), PIECE / PAGE, "the first step runs");
+        let step = arena.step(1, 8);
+        drop(first);
+        wait_for_pages(&arena, 4 * PIECE / PAGE);
+        std::thread::sleep(3 * super::QUIET);
+        assert_eq!(pages(&arena), 4 * PIECE / PAGE, "a step runs, and needs no more");
         let further = arena.step(3, 8);
         wait_for_pages(&arena, 8 * PIECE / PAGE);
         std::thread::sleep(3 * super::QUIET);

@@ -7,6 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytemuck::Pod;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+mod foreseen;
+
+pub use foreseen::Foreseen;
+
 /// Huge page of x86-64 Linux. A packed weight is walked once per step in one stream: with 4 KiB pages the page walks show.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -108,7 +112,7 @@ impl Open {
                 if !is_roomier {
                     return Buffer { start: mapping.start, len, mapping: Some(mapping) };
                 }
-                self.mapping = Arc::downgrade(&mapping);
+                self.begin(&mapping);
                 (mapping, 0)
             }
         };
@@ -116,6 +120,16 @@ impl Open {
         // SAFETY: `len` bytes behind `at` lie within the mapping, as was asked or made so.
         let start = unsafe { mapping.start.add(at) };
         Buffer { start, len, mapping: Some(mapping) }
+    }
+
+    /// Buffers are taken from this mapping now.
+    fn begin(&mut self, mapping: &Arc<Mapping>) {
+        (self.mapping, self.taken) = (Arc::downgrade(mapping), 0);
+    }
+
+    /// Up to where buffers may have been taken from this mapping: all of it, if others are taken from now.
+    fn taken_of(&self, mapping: &Arc<Mapping>) -> usize {
+        if self.mapping.as_ptr() == Arc::as_ptr(mapping) { self.taken } else { mapping.len }
     }
 
     /// Whether nothing was taken behind this end of a buffer.

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 mod arena;
 mod attention;
+mod foreseen;
 mod frame;
 mod host;
 mod kept;
@@ -24,6 +25,7 @@ mod weights;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     arena::register(module)?;
+    foreseen::register(module)?;
     frame::register(module)?;
     host::register(module)?;
     kept::register(module)?;

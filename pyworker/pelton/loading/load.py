@@ -88,8 +88,9 @@ class Loaded:
         return self.program is not None and self.program.call_backs == 0
 
 
-def load(wish: Wish) -> Generator[Progress, None, Loaded]:
-    """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
+def load(wish: Wish, waiting_bytes: int = 0) -> Generator[Progress, None, Loaded]:
+    """Loads what `wish` says. Whoever stops asking for progress stops the loading. `waiting_bytes`: memory that was taken for its
+    weights already."""
     yield Progress("reading the checkpoint", 0, 0)
     # Before the files, which may have formats that only the name of a scheme explains.
     quantization = quantization_of(read_config(wish.folder), wish.quantize, wish.quantize_skip)
@@ -108,7 +109,8 @@ def load(wish: Wish) -> Generator[Progress, None, Loaded]:
     block_size = wish.block_size or (16 if device.type == "cuda" else 32)
     sizes = division.per_kind, config.kv_heads, config.head_dim, block_size, dtype_name, division.kinds
     shape = KvShape(*sizes, has_codes=_has_codes(wish.kv_dtype, device, source.pooling))
-    memory = devices.memory(device, wish.memory_limit_bytes)
+    held, limit = devices.memory(device, wish.memory_limit_bytes)
+    memory = max(held - waiting_bytes, 0), limit
     planned = budget.plan(wish, config, shape, source.needed_bytes(), *memory, source.pooling, device.type == "cuda")
     if planned.max_model_len < (wish.max_model_len or config.positions):
         log.warning(

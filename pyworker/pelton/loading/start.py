@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pelton.kept.entry import keep, read
 from pelton.kept.folder import KeptFolder
+from pelton.loading.foreseen import foresee
 from pelton.loading.ready import Progress, Ready
 from pelton.loading.wish import Wish
 from pelton.worker import about
@@ -28,10 +29,13 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
         if kept is not None:
             return kept
     yield Progress("importing PyTorch", 0, 0)
+    memory = foresee(wish) if _is_for_cpu(wish) else None
     _import_torch()
+    waiting_bytes = memory.stop() if memory else 0
     from pelton.loading.load import load
 
-    loaded = yield from load(wish)
+    loaded = yield from load(wish, waiting_bytes)
+    del memory  # what the weights did not need of it goes back
     if folder is not None:
         _keep_meanwhile(folder, wish, loaded)
     return loaded
@@ -54,9 +58,11 @@ def _import_torch() -> None:
 
 def kept_folder(wish: Wish) -> KeptFolder | None:
     """Where the model of this wish is kept; None: nowhere. What runs on a card is not."""
-    if wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu"):
-        return KeptFolder.open(wish.kept_folder, wish.kept_bytes)
-    return None
+    return KeptFolder.open(wish.kept_folder, wish.kept_bytes) if _is_for_cpu(wish) else None
+
+
+def _is_for_cpu(wish: Wish) -> bool:
+    return wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu")
 
 
 def _keep_meanwhile(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:

@@ -1,0 +1,28 @@
+//! Memory for weights that is taken before they are there.
+
+use std::sync::{Mutex, PoisonError};
+
+use pelton_cpu::Foreseen;
+use pyo3::prelude::*;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ForeseenMemory>()
+}
+
+/// Weights are packed into it from its making on. When it goes, what none has taken goes back to the system.
+#[pyclass(frozen, module = "pelton_kernels._native")]
+struct ForeseenMemory(Mutex<Foreseen>);
+
+#[pymethods]
+impl ForeseenMemory {
+    /// For so many bytes, which a thread begins to take from the system.
+    #[new]
+    fn new(bytes: usize) -> Self {
+        Self(Mutex::new(Foreseen::new(bytes)))
+    }
+
+    /// Takes no more. How many bytes are there that no weight has.
+    fn stop(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).stop())
+    }
+}
