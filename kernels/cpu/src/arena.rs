@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::Buffer;
 
-/// What is taken at once, about: what a first request needs. Whoever starts a server waits for it.
+/// What is taken at once, about, and then is there ahead of what steps reach: what first requests need, for whoever starts a server waits
+/// for it.
 const AT_ONCE: usize = 128 << 20;
-/// What is there ahead of what steps reach once the first one has ended: all of a small model's KV, and of any other what its first
-/// minutes need.
-const ALWAYS: usize = 640 << 20;
 /// What is taken ahead of what steps have reached while nothing runs: what comes until it is quiet again.
 const WHILE_QUIET: usize = 2 << 30;
 /// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
@@ -36,7 +34,7 @@ pub struct Arena {
     taker: Option<Thread>,
 }
 
-/// How much is there ahead of what steps have reached: of all parts, or of each.
+/// How much of each part is there ahead of what steps have reached.
 #[derive(Clone, Copy)]
 struct Ahead {
     always: usize,
@@ -66,10 +64,10 @@ impl Drop for ArenaStep {
 impl Arena {
     /// `bytes` in so many parts, of which `threads` take the first megabytes now.
     pub fn new(bytes: usize, parts: usize, threads: usize) -> Self {
-        Self::taken(bytes, parts, threads, AT_ONCE, Ahead { always: ALWAYS, while_quiet: WHILE_QUIET })
+        Self::taken(bytes, parts, threads, AT_ONCE, WHILE_QUIET)
     }
 
-    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, ahead: Ahead) -> Self {
+    fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
         let mut memory = Buffer::zeroed(bytes);
         let pieces = pieces(bytes, parts);
         let now = at_once.div_ceil(PIECE).min(pieces.len());
@@ -86,8 +84,8 @@ impl Arena {
         let part = bytes.div_ceil(parts.max(1)).max(1);
         let mut arena = Self { memory: Arc::new(memory), steps: Arc::default(), part, taker: None };
         if is_taken && now < pieces.len() {
-            let [always, while_quiet] = [ahead.always, ahead.while_quiet].map(|bytes| bytes / parts.max(1));
-            arena.taker = arena.take_later(pieces[now..].to_vec(), Ahead { always, while_quiet });
+            let ahead = Ahead { always: at_once / parts.max(1), while_quiet: while_quiet / parts.max(1) };
+            arena.taker = arena.take_later(pieces[now..].to_vec(), ahead);
         }
         arena
     }
@@ -214,10 +212,7 @@ unsafe extern "C" {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ahead, Arena, PIECE, pieces};
-
-    /// Two pieces of all parts together; all there are while nothing runs.
-    const AHEAD: Ahead = Ahead { always: 2 * PIECE, while_quiet: 24 * PIECE };
+    use super::{Arena, PIECE, pieces};
 
     #[test]
     fn pieces_cover_all_once_and_begin_with_the_first_of_each_part() {
@@ -237,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_written_while_the_rest_is_taken_stays() {
         for round in 0..20 {
-            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE, AHEAD);
+            let arena = Arena::taken(24 * PIECE, 6, 2, 2 * PIECE, 24 * PIECE);
             let (start, len) = arena.span();
             // SAFETY: the arena's own memory, which lives beyond the loop; nobody else has its address, and taking pages writes nothing.
             let memory = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
@@ -289,7 +284,7 @@ mod tests {
     #[test]
     fn while_nothing_runs_as_much_as_is_wanted_ahead_is_taken_and_no_more() {
         // Four parts of four pieces.
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, Ahead { always: PIECE, while_quiet: 8 * PIECE });
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
         for (reached, pieces) in [(0, 8), (1, 12), (1, 12), (4, 16)] {
             drop(arena.step(reached, 4));
             wait_for_pages(&arena, pieces * PIECE / PAGE);
@@ -301,7 +296,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn who_takes_memory_ends_with_it_while_enough_is_there() {
-        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, Ahead { always: PIECE, while_quiet: 8 * PIECE });
+        let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
         wait_for_pages(&arena, 8 * PIECE / PAGE);
         let steps = std::sync::Arc::downgrade(&arena.steps);
         drop(arena);
@@ -316,10 +311,10 @@ mod tests {
     #[test]
     fn while_a_step_runs_only_what_steps_come_near_is_taken() {
         // Two parts of eight pieces, and one piece of each ahead. Pieces are 4 MiB, huge pages 2: neither goes beyond a piece.
-        let arena = Arena::taken(16 * PIECE, 2, 2, PIECE, AHEAD);
+        let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE, 16 * PIECE);
         let first = arena.step(1, 8);
         std::thread::sleep(3 * super::QUIET);
-        assert_eq!(pages(&arena), PIECE / PAGE, "the first step runs");
+        assert_eq!(pages(&arena), 2 * PIECE / PAGE, "the first step runs");
         let step = arena.step(1, 8);
         drop(first);
         wait_for_pages(&arena, 4 * PIECE / PAGE);

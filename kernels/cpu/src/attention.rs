@@ -242,14 +242,15 @@ impl Shares {
         self.first_task(parts, part)..self.first_task(parts, part + 1)
     }
 
-    /// The first task that starts at or after this part's share of the cost.
+    /// The task whose start is nearest to this part's share of the cost: two shares of neighbours then differ by one task at most, also where
+    /// a bundle costs a little more than the one before it.
     fn first_task(&self, parts: usize, part: usize) -> usize {
         let share = (self.total as u128 * part as u128 / parts as u128) as usize;
         let bundle = self.before.partition_point(|&before| before <= share);
         let Some(bundle) = bundle.checked_sub(1) else { return 0 };
         let end = self.before.get(bundle + 1).copied().unwrap_or(self.total);
         let each = (end - self.before[bundle]) / self.heads;
-        bundle * self.heads + (share - self.before[bundle]).div_ceil(each).min(self.heads)
+        bundle * self.heads + ((share - self.before[bundle] + each / 2) / each).min(self.heads)
     }
 }
 

@@ -316,6 +316,20 @@ fn shares_give_every_task_to_one_thread() {
 }
 
 #[test]
+fn threads_share_tasks_of_nearly_the_same_cost_evenly() {
+    // Bundles of a prompt's last tokens: each sees a few keys more than the one before.
+    for (bundles, heads, threads) in [(2, 3, 2), (2, 3, 3), (4, 3, 4), (33, 3, 2), (5, 8, 3), (64, 1, 7)] {
+        let shares = Shares::new((0..bundles).map(|bundle| 2_000 + 10 * bundle), heads);
+        let tasks = bundles * heads;
+        for part in 0..threads {
+            let own = shares.tasks(threads, part).len();
+            assert!(own.abs_diff(tasks / threads) <= 1, "{own} of {tasks} for part {part} of {threads}");
+            assert!(!tasks.is_multiple_of(threads) || bundles > 9 || own == tasks / threads, "{own} of {tasks}");
+        }
+    }
+}
+
+#[test]
 fn runs_are_long_unless_threads_would_wait() {
     for (tokens, threads, longest) in [
         (2080, 2, 64), // 33 runs of 3 heads
