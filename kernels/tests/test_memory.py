@@ -28,7 +28,9 @@ weight = torch.full((columns, 4096), 0.5)  # float32, which is packed as it is
 ops.pack(weight[:64])
 before = held()
 memory = ForeseenMemory({FORESEEN} * {MIB})
+end = time.monotonic() + 60
 while held() - before < {FORESEEN - 2}:
+    assert time.monotonic() < end, f"{{held() - before}} MiB came"
     time.sleep(0.001)
 there = memory.stop() // {MIB}
 packed = ops.pack(weight)

@@ -112,8 +112,8 @@ class KvArena:
 def _allocate(shape: KvShape, blocks: int, device: torch.device) -> tuple[ArenaBytes | None, Tensor]:
     """All of it in one piece. Nothing is read that no step wrote, so a card's memory is left as it is.
 
-    A CPU's is taken from the machine when the server starts, in huge pages where there are some: at once what small models
-    need, and of larger ones more ahead of what steps reach.
+    A CPU's is taken from the machine in huge pages where there are some: at once what first requests need, and more ahead of what
+    steps reach.
     """
     size, dtype = blocks * shape.block_bytes, CACHE_DTYPES[shape.cache_dtype]
     if device.type != "cpu":

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use crate::Buffer;
 
-/// What is taken at once, about, and then is there ahead of what steps reach: what first requests need, for whoever starts a server waits
-/// for it.
+/// What is taken at once, about, and then is there ahead of what steps reach; a piece of each part at least. What first requests need: whoever
+/// starts a server waits for it.
 const AT_ONCE: usize = 128 << 20;
 /// What is taken ahead of what steps have reached while nothing runs: what comes until it is quiet again.
 const WHILE_QUIET: usize = 2 << 30;
-/// Taken in one call: whoever maps memory meanwhile waits for as long, some milliseconds.
-const PIECE: usize = 4 << 20;
+/// Taken in one call: whoever maps memory meanwhile waits for as long, a few milliseconds.
+const PIECE: usize = 2 << 20;
 /// Without a step for as long, nothing runs; between two steps of a request there is much less.
 const QUIET: Duration = Duration::from_millis(200);
 /// How often it is looked whether that is so. A step that begins waits for one piece at most.
@@ -70,7 +70,9 @@ impl Arena {
     fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
         let mut memory = Buffer::zeroed(bytes);
         let pieces = pieces(bytes, parts);
-        let now = at_once.div_ceil(PIECE).min(pieces.len());
+        let parts = parts.max(1);
+        let always = (at_once / parts / PIECE).max(1) * PIECE;
+        let now = (always / PIECE * parts).min(pieces.len());
         let is_taken = in_shares(&pieces[..now], threads, |&(start, len)| memory.take(start, len));
         if !is_taken {
             // A kernel that takes memory only as it is written. The zeros are what is there.
@@ -81,10 +83,10 @@ impl Arena {
                 }
             });
         }
-        let part = bytes.div_ceil(parts.max(1)).max(1);
+        let part = bytes.div_ceil(parts).max(1);
         let mut arena = Self { memory: Arc::new(memory), steps: Arc::default(), part, taker: None };
         if is_taken && now < pieces.len() {
-            let ahead = Ahead { always: at_once / parts.max(1), while_quiet: while_quiet / parts.max(1) };
+            let ahead = Ahead { always, while_quiet: while_quiet / parts };
             arena.taker = arena.take_later(pieces[now..].to_vec(), ahead);
         }
         arena
@@ -144,8 +146,8 @@ impl<'a> Lull<'a> {
         Self { steps, begun: 0, since: Instant::now() }
     }
 
-    /// Returns once what lies at this place of a part is wanted. False: nothing is any more. Nothing is beside the first step, which
-    /// tries the model: it maps memory, and would wait for each piece.
+    /// Returns once what lies at this place of a part is wanted. False: nothing is any more. Nothing is beside the first step: a
+    /// start tries the model in it, which maps memory, and would wait for each piece.
     fn wait(&mut self, within: usize, ahead: Ahead) -> bool {
         while !self.steps.is_over.load(Ordering::Relaxed) {
             let reached = self.steps.reached.load(Ordering::Relaxed);
@@ -275,7 +277,7 @@ mod tests {
     fn wait_for_pages(arena: &Arena, count: usize) {
         let began = std::time::Instant::now();
         while pages(arena) < count {
-            assert!(began.elapsed().as_secs() < 120, "64 MiB are taken within two minutes");
+            assert!(began.elapsed().as_secs() < 120, "they are taken within two minutes");
             std::thread::yield_now();
         }
     }
@@ -310,7 +312,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn while_a_step_runs_only_what_steps_come_near_is_taken() {
-        // Two parts of eight pieces, and one piece of each ahead. Pieces are 4 MiB, huge pages 2: neither goes beyond a piece.
+        // Two parts of eight pieces, and one piece of each ahead. Pieces are huge pages.
         let arena = Arena::taken(16 * PIECE, 2, 2, 2 * PIECE, 16 * PIECE);
         let first = arena.step(1, 8);
         std::thread::sleep(3 * super::QUIET);

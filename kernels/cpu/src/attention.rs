@@ -242,8 +242,8 @@ impl Shares {
         self.first_task(parts, part)..self.first_task(parts, part + 1)
     }
 
-    /// The task whose start is nearest to this part's share of the cost: two shares of neighbours then differ by one task at most, also where
-    /// a bundle costs a little more than the one before it.
+    /// The task whose start is nearest to this part's share of the cost. The first behind it would be one too far for two threads where a
+    /// bundle costs a little more than the one before: 4 and 2 tasks instead of 3 and 3.
     fn first_task(&self, parts: usize, part: usize) -> usize {
         let share = (self.total as u128 * part as u128 / parts as u128) as usize;
         let bundle = self.before.partition_point(|&before| before <= share);

@@ -149,6 +149,7 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         yield Progress("reading the kept model", done, total)
     yield Progress("allocating KV", total, total)
     arena = ArenaBytes(planned.kv_bytes, shape.parts)
+    arena.step(0, 1)  # none is tried here: the arena need not wait for the end of a first step
     layers = [_caches(arena, shape, planned.blocks, layer) for layer in header["layers"]]
     program = rebuild(script, blobs.__getitem__, blobs.__getitem__, layers, arena)
     return Kept(

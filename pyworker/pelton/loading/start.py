@@ -34,8 +34,10 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
     waiting_bytes = memory.stop() if memory else 0
     from pelton.loading.load import load
 
-    loaded = yield from load(wish, waiting_bytes)
-    del memory  # what the weights did not need of it goes back
+    try:
+        loaded = yield from load(wish, waiting_bytes)
+    finally:
+        del memory  # what the weights did not need of it goes back
     if folder is not None:
         _keep_meanwhile(folder, wish, loaded)
     return loaded

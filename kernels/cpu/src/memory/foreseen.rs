@@ -7,7 +7,11 @@ use std::thread::{self, JoinHandle};
 
 use super::{HUGE_PAGE, Mapping, Open, SHARED_BYTES, release};
 
-/// Weights are packed into it from its making on. When it goes, what none has taken goes back.
+/// The least that a system gives. Where it gives huge pages, one write is enough, and the others cost next to nothing.
+const SMALL_PAGE: usize = 4096;
+
+/// Weights are packed into it from its making on. When it goes, what none has taken goes back. One at a time: what an earlier one has
+/// left when another begins is held as long as the earlier one's weights.
 pub struct Foreseen {
     mapping: Arc<Mapping>,
     is_over: Arc<AtomicBool>,
@@ -60,15 +64,17 @@ impl Drop for Foreseen {
     }
 }
 
-/// Page by page, by a write: it holds nobody up who maps memory, as a call for several pages would.
+/// Page by page, by writes: that holds nobody up who maps memory, as a call for several pages would.
 fn take(mapping: &Arc<Mapping>, bytes: usize, is_over: &AtomicBool) -> usize {
     let mut there = 0;
     while there < bytes && !is_over.load(Ordering::Relaxed) {
         let open = Open::get();
         there = there.max(open.taken_of(mapping).next_multiple_of(HUGE_PAGE));
         if there < bytes {
-            // SAFETY: within the mapping, in a page that no buffer has, and none gets while `open` is held. It holds zeros.
-            unsafe { mapping.start.add(there).write_volatile(0) };
+            for page in (there..there + HUGE_PAGE).step_by(SMALL_PAGE) {
+                // SAFETY: within the mapping, in pages that no buffer has, and none gets while `open` is held. They hold zeros.
+                unsafe { mapping.start.add(page).write_volatile(0) };
+            }
             there += HUGE_PAGE;
         }
     }
@@ -86,7 +92,7 @@ mod tests {
         for round in 0..40_u8 {
             let memory = Foreseen::new(8 * HUGE_PAGE);
             let mut held = Vec::new();
-            for size in 1..12 {
+            for size in 1..3 + usize::from(round) % 10 {
                 let mut buffer = Buffer::for_weights(size * HUGE_PAGE / 4 + 1);
                 assert!(buffer.as_slice::<u8>().iter().all(|&byte| byte == 0), "round {round}");
                 buffer.as_mut_slice::<u8>().fill(round + 1);

@@ -33,8 +33,10 @@ impl Kernel for Shorten<'_> {
         let mut step = if panel.len() < LONG { 1 } else { SAMPLED };
         loop {
             let names = Names::of(panel, step);
-            for (number, unit) in panel.iter().enumerate() {
-                lines.put(simd, number, &shortened(unit, number, &names, exceptions));
+            if names.is_run {
+                write::<S, true>(simd, panel, &names, exceptions, &mut lines);
+            } else {
+                write::<S, false>(simd, panel, &names, exceptions, &mut lines);
             }
             simd.drain();
             let is_expected = exceptions.len() - before <= panel.len() * UNIT_WEIGHTS / EXPECTED;
@@ -47,34 +49,49 @@ impl Kernel for Shorten<'_> {
     }
 }
 
-/// One unit's lines. What is done with all weights are plain loops over lanes, so that compilers make vectors of them.
 #[inline(always)]
-fn shortened(unit: &Unit, number: usize, names: &Names, exceptions: &mut Vec<Exception>) -> [[u16; WEIGHTS]; 3] {
-    let unit: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
-    let mut codes = [[UNNAMED; WEIGHTS]; VECTORS];
-    let mut seen = [0; WEIGHTS];
-    for (codes, weights) in codes.iter_mut().zip(unit) {
-        names.number(weights, codes);
-        for (seen, code) in seen.iter_mut().zip(codes) {
-            *seen |= *code;
+fn write<S: Simd, const IS_RUN: bool>(
+    simd: S,
+    panel: &[Unit],
+    names: &Names,
+    exceptions: &mut Vec<Exception>,
+    lines: &mut PanelLines<'_>,
+) {
+    for (number, unit) in panel.iter().enumerate() {
+        let (short, has_unnamed) = shortened::<IS_RUN>(unit, names);
+        if has_unnamed {
+            put_down::<IS_RUN>(unit, number, names, exceptions);
         }
+        lines.put(simd, number, &short);
     }
-    if seen.into_iter().fold(0, |seen, code| seen | code) & UNNAMED != 0 {
-        let weights = unit.as_flattened().iter().zip(codes.as_flattened()).enumerate();
-        let unnamed = weights.filter(|&(_, (_, &code))| code == UNNAMED);
-        exceptions.extend(
-            unnamed.map(|(at, (&bits, _))| Exception { at: (number * UNIT_WEIGHTS + at) as u32, bits: bits.into() }),
-        );
-    }
-    let [mut front, mut back, mut coded] = [[0; WEIGHTS]; 3];
+}
+
+/// One unit's lines, and whether it has weights whose exponents have no number. One loop over lanes, without a thing between that has an
+/// address: a compiler makes vectors of it that stay in registers.
+#[inline(always)]
+fn shortened<const IS_RUN: bool>(unit: &Unit, names: &Names) -> ([[u16; WEIGHTS]; 3], bool) {
+    let [first, second, third, fourth]: &[[u16; WEIGHTS]; VECTORS] = bytemuck::cast_ref(unit);
+    let [mut front, mut back, mut coded, mut seen] = [[0; WEIGHTS]; 4];
     for lane in 0..WEIGHTS {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|vector| unit[vector][lane] & REST);
-        front[lane] = a | b.swap_bytes();
-        back[lane] = c | d.swap_bytes();
-        let [e, f, g, h] = [0, 1, 2, 3].map(|vector| codes[vector][lane] & 15);
-        coded[lane] = e | f << 4 | g << 8 | h << 12;
+        let (a, b, c, d) = (first[lane], second[lane], third[lane], fourth[lane]);
+        front[lane] = a & REST | (b & REST).swap_bytes();
+        back[lane] = c & REST | (d & REST).swap_bytes();
+        let (e, f) = (names.number::<IS_RUN>(a), names.number::<IS_RUN>(b));
+        let (g, h) = (names.number::<IS_RUN>(c), names.number::<IS_RUN>(d));
+        coded[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | h << 12;
+        seen[lane] = e | f | g | h;
     }
-    [front, back, coded]
+    ([front, back, coded], seen.into_iter().fold(0, |seen, code| seen | code) & UNNAMED != 0)
+}
+
+/// Lists the weights of a unit whose exponents have no number.
+#[cold]
+#[inline(never)]
+fn put_down<const IS_RUN: bool>(unit: &Unit, number: usize, names: &Names, exceptions: &mut Vec<Exception>) {
+    let unit: &[u16; UNIT_WEIGHTS] = bytemuck::cast_ref(unit);
+    let unnamed = unit.iter().enumerate().filter(|&(_, &bits)| names.number::<IS_RUN>(bits) == UNNAMED);
+    exceptions
+        .extend(unnamed.map(|(at, &bits)| Exception { at: (number * UNIT_WEIGHTS + at) as u32, bits: bits.into() }));
 }
 
 /// A panel's sixteen exponents.
@@ -108,21 +125,17 @@ impl Names {
         Self { listed: std::array::from_fn(|at| order[at]), is_run: false }
     }
 
-    /// The numbers of weights' exponents; `UNNAMED` stands in `codes` before.
+    /// The number of a weight's exponent. `IS_RUN`: as `is_run` is.
     #[inline(always)]
-    fn number(&self, weights: &[u16; WEIGHTS], codes: &mut [u16; WEIGHTS]) {
-        if self.is_run {
-            let first = u16::from(self.listed[0]);
-            for (code, &bits) in codes.iter_mut().zip(weights) {
-                *code = (exponent_of(bits) as u16).wrapping_sub(first).min(UNNAMED);
-            }
-            return;
+    fn number<const IS_RUN: bool>(&self, bits: u16) -> u16 {
+        if IS_RUN {
+            return (exponent_of(bits) as u16).wrapping_sub(u16::from(self.listed[0])).min(UNNAMED);
         }
-        for (code, &bits) in codes.iter_mut().zip(weights) {
-            for (number, &name) in self.listed.iter().enumerate() {
-                *code = if bits & EXPONENT == u16::from(name) << 7 { number as u16 } else { *code };
-            }
+        let mut code = UNNAMED;
+        for (number, &name) in self.listed.iter().enumerate() {
+            code = if bits & EXPONENT == u16::from(name) << 7 { number as u16 } else { code };
         }
+        code
     }
 }
 
