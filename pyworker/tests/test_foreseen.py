@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from pelton.loading import foreseen
 from pelton.loading.wish import Wish
 
@@ -17,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each that was asked for."""
     taken: list[int] = []
     monkeypatch.setattr(foreseen, "ForeseenMemory", taken.append)
-    monkeypatch.setattr(foreseen.machine, "memory", lambda limit: (HELD, limit or HELD + (64 << 30)))
+    monkeypatch.setattr("pelton.loading.foreseen.machine.memory", lambda limit: (HELD, limit or HELD + (64 << 30)))
     return taken
 
 
