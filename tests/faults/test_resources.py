@@ -129,6 +129,7 @@ def test_a_thousand_requests_leave_nothing_behind(checkpoints: Path) -> None:
     with serving(checkpoints / "llama-gqa") as server:  # all else as it is by default
         load(server, 80)  # what is made at the first use: buffers, connections, threads
         pids = all_pids(server)
+        server.wait_until("all memory for KV is taken", lambda: has_settled(pids), 60)
         rss, files = {p: rss_bytes(p) for p in pids}, {p: open_files(p) for p in pids}
         load(server, 1000)
         server.wait_until("connections are closed", lambda: {p: open_files(p) for p in pids} == files, 30)
