@@ -16,6 +16,8 @@ use crate::Buffer;
 /// What is taken at once, about, and then is there ahead of what steps reach; a piece of each part at least. What first requests need: whoever
 /// starts a server waits for it.
 const AT_ONCE: usize = 128 << 20;
+/// What is no larger is taken whole: a small model's steps take as long as a page does that has to be given first.
+const SMALL: usize = 640 << 20;
 /// What is taken ahead of what steps have reached while nothing runs: what comes until it is quiet again.
 const WHILE_QUIET: usize = 2 << 30;
 /// Taken in one call: whoever maps memory meanwhile waits for as long, a few milliseconds.
@@ -64,7 +66,9 @@ impl Drop for ArenaStep {
 impl Arena {
     /// `bytes` in so many parts, of which `threads` take the first megabytes now.
     pub fn new(bytes: usize, parts: usize, threads: usize) -> Self {
-        Self::taken(bytes, parts, threads, AT_ONCE, WHILE_QUIET)
+        let is_small = bytes <= SMALL;
+        let at_once = if is_small { bytes.next_multiple_of(PIECE * parts.max(1)) } else { AT_ONCE };
+        Self::taken(bytes, parts, threads, at_once, WHILE_QUIET)
     }
 
     fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
