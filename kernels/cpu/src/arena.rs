@@ -301,6 +301,14 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
+    fn what_is_small_is_taken_whole_before_anything_runs() {
+        let arena = Arena::new(7 * PIECE + PAGE, 3, 2);
+        assert_eq!(pages(&arena), 7 * PIECE / PAGE + 1);
+        assert!(arena.taker.is_none(), "nothing is left to take");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
     fn who_takes_memory_ends_with_it_while_enough_is_there() {
         let arena = Arena::taken(16 * PIECE, 4, 2, PIECE, 8 * PIECE);
         wait_for_pages(&arena, 8 * PIECE / PAGE);

@@ -49,6 +49,7 @@ impl Kernel for Shorten<'_> {
     }
 }
 
+/// Writes the lines of all units. `IS_RUN`: as that of `names`, so that the loop over units does not ask again.
 #[inline(always)]
 fn write<S: Simd, const IS_RUN: bool>(
     simd: S,
