@@ -16,7 +16,6 @@
 //!    scale; Σ exp(s - max) is of the weights themselves.
 //! 4. Threads get neighbouring tasks of nearly equal cost (queries × keys).
 
-#[cfg(target_arch = "x86_64")]
 mod ahead;
 mod few;
 mod many;

@@ -40,6 +40,16 @@ pub trait Held<E: Element>: Pod + Send + Sync + Default {
     fn wide<S: Simd>(simd: S, block: &Self::Block) -> Self::Wide<'_>;
     /// 16 neighbours as float32 lanes, without the scale; exact.
     fn load<S: Simd>(simd: S, from: &Lanes<Self>) -> S::V;
+    /// 32 neighbours, exact: in their order or, where a class takes pairs apart, the even ones and then the odd ones.
+    #[inline(always)]
+    fn load_two<S: Simd>(simd: S, from: &[Self; 2 * LANES]) -> [S::V; 2] {
+        let (vectors, _) = from.as_chunks();
+        [Self::load(simd, &vectors[0]), Self::load(simd, &vectors[1])]
+    }
+    /// Whether that gives the even ones and then the odd ones.
+    fn are_apart<S: Simd>() -> bool {
+        false
+    }
     /// What a token's head is multiplied with: it stands in `row` behind its `dim` numbers.
     fn scale(row: &[Self], dim: usize) -> f32;
     /// Puts a token's head into its row.
@@ -63,6 +73,21 @@ impl<E: Element> Held<E> for E {
     #[inline(always)]
     fn load<S: Simd>(simd: S, from: &Lanes<E>) -> S::V {
         E::load(simd, from)
+    }
+
+    #[inline(always)]
+    fn load_two<S: Simd>(simd: S, from: &[E; 2 * LANES]) -> [S::V; 2] {
+        if Self::are_apart::<S>() {
+            return simd.widen(&bytemuck::pod_read_unaligned(bytemuck::bytes_of(from)));
+        }
+        let (vectors, _) = from.as_chunks();
+        [E::load(simd, &vectors[0]), E::load(simd, &vectors[1])]
+    }
+
+    /// Two operations widen a register of pairs, four would two halves of it.
+    #[inline(always)]
+    fn are_apart<S: Simd>() -> bool {
+        const { E::PACK == 2 && S::WIDTH == 4 }
     }
 
     #[inline(always)]

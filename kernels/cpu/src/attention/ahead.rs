@@ -6,68 +6,118 @@ use crate::simd::Simd;
 const SIDE_BY_SIDE: usize = 16;
 /// Blocks of which parts are asked for in turn, each of keys and of values.
 const IN_TURN: usize = 8;
-/// What is asked for at once.
-const PART_BYTES: usize = 128;
+/// Of the cache, in bytes.
+const LINE: usize = 64;
 
-/// Keys and values of a piece, and which of them are still to be asked for.
+/// Keys and values of a piece, and which of them are still to be asked for. `LINES`: of a part, which is asked for at once.
 ///
-/// Not one after the other, but a part of each block's first key and value, then another, then of each block's second ones: of one page
+/// Not one after the other, but a part of each block's first keys, then of each block's first values, then another: of one page
 /// after the other memory gives little at a time, whoever asks, and of few in turn less than of many. And little by little: who asks for
 /// more than a core may wait for waits himself.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct Asked<const LINES: usize> {
     places: Vec<usize>,
-    /// Parts of a head.
+    /// Parts of a head; neighbours of a part, where heads are smaller; and how many lie side by side.
     parts: usize,
-    /// A part of one token of each block: how many there are, and the next.
-    columns: usize,
-    column: usize,
+    neighbours: usize,
+    beside: usize,
+    /// How many blocks there are, and how many of them are asked in turn.
+    blocks: usize,
+    in_turn: usize,
+    caches: usize,
+    next: Next,
+    /// How many parts there are, some of them of no place, and how many were asked for.
+    count: u32,
+    asked: u32,
     /// How many are due, and how many more are at each call of [`Self::ask`], in 1/65,536.
-    due: usize,
-    pace: usize,
+    due: u64,
+    pace: u64,
 }
 
-impl Asked {
-    /// These are to be asked for, each of `bytes`; what was left of others is not.
+/// A part, in the order in which they are asked for: blocks in turn, then caches, parts of a head, neighbours, and the blocks behind.
+#[derive(Default)]
+struct Next {
+    block: usize,
+    cache: usize,
+    part: usize,
+    token: usize,
+    /// The first block of a turn.
+    first: usize,
+}
+
+impl<const LINES: usize> Asked<LINES> {
+    /// What lies at these places, of `bytes` each, is to be asked for in so many caches; what was left of others is not.
     #[inline(always)]
-    pub(super) fn set(&mut self, places: &[usize], bytes: usize) {
+    pub(super) fn set(&mut self, places: &[usize], bytes: usize, caches: usize) {
         self.places.clear();
         self.places.extend_from_slice(places);
-        self.parts = bytes.div_ceil(PART_BYTES);
-        self.columns = self.places.len().div_ceil(IN_TURN * SIDE_BY_SIDE) * SIDE_BY_SIDE * self.parts;
-        (self.column, self.due, self.pace) = (0, 0, 0);
+        self.parts = bytes.div_ceil(LINES * LINE);
+        self.neighbours = (LINES * LINE / bytes).clamp(1, SIDE_BY_SIDE);
+        self.beside = places.len().min(SIDE_BY_SIDE);
+        self.blocks = places.len().div_ceil(SIDE_BY_SIDE);
+        self.in_turn = self.blocks.min(IN_TURN);
+        self.caches = caches;
+        self.next = Next::default();
+        let of_block = caches * self.parts * self.beside.div_ceil(self.neighbours);
+        self.count = (self.blocks.next_multiple_of(self.in_turn.max(1)) * of_block) as u32;
+        (self.asked, self.due, self.pace) = (0, 0, 0);
     }
 
     /// Whether all was asked for, from the key at this place on.
     #[inline(always)]
     pub(super) fn has_asked_from(&self, place: usize) -> bool {
-        self.places.first() == Some(&place) && self.column == self.columns
+        self.places.first() == Some(&place) && self.asked == self.count
     }
 
     /// What is left is asked for in so many calls.
     #[inline(always)]
     pub(super) fn spread(&mut self, calls: usize) {
-        self.due = self.column << 16;
-        self.pace = ((self.columns - self.column) << 16).div_ceil(calls.max(1));
+        self.due = u64::from(self.asked) << 16;
+        self.pace = (u64::from(self.count - self.asked) << 16).div_ceil(calls.max(1) as u64);
     }
 
     /// Asks for what is due of what lies in these caches.
     #[inline(always)]
     pub(super) fn ask<S: Simd, H, const N: usize>(&mut self, simd: S, caches: [&[H]; N]) {
+        debug_assert!(self.count == 0 || self.caches == N);
         self.due += self.pace;
-        let due = (self.due >> 16).min(self.columns);
-        while self.column < due {
-            let (row, part) = (self.column / self.parts, self.column % self.parts);
-            let first = row / SIDE_BY_SIDE * SIDE_BY_SIDE * IN_TURN + row % SIDE_BY_SIDE;
-            let of_turn = self.places.get(first..).unwrap_or(&[]).iter().step_by(SIDE_BY_SIDE).take(IN_TURN);
-            for &place in of_turn {
-                for cache in caches {
-                    let part = cache.as_ptr().wrapping_add(place).cast::<u8>().wrapping_add(part * PART_BYTES);
-                    simd.prefetch(part);
-                    simd.prefetch(part.wrapping_add(PART_BYTES / 2));
+        let due = ((self.due >> 16) as u32).min(self.count);
+        while self.asked < due {
+            let Next { block, cache, part, token, first } = self.next;
+            if let Some(&place) = self.places.get((first + block) * SIDE_BY_SIDE + token) {
+                let start = caches[cache % N].as_ptr().wrapping_add(place).cast::<u8>();
+                for line in 0..LINES {
+                    simd.prefetch(start.wrapping_add((part * LINES + line) * LINE));
                 }
             }
-            self.column += 1;
+            self.asked += 1;
+            self.step();
         }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        let next = &mut self.next;
+        next.block += 1;
+        if next.block < self.in_turn {
+            return;
+        }
+        next.block = 0;
+        next.cache += 1;
+        if next.cache < self.caches {
+            return;
+        }
+        next.cache = 0;
+        next.part += 1;
+        if next.part < self.parts {
+            return;
+        }
+        next.part = 0;
+        next.token += self.neighbours;
+        if next.token < self.beside {
+            return;
+        }
+        next.token = 0;
+        next.first += self.in_turn;
     }
 }

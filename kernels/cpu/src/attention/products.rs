@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::few::AHEAD;
+use super::few::{Coming, Next, asks, calls};
 use super::many::Many;
 use super::piece::{MANY, PIECE, State, Walk};
 use crate::cached::Held;
@@ -90,12 +90,14 @@ pub(super) struct Vectors<S: Simd, E, T: Element, const C: usize, const G: usize
     many: Many<S, E, T, C, G>,
     /// Those that walk together and are many.
     entered: Range<usize>,
+    /// The keys and values that come next, where few queries meet them.
+    next: Next,
 }
 
 impl<S: Simd, E: Element, T: Element, const C: usize, const G: usize> Vectors<S, E, T, C, G> {
     #[inline(always)]
     pub(super) fn new(simd: S, dim: usize) -> Self {
-        Self { simd, many: Many::new(simd, dim), entered: 0..0 }
+        Self { simd, many: Many::new(simd, dim), entered: 0..0, next: Next::default() }
     }
 }
 
@@ -103,7 +105,7 @@ impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize
     for Vectors<S, E, T, C, G>
 {
     const STEP: usize = 1;
-    const AHEAD: usize = AHEAD;
+    const AHEAD: usize = PIECE;
 
     fn vectors(dim: usize) -> usize {
         dim.div_ceil(LANES)
@@ -131,7 +133,16 @@ impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize
         if queries == self.entered {
             walk.score_many(self.simd, &mut self.many, &mut state.scores[queries], places, next);
         } else {
-            walk.score_few::<S, C>(self.simd, state, queries, &places[from..], from, next);
+            let places = &places[from..];
+            let late = Some(next).filter(|_| !self.next.has_asked_from(places[0]));
+            if asks::<C>() {
+                if !next.is_empty() {
+                    self.next.set(next, walk.cache.dim * size_of::<H>(), 2);
+                }
+                self.next.spread(calls::<C>(queries.len(), places.len(), walk.cache.dim));
+            }
+            let coming = Coming { late, next: &mut self.next };
+            walk.score_few::<S, C>(self.simd, state, queries, places, from, coming);
         }
     }
 
@@ -147,7 +158,7 @@ impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize
         if queries == self.entered {
             walk.values_many(&mut self.many, state, queries, places);
         } else {
-            walk.values_few::<S, C>(self.simd, state, queries, places, keys);
+            walk.values_few::<S, C>(self.simd, state, queries, places, keys, &mut self.next);
         }
     }
 }

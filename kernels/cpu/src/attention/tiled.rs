@@ -42,6 +42,9 @@ const VECTORS: usize = SUM_COLUMNS / LANES;
 /// Bytes of a step of one row.
 const STEP_BYTES: usize = STEP * size_of::<Bf16>();
 
+/// Lines that are asked for at once.
+const PART_LINES: usize = 2;
+
 /// What a thread keeps.
 pub(super) struct Tiled<S: Simd> {
     simd: S,
@@ -58,9 +61,9 @@ pub(super) struct Tiled<S: Simd> {
     /// `[key][step of the head]`: those that do not lie as tiles take them.
     keys: Lined<Lanes<u32>>,
     /// The keys and values that come next.
-    next: Asked,
+    next: Asked<PART_LINES>,
     /// The values of the keys whose scores are computed, where nobody has asked for them before.
-    late: Asked,
+    late: Asked<PART_LINES>,
     /// A head of zeros.
     nothing: Lined<u32>,
     /// `[key][query]` of one product, before they are turned back.
@@ -219,9 +222,9 @@ impl<S: Simd, E: Element, H: Held<E>> Products<E, H> for Tiled<S> {
     ) {
         let bytes = self.dim * size_of::<H>();
         let late = if self.next.has_asked_from(places[from]) { &[] } else { &places[from..] };
-        self.late.set(late, bytes);
+        self.late.set(late, bytes, 1);
         if !next.is_empty() {
-            self.next.set(next, bytes);
+            self.next.set(next, bytes, 2);
         }
         let groups = (places.len() - from).div_ceil(TILE_ROWS);
         self.late.spread(groups);

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::{Lanes, Part, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
-use arranged::{ZIPPED, transposed, widened};
+use arranged::{ZIPPED, alternated, separated, summed, transposed, widened};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
@@ -214,24 +214,18 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        fn sum_four(self, a: &[__m512; 4]) -> [f32; 4] {
-            // Quarters of registers are brought together, so that each addition serves two vectors, then four.
-            vouched!({
-                let halves = |a, b| {
-                    let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
-                    _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
-                };
-                let (ab, cd) = (halves(a[0], a[1]), halves(a[2], a[3]));
-                let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
-                let four = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
-                let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
-                let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
-                let places = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-                let mut sums = [0.0; 4];
-                let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(places, one));
-                _mm_storeu_ps(sums.as_mut_ptr(), packed);
-                sums
-            })
+        fn sum_each(self, a: &[__m512; 16]) -> __m512 {
+            vouched!(summed(a))
+        }
+
+        #[inline(always)]
+        fn alternate(self, [even, odd]: [__m512; 2]) -> [__m512; 2] {
+            vouched!(alternated(even, odd))
+        }
+
+        #[inline(always)]
+        fn separate(self, [first, second]: [__m512; 2]) -> [__m512; 2] {
+            vouched!(separated(first, second))
         }
 
         #[inline(always)]

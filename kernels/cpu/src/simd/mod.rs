@@ -94,10 +94,10 @@ pub trait Simd: Copy {
 
     /// Sum of the lanes in one fixed tree: 16 → 8 → 4 → 2 → 1, each lane with the one half the width above it.
     fn sum(self, a: Self::V) -> f32;
-    /// The sums of four, each in that same tree.
+    /// The sums of sixteen, each in that same tree: of the first in the first lane.
     #[inline(always)]
-    fn sum_four(self, a: &[Self::V; 4]) -> [f32; 4] {
-        [self.sum(a[0]), self.sum(a[1]), self.sum(a[2]), self.sum(a[3])]
+    fn sum_each(self, a: &[Self::V; LANES]) -> Self::V {
+        self.load(&a.map(|a| self.sum(a)))
     }
 
     /// Greatest lane, by the same tree.
@@ -214,6 +214,18 @@ pub trait Simd: Copy {
             *to = halves[at % 2][at / 2];
         }
         [self.load(&all[0]), self.load(&all[1])]
+    }
+
+    /// The even numbers of two vectors, and the odd ones: what [`Self::alternate`] turns back.
+    #[inline(always)]
+    fn separate(self, all: [Self::V; 2]) -> [Self::V; 2] {
+        let (mut halves, mut lanes) = ([[0.0; LANES]; 2], [[0.0; LANES]; 2]);
+        self.store(all[0], &mut lanes[0]);
+        self.store(all[1], &mut lanes[1]);
+        for (at, from) in lanes.as_flattened().iter().enumerate() {
+            halves[at % 2][at / 2] = *from;
+        }
+        [self.load(&halves[0]), self.load(&halves[1])]
     }
 
     /// Zeros for what is smaller than any normal number.

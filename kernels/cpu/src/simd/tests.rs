@@ -43,8 +43,9 @@ impl Kernel for Exact<'_> {
         results.push(simd.load_i32(&self.0.map(|x| x.to_bits() as i32)));
         results.push(simd.splat(simd.sum(a)));
         results.push(simd.splat(simd.max_lane(a)));
-        results.extend(simd.sum_four(&[a, b, simd.add(a, b), simd.sub(a, b)]).map(|sum| simd.splat(sum)));
-        results.extend([a, b, simd.add(a, b), simd.sub(a, b)].map(|each| simd.splat(simd.sum(each))));
+        let different: [S::V; LANES] = std::array::from_fn(|at| simd.add(a, simd.mul(b, simd.splat(at as f32))));
+        results.push(simd.sum_each(&different));
+        results.push(simd.load(&different.map(|each| simd.sum(each))));
         let halves = [self.0, self.1].map(|row| bytemuck::cast::<_, [u8; 64]>(row.map(f32::to_bits)));
         let (mut zipped, rounded) = ([[0; LANES]; 2], simd.round_to_bf16(&[*self.0, *self.1]));
         simd.zip(&halves[0], &halves[1], &mut zipped);
@@ -57,6 +58,8 @@ impl Kernel for Exact<'_> {
             assert_eq!(*to, rounded);
         }
         results.extend(simd.alternate([a, b]));
+        results.extend(simd.separate([a, b]));
+        results.extend(simd.separate(simd.alternate([a, b])));
         results.extend(simd.widen(&self.0.map(f32::to_bits)));
         let tiny = simd.splat(f32::MIN_POSITIVE);
         results.extend([simd.flush(a), simd.flush(simd.mul(a, tiny)), simd.flush(simd.mul(b, tiny))]);

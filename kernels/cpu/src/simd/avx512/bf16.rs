@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx512Bf16, ZIPPED, transposed};
+use super::{Avx512Bf16, ZIPPED, alternated, separated, summed, transposed};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 use crate::simd::{Lanes, Part, SQRT_HALF_BITS, Simd};
@@ -110,15 +110,6 @@ impl Simd for Avx512Bf16 {
             let odd = _mm512_ternarylogic_epi32::<0xca>(upper, first, _mm512_srli_epi32::<16>(second));
             _mm512_storeu_si512(to[0].as_mut_ptr().cast(), even);
             _mm512_storeu_si512(to[1].as_mut_ptr().cast(), odd);
-        })
-    }
-
-    #[inline(always)]
-    fn alternate(self, [even, odd]: [__m512; 2]) -> [__m512; 2] {
-        vouched!({
-            let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            let second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-            [_mm512_permutex2var_ps(even, first, odd), _mm512_permutex2var_ps(even, second, odd)]
         })
     }
 
