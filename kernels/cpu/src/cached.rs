@@ -40,15 +40,14 @@ pub trait Held<E: Element>: Pod + Send + Sync + Default {
     fn wide<S: Simd>(simd: S, block: &Self::Block) -> Self::Wide<'_>;
     /// 16 neighbours as float32 lanes, without the scale; exact.
     fn load<S: Simd>(simd: S, from: &Lanes<Self>) -> S::V;
-    /// 32 neighbours, exact: in their order or, where a class takes pairs apart, the even ones and then the odd ones.
+    /// Whether a class has a shorter way to widen 32 neighbours, which gives the even ones and then the odd ones: [`Self::load_apart`].
     #[inline(always)]
-    fn load_two<S: Simd>(simd: S, from: &[Self; 2 * LANES]) -> [S::V; 2] {
-        let (vectors, _) = from.as_chunks();
-        [Self::load(simd, &vectors[0]), Self::load(simd, &vectors[1])]
-    }
-    /// Whether that gives the even ones and then the odd ones.
     fn are_apart<S: Simd>() -> bool {
         false
+    }
+    /// The even ones of 32 neighbours as float32 lanes, and the odd ones; exact.
+    fn load_apart<S: Simd>(_: S, _: &[Self; 2 * LANES]) -> [S::V; 2] {
+        unreachable!("asked for only where there is such a way")
     }
     /// What a token's head is multiplied with: it stands in `row` behind its `dim` numbers.
     fn scale(row: &[Self], dim: usize) -> f32;
@@ -75,19 +74,15 @@ impl<E: Element> Held<E> for E {
         E::load(simd, from)
     }
 
-    #[inline(always)]
-    fn load_two<S: Simd>(simd: S, from: &[E; 2 * LANES]) -> [S::V; 2] {
-        if Self::are_apart::<S>() {
-            return simd.widen(&bytemuck::pod_read_unaligned(bytemuck::bytes_of(from)));
-        }
-        let (vectors, _) = from.as_chunks();
-        [E::load(simd, &vectors[0]), E::load(simd, &vectors[1])]
-    }
-
     /// Two operations widen a register of pairs, four would two halves of it.
     #[inline(always)]
     fn are_apart<S: Simd>() -> bool {
         const { E::PACK == 2 && S::WIDTH == 4 }
+    }
+
+    #[inline(always)]
+    fn load_apart<S: Simd>(simd: S, from: &[E; 2 * LANES]) -> [S::V; 2] {
+        simd.widen(&bytemuck::pod_read_unaligned(bytemuck::bytes_of(from)))
     }
 
     #[inline(always)]

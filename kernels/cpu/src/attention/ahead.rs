@@ -21,11 +21,12 @@ pub(super) struct Asked<const LINES: usize> {
     parts: usize,
     neighbours: usize,
     beside: usize,
-    /// How many blocks there are, and how many of them are asked in turn.
-    blocks: usize,
+    /// Bytes of a part's neighbours.
+    bytes: usize,
+    /// How many blocks are asked in turn.
     in_turn: usize,
     caches: usize,
-    next: Next,
+    next: Cursor,
     /// How many parts there are, some of them of no place, and how many were asked for.
     count: u32,
     asked: u32,
@@ -36,7 +37,7 @@ pub(super) struct Asked<const LINES: usize> {
 
 /// A part, in the order in which they are asked for: blocks in turn, then caches, parts of a head, neighbours, and the blocks behind.
 #[derive(Default)]
-struct Next {
+struct Cursor {
     block: usize,
     cache: usize,
     part: usize,
@@ -54,19 +55,27 @@ impl<const LINES: usize> Asked<LINES> {
         self.parts = bytes.div_ceil(LINES * LINE);
         self.neighbours = (LINES * LINE / bytes).clamp(1, SIDE_BY_SIDE);
         self.beside = places.len().min(SIDE_BY_SIDE);
-        self.blocks = places.len().div_ceil(SIDE_BY_SIDE);
-        self.in_turn = self.blocks.min(IN_TURN);
+        self.bytes = bytes * self.neighbours;
+        let blocks = places.len().div_ceil(SIDE_BY_SIDE);
+        let turns = blocks.div_ceil(IN_TURN).max(1);
+        self.in_turn = blocks.div_ceil(turns); // as many in each turn
         self.caches = caches;
-        self.next = Next::default();
+        self.next = Cursor::default();
         let of_block = caches * self.parts * self.beside.div_ceil(self.neighbours);
-        self.count = (self.blocks.next_multiple_of(self.in_turn.max(1)) * of_block) as u32;
+        self.count = (turns * self.in_turn * of_block) as u32;
         (self.asked, self.due, self.pace) = (0, 0, 0);
+    }
+
+    /// Whether these are the keys from this place on.
+    #[inline(always)]
+    pub(super) fn begins_at(&self, place: usize) -> bool {
+        self.places.first() == Some(&place)
     }
 
     /// Whether all was asked for, from the key at this place on.
     #[inline(always)]
     pub(super) fn has_asked_from(&self, place: usize) -> bool {
-        self.places.first() == Some(&place) && self.asked == self.count
+        self.begins_at(place) && self.asked == self.count
     }
 
     /// What is left is asked for in so many calls.
@@ -76,6 +85,13 @@ impl<const LINES: usize> Asked<LINES> {
         self.pace = (u64::from(self.count - self.asked) << 16).div_ceil(calls.max(1) as u64);
     }
 
+    /// Asks for what is left: keys that nobody sees take fewer calls than were counted with.
+    #[inline(always)]
+    pub(super) fn finish<S: Simd, H, const N: usize>(&mut self, simd: S, caches: [&[H]; N]) {
+        self.spread(1);
+        self.ask(simd, caches);
+    }
+
     /// Asks for what is due of what lies in these caches.
     #[inline(always)]
     pub(super) fn ask<S: Simd, H, const N: usize>(&mut self, simd: S, caches: [&[H]; N]) {
@@ -83,11 +99,14 @@ impl<const LINES: usize> Asked<LINES> {
         self.due += self.pace;
         let due = ((self.due >> 16) as u32).min(self.count);
         while self.asked < due {
-            let Next { block, cache, part, token, first } = self.next;
+            let Cursor { block, cache, part, token, first } = self.next;
             if let Some(&place) = self.places.get((first + block) * SIDE_BY_SIDE + token) {
-                let start = caches[cache % N].as_ptr().wrapping_add(place).cast::<u8>();
+                let start = caches[cache % N].as_ptr().wrapping_add(place).cast::<u8>(); // without a check: it always is below
                 for line in 0..LINES {
-                    simd.prefetch(start.wrapping_add((part * LINES + line) * LINE));
+                    let at = (part * LINES + line) * LINE;
+                    if at < self.bytes {
+                        simd.prefetch(start.wrapping_add(at));
+                    }
                 }
             }
             self.asked += 1;
@@ -119,5 +138,62 @@ impl<const LINES: usize> Asked<LINES> {
         }
         next.token = 0;
         next.first += self.in_turn;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::simd::Kernel;
+
+    struct Walk(usize, usize);
+
+    impl Kernel for Walk {
+        type Output = ();
+
+        /// All is asked for in as many calls as were said, or at the end.
+        fn run<S: Simd>(self, simd: S) {
+            let Self(keys, bytes) = self;
+            let (places, cache): (Vec<usize>, Vec<u8>) = ((0..keys).map(|key| key * bytes).collect(), vec![]);
+            for calls in [1, 7, 64, 1_000] {
+                let mut asked = Asked::<4>::default();
+                asked.set(&places, bytes, 2);
+                let mut of_parts = std::collections::HashMap::new();
+                for _ in 0..asked.count {
+                    let Cursor { block, cache, part, token, first } = asked.next;
+                    *of_parts.entry(((first + block) * SIDE_BY_SIDE + token, cache, part)).or_insert(0) += 1;
+                    asked.step();
+                }
+                let neighbours = (256 / bytes).clamp(1, SIDE_BY_SIDE);
+                for key in (0..keys).filter(|key| (key % SIDE_BY_SIDE).is_multiple_of(neighbours)) {
+                    for (cache, part) in
+                        (0..2).flat_map(|cache| (0..bytes.div_ceil(256)).map(move |part| (cache, part)))
+                    {
+                        assert_eq!(of_parts.get(&(key, cache, part)), Some(&1), "{keys} keys of {bytes}: {key}");
+                    }
+                }
+                asked.set(&places, bytes, 2);
+                asked.spread(calls);
+                for _ in 0..calls {
+                    asked.ask(simd, [&cache[..]; 2]);
+                }
+                assert_eq!(asked.has_asked_from(0), keys > 0);
+                asked.set(&places, bytes, 2);
+                asked.spread(2);
+                asked.ask(simd, [&cache[..]; 2]);
+                asked.finish(simd, [&cache[..]; 2]);
+                assert_eq!(asked.has_asked_from(0), keys > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_is_asked_for_once() {
+        for keys in [0, 1, 15, 16, 17, 143, 150, 256] {
+            for bytes in [32, 64, 100, 128, 160, 256, 512, 600] {
+                Isa::best().run(Walk(keys, bytes));
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Few queries at once: keys and values are taken as they lie in the cache, up to four queries and four keys at a time.
+//! Few queries at once: keys and values are taken as they lie in the cache, up to four queries at a time.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -36,11 +36,11 @@ pub(super) struct Coming<'a> {
     pub(super) next: &'a mut Next,
 }
 
-/// How often [`Walk::score_few`] and [`Walk::values_few`] ask for what comes next, by about so many queries and keys of a piece.
+/// How often [`Walk::score_few`] and [`Walk::values_few`] ask for what comes next, at least, where queries see all of so many keys.
 pub(super) fn calls<const C: usize>(queries: usize, keys: usize, dim: usize) -> usize {
-    let groups = queries / 4 + (queries % 4).div_ceil(2);
-    let vectors = if queries <= 2 { 2 * C } else { C };
-    groups * (1 + dim.div_ceil(vectors * LANES)) * keys.div_ceil(KEYS_PER_CALL)
+    let (fours, fewer) = (queries / 4, (queries % 4).div_ceil(2));
+    let passes = fours * (1 + dim.div_ceil(C * LANES)) + fewer * (1 + dim.div_ceil(2 * C * LANES));
+    passes * keys.div_ceil(KEYS_PER_CALL)
 }
 
 impl<E: Element, H: Held<E>> Walk<'_, E, H> {
@@ -65,13 +65,18 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             let q = &state.q[query * steps..];
             let scores = &mut state.scores[query..];
             // As many sums as there are lanes, where there are registers for them.
-            let some = match (C, queries.end - query) {
-                (4, 1) => self.score_some::<S, 1, 16>(simd, q, scores, places, from, &mut coming),
-                (4, 2 | 3) => self.score_some::<S, 2, 8>(simd, q, scores, places, from, &mut coming),
-                (4, _) => self.score_some::<S, 4, 4>(simd, q, scores, places, from, &mut coming),
-                (_, 1) => self.score_some::<S, 1, 1>(simd, q, scores, places, from, &mut coming),
-                (_, 2 | 3) => self.score_some::<S, 2, 1>(simd, q, scores, places, from, &mut coming),
-                _ => self.score_some::<S, 4, 1>(simd, q, scores, places, from, &mut coming),
+            let some = if const { C == 4 } {
+                match queries.end - query {
+                    1 => self.score_some::<S, 1, 16>(simd, q, scores, places, from, &mut coming),
+                    2 | 3 => self.score_some::<S, 2, 8>(simd, q, scores, places, from, &mut coming),
+                    _ => self.score_some::<S, 4, 4>(simd, q, scores, places, from, &mut coming),
+                }
+            } else {
+                match queries.end - query {
+                    1 => self.score_some::<S, 1, 1>(simd, q, scores, places, from, &mut coming),
+                    2 | 3 => self.score_some::<S, 2, 1>(simd, q, scores, places, from, &mut coming),
+                    _ => self.score_some::<S, 4, 1>(simd, q, scores, places, from, &mut coming),
+                }
             };
             query += some;
             coming.late = None; // the first queries bring keys and values into the cache for all
@@ -311,7 +316,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
                 if are_apart {
                     let (pairs, _) = self.v_cache[place + start..place + start + C * LANES].as_chunks();
                     for pair in 0..C / 2 {
-                        [values[2 * pair], values[2 * pair + 1]] = H::load_two(simd, &pairs[pair]);
+                        [values[2 * pair], values[2 * pair + 1]] = H::load_apart(simd, &pairs[pair]);
                     }
                 } else if WHOLE {
                     let (vectors, _) = self.v_cache[place + start..place + start + C * LANES].as_chunks();
@@ -363,4 +368,32 @@ pub(super) fn blocks<T: Pod, B: Pod>(head: &[T]) -> (&[B], Option<B>) {
     let mut last = B::zeroed();
     bytemuck::cast_slice_mut(std::slice::from_mut(&mut last))[..tail.len()].copy_from_slice(tail);
     (bytemuck::cast_slice(whole), Some(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As often as scores and values of so many queries together ask.
+    fn made(queries: usize, keys: usize, dim: usize) -> usize {
+        let scores = keys.div_ceil(LANES / queries) * LANES / queries / KEYS_PER_CALL;
+        let whole = dim / LANES;
+        let (eights, rest) = if queries <= 2 { (whole / 8, whole % 8) } else { (0, whole) };
+        let passes = eights + rest / 4 + rest % 4 / 2 + rest % 2 + usize::from(!dim.is_multiple_of(LANES));
+        scores + passes * keys.div_ceil(KEYS_PER_CALL)
+    }
+
+    #[test]
+    fn no_more_calls_are_counted_with_than_are_made() {
+        for (queries, groups) in
+            [(1, vec![1]), (3, vec![2, 1]), (7, vec![4, 2, 1]), (12, vec![4; 3]), (14, vec![4, 4, 4, 2])]
+        {
+            for keys in [1, 4, 17, 256] {
+                for dim in [16, 40, 64, 80, 128, 192, 256, 300] {
+                    let made: usize = groups.iter().map(|&queries| made(queries, keys, dim)).sum();
+                    assert!(calls::<4>(queries, keys, dim) <= made, "{queries} queries, {keys} keys, {dim}");
+                }
+            }
+        }
+    }
 }

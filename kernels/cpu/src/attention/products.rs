@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::few::{Coming, Next, asks, calls};
+use super::few::{AHEAD, Coming, Next, asks, calls};
 use super::many::Many;
 use super::piece::{MANY, PIECE, State, Walk};
 use crate::cached::Held;
@@ -105,7 +105,7 @@ impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize
     for Vectors<S, E, T, C, G>
 {
     const STEP: usize = 1;
-    const AHEAD: usize = PIECE;
+    const AHEAD: usize = if asks::<C>() { PIECE } else { AHEAD };
 
     fn vectors(dim: usize) -> usize {
         dim.div_ceil(LANES)
@@ -134,11 +134,15 @@ impl<S: Simd, E: Element, H: Held<E>, T: Element, const C: usize, const G: usize
             walk.score_many(self.simd, &mut self.many, &mut state.scores[queries], places, next);
         } else {
             let places = &places[from..];
-            let late = Some(next).filter(|_| !self.next.has_asked_from(places[0]));
-            if asks::<C>() {
-                if !next.is_empty() {
-                    self.next.set(next, walk.cache.dim * size_of::<H>(), 2);
-                }
+            let caches = [walk.k_cache, walk.v_cache];
+            let late = if self.next.begins_at(places[0]) {
+                self.next.finish(self.simd, caches);
+                None
+            } else {
+                Some(next)
+            };
+            if asks::<C>() && !next.is_empty() {
+                self.next.set(next, walk.cache.dim * size_of::<H>(), caches.len());
                 self.next.spread(calls::<C>(queries.len(), places.len(), walk.cache.dim));
             }
             let coming = Coming { late, next: &mut self.next };

@@ -214,6 +214,11 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
+        fn widen(self, pairs: &Lanes<u32>) -> [__m512; 2] {
+            vouched!(widened(_mm512_loadu_si512(pairs.as_ptr().cast())))
+        }
+
+        #[inline(always)]
         fn sum_each(self, a: &[__m512; 16]) -> __m512 {
             vouched!(summed(a))
         }
@@ -408,11 +413,6 @@ macro_rules! float_pairs {
             let [first, second] = self.widen(weights);
             let sum = self.fma(first, self.splat(activation[0]), sum);
             self.fma(second, self.splat(activation[1]), sum)
-        }
-
-        #[inline(always)]
-        fn widen(self, pairs: &Lanes<u32>) -> [__m512; 2] {
-            vouched!(widened(_mm512_loadu_si512(pairs.as_ptr().cast())))
         }
 
         #[inline(always)]
