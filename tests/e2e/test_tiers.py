@@ -41,16 +41,16 @@ def push_out(server: Server, seeds: Sequence[int] = range(100, 106)) -> None:
 
 
 def settle(server: Server) -> None:
-    """Until everything that was computed is saved, and the disk has what it was ordered."""
+    """Until everything that was computed is saved, and the disk has what it was ordered: both are said a while apart on a busy machine."""
     server.wait_until("blocks are saved", lambda: server.metric("pelton_kv_saves_total") > 0)
-    last = (-1.0, -1.0)
+    last, times = (-1.0, -1.0), 0
 
     def is_still() -> bool:
-        nonlocal last
+        nonlocal last, times
         now = (server.metric("pelton_kv_saves_total"), server.metric("pelton_disk_writes_total"))
         held = server.metric("pelton_host_blocks_held")
-        is_same, last = now == last and held == 0, now
-        return is_same
+        times, last = times + 1 if now == last and held == 0 else 0, now
+        return times == 10
 
     server.wait_until("nothing moves", is_still)
 
