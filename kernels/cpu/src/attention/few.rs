@@ -343,7 +343,7 @@ impl<E: Element, H: Held<E>> Walk<'_, E, H> {
             }
             let piece = &mut state.piece[(query + at) * vectors + vector..];
             let piece: &mut [_; C] = piece.first_chunk_mut().expect("a head's vectors");
-            for (&mut sum, to) in sums.iter_mut().zip(piece) {
+            for (&sum, to) in sums.iter().zip(piece) {
                 simd.store(sum, to);
             }
         }
