@@ -2,7 +2,8 @@
 
     python kernels/bench/cpu.py [--tiny] [--threads 2] [--cpu-time] [--dtype bfloat16] [--isa NAME] [--only WORD] [--context N] [--json FILE]
 
-Limits are taken right before each line: `read` is how fast all threads read memory together, `gemm` what torch (oneDNN)
+Limits are taken right before each line: `read` is how fast all threads read memory together, `copy` how fast they read it where three
+quarters as much are written, `gemm` what torch (oneDNN)
 reaches on a large matrix product of the same format; of quantised weights `int8` is what multiplications of integers reach in
 registers, and with activations as they are `gemm` is that of float32. With AMX, `int8` is that of its tiles, and products of
 bfloat16 have a second line against `tiles`, what they reach in registers. A share above 1 means that the limit was disturbed,
@@ -79,10 +80,12 @@ class Bench:
         self.square = torch.randn(sizes.gemm, sizes.gemm).to(dtype)
         self.lines: list[Line] = []
 
-    def seconds(self, call: Callable[[], object]) -> float:
+    def seconds(self, call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+        before()
         call()
         times = []
         for _ in range(self.sizes.repetitions):
+            before()
             begin = self.clock()
             call()
             times.append(self.clock() - begin)
@@ -98,22 +101,25 @@ class Bench:
         flops: int = 0,
         calls: int = 1,
         against: str = "gemm",
+        before: Callable[[], object] = lambda: None,
     ) -> None:
-        """`call` does the op `calls` times and returns an output; the rate is that of bytes, or else of operations, whose limit
-        is that of products in `against`."""
+        """`call` does the op `calls` times, `before` what is not timed, and returns an output; the rate is that of bytes, whose limit is
+        that of reading or copying, or else of operations, whose limit is that of products in `against`."""
         if self.only not in name:
             return
         if nbytes:
-            limit, unit = self.probe.nbytes / self.seconds(self.probe.read), "GB/s"
+            against = "copy" if against == "copy" else "read"
+            copy = _native.CopyProbe(self.sizes.weight_bytes) if against == "copy" else None
+            probe, act = (copy, copy.copy) if copy else (self.probe, self.probe.read)
+            limit, unit = probe.nbytes / self.seconds(act), "GB/s"
         elif against in ("int8", "tiles"):
             limit, unit = self.in_registers(of_codes=against == "int8"), "GOP/s" if against == "int8" else "GFLOP/s"
         else:
             square = self.square.float() if against == "float32" else self.square
             limit, unit = 2 * self.sizes.gemm**3 / self.seconds(lambda: square @ square), "GFLOP/s"
-        seconds = self.seconds(call) / calls
+        seconds = self.seconds(call, before) / calls
         rate = (nbytes or flops) / seconds
         checksum = float(call().double().abs().sum())
-        against = "read" if nbytes else against
         line = Line(name, shape, seconds * 1e6, rate / 1e9, unit, rate / limit, against, checksum)
         self.lines.append(line)
         print(
@@ -195,18 +201,35 @@ class Bench:
                         self.measure(f"{title} {name}", shape, call, flops=flops, calls=len(used), against=against)
 
     def packing(self) -> None:
-        """What loading does with Qwen3's widest weight, into memory that is taken for it: bytes are those that are read, and the checksum is the weight's own."""
-        weight = torch.randn(2 * self.sizes.inner, self.sizes.width).to(self.dtype)
-        ways: dict[str, Callable[[], object]] = {"pack": partial(ops.pack, weight)}
-        for scheme in (ops.Scheme(8, 0, "int8"), ops.Scheme(4, 64, "int8")):
-            ways[f"pack int{scheme.bits}"] = partial(ops.quantize, weight, self.dtype, scheme)
-        for name, way in ways.items():
+        """What loading does with Qwen3's widest weight and with Llama 8B's deepest, into memory that is there: bytes are those that are
+        read, the limit is that of copying as many, three quarters of which are written, and the checksum is the weight's own."""
+        s = self.sizes
+        for columns, depth in ((2 * s.inner, s.width), (4 * s.width, 14 * s.width)):
+            count = max(1, (s.weight_bytes // 2) // (2 * columns * depth))
+            weights = [torch.randn(columns, depth).to(self.dtype) for _ in range(count)]
+            ways: dict[str, Callable[[Tensor], object]] = {"pack": ops.pack}
+            for scheme in (ops.Scheme(8, 0, "int8"), ops.Scheme(4, 64, "int8")):
+                ways[f"pack int{scheme.bits}"] = partial(ops.quantize, dtype=self.dtype, scheme=scheme)
+            nbytes = weights[0].nbytes
+            held: list[object] = []
 
-            def call(way: Callable[[], object] = way) -> Tensor:
-                way()
-                return weight
+            def hold(held: list[object] = held, nbytes: int = nbytes * count) -> None:
+                held.clear()
+                memory = _native.ForeseenMemory(2 * nbytes)
+                memory.wait()
+                held.append(memory)
 
-            self.measure(name, f"{list(weight.shape)}", call, nbytes=weight.nbytes)
+            for name, way in ways.items():
+
+                def call(
+                    way: Callable[[Tensor], object] = way, held: list[object] = held, weights: list[Tensor] = weights
+                ) -> Tensor:
+                    held.extend(way(weight) for weight in weights)
+                    return weights[0]
+
+                shape = f"{[columns, depth]}"
+                self.measure(name, shape, call, nbytes=nbytes, calls=count, against="copy", before=hold)
+            held.clear()
 
     def attention(self) -> None:
         s = self.sizes

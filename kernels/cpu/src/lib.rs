@@ -59,7 +59,7 @@ pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
 pub use pool_rows::{Pooling, pool_rows};
-pub use probe::{ReadProbe, multiply_codes, multiply_tiles};
+pub use probe::{CopyProbe, ReadProbe, multiply_codes, multiply_tiles};
 pub use rope::{HeadNorm, HeadsAt, Pairs, RopeKvWrite, rope_kv_write};
 pub use sample::{SampleOut, SampleRows, ScoreOut, ScoreRows, sample, score};
 

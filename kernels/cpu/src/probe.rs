@@ -1,7 +1,8 @@
-//! How fast these threads can read memory, and multiply: the limits that linear layers are measured against, taken in the same
+//! How fast these threads can read memory, copy it, and multiply: the limits that linear layers are measured against, taken in the same
 //! run.
 
 use crate::Cpu;
+use crate::element::Bf16;
 use crate::memory::Buffer;
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
@@ -43,6 +44,66 @@ impl ReadProbe {
             own[0] = sum;
         });
         sums.iter().sum()
+    }
+}
+
+/// Memory that is copied as packing bfloat16 copies it: all is read, and three quarters as much written, past the caches.
+pub struct CopyProbe {
+    from: Buffer,
+    to: Buffer,
+}
+
+/// What a round of copying reads, and what it writes.
+type Four = [[Bf16; 2 * LANES]; 4];
+type Three = [[Bf16; 2 * LANES]; 3];
+
+impl CopyProbe {
+    /// `bytes` are rounded up to whole rounds.
+    pub fn new(cpu: &mut Cpu, bytes: usize) -> Self {
+        let rounds = bytes.div_ceil(size_of::<Four>());
+        let [from, to] = [size_of::<Four>(), size_of::<Three>()].map(|size| Buffer::zeroed(rounds * size));
+        let mut probe = Self { from, to };
+        probe.from.as_mut_slice::<u8>().fill(1);
+        probe.copy(cpu); // the threads that write it touch it first
+        probe
+    }
+
+    /// How many bytes one copying reads.
+    pub fn bytes(&self) -> usize {
+        self.from.len()
+    }
+
+    /// Copies everything once, each thread its own part from end to end.
+    pub fn copy(&mut self, cpu: &mut Cpu) {
+        let (from, to) = (self.from.as_slice::<Four>(), self.to.as_mut_slice::<Three>());
+        let (isa, parts, rounds) = (cpu.isa, cpu.threads(), from.len());
+        let to = Shared::new(to);
+        cpu.pool.run(parts, |thread| {
+            let rounds = part(rounds, parts, thread);
+            // SAFETY: parts do not overlap.
+            isa.run(Copy(&from[rounds.clone()], unsafe { to.piece(rounds) }));
+        });
+    }
+}
+
+struct Copy<'a>(&'a [Four], &'a mut [Three]);
+
+impl Kernel for Copy<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self(from, to) = self;
+        for ([first, second, third, fourth], to) in from.iter().zip(to) {
+            let mut mixed = *first; // so that the fourth is read too
+            for (mixed, fourth) in mixed.iter_mut().zip(fourth) {
+                mixed.0 ^= fourth.0;
+            }
+            for (from, to) in [&mixed, second, third].into_iter().zip(to) {
+                simd.stream(from, to);
+            }
+        }
+        simd.drain();
     }
 }
 
@@ -143,6 +204,29 @@ mod tests {
             for (of_codes, neighbours) in [(false, 2.0), (true, 4.0)] {
                 let expected = (isa.name() == "amx").then_some(2.0 * 4.0 * 10.0 * 4096.0 * neighbours * 2.0);
                 assert_eq!(multiply_tiles(&mut cpu, of_codes, 10), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn everything_is_copied_that_should_be() {
+        for isa in Isa::available() {
+            let mut cpu = Cpu::new(isa, 2);
+            for bytes in [1, 256, 1000, 256 * 100] {
+                let mut probe = CopyProbe::new(&mut cpu, bytes);
+                assert_eq!((probe.bytes(), probe.to.len()), (bytes.next_multiple_of(256), bytes.div_ceil(256) * 192));
+                for (at, byte) in probe.from.as_mut_slice::<u8>().iter_mut().enumerate() {
+                    *byte = at as u8;
+                }
+                probe.to.as_mut_slice::<u8>().fill(7);
+                probe.copy(&mut cpu);
+                for round in probe.to.as_slice::<[u8; 192]>() {
+                    assert!(
+                        round.iter().enumerate().all(|(at, &byte)| {
+                            byte == if at < 64 { at as u8 ^ (192 + at) as u8 } else { at as u8 }
+                        })
+                    );
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Memory for weights that is taken before they are there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pelton_cpu::Foreseen;
 use pyo3::prelude::*;
@@ -21,8 +21,19 @@ impl ForeseenMemory {
         Self(Mutex::new(Foreseen::new(bytes)))
     }
 
+    /// Returns once all of it is taken.
+    fn wait(&self, py: Python<'_>) {
+        py.detach(|| self.lock().wait());
+    }
+
     /// Takes no more. How many bytes are there that no weight has.
     fn stop(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).stop())
+        py.detach(|| self.lock().stop())
+    }
+}
+
+impl ForeseenMemory {
+    fn lock(&self) -> MutexGuard<'_, Foreseen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,7 @@
 //! What the processor is and gives, and how many threads the kernels use, for Python.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use pelton_cpu::{Cpu, Isa};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,6 +11,7 @@ use crate::weights::{SchemeWords, scheme_of};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ReadProbe>()?;
+    module.add_class::<CopyProbe>()?;
     module.add_function(wrap_pyfunction!(multiply_codes, module)?)?;
     module.add_function(wrap_pyfunction!(multiply_tiles, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
@@ -80,6 +83,35 @@ impl ReadProbe {
     /// Reads everything once with all threads; the sum of it.
     fn read(&self, py: Python<'_>) -> f32 {
         py.detach(|| self.0.read(&mut cpu()))
+    }
+}
+
+/// Memory that benches have copied as packing copies it.
+#[pyclass(frozen, module = "pelton_kernels._native")]
+struct CopyProbe(Mutex<pelton_cpu::CopyProbe>);
+
+#[pymethods]
+impl CopyProbe {
+    #[new]
+    fn new(py: Python<'_>, bytes: usize) -> Self {
+        Self(Mutex::new(py.detach(|| pelton_cpu::CopyProbe::new(&mut cpu(), bytes))))
+    }
+
+    /// How many bytes one copying reads.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.lock().bytes()
+    }
+
+    /// Copies everything once with all threads.
+    fn copy(&self, py: Python<'_>) {
+        py.detach(|| self.lock().copy(&mut cpu()));
+    }
+}
+
+impl CopyProbe {
+    fn lock(&self) -> MutexGuard<'_, pelton_cpu::CopyProbe> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // bytes of no meaning, whoever panicked
     }
 }
 

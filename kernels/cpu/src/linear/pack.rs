@@ -18,13 +18,14 @@
 //! Where a panel of bfloat16 is 64 columns wide, it takes three quarters of that, without loss ([`short`]), unless exponents differ more
 //! than those of normal weights do.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::short::{self, Order, Short, Unit};
-use super::source::Matrix;
+use super::source::{Coming, Matrix};
 use super::turn::{Places, Rows, turn};
-use crate::element::{Element, Format};
+use crate::element::{Bf16, Element, Format};
 use crate::memory::Buffer;
 use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
@@ -100,6 +101,22 @@ impl Layout {
         }
     }
 
+    /// How many vectors wide a stretch is.
+    fn vectors(self) -> usize {
+        match self {
+            Self::Units { vectors } => vectors,
+            Self::Tiles => 2,
+        }
+    }
+
+    /// Where words of 16 of a stretch's columns go.
+    fn places(self, vector: usize) -> Places {
+        match self {
+            Self::Units { vectors } => Places { first: vector, word: vectors, block: LANES * vectors },
+            Self::Tiles => Places { first: vector * TILED_UNITS, word: 1, block: 2 * TILED_UNITS },
+        }
+    }
+
     fn units<E: Element>(self, depth: usize) -> usize {
         match self {
             Self::Units { .. } => depth.div_ceil(E::PACK),
@@ -146,17 +163,10 @@ impl<E: Element> PackedWeight<E> {
         let panels = columns.div_ceil(panel_columns);
         let size = units * panel_columns;
         let isa = cpu.isa;
-        let fill = |asked: Range<usize>, to: &mut [E::Unit]| {
-            let there = columns.min(asked.start)..columns.min(asked.end);
-            isa.run(Fill::<E> { to, from: weight, columns: there, layout });
-        };
-        if let Some(order) = layout.short_order::<E>(cpu.isa).filter(|_| may_be_short) {
+        if let Some(order) = layout.short_order::<E>(isa).filter(|_| may_be_short) {
             let shape = layout.short_shape(panels, units);
-            let width = panels * panel_columns / shape.0;
-            let fill = |panel: usize, to: &mut [Unit]| {
-                fill(panel * width..(panel + 1) * width, bytemuck::cast_slice_mut(to));
-            };
-            if let Some((sizes, data)) = short::pack(cpu, order, shape, fill) {
+            let reader = |panels: Range<usize>| Stretches::new(weight, layout, panels);
+            if let Some((sizes, data)) = short::pack(cpu, order, shape, reader) {
                 return Self { columns, depth, layout, short: Some(sizes), data, element: PhantomData };
             }
         }
@@ -165,9 +175,10 @@ impl<E: Element> PackedWeight<E> {
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
         cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
-                let asked = panel * panel_columns..(panel + 1) * panel_columns;
+                let asked = panel * panel_columns..columns.min((panel + 1) * panel_columns);
                 // SAFETY: panels do not overlap, and each belongs to one part.
-                fill(asked, unsafe { target.piece(panel * size..(panel + 1) * size) });
+                let to = unsafe { target.piece(panel * size..(panel + 1) * size) };
+                isa.run(Fill::<E> { to, from: weight, columns: asked, layout });
             }
         });
         Self { columns, depth, layout, short: None, data, element: PhantomData }
@@ -279,11 +290,7 @@ impl<E: Element> PackedWeight<E> {
 
     /// The vectors of a stretch whose units are not short.
     pub(super) fn stretch(&self, stretch: usize) -> &[[E::Unit; LANES]] {
-        let vectors = match self.layout {
-            Layout::Units { vectors } => vectors,
-            Layout::Tiles => 2,
-        };
-        let size = self.units() * vectors;
+        let size = self.units() * self.layout.vectors();
         &self.data.as_slice()[stretch * size..(stretch + 1) * size]
     }
 
@@ -307,7 +314,7 @@ impl Kernel for Width {
     }
 }
 
-/// Writes rows of a matrix as columns of a panel, or of half a panel of tiles.
+/// Writes rows of a matrix as columns of a panel.
 struct Fill<'a, E: Element> {
     to: &'a mut [E::Unit],
     from: &'a Matrix<'a>,
@@ -323,22 +330,73 @@ impl<E: Element> Kernel for Fill<'_, E> {
         let from = self.from.read::<E>(self.columns);
         let to: &mut [Lanes<u32>] = bytemuck::cast_slice_mut(self.to);
         let apart = size_of::<E>() * self.from.depth();
-        let units = self.layout.units::<E>(self.from.depth());
-        let steps = units / TILED_UNITS;
-        let is_whole = from.len() == E::PACK * LANES * to.len();
-        if !is_whole {
-            to.fill(Lanes::default()); // columns that are missing, and what fills up the last tiles
+        let size = self.layout.units::<E>(self.from.depth()) * self.layout.vectors();
+        let mut rows = bytemuck::cast_slice(&from).chunks(self.layout.vectors() * LANES * apart);
+        for to in to.chunks_mut(size) {
+            let bytes = rows.next().unwrap_or_default();
+            turn_words(simd, bytes, apart, self.layout, 0, true, to);
         }
-        for (number, bytes) in bytemuck::cast_slice(&from).chunks(LANES * apart).enumerate() {
-            let places = match self.layout {
-                Layout::Units { vectors } => Places { first: number, word: vectors, block: LANES * vectors },
-                Layout::Tiles => {
-                    let (half, side) = (number / 2, number % 2);
-                    Places { first: (half * steps * 2 + side) * TILED_UNITS, word: 1, block: 2 * TILED_UNITS }
-                }
-            };
-            turn(simd, Rows { bytes, apart, from: 0, to: apart, goes_on: true }, to, places);
-        }
+    }
+}
+
+/// Writes words of a stretch's columns, from that word along K on, as many as there is room for.
+#[inline(always)]
+fn turn_words<S: Simd>(
+    simd: S,
+    rows: &[u8],
+    apart: usize,
+    layout: Layout,
+    first: usize,
+    asks: bool,
+    to: &mut [Lanes<u32>],
+) {
+    const WORD: usize = size_of::<u32>();
+    let end = WORD * (first + to.len() / layout.vectors());
+    let is_whole = rows.len() == layout.vectors() * LANES * apart && end <= apart;
+    if !is_whole {
+        to.fill(Lanes::default()); // columns that are missing, and what fills up the last tiles
+    }
+    for (vector, bytes) in rows.chunks(LANES * apart).enumerate() {
+        let rows = Rows { bytes, apart, from: WORD * first, to: apart.min(end), asks };
+        turn(simd, rows, to, layout.places(vector));
+    }
+}
+
+/// A matrix of bfloat16 by stretches, for one thread that shortens its units.
+struct Stretches<'a> {
+    from: &'a Matrix<'a>,
+    layout: Layout,
+    /// The rows of the stretch that is read.
+    rows: Cow<'a, [Bf16]>,
+    coming: Coming<'a>,
+}
+
+impl<'a> Stretches<'a> {
+    fn new(from: &'a Matrix<'a>, layout: Layout, stretches: Range<usize>) -> Self {
+        let coming = Coming::new(from, stretches, layout.vectors() * LANES);
+        Self { from, layout, rows: Cow::default(), coming }
+    }
+}
+
+impl short::ReadUnits for Stretches<'_> {
+    #[inline(always)]
+    fn open(&mut self, stretch: usize) {
+        let columns = self.layout.vectors() * LANES;
+        let all = self.from.rows();
+        self.rows = self.from.read(all.min(stretch * columns)..all.min((stretch + 1) * columns));
+    }
+
+    #[inline(always)]
+    fn read<S: Simd>(&mut self, simd: S, first: usize, to: &mut [Unit]) {
+        let apart = size_of::<Bf16>() * self.from.depth();
+        let first = first * short::VECTORS / self.layout.vectors();
+        let rows = bytemuck::cast_slice(&self.rows);
+        turn_words(simd, rows, apart, self.layout, first, false, to.as_flattened_mut());
+    }
+
+    #[inline(always)]
+    fn ask<S: Simd>(&mut self, simd: S) {
+        self.coming.ask(simd, size_of::<Unit>());
     }
 }
 

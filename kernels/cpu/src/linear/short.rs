@@ -8,6 +8,7 @@
 //! before is multiplied ([`rooms`]), so that the products, and their bits, are those of weights that lie in memory as they are.
 
 mod matrix;
+mod names;
 mod rooms;
 mod shorten;
 
@@ -17,6 +18,7 @@ use bytemuck::{Pod, Zeroable};
 pub(crate) use matrix::{Line, PAGE};
 pub(crate) use matrix::{Order, Seen, Short, Sizes, pack};
 pub(crate) use rooms::{Piece, Rooms, Turn};
+pub(crate) use shorten::ReadUnits;
 
 use crate::simd::{LANES, Lanes};
 

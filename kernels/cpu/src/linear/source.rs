@@ -9,6 +9,9 @@ use std::ops::Range;
 use crate::element::{Bf16, Element, Format};
 use crate::simd::Simd;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// The values of one matrix.
 #[derive(Debug, Clone, Copy)]
 pub enum Stored<'a> {
@@ -109,17 +112,22 @@ impl<'a> Matrix<'a> {
     /// Asks for a row that is read soon, if there is one.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&self, simd: S, row: usize) {
-        const LINE: usize = 64;
+        for line in self.row(row).chunks(LINE) {
+            simd.prefetch(line.as_ptr());
+        }
+    }
+
+    /// A row as it is stored; nothing, if there is none.
+    #[inline(always)]
+    fn row(&self, row: usize) -> &'a [u8] {
         let mut begin = row * self.depth;
         for part in &self.parts {
             if begin < part.len() {
-                for line in part.bytes(begin..begin + self.depth).chunks(LINE) {
-                    simd.prefetch(line.as_ptr());
-                }
-                return;
+                return part.bytes(begin..begin + self.depth);
             }
             begin -= part.len();
         }
+        &[]
     }
 
     /// These rows, `depth` values each: copied only if they are stored in another format, or in two parts.
@@ -143,6 +151,80 @@ impl<'a> Matrix<'a> {
             begin = end;
         }
         Cow::Owned(found)
+    }
+}
+
+/// Asks for rows that are read soon, a panel's worth after the other, in the order in which they lie: readers of panels go through many rows
+/// at once, and no processor foresees so many streams.
+pub(super) struct Coming<'a> {
+    matrix: &'a Matrix<'a>,
+    /// Those that are left, the first of which is asked for.
+    panels: Range<usize>,
+    rows_of_panel: usize,
+    row_bytes: usize,
+    /// Where the piece of each row begins that is asked for.
+    piece: usize,
+    /// Which row of the panel comes next.
+    row: usize,
+    /// What is left of the piece of the row before.
+    rest: &'a [u8],
+    /// How many bytes it is less ahead of the reader than it should be.
+    late: usize,
+}
+
+impl<'a> Coming<'a> {
+    /// Of longer rows a piece is asked for at a time: that of all rows of a panel finds room in the second-level cache twice.
+    const PIECE: usize = 8 << 10;
+
+    pub(super) fn new(matrix: &'a Matrix<'a>, panels: Range<usize>, rows_of_panel: usize) -> Self {
+        let row_bytes = matrix.row(0).len();
+        let late = rows_of_panel * row_bytes.min(Self::PIECE);
+        Self { matrix, panels, rows_of_panel, row_bytes, piece: 0, row: 0, rest: &[], late }
+    }
+
+    /// Asks for as many bytes as are read meanwhile, and more until it is ahead. A few at a time: a core waits with more than it can ask for at once.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(&mut self, simd: S, bytes: usize) {
+        let caught_up = bytes.min(self.late);
+        self.late -= caught_up;
+        let mut left = bytes + caught_up;
+        while left > 0
+            && let Some(piece) = self.next(left)
+        {
+            for line in piece.chunks(LINE) {
+                simd.prefetch(line.as_ptr());
+            }
+            left -= piece.len();
+        }
+    }
+
+    /// What comes next, at most so many bytes of a row. None: there is no more.
+    #[inline(always)]
+    fn next(&mut self, most: usize) -> Option<&'a [u8]> {
+        while self.rest.is_empty() {
+            self.rest = self.next_row()?;
+        }
+        let (piece, rest) = self.rest.split_at(most.min(self.rest.len()));
+        self.rest = rest;
+        Some(piece)
+    }
+
+    /// Its piece: nothing, if the last panel lacks the row.
+    fn next_row(&mut self) -> Option<&'a [u8]> {
+        if self.panels.is_empty() {
+            return None;
+        }
+        let row = self.matrix.row(self.panels.start * self.rows_of_panel + self.row);
+        let end = row.len().min(self.piece + Self::PIECE);
+        let piece = row.get(self.piece..end).unwrap_or_default();
+        self.row += 1;
+        if self.row == self.rows_of_panel {
+            (self.row, self.piece) = (0, self.piece + Self::PIECE);
+            if self.piece >= self.row_bytes {
+                (self.piece, self.panels.start) = (0, self.panels.start + 1);
+            }
+        }
+        Some(piece)
     }
 }
 
@@ -175,6 +257,29 @@ mod tests {
             let got = f64::from(f16_to_f32(bits));
             assert!(got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan(), "{bits:#x}: {got}");
         }
+    }
+
+    #[test]
+    fn what_comes_is_all_rows_of_the_panels_piece_by_piece() {
+        let depth = Coming::PIECE / 2 + 100; // of each row's bytes, 200 are left for a second piece
+        let [first, second] = [70, 7].map(|rows| (0..rows * depth).map(|at| Bf16(at as u16)).collect::<Vec<_>>());
+        let matrix = Matrix::new(vec![Stored::of(&first), Stored::of(&second)], depth);
+        let mut coming = Coming::new(&matrix, 1..3, 32);
+        let mut found = Vec::new();
+        while let Some(piece) = coming.next(1000) {
+            assert!(!piece.is_empty() && piece.len() <= 1000);
+            found.extend_from_slice(piece);
+        }
+        let mut expected = Vec::new();
+        for rows in [32..64, 64..77] {
+            for bytes in [0..Coming::PIECE, Coming::PIECE..2 * depth] {
+                for row in rows.clone() {
+                    expected.extend_from_slice(&matrix.row(row)[bytes.clone()]);
+                }
+            }
+        }
+        assert!(found == expected);
+        assert!(matrix.row(77).is_empty());
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) struct Rows<'a> {
     /// to here.
     pub(super) to: usize,
     /// Whether the rows behind them are asked for meanwhile: so many streams at once no processor foresees.
-    pub(super) goes_on: bool,
+    pub(super) asks: bool,
 }
 
 /// Where vectors of words go.
@@ -32,22 +32,45 @@ pub(super) struct Places {
 pub(super) fn turn<S: Simd>(simd: S, rows: Rows<'_>, to: &mut [Lanes<u32>], places: Places) {
     const BLOCK: usize = size_of::<Lanes<u32>>();
     for (number, at) in (rows.from..rows.to).step_by(BLOCK).enumerate() {
+        let to = &mut to[places.first + number * places.block..];
+        if rows.asks {
+            for row in rows.bytes.chunks(rows.apart) {
+                simd.prefetch(row.as_ptr().wrapping_add(LANES * rows.apart + at));
+            }
+        }
+        let is_whole = at + BLOCK <= rows.to && rows.bytes.len() == LANES * rows.apart;
+        if is_whole {
+            let from = &rows.bytes[at..];
+            match places.word {
+                1 => turn_whole::<S, 1>(simd, from, rows.apart, to),
+                4 => turn_whole::<S, 4>(simd, from, rows.apart, to),
+                word => unreachable!("no layout has words {word} vectors apart"),
+            }
+            continue;
+        }
         let mut block = [[0; LANES]; LANES];
         let bytes = BLOCK.min(rows.to - at);
         for (row, block) in rows.bytes.chunks(rows.apart).zip(&mut block) {
-            if rows.goes_on {
-                simd.prefetch(row.as_ptr().wrapping_add(LANES * rows.apart + at));
-            }
-            match row[at..rows.to].first_chunk::<BLOCK>() {
-                Some(whole) => *block = bytemuck::pod_read_unaligned(whole),
-                None => bytemuck::bytes_of_mut(block)[..bytes].copy_from_slice(&row[at..rows.to]),
-            }
+            bytemuck::bytes_of_mut(block)[..bytes].copy_from_slice(&row[at..at + bytes]);
         }
         simd.transpose(&mut block);
-        let first = places.first + number * places.block;
-        let vectors = to[first..].iter_mut().step_by(places.word);
-        for (words, to) in block[..bytes.div_ceil(4)].iter().zip(vectors) {
+        for (words, to) in block[..bytes.div_ceil(4)].iter().zip(to.iter_mut().step_by(places.word)) {
             *to = *words;
         }
+    }
+}
+
+/// 16 words of 16 rows, to vectors so many apart. Loops of a length that is known, so that all stays in registers.
+#[inline(always)]
+fn turn_whole<S: Simd, const WORD: usize>(simd: S, mut from: &[u8], apart: usize, to: &mut [Lanes<u32>]) {
+    let mut block = [[0; LANES]; LANES];
+    for block in &mut block {
+        *block = bytemuck::pod_read_unaligned(&from[..size_of::<Lanes<u32>>()]);
+        from = &from[apart.min(from.len())..];
+    }
+    simd.transpose(&mut block);
+    let to = &mut to[..(LANES - 1) * WORD + 1];
+    for (at, words) in block.iter().enumerate() {
+        to[at * WORD] = *words;
     }
 }

@@ -40,12 +40,17 @@ impl Foreseen {
         Self { mapping, is_over, taker, there: 0 }
     }
 
-    /// Takes no more. How many bytes are there that no weight has.
-    pub fn stop(&mut self) -> usize {
-        self.is_over.store(true, Ordering::Relaxed);
+    /// Returns once all is taken: for benches, which measure what comes after.
+    pub fn wait(&mut self) {
         if let Some(taker) = self.taker.take() {
             self.there = taker.join().expect("taking memory does not panic");
         }
+    }
+
+    /// Takes no more. How many bytes are there that no weight has.
+    pub fn stop(&mut self) -> usize {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.wait();
         self.there.saturating_sub(Open::get().taken_of(&self.mapping))
     }
 }

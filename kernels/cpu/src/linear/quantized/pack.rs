@@ -280,7 +280,7 @@ impl Panel<'_> {
             }
             let (from, end) = (segment * segment_bytes, apart.min((segment + 1) * segment_bytes));
             let places = Places { first: first + header * width, word: width, block: LANES * width };
-            turn(simd, Rows { bytes, apart, from, to: end, goes_on: false }, to, places);
+            turn(simd, Rows { bytes, apart, from, to: end, asks: false }, to, places);
         }
     }
 }

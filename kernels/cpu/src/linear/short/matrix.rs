@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytemuck::{Pod, Zeroable};
 
 use super::Piece;
-use super::shorten::Shorten;
+use super::shorten::{ReadUnits, Sample, Shorten};
 use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened};
 use crate::Cpu;
 use crate::memory::Buffer;
@@ -148,13 +148,13 @@ impl<'a> PanelLines<'a> {
     }
 }
 
-/// Packs a matrix, with all threads: `fill` writes the panel of that number into units. None: there are too many exceptions, or
-/// too few units to save anything.
-pub(crate) fn pack(
+/// Packs a matrix, with all threads, each of which has a reader of its panels. None: there are too many exceptions, or too few units to
+/// save anything.
+pub(crate) fn pack<R: ReadUnits>(
     cpu: &mut Cpu,
     order: Order,
     (panels, units): (usize, usize),
-    fill: impl Fn(usize, &mut [Unit]) + Sync,
+    reader: impl Fn(Range<usize>) -> R + Sync,
 ) -> Option<(Sizes, Buffer)> {
     let most = Sizes::most(order, panels, units)?;
     let whole = panels * units * size_of::<Unit>();
@@ -164,21 +164,23 @@ pub(crate) fn pack(
     let mut data = Buffer::for_weights(most.bytes());
     let (lines, exponents, starts, listed) = most.split_mut(data.as_mut_slice());
     let (isa, parts) = (cpu.isa, cpu.parts(panels, panels * units * UNIT_WEIGHTS));
+    let names = isa.run(Sample { from: reader(0..panels), panels, units });
     let mut lists = vec![Vec::new(); parts];
     let count_of_all = AtomicUsize::new(0);
     {
         let (lines, exponents) = (Shared::new(lines), Shared::new(exponents));
         let (counts, lists) = (Shared::new(&mut starts[1..]), Shared::new(&mut lists));
         cpu.pool.run(parts, |thread| {
-            let mut panel = vec![Unit::zeroed(); units];
+            let panels = part(panels, parts, thread);
+            let mut from = reader(panels.clone());
             // SAFETY: each thread has its own list.
             let list = &mut unsafe { lists.piece(thread..thread + 1) }[0];
-            for number in part(panels, parts, thread) {
-                fill(number, &mut panel);
+            for number in panels {
                 let before = list.len();
                 // SAFETY: no two units share a line, and each panel belongs to one part.
                 let lines = unsafe { PanelLines::new(order, &lines, number * units..(number + 1) * units) };
-                let listed = isa.run(Shorten { panel: &panel, exceptions: list, lines });
+                from.open(number);
+                let listed = isa.run(Shorten { from: &mut from, units, of_matrix: &names, exceptions: list, lines });
                 // SAFETY: as above.
                 let (exponents, count) =
                     unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };

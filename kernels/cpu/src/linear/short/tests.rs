@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::matrix::PAGE;
+use super::shorten::{GROUP, GROUPS_OF_MATRIX, SAMPLED, sampled};
 use super::*;
+use crate::memory::Buffer;
 use crate::simd::{Kernel, Simd};
 use crate::{Cpu, Isa};
 
@@ -57,6 +59,26 @@ impl Kernel for Walk<'_> {
     }
 }
 
+/// Units that lie there already, and the panel that is read.
+struct Whole<'a>(&'a [Vec<Unit>], usize);
+
+impl ReadUnits for Whole<'_> {
+    fn open(&mut self, panel: usize) {
+        self.1 = panel;
+    }
+
+    fn read<S: Simd>(&mut self, _: S, first: usize, to: &mut [Unit]) {
+        assert!(first.is_multiple_of(GROUP) && to.len() == GROUP.min(self.0[self.1].len() - first));
+        to.copy_from_slice(&self.0[self.1][first..first + to.len()]);
+    }
+
+    fn ask<S: Simd>(&mut self, _: S) {}
+}
+
+fn pack(cpu: &mut Cpu, order: Order, whole: &[Vec<Unit>]) -> Option<(Sizes, Buffer)> {
+    super::pack(cpu, order, (whole.len(), whole[0].len()), |_| Whole(whole, 0))
+}
+
 fn panel(weights: &[u16]) -> Vec<Unit> {
     weights
         .chunks_exact(UNIT_WEIGHTS)
@@ -90,7 +112,7 @@ proptest! {
             for threads in [1, 3] {
                 let mut cpu = Cpu::new(Isa::best(), threads);
                 cpu.grain = 1;
-                packed.push(pack(&mut cpu, order, (panels, units), |number, to| to.copy_from_slice(&whole[number])));
+                packed.push(pack(&mut cpu, order, &whole));
             }
             let [first, second] = [0, 1].map(|at| packed[at].as_ref().map(|(sizes, data)| (*sizes, data.as_slice::<u8>())));
             prop_assert!(first == second);
@@ -119,29 +141,33 @@ proptest! {
 fn normal_weights_take_three_quarters_and_random_bits_stay_as_they_are() {
     let mut cpu = Cpu::new(Isa::best(), 2);
     let (panels, units) = (4, 64);
-    let fill = |rarity| {
-        move |number: usize, to: &mut [Unit]| {
-            to.copy_from_slice(&panel(&bits(number as u32, units * UNIT_WEIGHTS, rarity)));
-        }
+    let whole = |rarity| -> Vec<Vec<Unit>> {
+        (0..panels).map(|number| panel(&bits(number as u32, units * UNIT_WEIGHTS, rarity))).collect()
     };
     for order in [Order::Units, Order::Pages] {
-        let (sizes, data) = pack(&mut cpu, order, (panels, units), fill(1000)).expect("few exceptions");
+        let (sizes, data) = pack(&mut cpu, order, &whole(1000)).expect("few exceptions");
         assert!(sizes.exceptions > 0 && data.len() * 100 < panels * units * size_of::<Unit>() * 78, "{}", data.len());
-        assert!(pack(&mut cpu, order, (panels, units), fill(1)).is_none());
+        assert!(pack(&mut cpu, order, &whole(1)).is_none());
     }
 }
 
 #[test]
 fn exponents_are_named_wherever_they_are_and_however_few_of_them_one_sees_at_first() {
-    const UNITS: usize = 340; // of which every 17th is looked at
-    let exponent_of: [fn(usize, usize) -> u16; 7] = [
-        |unit, at| if unit.is_multiple_of(17) { 20 } else { 120 } + (at % 7) as u16, // most lie elsewhere
-        |unit, at| if unit.is_multiple_of(17) { 120 } else { 136 } + (at % 7) as u16, // and next to those
-        |unit, at| if unit % 2 == 1 { 0 } else { 120 } + (at % 7) as u16,            // no run has both
-        |_, at| 240 + (at % 16) as u16,                                              // infinities and NaNs too
-        |_, at| (at % 16) as u16,
-        |_, _| 255,
-        |_, _| 0,
+    const UNITS: usize = 340;
+    // What is looked at of the matrix, and then of the panel: the first group is in the latter alone.
+    let of_matrix =
+        |unit: usize| (0..GROUPS_OF_MATRIX).any(|sample| sampled(sample, UNITS.div_ceil(GROUP)) == unit / GROUP);
+    let of_any = |unit: usize| of_matrix(unit) || (unit / GROUP).is_multiple_of(SAMPLED);
+    assert!(!of_matrix(0) && of_any(0) && !of_any(2 * GROUP));
+    let exponent_of: [&dyn Fn(usize, usize) -> u16; 8] = [
+        &|unit, at| if of_matrix(unit) { 20 } else { 120 } + (at % 7) as u16, // most of the others lie elsewhere
+        &|unit, at| if of_any(unit) { 20 } else { 120 } + (at % 7) as u16,
+        &|unit, at| if of_any(unit) { 120 } else { 136 } + (at % 7) as u16, // and next to those
+        &|unit, at| if unit % 2 == 1 { 0 } else { 120 } + (at % 7) as u16,  // no run has both
+        &|_, at| 240 + (at % 16) as u16,                                    // infinities and NaNs too
+        &|_, at| (at % 16) as u16,
+        &|_, _| 255,
+        &|_, _| 0,
     ];
     for (way, exponent_of) in exponent_of.into_iter().enumerate() {
         let mut weights = bits(7, UNITS * UNIT_WEIGHTS, u32::MAX);
@@ -150,8 +176,7 @@ fn exponents_are_named_wherever_they_are_and_however_few_of_them_one_sees_at_fir
         }
         let whole = panel(&weights);
         let mut cpu = Cpu::new(Isa::best(), 1);
-        let (sizes, data) =
-            pack(&mut cpu, Order::Units, (1, UNITS), |_, to| to.copy_from_slice(&whole)).expect("few exceptions");
+        let (sizes, data) = pack(&mut cpu, Order::Units, std::slice::from_ref(&whole)).expect("few exceptions");
         assert_eq!(sizes.exceptions, 0, "{way}");
         let mut again = vec![Unit::zeroed(); UNITS];
         let piece = Piece { panel: 0, from: 0, to: UNITS };
