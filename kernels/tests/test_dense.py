@@ -204,7 +204,8 @@ def test_sums_products_and_soft_caps_in_place(tokens: int, width: int, dtype: to
         ops.soft_cap(soft, 30.0)
         assert torch.equal(total, reference.add(start, x))
         assert torch.equal(scaled, reference.scale(start, 0.22))
-        assert error(soft, capped) <= 2 * error(reference.soft_cap(logits, 30.0), capped) + ulp(torch.float32)
+        # A quotient, a tanh and a product are rounded; of one value the reference may be right by chance.
+        assert error(soft, capped) <= 3 * ulp(torch.float32)
         assert all(guards_untouched(target) for target in (total, scaled, soft))
 
 
