@@ -21,7 +21,7 @@ impl ForeseenMemory {
         Self(Mutex::new(Foreseen::new(bytes)))
     }
 
-    /// Returns once all of it is taken.
+    /// Returns once all of it is taken, or none can be; `stop` waits as long.
     fn wait(&self, py: Python<'_>) {
         py.detach(|| self.lock().wait());
     }

@@ -369,21 +369,25 @@ struct Stretches<'a> {
     /// The rows of the stretch that is read.
     rows: Cow<'a, [Bf16]>,
     coming: Coming<'a>,
+    /// For how many more of these rows' bytes as many are asked for, so that who reads them again asks for no more. None, where they were
+    /// read all at once to be converted.
+    left: usize,
 }
 
 impl<'a> Stretches<'a> {
     fn new(from: &'a Matrix<'a>, layout: Layout, stretches: Range<usize>) -> Self {
         let coming = Coming::new(from, stretches, layout.vectors() * LANES);
-        Self { from, layout, rows: Cow::default(), coming }
+        Self { from, layout, rows: Cow::default(), coming, left: 0 }
     }
 }
 
 impl short::ReadUnits for Stretches<'_> {
     #[inline(always)]
-    fn open(&mut self, stretch: usize) {
+    fn open<S: Simd>(&mut self, _: S, stretch: usize) {
         let columns = self.layout.vectors() * LANES;
         let all = self.from.rows();
         self.rows = self.from.read(all.min(stretch * columns)..all.min((stretch + 1) * columns));
+        self.left = if matches!(self.rows, Cow::Borrowed(_)) { size_of_val(&*self.rows) } else { 0 };
     }
 
     #[inline(always)]
@@ -396,7 +400,9 @@ impl short::ReadUnits for Stretches<'_> {
 
     #[inline(always)]
     fn ask<S: Simd>(&mut self, simd: S) {
-        self.coming.ask(simd, size_of::<Unit>());
+        let bytes = self.left.min(size_of::<Unit>());
+        self.left -= bytes;
+        self.coming.ask(simd, bytes);
     }
 }
 

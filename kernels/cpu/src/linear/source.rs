@@ -173,7 +173,7 @@ pub(super) struct Coming<'a> {
 }
 
 impl<'a> Coming<'a> {
-    /// Of longer rows a piece is asked for at a time: that of all rows of a panel finds room in the second-level cache twice.
+    /// Of longer rows a piece is asked for at a time: that of all rows of a panel finds room in a second-level cache of 2 MiB twice.
     const PIECE: usize = 8 << 10;
 
     pub(super) fn new(matrix: &'a Matrix<'a>, panels: Range<usize>, rows_of_panel: usize) -> Self {
@@ -182,7 +182,7 @@ impl<'a> Coming<'a> {
         Self { matrix, panels, rows_of_panel, row_bytes, piece: 0, row: 0, rest: &[], late }
     }
 
-    /// Asks for as many bytes as are read meanwhile, and more until it is ahead. A few at a time: a core waits with more than it can ask for at once.
+    /// Asks for so many bytes, as many as are read meanwhile, and for more until it is ahead. A few at a time: a core waits with more than it can ask for at once.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, simd: S, bytes: usize) {
         let caught_up = bytes.min(self.late);

@@ -40,7 +40,7 @@ impl Foreseen {
         Self { mapping, is_over, taker, there: 0 }
     }
 
-    /// Returns once all is taken: for benches, which measure what comes after.
+    /// Returns once all is taken, or none can be: for benches, which measure what comes after.
     pub fn wait(&mut self) {
         if let Some(taker) = self.taker.take() {
             self.there = taker.join().expect("taking memory does not panic");

@@ -60,6 +60,57 @@ fn panels_are_what_a_plain_loop_writes() {
     }
 }
 
+/// A panel of short units as it was before.
+struct Lengthen<'a>(Short<'a>, usize, &'a mut [Unit]);
+
+impl Kernel for Lengthen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self(short, panel, to) = self;
+        short.lengthen(simd, panel, 0..to.len(), to);
+        let vectors: &mut [[u16; 2 * LANES]] = bytemuck::cast_slice_mut(to);
+        for (vector, word, bits) in short.unnamed(panel) {
+            vectors[vector][word] = bits;
+        }
+    }
+}
+
+#[test]
+fn short_panels_are_whole_ones_to_the_last_lane_packed_by_any_threads() {
+    let mut seen = 0;
+    for isa in Isa::available() {
+        for (columns, depth) in [(1, 9000), (33, 1001), (65, 999), (96, 1026), (130, 515), (200, 544)] {
+            let weights = values::<Bf16>(columns * depth);
+            let matrix = Matrix::of(&weights, depth);
+            let pack = |threads, is_tiled, may_be_short| {
+                let mut cpu = Cpu::new(isa, threads);
+                cpu.grain = 1;
+                match (is_tiled, may_be_short) {
+                    (true, _) => PackedWeight::<Bf16>::pack_tiled(&mut cpu, &matrix, may_be_short),
+                    (false, true) => PackedWeight::pack(&mut cpu, &matrix),
+                    (false, false) => PackedWeight::pack_whole(&mut cpu, &matrix),
+                }
+            };
+            for is_tiled in [false, true] {
+                let (packed, whole) = (pack(1, is_tiled, true), pack(2, is_tiled, false));
+                let Some(short) = packed.short() else { continue };
+                assert!(packed.data() == pack(3, is_tiled, true).data());
+                seen += 1;
+                let size = packed.units() * packed.layout.vectors() * size_of::<Lanes<u32>>();
+                for (panel, expected) in whole.data().chunks(size).enumerate() {
+                    let expected: &[Unit] = bytemuck::cast_slice(expected);
+                    let mut found = vec![[[u32::MAX; LANES]; short::VECTORS]; expected.len()];
+                    isa.run(Lengthen(short, panel, &mut found));
+                    assert!(found == expected, "{} {is_tiled} [{columns}, {depth}] {panel}", isa.name());
+                }
+            }
+        }
+    }
+    assert!(seen > 0 || !cfg!(target_arch = "x86_64"));
+}
+
 #[test]
 fn a_matrix_of_several_formats_is_packed_like_one_of_float32() {
     const DEPTH: usize = 37;

@@ -179,8 +179,14 @@ pub(crate) fn pack<R: ReadUnits>(
                 let before = list.len();
                 // SAFETY: no two units share a line, and each panel belongs to one part.
                 let lines = unsafe { PanelLines::new(order, &lines, number * units..(number + 1) * units) };
-                from.open(number);
-                let listed = isa.run(Shorten { from: &mut from, units, of_matrix: &names, exceptions: list, lines });
+                let listed = isa.run(Shorten {
+                    from: &mut from,
+                    panel: number,
+                    units,
+                    of_matrix: &names,
+                    exceptions: list,
+                    lines,
+                });
                 // SAFETY: as above.
                 let (exponents, count) =
                     unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };

@@ -12,9 +12,10 @@ pub(super) const GROUP: usize = 16;
 
 /// Of a matrix so many groups of units tell which exponents are frequent.
 pub(super) const GROUPS_OF_MATRIX: usize = 8;
-/// With more exceptions than one weight in so many, a panel names exponents of its own: normal weights have one in ten thousand.
-const FEW: usize = 8192;
-/// Of a panel that does, one group in so many tells which: an odd number, for in tiles every other four units are of the same 16 columns.
+/// With more exceptions than one weight in so many, a panel names exponents of its own: normal weights have one in nine or ten thousand, a panel
+/// of a few tens of thousands by chance some more.
+const FEW: usize = 4096;
+/// Of a panel that does, one group in so many tells which: of short ones the first alone.
 pub(super) const SAMPLED: usize = 17;
 /// With more exceptions than one weight in so many then, all of its groups are asked.
 const EXPECTED: usize = 2048;
@@ -22,7 +23,7 @@ const EXPECTED: usize = 2048;
 /// Where units come from, for one thread.
 pub(crate) trait ReadUnits {
     /// Turns to the panel of that number.
-    fn open(&mut self, panel: usize);
+    fn open<S: Simd>(&mut self, simd: S, panel: usize);
 
     /// Writes units of that panel, from that one on: [`GROUP`], or the last. `first` is a multiple of it.
     fn read<S: Simd>(&mut self, simd: S, first: usize, to: &mut [Unit]);
@@ -45,6 +46,7 @@ impl<R: ReadUnits> Kernel for Sample<R> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Names {
         let Self { mut from, panels, units } = self;
+        let panels = panels.max(2) - 1; // the last may lack columns, and its zeros tell nothing
         let groups = units.div_ceil(GROUP);
         let mut counts = Counts::NONE;
         let mut room = [Unit::zeroed(); GROUP];
@@ -52,7 +54,7 @@ impl<R: ReadUnits> Kernel for Sample<R> {
             let at = sampled(sample, panels * groups);
             let first = at % groups * GROUP;
             let room = &mut room[..GROUP.min(units - first)];
-            from.open(at / groups);
+            from.open(simd, at / groups);
             from.read(simd, first, room);
             counts.add(room);
         }
@@ -65,10 +67,10 @@ pub(super) fn sampled(sample: usize, groups: usize) -> usize {
     (2 * sample + 1) * groups / (2 * GROUPS_OF_MATRIX)
 }
 
-/// Writes the lines of one panel's units, shortened, to `lines`; what it takes to have them back is returned and added to `exceptions`.
+/// Writes the lines of a panel's units, shortened, to `lines`; what it takes to have them back is returned and added to `exceptions`.
 pub(super) struct Shorten<'a, R> {
-    /// Open at that panel.
     pub(super) from: &'a mut R,
+    pub(super) panel: usize,
     pub(super) units: usize,
     pub(super) of_matrix: &'a Names,
     pub(super) exceptions: &'a mut Vec<Exception>,
@@ -80,7 +82,8 @@ impl<R: ReadUnits> Kernel for Shorten<'_, R> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Exponents {
-        let Self { from, units, of_matrix, exceptions, mut lines } = self;
+        let Self { from, panel, units, of_matrix, exceptions, mut lines } = self;
+        from.open(simd, panel);
         let before = exceptions.len();
         let weights = units * UNIT_WEIGHTS;
         for (names, most) in [(None, FEW), (Some(SAMPLED), EXPECTED), (Some(1), 1)] {
