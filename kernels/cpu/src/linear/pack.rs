@@ -383,7 +383,7 @@ impl<'a> Stretches<'a> {
 
 impl short::ReadUnits for Stretches<'_> {
     #[inline(always)]
-    fn open<S: Simd>(&mut self, _: S, stretch: usize) {
+    fn open(&mut self, stretch: usize) {
         let columns = self.layout.vectors() * LANES;
         let all = self.from.rows();
         self.rows = self.from.read(all.min(stretch * columns)..all.min((stretch + 1) * columns));

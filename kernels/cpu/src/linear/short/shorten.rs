@@ -22,8 +22,8 @@ const EXPECTED: usize = 2048;
 
 /// Where units come from, for one thread.
 pub(crate) trait ReadUnits {
-    /// Turns to the panel of that number.
-    fn open<S: Simd>(&mut self, simd: S, panel: usize);
+    /// Turns to the panel of that number. Inlined into kernels: what it converts, their instructions convert.
+    fn open(&mut self, panel: usize);
 
     /// Writes units of that panel, from that one on: [`GROUP`], or the last. `first` is a multiple of it.
     fn read<S: Simd>(&mut self, simd: S, first: usize, to: &mut [Unit]);
@@ -54,7 +54,7 @@ impl<R: ReadUnits> Kernel for Sample<R> {
             let at = sampled(sample, panels * groups);
             let first = at % groups * GROUP;
             let room = &mut room[..GROUP.min(units - first)];
-            from.open(simd, at / groups);
+            from.open(at / groups);
             from.read(simd, first, room);
             counts.add(room);
         }
@@ -83,7 +83,7 @@ impl<R: ReadUnits> Kernel for Shorten<'_, R> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Exponents {
         let Self { from, panel, units, of_matrix, exceptions, mut lines } = self;
-        from.open(simd, panel);
+        from.open(panel);
         let before = exceptions.len();
         let weights = units * UNIT_WEIGHTS;
         for (names, most) in [(None, FEW), (Some(SAMPLED), EXPECTED), (Some(1), 1)] {

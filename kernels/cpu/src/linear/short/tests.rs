@@ -63,7 +63,7 @@ impl Kernel for Walk<'_> {
 struct Whole<'a>(&'a [Vec<Unit>], usize);
 
 impl ReadUnits for Whole<'_> {
-    fn open<S: Simd>(&mut self, _: S, panel: usize) {
+    fn open(&mut self, panel: usize) {
         self.1 = panel;
     }
 
