@@ -349,9 +349,9 @@ class Recorder:
     def heard(self, function: Any, args: Any, kwargs: Any, out: Any) -> None:
         """One torch op that has run."""
         packet = function.overloadpacket
-        tensors = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, Tensor)]
+        tensors = _tensors(out)
         self._alive += tensors
-        given = {_storage(leaf) for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)}
+        given = {_storage(tensor) for tensor in _tensors((args, kwargs))}
         fresh = [tensor for tensor in tensors if _storage(tensor) not in given]
         is_mutable = function._schema.is_mutable
         if packet in ALLOCATIONS:
@@ -387,8 +387,8 @@ class Recorder:
         if any(isinstance(leaf, int | float | bool) for leaf in tree_flatten(out)[0]):
             raise RecordingError(f"{function} looks at a value")
         self._make(fresh)
-        given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        returned = {_storage(tensor) for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)}
+        given = _tensors((args, kwargs))
+        returned = {_storage(tensor) for tensor in _tensors(out)}
         changed = [tensor for tensor in given if is_mutable and _storage(tensor) in returned]
         if is_mutable and not changed:
             raise RecordingError(f"{function} writes something that it does not return")
@@ -481,6 +481,14 @@ class _Ear(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         out = function(*args, **kwargs)
         self._recorder.heard(function, args, kwargs, out)
         return out
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """Of what an op takes or gives, in which lists and tables are all that has an inside. A model has a thousand ops, and a start waits."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [tensor for part in inner for tensor in _tensors(part)]
 
 
 def _storage(tensor: Tensor) -> int:

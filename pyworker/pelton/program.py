@@ -58,13 +58,13 @@ def record_model(model: Decoder | PooledModel, kv: KvArena, positions: int) -> B
     for an arena that serves nobody yet."""
     first, second = (small_rows(shape, kv, positions) for shape in SHAPES)
     try:
-        recordings = _record(model, first), _record(model, second)
-        built = build(DTYPES[kv.shape.dtype], recordings, (first.counts, second.counts))
+        (one, _), (other, expected) = _record(model, first), _record(model, second)
+        built = build(DTYPES[kv.shape.dtype], (one, other), (first.counts, second.counts))
     except RecordingError as why:
         log.warning("the model is run eagerly, which is slower: %s", why)
         return None
     program = built.program
-    if not torch.equal(run_program(program, second, result_width(model)), run_model(model, second)):
+    if not torch.equal(run_program(program, second, result_width(model)), expected):
         log.error("the model is run eagerly, which is slower: its program gives other bits. Please report this")
         return None
     if program.call_backs:
@@ -112,5 +112,12 @@ def small_rows(shape: tuple[int, ...], kv: KvArena, positions: int) -> Rows:
     return Rows(step, (ends - 1).int())
 
 
-def _record(model: Decoder | PooledModel, rows: Rows) -> Recording:
-    return record(lambda: run_model(model, rows), rows.inputs())
+def _record(model: Decoder | PooledModel, rows: Rows) -> tuple[Recording, Tensor]:
+    """And what came out."""
+    results: list[Tensor] = []
+
+    def run() -> Tensor:
+        results.append(run_model(model, rows))
+        return results[0]
+
+    return record(run, rows.inputs()), results[0]

@@ -77,7 +77,7 @@ impl Arena {
         let parts = parts.max(1);
         let always = (at_once / parts / PIECE).max(1) * PIECE;
         let now = (always / PIECE * parts).min(pieces.len());
-        let is_taken = in_shares(&pieces[..now], threads, |&(start, len)| memory.take(start, len));
+        let is_taken = in_shares(&pieces[..now], threads, |&(start, len)| memory.take_soon(start, len));
         if !is_taken {
             // A kernel that takes memory only as it is written. The zeros are what is there.
             let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PIECE);

@@ -8,8 +8,11 @@ use bytemuck::Pod;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 mod foreseen;
+mod pages;
 
 pub use foreseen::Foreseen;
+use pages::Size;
+pub use pages::weights_are_loaded;
 
 /// Huge page of x86-64 Linux. A packed weight is walked once per step in one stream: with 4 KiB pages the page walks show.
 const HUGE_PAGE: usize = 2 << 20;
@@ -66,20 +69,26 @@ impl Mapping {
         let start = NonNull::new(start).expect("a mapping does not lie at address 0");
         let mapping = Self { base, size, start, len };
         if !is_small {
-            mapping.ask_for_huge_pages();
+            mapping.advise(Size::Huge);
         }
         mapping
     }
 
+    /// Of this size are pages that are not there yet.
     #[cfg(target_os = "linux")]
-    fn ask_for_huge_pages(&self) {
+    fn advise(&self, size: Size) {
+        use rustix::mm::{Advice, madvise};
+        let advice = match size {
+            Size::Huge => Advice::LinuxHugepage,
+            Size::Small => Advice::LinuxNoHugepage,
+        };
         // A refusal (a kernel without huge pages) costs speed and nothing else, so the answer is not looked at.
         // SAFETY: the range is ours, and the advice does not change its contents.
-        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, rustix::mm::Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) };
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn ask_for_huge_pages(&self) {}
+    fn advise(&self, _: Size) {}
 }
 
 impl Drop for Mapping {
@@ -108,6 +117,7 @@ impl Open {
             Some((room, mapping)) if room >= len => (mapping, self.taken),
             other => {
                 let mapping = Arc::new(Mapping::new(len.max(SHARED_BYTES)));
+                pages::choose(&mapping);
                 let is_roomier = other.is_none_or(|(room, _)| mapping.len - len > room);
                 if !is_roomier {
                     return Buffer { start: mapping.start, len, mapping: Some(mapping) };
@@ -153,6 +163,7 @@ impl Buffer {
             return Self::empty();
         }
         let mapping = Arc::new(Mapping::new(len));
+        pages::follow(&mapping);
         Self { start: mapping.start, len, mapping: Some(mapping) }
     }
 
@@ -175,6 +186,11 @@ impl Buffer {
     /// Where it begins in its mapping.
     fn at(&self, mapping: &Mapping) -> usize {
         self.start.as_ptr().addr() - mapping.start.as_ptr().addr()
+    }
+
+    /// As `take`, for somebody who waits: pages are small if huge ones come slowly. For a piece of about one of them.
+    pub(crate) fn take_soon(&self, start: usize, len: usize) -> bool {
+        self.mapping.as_ref().is_none_or(|mapping| pages::meet(mapping, || self.take(start, len)))
     }
 
     /// Has the system give the pages of this part now, as it else would when they are first written. What they hold stays. False: it

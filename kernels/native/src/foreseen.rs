@@ -6,7 +6,14 @@ use pelton_cpu::Foreseen;
 use pyo3::prelude::*;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ForeseenMemory>()
+    module.add_class::<ForeseenMemory>()?;
+    module.add_function(wrap_pyfunction!(weights_are_loaded, module)?)
+}
+
+/// What weights were put into memory whose pages had to be small may have huge ones from now on.
+#[pyfunction]
+fn weights_are_loaded(py: Python<'_>) {
+    py.detach(pelton_cpu::weights_are_loaded);
 }
 
 /// Weights are packed into it from its making on. When it goes, what none has taken goes back to the system.

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from pelton_kernels._native import weights_are_loaded
+
 from pelton.kept.entry import keep, read
 from pelton.kept.folder import KeptFolder
 from pelton.loading.foreseen import foresee
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 def start(wish: Wish) -> Generator[Progress, None, Ready]:
     """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
+    try:
+        return (yield from _start(wish))
+    finally:
+        weights_are_loaded()
+
+
+def _start(wish: Wish) -> Generator[Progress, None, Ready]:
     yield Progress("looking for the model", 0, 0)
     folder = kept_folder(wish)
     if folder is not None:

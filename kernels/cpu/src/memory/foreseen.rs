@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::{HUGE_PAGE, Mapping, Open, SHARED_BYTES, release};
+use super::{HUGE_PAGE, Mapping, Open, SHARED_BYTES, pages, release};
 
 /// The least that a system gives. Where it gives huge pages, one write is enough, and the others cost next to nothing.
 const SMALL_PAGE: usize = 4096;
@@ -30,6 +30,7 @@ impl Foreseen {
         let bytes = if cfg!(target_os = "linux") { bytes } else { 0 }; // see `Buffer::for_weights`
         // With room behind it for what was not foreseen: so what is there and not needed is known.
         let mapping = Arc::new(Mapping::new(bytes + SHARED_BYTES));
+        pages::follow(&mapping);
         Open::get().begin(&mapping);
         let is_over = Arc::new(AtomicBool::new(false));
         let work = {
@@ -76,10 +77,12 @@ fn take(mapping: &Arc<Mapping>, bytes: usize, is_over: &AtomicBool) -> usize {
         let open = Open::get();
         there = there.max(open.taken_of(mapping).next_multiple_of(HUGE_PAGE));
         if there < bytes {
-            for page in (there..there + HUGE_PAGE).step_by(SMALL_PAGE) {
-                // SAFETY: within the mapping, in pages that no buffer has, and none gets while `open` is held. They hold zeros.
-                unsafe { mapping.start.add(page).write_volatile(0) };
-            }
+            pages::meet(mapping, || {
+                for page in (there..there + HUGE_PAGE).step_by(SMALL_PAGE) {
+                    // SAFETY: within the mapping, in pages that no buffer has, and none gets while `open` is held. They hold zeros.
+                    unsafe { mapping.start.add(page).write_volatile(0) };
+                }
+            });
             there += HUGE_PAGE;
         }
     }

@@ -1,5 +1,6 @@
 //! A model from its name to an engine that loads it: what a server and `offline` both begin with.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use pelton_engine::Engine;
@@ -20,7 +21,7 @@ pub(crate) struct Opened {
     pub(crate) chats: bool,
 }
 
-/// Finds the model, reads its text side and starts its engine. Blocks: it may be downloaded.
+/// Finds the model, starts its engine and reads its text side. Blocks: it may be downloaded.
 pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_>) -> Result<Opened, Trouble> {
     let folder = model::find(config, around, progress)?;
     // A worker elsewhere has the weights on its own disk.
@@ -29,13 +30,22 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
             weights::Allowed { backend: config.model.model_backend, foreign_code: config.model.trust_remote_code };
         weights::check(&folder, allowed).map_err(Trouble::Failed)?;
     }
-    let text = parts::TextSide::open(&folder, config)?;
-    let format = text.format(&config.model.format)?;
-    let names = model::names(config, &folder);
-    let (name, chats) = (names[0].clone(), text.template.is_some());
-    let pool = parts::pool()?;
+    // First, so that its worker starts while the vocabulary is read, which may take a second.
     let engine = Engine::start(parts::engine_config(config, &folder)?)
         .map_err(|failure| Trouble::Failed(failure.to_string()))?;
+    let opened = open_text(config, around, &folder, engine.clone());
+    if opened.is_err() {
+        engine.blocking_shutdown();
+    }
+    opened
+}
+
+/// What serves the model of this engine as text.
+fn open_text(config: &Config, around: &Surroundings, folder: &Path, engine: Engine) -> Result<Opened, Trouble> {
+    let text = parts::TextSide::open(folder, config)?;
+    let format = text.format(&config.model.format)?;
+    let names = model::names(config, folder);
+    let (name, chats) = (names[0].clone(), text.template.is_some());
     let serving = Serving::new(ServingParts {
         engine: engine.clone(),
         checkpoint: text.checkpoint,
@@ -44,9 +54,9 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
         format,
         served_names: names,
         limits: parts::limits(config),
-        pool,
+        pool: parts::pool()?,
         renderer: parts::renderer(config, around)?,
-        sampled: fingerprint::sample(&folder),
+        sampled: fingerprint::sample(folder),
     });
     Ok(Opened { engine, serving, name, chats })
 }
