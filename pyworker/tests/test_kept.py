@@ -115,17 +115,19 @@ def test_a_kept_model_starts_without_torch(checkpoints: Path, tmp_path: Path) ->
     assert said() == "[] reading the kept model True False"
 
 
-def test_pages_are_no_longer_small_once_a_load_ends_well_or_badly(
+def test_memory_is_urgent_as_long_as_a_start_waits_whether_it_ends_well_or_badly(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of weights whose memory the machine gave slowly, `memory/pages.rs`."""
-    ends: list[None] = []
-    monkeypatch.setattr("pelton.loading.start.weights_are_loaded", lambda: ends.append(None))
-    ended(start(wish_for(checkpoints / "llama")))
-    assert len(ends) == 1
+    said: list[bool] = []
+    monkeypatch.setattr("pelton.loading.start.memory_is_urgent", said.append)
+    loading = start(wish_for(checkpoints / "llama"))
+    next(loading)
+    assert said == [True]
+    ended(loading)
+    assert said == [True, False]
     with pytest.raises(LoadError):
         ended(start(wish_for(tmp_path)))
-    assert len(ends) == 2
+    assert said == [True, False] * 2
 
 
 def test_garbage_of_an_earlier_load_is_not_kept_by_the_next(checkpoints: Path) -> None:

@@ -102,6 +102,35 @@ def test_a_damaged_checkpoint_names_the_tensor(checkpoints: Path, tmp_path: Path
     assert "model.layers.0.no_such.weight" in ended.stderr
 
 
+def test_a_vocabulary_that_cannot_be_read_ends_the_start_and_its_worker(checkpoints: Path, tmp_path: Path) -> None:
+    """The worker starts while the vocabulary is read."""
+    folder, sockets = tmp_path / "broken", tmp_path / "sockets"
+    folder.mkdir()
+    sockets.mkdir()
+    for file in (checkpoints / "llama-gqa").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "no such"}}')
+    ended = subprocess.run(
+        [PELTON, "serve", str(folder), "--port", "0"],
+        env={**os.environ, "TMPDIR": str(sockets)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 1
+    assert "the tokenizer" in ended.stderr, ended.stderr
+    assert list(sockets.iterdir()) == []
+    assert not any(str(sockets) in command_line(process) for process in Path("/proc").glob("[0-9]*"))
+
+
+def command_line(process: Path) -> str:
+    """Of a process that may have ended; empty: it has."""
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def maps_torch(pid: int) -> bool:
     """Whether a process has PyTorch in its memory."""
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text()

@@ -54,7 +54,7 @@ pub use linear::{
     Bits, Codes, Matrix, PackedWeight, QuantizedActivations, QuantizedWeight, Scheme, Spaced, Stored, linear,
     linear_quantized, linear_spaced,
 };
-pub use memory::{Buffer, Foreseen, weights_are_loaded};
+pub use memory::{Buffer, Foreseen, memory_is_urgent};
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;

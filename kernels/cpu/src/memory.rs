@@ -12,7 +12,7 @@ mod pages;
 
 pub use foreseen::Foreseen;
 use pages::Size;
-pub use pages::weights_are_loaded;
+pub use pages::memory_is_urgent;
 
 /// Huge page of x86-64 Linux. A packed weight is walked once per step in one stream: with 4 KiB pages the page walks show.
 const HUGE_PAGE: usize = 2 << 20;
@@ -45,6 +45,8 @@ struct Mapping {
     start: NonNull<u8>,
     /// From `start` on: whole huge pages.
     len: usize,
+    /// Whether its pages are to be huge.
+    is_huge: bool,
 }
 
 // SAFETY: addresses of a mapping that stands until the value is dropped; whoever reads or writes there has a part of its own.
@@ -55,7 +57,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(len: usize) -> Self {
         assert!(len <= isize::MAX as usize / 2, "no memory for {len} bytes");
-        let is_small = len < SMALL_BYTES;
+        let is_huge = len >= SMALL_BYTES;
         let len = len.next_multiple_of(HUGE_PAGE);
         let size = len + HUGE_PAGE;
         // SAFETY: a new private mapping at an address of the system's choice touches nothing that exists.
@@ -67,8 +69,8 @@ impl Mapping {
         // SAFETY: `skipped` is below HUGE_PAGE, so this lies within the mapping, and what follows is at least `len` long.
         let start = unsafe { base.cast::<u8>().add(skipped) };
         let start = NonNull::new(start).expect("a mapping does not lie at address 0");
-        let mapping = Self { base, size, start, len };
-        if !is_small {
+        let mapping = Self { base, size, start, len, is_huge };
+        if is_huge {
             mapping.advise(Size::Huge);
         }
         mapping

@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ForeseenMemory>()?;
-    module.add_function(wrap_pyfunction!(weights_are_loaded, module)?)
+    module.add_function(wrap_pyfunction!(memory_is_urgent, module)?)
 }
 
-/// What weights were put into memory whose pages had to be small may have huge ones from now on.
+/// Whether a start waits for memory from now on: then pages are small if huge ones come slowly, and may become huge once none does.
 #[pyfunction]
-fn weights_are_loaded(py: Python<'_>) {
-    py.detach(pelton_cpu::weights_are_loaded);
+fn memory_is_urgent(py: Python<'_>, is_urgent: bool) {
+    py.detach(|| pelton_cpu::memory_is_urgent(is_urgent));
 }
 
 /// Weights are packed into it from its making on. When it goes, what none has taken goes back to the system.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from pelton_kernels._native import weights_are_loaded
+from pelton_kernels._native import memory_is_urgent
 
 from pelton.kept.entry import keep, read
 from pelton.kept.folder import KeptFolder
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 def start(wish: Wish) -> Generator[Progress, None, Ready]:
     """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
+    memory_is_urgent(True)
     try:
         return (yield from _start(wish))
     finally:
-        weights_are_loaded()
+        memory_is_urgent(False)
 
 
 def _start(wish: Wish) -> Generator[Progress, None, Ready]:

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -88,7 +88,7 @@ impl Offline {
         let config =
             Config::from_arguments(settings, around).map_err(|error| OfflineError::Invalid(error.to_string()))?;
         let runtime = Runtime::new().map_err(|error| OfflineError::Failed(format!("cannot start threads: {error}")))?;
-        let opened = serve::open(&config, around, &|_, _, _| ())
+        let opened = serve::open(&config, around, &|_, _, _| (), &OnceLock::new())
             .map_err(|(Trouble::Failed(why) | Trouble::Usage(why))| OfflineError::Invalid(why))?;
         let (answers, answered) = mpsc::channel();
         Ok(Self {

@@ -1,34 +1,81 @@
-//! Huge pages, or small ones where the machine below is slow to give huge ones: those become huge later.
+//! Huge pages; or small ones while a start waits for memory and the machine below is slow to give huge ones. Those become huge later.
 //!
 //! A virtual machine that gives what is free back to its host asks for each huge page anew. One such host takes 6 ms for one, 0.35 GB/s
 //! however many threads ask, while the small pages that the guest has kept come at 3 to 4 GB/s; and a linear stream is read from small
 //! ones at 0.95 to 0.98 of the rate. So a start would wait for seconds, for next to nothing.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::{HUGE_PAGE, Mapping};
 
-/// A huge page that takes longer is given by a slow host. Else it is cleared within half of one, on all machines that were measured.
+/// A huge page that takes longer is given by a slow host. Others were cleared within half a millisecond wherever it was measured.
 const SLOW: Duration = Duration::from_millis(2);
-/// So many in a row are slow, and the others will be: one may be late for another reason.
-const ENOUGH: usize = 2;
+/// So many in a row are slow, and the others will be. One may be late because another thread runs.
+const ENOUGH: usize = 4;
 
-/// How many were. Once there are enough it stays until weights are loaded: huge pages are asked for no more.
-static SLOW_IN_A_ROW: AtomicUsize = AtomicUsize::new(0);
+static GIVING: Mutex<Giving> = Mutex::new(Giving { is_urgent: false, slow_in_a_row: 0, small: Vec::new() });
 
-/// Mappings whose pages are small until weights are loaded.
-static SMALL: Mutex<Vec<Weak<Mapping>>> = Mutex::new(Vec::new());
+/// How the system gives huge pages.
+struct Giving {
+    /// Whether a start waits for memory. Else nothing is looked at.
+    is_urgent: bool,
+    /// Once there are enough it stays: huge pages are asked for no more.
+    slow_in_a_row: usize,
+    /// Whose pages are small as long as it is urgent.
+    small: Vec<Weak<Mapping>>,
+}
 
-/// Has the mapping's pages be small if huge ones come slowly: its first tell. They hold zeros, nobody has a part of them yet, and they are
-/// there afterwards.
+impl Giving {
+    fn get() -> MutexGuard<'static, Self> {
+        GIVING.lock().unwrap_or_else(PoisonError::into_inner) // a number and a list, which are never half written
+    }
+
+    fn are_slow(&self) -> bool {
+        self.slow_in_a_row >= ENOUGH
+    }
+
+    /// A huge page of the mapping took so long.
+    fn met(&mut self, mapping: &Arc<Mapping>, took: Duration) {
+        if self.is_urgent && !self.are_slow() {
+            self.slow_in_a_row = if took < SLOW { 0 } else { self.slow_in_a_row + 1 };
+        }
+        self.follow(mapping);
+    }
+
+    /// Has the mapping's pages be small from now on, if huge ones come slowly.
+    fn follow(&mut self, mapping: &Arc<Mapping>) {
+        self.small.retain(|known| known.strong_count() > 0);
+        let is_known = || self.small.iter().any(|known| known.as_ptr() == Arc::as_ptr(mapping));
+        if self.are_slow() && mapping.is_huge && !is_known() {
+            mapping.advise(Size::Small);
+            self.small.push(Arc::downgrade(mapping));
+        }
+    }
+
+    fn be_urgent(&mut self, is_urgent: bool) {
+        (self.is_urgent, self.slow_in_a_row) = (is_urgent, 0);
+        for mapping in self.small.drain(..).filter_map(|known| known.upgrade()) {
+            mapping.advise(Size::Huge);
+        }
+    }
+}
+
+/// Whether a start waits for memory from now on. Once none does, what was taken in small pages may become huge ones: the kernel makes some in
+/// a second, as it does of others.
+pub fn memory_is_urgent(is_urgent: bool) {
+    Giving::get().be_urgent(is_urgent);
+}
+
+/// Has a new mapping's pages be small, if huge ones come slowly: its first tell, which hold zeros and are there afterwards.
 pub(super) fn choose(mapping: &Arc<Mapping>) {
-    follow(mapping);
+    if !Giving::get().is_urgent {
+        return;
+    }
     for page in (0..mapping.len).step_by(HUGE_PAGE).take(ENOUGH) {
         // SAFETY: within the mapping, in a page that nobody has yet. It holds zeros.
         meet(mapping, || unsafe { mapping.start.add(page).write_volatile(0) });
-        if SLOW_IN_A_ROW.load(Ordering::Relaxed) == 0 {
+        if Giving::get().slow_in_a_row == 0 {
             break;
         }
     }
@@ -36,50 +83,15 @@ pub(super) fn choose(mapping: &Arc<Mapping>) {
 
 /// The same by what others told.
 pub(super) fn follow(mapping: &Arc<Mapping>) {
-    if are_slow() {
-        have_small(mapping);
-    }
+    Giving::get().follow(mapping);
 }
 
-/// `take` meets one huge page of the mapping for the first time. If it is slow, those behind it may be small.
+/// `take` meets about one huge page of the mapping. If that is slow, those behind it may be small.
 pub(super) fn meet<T>(mapping: &Arc<Mapping>, take: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let taken = take();
-    if began.elapsed() < SLOW {
-        if !are_slow() {
-            SLOW_IN_A_ROW.store(0, Ordering::Relaxed);
-        }
-    } else if SLOW_IN_A_ROW.fetch_add(1, Ordering::Relaxed) + 1 >= ENOUGH {
-        have_small(mapping);
-    }
+    Giving::get().met(mapping, began.elapsed());
     taken
-}
-
-fn are_slow() -> bool {
-    SLOW_IN_A_ROW.load(Ordering::Relaxed) >= ENOUGH
-}
-
-fn have_small(mapping: &Arc<Mapping>) {
-    let mut small = get();
-    small.retain(|mapping| mapping.strong_count() > 0);
-    if !small.iter().any(|known| known.as_ptr() == Arc::as_ptr(mapping)) {
-        mapping.advise(Size::Small);
-        small.push(Arc::downgrade(mapping));
-    }
-}
-
-/// Weights are loaded. What was taken of the system in small pages may become huge ones, which it makes beside all else, and what comes is
-/// huge where that is quick by then.
-pub fn weights_are_loaded() {
-    let small = std::mem::take(&mut *get());
-    for mapping in small.iter().filter_map(Weak::upgrade) {
-        mapping.advise(Size::Huge);
-    }
-    SLOW_IN_A_ROW.store(0, Ordering::Relaxed);
-}
-
-fn get() -> MutexGuard<'static, Vec<Weak<Mapping>>> {
-    SMALL.lock().unwrap_or_else(PoisonError::into_inner) // a list, which is never half written
 }
 
 /// Of pages.
@@ -92,9 +104,9 @@ pub(super) enum Size {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
-    use super::{Mapping, SLOW, follow, meet, weights_are_loaded};
-    use crate::memory::HUGE_PAGE;
+    use super::{ENOUGH, Giving, HUGE_PAGE, Mapping, SLOW};
 
     /// Of the mapping's beginning, as the kernel has it; see proc_pid_smaps(5).
     fn flags(mapping: &Mapping) -> String {
@@ -114,35 +126,44 @@ mod tests {
         panic!("the mapping is not in smaps");
     }
 
+    fn is_huge(mapping: &Mapping) -> bool {
+        let flags = flags(mapping);
+        assert!(!(flags.contains(" hg ") && flags.contains(" nh ")), "{flags}");
+        flags.contains(" hg ")
+    }
+
     #[test]
-    fn pages_are_small_once_huge_ones_come_slowly_and_until_weights_are_loaded() {
-        let [mapping, later] = [(); 2].map(|()| Arc::new(Mapping::new(2 * HUGE_PAGE)));
-        if !flags(&mapping).contains(" hg ") {
+    fn pages_are_small_once_huge_ones_come_slowly_and_as_long_as_memory_is_urgent() {
+        let [mapping, later, after] = [(); 3].map(|()| Arc::new(Mapping::new(2 * HUGE_PAGE)));
+        let tiny = Arc::new(Mapping::new(1));
+        if !is_huge(&mapping) {
             eprintln!("skipped: this system has no huge pages");
             return;
         }
-        meet(&mapping, || ());
-        assert!(flags(&mapping).contains(" hg "), "{}", flags(&mapping));
-        // Other tests meet quick ones meanwhile.
-        while flags(&mapping).contains(" hg ") {
-            meet(&mapping, || std::thread::sleep(SLOW));
-        }
-        follow(&later); // what is mapped meanwhile
+        let mut giving = Giving { is_urgent: false, slow_in_a_row: 0, small: Vec::new() };
+        let slow = |giving: &mut Giving, count| (0..count).for_each(|_| giving.met(&mapping, SLOW));
+        slow(&mut giving, 2 * ENOUGH);
+        assert!(is_huge(&mapping), "nobody waits");
+        giving.be_urgent(true);
+        slow(&mut giving, ENOUGH - 1);
+        giving.met(&mapping, Duration::ZERO);
+        slow(&mut giving, ENOUGH - 1);
+        assert!(is_huge(&mapping), "not so many in a row");
+        slow(&mut giving, 1);
+        giving.met(&mapping, Duration::ZERO); // small ones come quickly
+        giving.follow(&later);
+        giving.follow(&tiny);
         let held = [&mapping, &later].map(|mapping| {
-            assert!(flags(mapping).contains(" nh "), "{}", flags(mapping));
+            assert!(!is_huge(mapping), "{}", flags(mapping));
             // SAFETY: the test's own mapping, two huge pages long.
             let held = unsafe { std::slice::from_raw_parts_mut(mapping.start.as_ptr(), 2 * HUGE_PAGE) };
             held.fill(7);
             held
         });
-        weights_are_loaded();
-        for mapping in [&mapping, &later] {
-            let at_last = flags(mapping);
-            assert!(at_last.contains(" hg ") && !at_last.contains(" nh "), "{at_last}");
-        }
+        giving.be_urgent(false);
+        giving.follow(&after);
+        assert!([&mapping, &later, &after].into_iter().all(|mapping| is_huge(mapping)));
+        assert!(!is_huge(&tiny), "it would leave most of a huge page empty");
         assert!(held.iter().all(|held| held.iter().all(|&byte| byte == 7)));
-        let after = Arc::new(Mapping::new(HUGE_PAGE));
-        follow(&after);
-        assert!(flags(&after).contains(" hg "), "{}", flags(&after));
     }
 }

@@ -175,7 +175,8 @@ impl Run<'_> {
             let [before] = work.resume([self.output]).await.map_err(|error| self.unwritten(&error))?;
             answers.before(before);
         }
-        let mut server = Server::start(self.config, self.around, Doors::open(self.config)?, self.bars).await?;
+        let mut server =
+            Server::start(self.config, self.around, Doors::open(self.config)?, self.bars, &Arc::default()).await?;
         let ran = self.answer(&mut server, &mut work, &mut answers, &mut stop).await;
         server.stop().await;
         let ended = ran?;

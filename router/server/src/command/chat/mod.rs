@@ -11,6 +11,7 @@ mod prompt;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use indicatif::MultiProgress;
 
@@ -121,7 +122,7 @@ async fn own_server(config: &mut Config, around: &Surroundings, bars: &MultiProg
     config.server.api_key.clear();
     config.server.api_key_file = None;
     config.server.files_dir = None;
-    Server::start(config, around, Doors::open(config)?, bars).await
+    Server::start(config, around, Doors::open(config)?, bars, &Arc::default()).await
 }
 
 async fn talk(mut prompt: Prompt, mut conversation: Conversation) -> Result<ExitCode, Trouble> {

@@ -18,9 +18,11 @@ mod weights;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use indicatif::MultiProgress;
+use pelton_engine::Engine;
 use pelton_text::Format;
 
 use super::{Line, Trouble, resolve, runtime, tree};
@@ -52,7 +54,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     logging::start(&config.log, &bars);
     let runtime = runtime()?;
     let ended = runtime.block_on(serve(&config, around, &bars, began));
-    // A download that was told to stop may still wait for the network in its own thread.
+    // A download that was told to stop may still wait for the network in its own thread, a vocabulary still be read.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -60,9 +62,15 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
 async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, began: Instant) -> Result<(), Trouble> {
     let mut stop = Stop::listen()?;
     let doors = Doors::open(config)?;
+    let engine = Arc::new(OnceLock::<Engine>::new());
     let mut server = tokio::select! {
-        started = Server::start(config, around, doors, bars) => started?,
-        () = stop.asked() => return Ok(()),
+        started = Server::start(config, around, doors, bars, &engine) => started?,
+        () = stop.asked() => {
+            if let Some(engine) = engine.get() {
+                engine.shutdown().await;
+            }
+            return Ok(());
+        }
     };
     let loaded = tokio::select! {
         loaded = server.loaded(bars) => loaded,

@@ -1,7 +1,7 @@
 //! A model from its name to an engine that loads it: what a server and `offline` both begin with.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pelton_engine::Engine;
 
@@ -21,8 +21,14 @@ pub(crate) struct Opened {
     pub(crate) chats: bool,
 }
 
-/// Finds the model, starts its engine and reads its text side. Blocks: it may be downloaded.
-pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_>) -> Result<Opened, Trouble> {
+/// Finds the model, starts its engine and reads its text side. Blocks: it may be downloaded. `started` has the engine as soon as it runs, for
+/// whoever stops waiting: it is ended if there is no result.
+pub(crate) fn open(
+    config: &Config,
+    around: &Surroundings,
+    progress: Progress<'_>,
+    started: &OnceLock<Engine>,
+) -> Result<Opened, Trouble> {
     let folder = model::find(config, around, progress)?;
     // A worker elsewhere has the weights on its own disk.
     if !config.has_worker_elsewhere() {
@@ -33,6 +39,7 @@ pub(crate) fn open(config: &Config, around: &Surroundings, progress: Progress<'_
     // First, so that its worker starts while the vocabulary is read, which may take a second.
     let engine = Engine::start(parts::engine_config(config, &folder)?)
         .map_err(|failure| Trouble::Failed(failure.to_string()))?;
+    _ = started.set(engine.clone());
     let opened = open_text(config, around, &folder, engine.clone());
     if opened.is_err() {
         engine.blocking_shutdown();

@@ -1,6 +1,7 @@
 //! A server from its first answer to its last: the doors, the engine behind them, and their end.
 
-use std::{sync::Arc, thread};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use indicatif::MultiProgress;
 use pelton_engine::{Engine, ModelReport, Phase, Status};
@@ -38,23 +39,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Finds the model and starts its engine; the doors answer from the first moment. Loading goes on behind it.
+    /// Finds the model and starts its engine; the doors answer from the first moment. Loading goes on behind it. Whoever stops waiting
+    /// ends the engine, if there is one in `started` by then.
     pub(crate) async fn start(
         config: &Config,
         around: &Surroundings,
         doors: Doors,
         bars: &MultiProgress,
+        started: &Arc<OnceLock<Engine>>,
     ) -> Result<Self, Trouble> {
         let (keys, desk) = (parts::api_keys(config)?, parts::desk(config)?);
         let starting = Starting::answer(&doors)?;
         let opened = {
             let (config, around, told, bars) = (config.clone(), around.clone(), starting.told(), bars.clone());
+            let started = Arc::clone(started);
             let opening = tokio::task::spawn_blocking(move || {
                 let progress = Progress::new(&bars);
-                opened::open(&config, &around, &|stage, done, total| {
+                let show = |stage: &str, done, total| {
                     progress.show(stage, done, total);
                     told.tell(stage, done, total);
-                })
+                };
+                opened::open(&config, &around, &show, &started)
             });
             opening.await.expect("opening a model does not panic")?
         };
