@@ -7,6 +7,9 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -104,29 +107,52 @@ def test_a_damaged_checkpoint_names_the_tensor(checkpoints: Path, tmp_path: Path
 
 def test_a_vocabulary_that_cannot_be_read_ends_the_start_and_its_worker(checkpoints: Path, tmp_path: Path) -> None:
     """The worker starts while the vocabulary is read."""
-    folder, sockets = tmp_path / "broken", tmp_path / "sockets"
-    folder.mkdir()
-    sockets.mkdir()
     for file in (checkpoints / "llama-gqa").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "no such"}}')
-    ended = subprocess.run(
-        [PELTON, "serve", str(folder), "--port", "0"],
-        env={**os.environ, "TMPDIR": str(sockets)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 1
-    assert "the tokenizer" in ended.stderr, ended.stderr
-    assert list(sockets.iterdir()) == []
-    assert not any(str(sockets) in command_line(process) for process in Path("/proc").glob("[0-9]*"))
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "no such"}}')
+    with started(tmp_path) as (process, sockets):
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == 1
+        assert "the tokenizer" in errors, errors
+        assert left_by(sockets) == []
 
 
-def command_line(process: Path) -> str:
-    """Of a process that may have ended; empty: it has."""
+@pytest.mark.parametrize("delay_ms", [60, 90, 120, 160, 200, 300])
+def test_a_start_that_is_stopped_leaves_nothing(checkpoints: Path, delay_ms: int) -> None:
+    """Whether it opens its port, reads the vocabulary or loads the model."""
+    with started(checkpoints / "llama-gqa") as (process, sockets):
+        time.sleep(delay_ms / 1000)
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode in (0, -signal.SIGTERM), errors  # the latter: it listened to no signal yet
+        assert "panicked" not in errors
+        assert left_by(sockets) == []
+
+
+@contextlib.contextmanager
+def started(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """And where it has its sockets."""
+    with tempfile.TemporaryDirectory(prefix="start") as sockets:  # a short path: sockets allow no other
+        command = [PELTON, "serve", str(model), "--port", "0", "--model-cache-size", "0"]
+        folders = {"TMPDIR": sockets, "XDG_RUNTIME_DIR": sockets}
+        process = subprocess.Popen(command, env={**os.environ, **folders}, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process, sockets
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def left_by(sockets: str) -> list[str]:
+    """Sockets and processes of a server that has ended."""
+    processes = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if sockets in command_line(path)]
+    return processes + [path.name for path in Path(sockets).iterdir()]
+
+
+def command_line(path: Path) -> str:
+    """Empty: the process has ended."""
     try:
-        return (process / "cmdline").read_text()
+        return path.read_bytes().decode(errors="replace")
     except OSError:
         return ""
 

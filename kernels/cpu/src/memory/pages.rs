@@ -69,8 +69,12 @@ pub fn memory_is_urgent(is_urgent: bool) {
 
 /// Has a new mapping's pages be small, if huge ones come slowly: its first tell, which hold zeros and are there afterwards.
 pub(super) fn choose(mapping: &Arc<Mapping>) {
-    if !Giving::get().is_urgent {
-        return;
+    {
+        let mut giving = Giving::get();
+        giving.follow(mapping);
+        if !giving.is_urgent || giving.are_slow() {
+            return;
+        }
     }
     for page in (0..mapping.len).step_by(HUGE_PAGE).take(ENOUGH) {
         // SAFETY: within the mapping, in a page that nobody has yet. It holds zeros.

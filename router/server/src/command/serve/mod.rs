@@ -67,7 +67,10 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
         started = Server::start(config, around, doors, bars, &engine) => started?,
         () = stop.asked() => {
             if let Some(engine) = engine.get() {
-                engine.shutdown().await;
+                tokio::select! {
+                    () = engine.shutdown() => {}
+                    () = stop.asked_again() => {}
+                }
             }
             return Ok(());
         }
