@@ -91,6 +91,19 @@ impl Mapping {
 
     #[cfg(not(target_os = "linux"))]
     fn advise(&self, _: Size) {}
+
+    /// Makes the small pages from `start` on, as many as a huge one has, a huge one. A refusal (a kernel that cannot, or nothing there) leaves
+    /// them as they are.
+    #[cfg(target_os = "linux")]
+    fn collapse(&self, start: usize) {
+        const MADV_COLLAPSE: i32 = 25;
+        assert!(start.is_multiple_of(HUGE_PAGE) && start < self.len, "a huge page of the mapping");
+        // SAFETY: the page is ours, and the advice does not change its contents, which others may read and write meanwhile.
+        let _ = unsafe { madvise(self.start.add(start).as_ptr().cast(), HUGE_PAGE, MADV_COLLAPSE) };
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn collapse(&self, _: usize) {}
 }
 
 impl Drop for Mapping {
@@ -98,6 +111,11 @@ impl Drop for Mapping {
         // SAFETY: mapped by `new` with this size, unmapped once, and no buffer outlives its mapping.
         unsafe { munmap(self.base, self.size) }.expect("a mapping that stands can be taken down");
     }
+}
+
+#[cfg(target_os = "linux")]
+unsafe extern "C" {
+    fn madvise(start: *mut c_void, len: usize, advice: i32) -> i32;
 }
 
 /// The mapping from which buffers of weights are taken now, and how much of it is.
