@@ -14,8 +14,8 @@ use super::{HUGE_PAGE, Mapping};
 const SLOW: Duration = Duration::from_millis(2);
 /// So many in a row are slow, and the others will be. One may be late because another thread runs.
 const ENOUGH: usize = 4;
-/// How many times as long as a page was made huge it is rested afterwards, and the most that counts of it. With a
-/// tenth of it steps gave 0.6 of their rate.
+/// How many times as long as a page was made huge it is rested afterwards, and the most that counts of it. With a tenth of that, steps gave
+/// 0.6 of their rate meanwhile.
 const REST: u32 = 30;
 const REST_MAX: Duration = Duration::from_millis(50);
 
@@ -78,7 +78,7 @@ pub fn memory_is_urgent(is_urgent: bool) {
 }
 
 /// Page by page, and rests after each: the machine below gives memory while it holds the processor, which a step waits for. The mapping
-/// may go meanwhile.
+/// may go meanwhile. What is not there at all stays so.
 fn make_huge(mapping: &Weak<Mapping>) {
     let mut start = 0;
     while let Some(mapping) = mapping.upgrade().filter(|mapping| start < mapping.len) {
@@ -133,7 +133,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{ENOUGH, Giving, HUGE_PAGE, Mapping, SLOW, make_huge};
+    use super::{ENOUGH, Giving, HUGE_PAGE, Mapping, SLOW, Size, make_huge};
 
     /// Of the mapping's beginning, as the kernel has it; see proc_pid_smaps(5).
     fn flags(mapping: &Mapping) -> String {
@@ -157,6 +157,31 @@ mod tests {
         let flags = flags(mapping);
         assert!(!(flags.contains(" hg ") && flags.contains(" nh ")), "{flags}");
         flags.contains(" hg ")
+    }
+
+    /// Whether the small page at this place is there.
+    fn is_there(mapping: &Mapping, at: usize) -> bool {
+        let mut present = 0_u8;
+        // SAFETY: the place lies in a mapping that stands, and `present` has room for one page.
+        let said = unsafe { mincore(mapping.start.as_ptr().add(at).cast(), 4096, &mut present) };
+        assert_eq!(said, 0);
+        present & 1 == 1
+    }
+
+    unsafe extern "C" {
+        fn mincore(start: *mut std::ffi::c_void, len: usize, present: *mut u8) -> i32;
+    }
+
+    #[test]
+    fn what_nobody_has_touched_is_not_there_after_pages_were_made_huge() {
+        let mapping = Arc::new(Mapping::new(3 * HUGE_PAGE));
+        mapping.advise(Size::Small);
+        // SAFETY: within the test's own mapping.
+        unsafe { mapping.start.add(HUGE_PAGE).write_volatile(1) };
+        mapping.advise(Size::Huge);
+        make_huge(&Arc::downgrade(&mapping));
+        assert!(is_there(&mapping, HUGE_PAGE));
+        assert!(!is_there(&mapping, 0) && !is_there(&mapping, 2 * HUGE_PAGE), "an arena would be taken to its end");
     }
 
     #[test]
