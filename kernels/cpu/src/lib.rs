@@ -10,6 +10,7 @@
 mod activate;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod apart;
 mod arena;
 mod attention;
 mod cache;

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
+use crate::apart::{self, Apart};
+
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
 const SPIN: Duration = Duration::from_micros(20);
@@ -38,6 +40,8 @@ struct Job<'a> {
     unfinished: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
+    /// Where the caller ran when it posted the job.
+    processor: usize,
 }
 
 impl Pool {
@@ -67,6 +71,7 @@ impl Pool {
             unfinished: AtomicUsize::new(parts - 1),
             panic: Mutex::new(None),
             caller: std::thread::current(),
+            processor: apart::processor(),
         };
         for worker in &self.workers[..parts - 1] {
             worker.post(&job);
@@ -115,10 +120,12 @@ impl Worker {
 
 impl Mailbox {
     fn serve(&self, part: usize) {
+        let mut apart = Apart::default();
         while let Some(job) = self.next() {
             // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
             // off below, as the last thing it does with the job.
             let job = unsafe { &*job };
+            apart.leave(job.processor);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(part))) {
                 *job.panic.lock().expect("held only to store a value") = Some(panic);
             }
