@@ -71,7 +71,7 @@ def gptq(
             zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.uint8)
         else:
             codes, scales, zeros, floats = asymmetric(weight[:, order], bits, GROUP)
-            zeros_at_least = 1 if version == "gptq" else 0  # the format has no place for less
+            zeros_at_least = 1 if version == "gptq" else 0  # AutoGPTQ has no place for less
             floats += (zeros.clamp(min=zeros_at_least).int() - zeros.int()).neg().repeat_interleave(
                 GROUP, 1
             ) * scales.repeat_interleave(GROUP, 1)
@@ -280,11 +280,21 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GPTQ | {"bits": 3}, {}, "quantised with 3 bits; supported: 4, 8"),
     (GPTQ | {"group_size": 12}, {}, "in groups of 12; supported: -1, and multiples of 8"),
     (GPTQ | {"checkpoint_format": "marlin"}, {}, "`quantization_config.checkpoint_format` .* 'marlin'; supported: gptq or gptq_v2"),
-    (GPTQ | {"dynamic": {"+:a": {"bits": 8}}}, {}, "`quantization_config.dynamic`"),
+    (GPTQ | {"is_marlin_format": True}, {}, "`quantization_config.is_marlin_format` in config.json is True; supported: none"),
+    (GPTQ | {"dynamic": {"-:b": {}, "+:a": {"bits": 8}}}, {}, r"`quantization_config.dynamic` in config.json has a scheme for '\+:a'; supported: one"),
+    (GPTQ | {"dynamic": {"-:.*q_proj": {}}}, {}, "self_attn.v_proj are not quantised alike"),
+    (GPTQ | {"rotation": "hadamard"}, {}, "`quantization_config.rotation` in config.json is 'hadamard'; supported: none"),
+    (GPTQ | {"modules_in_block_to_quantize": [[1]]}, {}, "`modules_in_block_to_quantize` in config.json is .*; supported: lists of names"),
     ({"quant_method": "awq", "bits": 4, "version": "gemv"}, {}, r"is gemv \(AWQ\); supported: gemm"),
     (compressed("nvfp4-pack-quantized", WEIGHTS | {"type": "float"}, None), {}, "nvfp4-pack-quantized: float of 4 bits"),
     (compressed("float-quantized", WEIGHTS | {"type": "float", "num_bits": 8}, None), {}, "float-quantized: float of 8 bits"),
     (compressed("int-quantized", CHANNELS, TOKENS | {"dynamic": False}), {}, "`input_activations` .*; supported: none, or"),
+    (compressed("pack-quantized", WEIGHTS | {"strategy": "tensor"}, None), {}, "strategy` in config.json is 'tensor'; supported: group or channel"),
+    (compressed("pack-quantized", WEIGHTS, None) | {"transform_config": {"config_groups": {"a": {"type": "hadamard"}}}}, {}, "`transform_config`"),
+    (compressed("pack-quantized", WEIGHTS, None) | {"config_groups": {"a": {"targets": ["Linear"], "weights": WEIGHTS, "output_activations": TOKENS}}}, {}, "`output_activations`"),
+    (compressed("pack-quantized", WEIGHTS, None) | {"config_groups": {"a": {"targets": ["LlamaAttention"], "input_activations": TOKENS}}}, {}, "a group without `weights`"),
+    (GPTQ | {"modules_in_block_to_quantize": 1}, {}, "`modules_in_block_to_quantize` in config.json is 1; supported: lists of names"),
+    (compressed("pack-quantized", WEIGHTS, None) | {"ignore": ["re:("]}, {}, r"`\(` in config.json is no regular expression"),
     (compressed("pack-quantized", WEIGHTS, None) | {"kv_cache_scheme": {"num_bits": 8}}, {}, "`kv_cache_scheme`"),
     (GPTQ, {"quantize": "int8"}, "--quantize int8: the checkpoint is quantised .* with 4 bits"),
     ({}, {"quantize": "int3"}, "--quantize int3; supported: auto, int8, int8-a16, int4, int4-a16"),

@@ -71,11 +71,16 @@ def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantiza
     stored = checkpoint.tensors
     wanted = {name: want for holding in found for name, want in holding.wanted}
     ignored = [*ignored, *quantization.ignored]
+
+    def is_idle(name: str) -> bool:
+        return any(re.fullmatch(rule, name) for rule in ignored) or (
+            any(re.fullmatch(rule, name) for rule in quantization.ignored_zeros)
+            and not bool(checkpoint.tensor(name).any())
+        )
+
     troubles = {
         "missing": [name for name in wanted if name not in stored],
-        "unexpected": [
-            name for name in stored if name not in wanted and not any(re.fullmatch(rule, name) for rule in ignored)
-        ],
+        "unexpected": [name for name in stored if name not in wanted and not is_idle(name)],
         "of another shape": [
             f"{name} {list(stored[name].shape)} instead of {list(want.shape)}"
             for name, want in wanted.items()

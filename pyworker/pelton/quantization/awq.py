@@ -1,27 +1,38 @@
 """AWQ (arXiv:2306.00978), as AutoAWQ's "gemm" version writes it: 4 bits.
 
 qweight  int32 [width, height / 8]     eight codes along the outputs, in the order 0, 2, 4, 6, 1, 3, 5, 7
-qzeros   int32 [groups, height / 8]    zero points, likewise
+qzeros   int32 [groups, height / 8]    zero points, likewise; all 8 where `zero_point` is false
 scales         [groups, height]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
+from pelton_kernels.ops import Scheme
 from torch import Tensor
 
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.quantization.codes import Coded, Part, read_scheme, unpacked
+from pelton.quantization.codes import (
+    Coded,
+    Find,
+    Part,
+    alike,
+    excluded,
+    is_table,
+    matches,
+    read_scheme,
+    refuse,
+    unpacked,
+)
 
 PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in its word each of eight neighbours stands
 
 
-def read(fields: Fields) -> Callable[[list[str]], Coded | None]:
-    """The storage of all layers but the head and those that `modules_to_not_convert` names."""
+def read(fields: Fields) -> Find:
+    """The storage of the layers of blocks but those that `modules_to_not_convert` names; and of the head if `lm_head` says so."""
+    refuse(fields, "rotation", "activation")
     version = fields.get("version")
     if version is not None and str(version).lower() != "gemm":
         raise LoadError(f"`quantization_config.version` in config.json is {version} (AWQ); supported: gemm")
@@ -29,21 +40,27 @@ def read(fields: Fields) -> Callable[[list[str]], Coded | None]:
     if scheme.bits != 4:
         raise LoadError(f"the checkpoint is quantised with {scheme.bits} bits (AWQ); supported: 4")
     kept = [str(name) for name in fields.get("modules_to_not_convert") or []]
-    storage = Awq(scheme, has_zeros=True)
+    floats, has_head = excluded(fields), fields.flag("lm_head")
+    storage = Awq(scheme, is_symmetric=not fields.flag("zero_point", True))
 
-    def find(names: list[str]) -> Coded | None:
-        is_kept = [name == "lm_head" or "embed" in name or any(part in name for part in kept) for name in names]
-        if any(is_kept) and not all(is_kept):
-            raise LoadError(
-                f"some of {', '.join(names)} are quantised and some are not; supported: all or none of them"
-            )
-        return None if all(is_kept) else storage
+    def one(name: str) -> Coded | None:
+        is_float = any(part in name for part in kept) or any(matches(rule, name) for rule in floats)
+        return None if is_float or is_table(name) else storage
+
+    def find(path: str, names: list[str]) -> Coded | None:
+        if not path.startswith("blocks.") and not (path == "head" and has_head):
+            return None
+        return alike(names, one)
 
     return find
 
 
 class Awq(Coded):
     """See above."""
+
+    def __init__(self, scheme: Scheme, is_symmetric: bool) -> None:
+        super().__init__(scheme, has_zeros=True)
+        self.is_symmetric = is_symmetric
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         groups = -(-width // self.scheme.group) if self.scheme.group else 1
@@ -57,6 +74,11 @@ class Awq(Coded):
 
     def part(self, tensors: dict[str, Tensor]) -> Part:
         codes, zeros = (_in_order(unpacked(tensors[kind], 4, dim=1)) for kind in ("qweight", "qzeros"))
+        if self.is_symmetric and not bool((zeros == self.scheme.zero).all()):
+            # Some programs read these, others take 8, so that the weights would be two different things.
+            raise LoadError(
+                "`zero_point` in config.json is false (AWQ), but not all of `qzeros` are 8; supported: false where all are, and true"
+            )
         return Part(codes.T.contiguous(), tensors["scales"].T.contiguous(), zeros.T.contiguous())
 
 

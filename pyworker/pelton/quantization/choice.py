@@ -13,7 +13,7 @@ from pelton.layers.storage import Plain, Rounded, Storage
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.quantization import awq, compressed, gptq
-from pelton.quantization.codes import Coded
+from pelton.quantization.codes import Find
 
 # What `--quantize` rounds to. Groups of 64 with scales of 32 bits are 4.5 bits a weight.
 ROUNDED = {
@@ -23,8 +23,8 @@ ROUNDED = {
     "int4-a16": Scheme(4, 64, "float"),
 }
 
-# The storage of the layers of these names in the checkpoint, by `quant_method`; None: they are not quantised.
-METHODS: dict[str, Callable[[Fields], Callable[[list[str]], Coded | None]]] = {
+# By `quant_method`.
+METHODS: dict[str, Callable[[Fields], Find]] = {
     "gptq": gptq.read,
     "awq": awq.read,
     "compressed-tensors": compressed.read,
@@ -40,6 +40,8 @@ class Quantization:
     storage: Callable[[str, list[str]], Storage]
     """Of the layer at a path of the model, with these names in the checkpoint."""
     ignored: list[str] = field(default_factory=list)
+    ignored_zeros: list[str] = field(default_factory=list)
+    """Those that nobody wants as long as they are 0: AutoGPTQ gave all its layers biases (its issue 555)."""
 
 
 def quantization_of(config: dict[str, Any], wish: str, skipped: str) -> Quantization:
@@ -69,8 +71,8 @@ def _of_checkpoint(fields: Fields, wish: str) -> Quantization:
         )
     find = METHODS[method](fields)
 
-    def storage(_path: str, names: list[str]) -> Storage:
-        found = find(names)
+    def storage(path: str, names: list[str]) -> Storage:
+        found = find(path, names)
         if found is None:
             return Plain()
         if wish == "auto":
@@ -83,4 +85,5 @@ def _of_checkpoint(fields: Fields, wish: str) -> Quantization:
             )
         return found.with_scheme(replace(found.scheme, activations=asked.activations))
 
-    return Quantization(str(method), True, storage, [r".*\.weight_shape"] if method == "compressed-tensors" else [])
+    shapes = [r".*\.weight_shape"] if method == "compressed-tensors" else []
+    return Quantization(str(method), True, storage, shapes, [r".*\.bias"] if method == "gptq" else [])

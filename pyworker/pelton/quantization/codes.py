@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from pelton_kernels import ops
@@ -14,6 +16,13 @@ from torch import Tensor
 from pelton.layers.storage import Kept, coded_bytes
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
+
+# Of the layer at a path of the model, with these names in the checkpoint; None: its weights are floats.
+Find = Callable[[str, list[str]], "Coded | None"]
+# What tables of embeddings are called, each by the last word. A head that is tied to one is no weight of its own, so nobody quantises it.
+TABLES = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings")
+
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,46 @@ def read_group(size: object) -> int:
             f"the checkpoint is quantised in groups of {size}; supported: -1, and multiples of 8 up to 2048"
         )
     return size
+
+
+def alike(names: list[str], one: Callable[[str], Said]) -> Said:
+    """What is said of each of the weights of one product, which has one storage."""
+    said = [one(name) for name in names]
+    if any(other is not said[0] for other in said):
+        raise LoadError(f"{', '.join(names)} are not quantised alike; supported: one scheme for all of them")
+    return said[0]
+
+
+def is_table(name: str) -> bool:
+    """Whether it is a table of embeddings."""
+    return name.rpartition(".")[2] in TABLES
+
+
+def refuse(fields: Fields, *names: str) -> None:
+    """Of fields that mean other tensors, or activations that are turned or rounded first: GPTQModel writes them for all its methods."""
+    for name in names:
+        if fields.get(name):
+            raise LoadError(f"`quantization_config.{name}` in config.json is {fields.get(name)!r}; supported: none")
+
+
+def excluded(fields: Fields) -> list[str]:
+    """The patterns of `dynamic` (GPTQModel, AutoRound) for weights that stay floats. Others would give some weights a scheme of their own."""
+    rules = fields.object("dynamic").names()
+    others = [rule for rule in rules if not rule.startswith("-:")]
+    if others:
+        raise LoadError(
+            f"`quantization_config.dynamic` in config.json has a scheme for {others[0]!r}; supported: one scheme, and `-:` patterns "
+            "for what is not quantised"
+        )
+    return [rule[2:] for rule in rules]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a regular expression of config.json fits the beginning of a name."""
+    try:
+        return re.match(pattern, name) is not None
+    except re.error as error:
+        raise LoadError(f"`{pattern}` in config.json is no regular expression: {error}") from error
 
 
 def unpacked(words: Tensor, bits: int, dim: int) -> Tensor:

@@ -1,17 +1,14 @@
 """compressed-tensors, as llm-compressor writes it, with integers of 4 and 8 bits.
 
 pack-quantized   weight_packed int32 [height, width · bits / 32]   codes along the inputs, the lowest bits first
-int-quantized    weight        int8  [height, width]               signed
+int-quantized    weight        int8  [height, width]               signed; "naive-quantized" is the same
 both             weight_scale        [height, groups]
                  weight_zero_point   int8 [height, groups], or int32 [height · bits / 32, groups]; if asymmetric
-                 weight_g_idx  int32 [width]                       with `actorder` "group"
+                 weight_g_idx  int32 [width]                       with `actorder` "group"; -1: no order
                  weight_shape                                      not looked at: the config says it too
 """
 
 from __future__ import annotations
-
-import re
-from collections.abc import Callable
 
 import torch
 from pelton_kernels.ops import Scheme
@@ -20,51 +17,58 @@ from torch import Tensor
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.quantization.codes import Coded, Part, read_group, unpacked
+from pelton.quantization.codes import Coded, Find, Part, alike, is_table, matches, read_group, unpacked
 
-FORMATS = ["pack-quantized", "int-quantized"]
+FORMATS = ["pack-quantized", "int-quantized", "naive-quantized"]
 # Activations that are rounded as the kernels do it: anew in each call. (With groups a row has a scale for each, not one.)
 DYNAMIC = {"type": "int", "num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
+ORDERED = ("group", "dynamic", True)  # three words for one thing
+CLASS = "Linear"  # the class of all layers here; others have classes that no rule of ours meets
 
 
-def read(fields: Fields) -> Callable[[list[str]], Coded | None]:
-    """Each group of layers has a storage of its own."""
+def read(fields: Fields) -> Find:
+    """Each group of layers has a storage of its own. A layer that several targets fit has that of a name before that of a pattern, and of
+    either before that of its class; of patterns the first in the alphabet: so whoever quantised it chose."""
     if fields.object("sparsity_config").get("format") not in (None, "dense"):
         raise LoadError("`sparsity_config` in config.json (compressed-tensors); supported: dense weights")
     if fields.get("kv_cache_scheme"):
         raise LoadError("`kv_cache_scheme` in config.json (compressed-tensors); supported: KV that is not quantised")
+    if fields.object("transform_config").get("config_groups"):
+        raise LoadError(
+            "`transform_config` in config.json (compressed-tensors); supported: activations that are not turned"
+        )
     overall = fields.get("format")
     groups = fields.object("config_groups")
-    rules: list[tuple[list[str], Coded]] = []
+    coded: dict[str, Coded] = {}
     for name in groups.names():
         group = groups.object(name)
-        rules.append((_strings(group, "targets"), _storage(group, group.get("format") or overall)))
+        storage = _storage(group, group.get("format") or overall)
+        coded |= dict.fromkeys(_strings(group, "targets"), storage)
+    targets = sorted(coded, key=lambda target: (target == CLASS, target.startswith("re:"), target))
     ignored = _strings(fields, "ignore")
 
     def one(name: str) -> Coded | None:
-        if any(_matches(rule, name) for rule in ignored) or "embed" in name:
+        if is_table(name) or any(_fits(rule, name) for rule in ignored):
             return None
-        return next((found for targets, found in rules if any(_matches(rule, name) for rule in targets)), None)
+        return next((coded[target] for target in targets if _fits(target, name)), None)
 
-    def find(names: list[str]) -> Coded | None:
-        found = [one(name) for name in names]
-        if any(other is not found[0] for other in found):
-            raise LoadError(f"{', '.join(names)} are not quantised alike; supported: one scheme for all of them")
-        return found[0]
-
-    return find
+    return lambda _path, names: alike(names, one)
 
 
 def _storage(group: Fields, layout: object) -> Compressed:
+    if "weights" not in group:  # of attention's activations, say
+        raise LoadError("a group without `weights` in config.json (compressed-tensors); supported: groups with weights")
     weights = group.object("weights")
     kind, bits = weights.get("type") or "int", weights.get("num_bits")
     if kind != "int" or bits not in (4, 8) or layout not in FORMATS:
         raise LoadError(
             f"the checkpoint is quantised (compressed-tensors, {layout}: {kind} of {bits} bits); supported: "
-            f"{' and '.join(FORMATS)} with integers of 4 and 8 bits"
+            f"{', '.join(FORMATS)} with integers of 4 and 8 bits"
         )
     strategy = weights.word("strategy", ["group", "channel"])
     size = read_group(weights.get("group_size")) if strategy == "group" else 0
+    if group.get("output_activations"):
+        raise LoadError("`output_activations` in config.json (compressed-tensors); supported: none")
     inputs = group.get("input_activations")
     if inputs and any(group.object("input_activations").get(name) != value for name, value in DYNAMIC.items()):
         raise LoadError(
@@ -72,7 +76,7 @@ def _storage(group: Fields, layout: object) -> Compressed:
         )
     scheme = Scheme(4 if bits == 4 else 8, size, "int8" if inputs else "float")
     return Compressed(
-        scheme, not weights.flag("symmetric", True), layout == FORMATS[0], weights.get("actorder") == "group"
+        scheme, not weights.flag("symmetric", True), layout == FORMATS[0], weights.get("actorder") in ORDERED
     )
 
 
@@ -104,6 +108,8 @@ class Compressed(Coded):
         bits, scales = self.scheme.bits, tensors["weight_scale"]
         zeros = tensors.get("weight_zero_point")
         groups_of = tensors.get("weight_g_idx")
+        if groups_of is not None and bool((groups_of == -1).any()):
+            groups_of = None  # as it was before an order was looked for
         if self.is_packed:
             codes = unpacked(tensors["weight_packed"], bits, dim=1)
             zeros = None if zeros is None else unpacked(zeros, bits, dim=0)[: scales.shape[0]].contiguous()
@@ -116,14 +122,9 @@ class Compressed(Coded):
         return (signed.to(torch.int16) + self.scheme.zero).to(torch.uint8)
 
 
-def _matches(rule: str, name: str) -> bool:
-    """A class, a name or the end of one, or a regular expression behind `re:`."""
-    if rule.startswith("re:"):
-        try:
-            return re.match(rule[3:], name) is not None
-        except re.error as error:
-            raise LoadError(f"`{rule}` in config.json is no regular expression: {error}") from error
-    return rule == "Linear" or name == rule or name.endswith(f".{rule}")
+def _fits(rule: str, name: str) -> bool:
+    """A class, a name, or a regular expression behind `re:`."""
+    return matches(rule[3:], name) if rule.startswith("re:") else rule in (CLASS, name)
 
 
 def _strings(fields: Fields, name: str) -> list[str]:

@@ -1,14 +1,13 @@
-"""GPTQ (arXiv:2210.17323), as AutoGPTQ and GPTQModel write it.
+"""GPTQ (arXiv:2210.17323), as AutoGPTQ, GPTQModel and AutoRound write it.
 
 qweight  int32 [width / 8, height]     eight codes along the inputs (four of 8 bits), the lowest bits first
-qzeros   int32 [groups, height / 8]    zero points less one in the format "gptq", as they are in "gptq_v2"
+qzeros   int32 [groups, height / 8]    zero points along the outputs, likewise: as they are in the format "gptq_v2"; in "gptq" each
+                                       word less 0x11111111 (0x01010101 of 8 bits), so that a zero point of 0 borrows from the next
 scales         [groups, height]
 g_idx    int32 [width]                 each input's group; out of order with `desc_act`
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from pelton_kernels.ops import Scheme
@@ -17,31 +16,63 @@ from torch import Tensor
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.quantization.codes import Coded, Part, read_scheme, unpacked
+from pelton.quantization.codes import (
+    Coded,
+    Find,
+    Part,
+    alike,
+    excluded,
+    is_table,
+    matches,
+    read_scheme,
+    refuse,
+    unpacked,
+)
 
-FORMATS = {"gptq": 1, "gptq_v2": 0}
+FORMATS = ["gptq", "gptq_v2"]
+ONES = {4: 0x11111111, 8: 0x01010101}  # 1 at each place of a word
 
 
-def read(fields: Fields) -> Callable[[list[str]], Coded | None]:
-    """The storage of all layers but the head."""
-    if fields.get("dynamic"):
-        raise LoadError(
-            "`quantization_config.dynamic` in config.json (GPTQ by layer); supported: one scheme for all layers"
-        )
+def read(fields: Fields) -> Find:
+    """The storage of the layers of blocks, all or those that `modules_in_block_to_quantize` names; and of the head if `lm_head` says so."""
+    refuse(fields, "is_marlin_format", "rotation", "activation")
+    floats, named, has_head = excluded(fields), _named(fields), fields.flag("lm_head")
     scheme = read_scheme(fields, "bits")
-    name = fields.word("checkpoint_format", list(FORMATS), "gptq")
-    storage = Gptq(scheme, zero_offset=FORMATS[name])
-    has_head = fields.flag("lm_head")
-    is_kept = {"lm_head": not has_head}
-    return lambda names: None if is_kept.get(names[0]) or "embed" in names[0] else storage
+    storage = Gptq(scheme, is_less=fields.word("checkpoint_format", FORMATS, fields.get("format") or "gptq") == "gptq")
+
+    def find(path: str, names: list[str]) -> Coded | None:
+        is_head = path == "head"
+        if (is_head and not has_head) or not (is_head or path.startswith("blocks.")):
+            return None
+
+        def one(name: str) -> Coded | None:
+            is_coded = is_head or not named or any(name.endswith(f".{word}") for word in named)
+            return None if not is_coded or is_table(name) or any(matches(rule, name) for rule in floats) else storage
+
+        return alike(names, one)
+
+    return find
+
+
+def _named(fields: Fields) -> list[str]:
+    """A list of names in a block, or of lists of them: those that are quantised one after the other."""
+    value = fields.get("modules_in_block_to_quantize") or []
+    flat = (
+        [name for item in value for name in (item if isinstance(item, list) else [item])]
+        if isinstance(value, list)
+        else [value]
+    )
+    if not all(isinstance(name, str) for name in flat):
+        raise LoadError(f"`modules_in_block_to_quantize` in config.json is {value!r}; supported: lists of names")
+    return flat
 
 
 class Gptq(Coded):
     """See above."""
 
-    def __init__(self, scheme: Scheme, zero_offset: int) -> None:
+    def __init__(self, scheme: Scheme, is_less: bool) -> None:
         super().__init__(scheme, has_zeros=True)
-        self.zero_offset = zero_offset
+        self.is_less = is_less
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         per_word = 32 // self.scheme.bits
@@ -60,5 +91,6 @@ class Gptq(Coded):
     def part(self, tensors: dict[str, Tensor]) -> Part:
         bits = self.scheme.bits
         codes = unpacked(tensors["qweight"], bits, dim=0).T.contiguous()
-        zeros = unpacked(tensors["qzeros"], bits, dim=1) + self.zero_offset
+        words = tensors["qzeros"]  # sums of int32 wrap around, as they should
+        zeros = unpacked(words + ONES[bits] if self.is_less else words, bits, dim=1)
         return Part(codes, tensors["scales"].T.contiguous(), zeros.T.contiguous(), tensors["g_idx"])
