@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from pelton.models.model import LanguageModel
 from pelton.step import Step
 from plans import Admit
 from random_checkpoints import VOCAB, greedy, logits
+from random_checkpoints import write as write_native
 from safetensors.torch import load_file, save_file
 from tiny_router import Request, TinyRouter, load_whole
 
@@ -110,6 +112,26 @@ def test_native_families_say_the_same_through_transformers_if_that_is_asked_for(
     assert native.numerics_id != foreign.numerics_id, "blocks of one are none of the other"
     assert native.kv.shape == foreign.kv.shape
     assert says(native) == says(foreign)
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "other"),
+    [("llama", "hidden_act", "relu"), ("gpt_neox", "hidden_act", "tanh"), ("cohere", "hidden_act", "relu")],
+)
+def test_a_variant_that_a_native_family_lacks_goes_through_transformers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, family: str, field: str, other: str
+) -> None:
+    folder = write_native(tmp_path / family, family)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {field: other}))
+    loaded = load_whole(folder)
+    assert (loaded.program, "of transformers" in loaded.family) == (None, True)
+    said = f"`{field}` in config.json is '{other}'; supported: silu"
+    assert f"not native: {said}" in caplog.text
+    assert says(loaded) == [greedy(folder, prompt, TOKENS) for prompt in prompts(2)]
+    for wish in ({"model_backend": "native"}, {"quantize": "int8"}):
+        with pytest.raises(LoadError, match=f"^{re.escape(said)}"):
+            load_whole(folder, **wish)
 
 
 def test_in_bf16_logits_are_those_of_float32_but_for_rounding(tmp_path: Path) -> None:

@@ -181,7 +181,8 @@ def change_config(folder: Path, **fields: Any) -> None:
             {"quantization_config": {"quant_method": "fp8"}},
             r"quantised \(fp8\); supported: gptq, awq, compressed-tensors",
         ),
-        ({"hidden_act": "relu"}, "`hidden_act` in config.json is 'relu'; supported: silu"),  # B:M3
+        ({"hidden_act": "sinus"}, "`hidden_act` in config.json is 'sinus'; supported: silu"),  # B:M3
+        ({"hidden_act": 5}, "`hidden_act` in config.json is 5; supported: silu"),
         ({"hidden_size": "64"}, "`hidden_size` in config.json is '64'; supported: a whole number from 1"),
         ({"hidden_size": None}, "config.json has no `hidden_size`"),
         ({"num_hidden_layers": 10**8}, "`num_hidden_layers` in config.json is 100000000; supported: up to 10000"),
@@ -209,8 +210,8 @@ def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: 
     [
         (
             "gpt2",
-            {"activation_function": "tanh"},
-            "`activation_function` .* is 'tanh'; supported: silu or gelu_pytorch",
+            {"activation_function": "sinus"},
+            "`activation_function` .* is 'sinus'; supported: silu or gelu_pytorch",
         ),
         ("gpt2", {"add_cross_attention": True}, "`add_cross_attention` in config.json is true; supported: false"),
         ("gpt2", {"n_embd": None}, "config.json has no `n_embd`"),
@@ -225,7 +226,7 @@ def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: 
             "`rotary_pct` in config.json is 2; supported: up to 1",
         ),
         ("starcoder2", {"use_bias": 1}, "`use_bias` in config.json is 1; supported: true or false"),
-        ("cohere", {"hidden_act": "relu"}, "`hidden_act` in config.json is 'relu'; supported: silu"),
+        ("cohere", {"hidden_act": "sinus"}, "`hidden_act` in config.json is 'sinus'; supported: silu"),
         ("cohere", {"logit_scale": -1.0}, "`logit_scale` in config.json is -1.0; supported: a number above 0"),
         ("cohere2", {"sliding_window": None}, "`sliding_window` in config.json is null; supported: a whole number"),
         ("cohere2", {"layer_types": ["full_attention"]}, "`layer_types` .* supported: 5 times full_attention or"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from pelton.loading.checkpoint import Checkpoint
-from pelton.loading.error import LoadError
+from pelton.loading.error import LoadError, UnservedError
 from pelton.loading.native import NativeSource
 from pelton.loading.source import Source
 from pelton.loading.task import vectors_of
@@ -13,6 +15,8 @@ from pelton.loading.vectors import VectorSource
 from pelton.loading.wish import Wish
 from pelton.models import family_of, named, resolve
 from pelton.quantization import Quantization
+
+log = logging.getLogger("pelton.worker")
 
 BACKENDS = ("auto", "native", "transformers")
 
@@ -32,9 +36,13 @@ def source_of(
     vectors = vectors_of(wish, config)
     if vectors is not None:
         return VectorSource(vectors, quantization, checkpoint.with_modules(vectors.dense), device, dtype)
-    is_ours = family_of(config) is not None
-    if backend == "native" or (backend == "auto" and is_ours) or named(config) == "none":
-        family, sizes = resolve(config)
+    if backend == "native" or (backend == "auto" and family_of(config) is not None) or named(config) == "none":
+        try:
+            family, sizes = resolve(config)
+        except UnservedError as unserved:
+            if backend == "native" or quantization.is_quantised:
+                raise
+            return _instead(unserved, wish, checkpoint, device, dtype)
         family = family.as_stored(checkpoint.tensors)
         return NativeSource(family, sizes.within(wish.max_model_len), quantization, checkpoint, device, dtype)
     if quantization.is_quantised:
@@ -42,9 +50,26 @@ def source_of(
             f"{named(config)} would run through transformers, which here takes weights that are not quantised; this is "
             f"{quantization.name}: give a checkpoint of bfloat16, and leave --quantize away"
         )
+    return _borrowed(wish, checkpoint, device, dtype)
+
+
+def _instead(
+    unserved: UnservedError, wish: Wish, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Source:
+    """A model of a family of ours, but of a variant that it lacks, as transformers defines it; or our own reason, if it does not either."""
+    try:
+        source = _borrowed(wish, checkpoint, device, dtype)
+    except Exception as theirs:  # it checks little before it builds
+        log.info("transformers does not take it either: %s: %s", type(theirs).__name__, theirs)
+        raise unserved from theirs
+    log.warning("not native: %s", unserved)
+    return source
+
+
+def _borrowed(wish: Wish, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Source:
     # Imported for such models alone: the package takes seconds, and need not be there.
     from pelton.borrowed.architecture import architecture_of
     from pelton.borrowed.source import BorrowedSource
 
-    architecture = architecture_of(checkpoint.folder, config, wish.trust_remote_code)
+    architecture = architecture_of(checkpoint.folder, checkpoint.config, wish.trust_remote_code)
     return BorrowedSource(architecture, checkpoint, wish.max_model_len, device, dtype)

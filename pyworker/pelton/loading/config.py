@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pelton.loading.error import LoadError
+from pelton.loading.error import LoadError, UnservedError
 
 
 class Fields:
@@ -68,7 +68,8 @@ class Fields:
         """One of `allowed`."""
         value = self._get(name, default)
         if value not in allowed:
-            raise self._unfit(name, value, " or ".join(allowed))
+            unfit = self._unfit(name, value, " or ".join(allowed))
+            raise UnservedError(*unfit.args) if isinstance(value, str) else unfit
         return str(value)
 
     def object(self, name: str) -> Fields:

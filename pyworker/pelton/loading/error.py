@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class LoadError(Exception):
     """The checkpoint or the wish is at fault, not the worker."""
+
+
+class UnservedError(LoadError):
+    """A config.json names a variant that a family of ours does not have. Another definition of the model may."""
