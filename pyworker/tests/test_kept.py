@@ -137,7 +137,9 @@ def test_garbage_of_an_earlier_load_is_not_kept_by_the_next(checkpoints: Path) -
     assert (gc.get_freeze_count(), gc.isenabled()) == (frozen, True)
 
 
-def test_what_it_was_made_of_decides_whether_an_entry_is_used(checkpoints: Path, tmp_path: Path) -> None:
+def test_what_it_was_made_of_decides_whether_an_entry_is_used(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for path in (checkpoints / "llama").iterdir():
@@ -154,6 +156,12 @@ def test_what_it_was_made_of_decides_whether_an_entry_is_used(checkpoints: Path,
     weights = model / "model.safetensors"
     os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
     assert key_of(wish) != key
+    key = key_of(wish)
+    (model / "vocab.txt").write_text("[SEP]")
+    assert key_of(wish) != key, "an id that a program holds is told there"
+    key = key_of(wish)
+    monkeypatch.setattr("importlib.metadata.version", {"torch": "0.1"}.__getitem__)
+    assert key_of(wish) != key, "tables hold the sines of one version"
 
 
 @pytest.mark.parametrize("place", [0, 40, 5000, -1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,16 @@ def key_of(wish: Wish) -> str:
     """A name for the entry of this wish."""
     wishes = {name: str(value) for name, value in dataclasses.asdict(wish).items() if name not in INDIFFERENT}
     classes = [_native.numerics_id(dtype, None) for dtype in ELEMENT_BYTES]  # and so how weights are packed
-    parts = [VERSION, fingerprint(wish.folder), wishes, classes, sorted(_code())]
+    parts = [VERSION, fingerprint(wish.folder), wishes, classes, _torch(), sorted(_code())]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _torch() -> str:
+    """Its version, without importing it: rotary angles, among others, are its sines. "": there is none, and what is kept needs none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _code() -> Iterator[str]:

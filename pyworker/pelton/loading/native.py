@@ -28,6 +28,7 @@ from pelton.sampler import Sampler
 from pelton.step import Step
 from pelton.transfer import transfer_for
 
+READ = "2"  # how codes of checkpoints are read: 2 since zero points of GPTQ lend to each other
 TOP_LOGPROBS = 20  # the most that routers ask for: each number is a kernel of its own to compile
 
 
@@ -85,7 +86,10 @@ class NativeSource:
 
     def numerics_id(self, model: LanguageModel) -> str:
         # Keys that were turned by one context's angles are none of another's, on a disk say.
-        angles = {layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""}
+        ropes = [layer.rope for layer in model.modules() if isinstance(layer, Rotary)]
+        angles = {rope.numerics for rope in ropes} - {""}
+        if ropes:
+            angles.add(f"torch-{torch.__version__}")  # whose sines they are
         return "+".join([numerics_of(model, self._device, self._dtype), *sorted(angles)])
 
 
@@ -103,7 +107,7 @@ def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> s
     ids = sorted({ops.numerics_id(device, dtype, scheme) for scheme in schemes.values()})
     if set(schemes.values()) == {None}:
         return ids[0]
-    layers = "\n".join(f"{path} {scheme}" for path, scheme in schemes.items())
+    layers = "\n".join([READ, *(f"{path} {scheme}" for path, scheme in schemes.items())])
     return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
 
 
