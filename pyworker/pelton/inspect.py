@@ -2,7 +2,8 @@
 
 Calls that are alike but for their layer are one line, unless all are wanted. Bytes and operations are the least that a call
 needs; its bound is the longer of moving the bytes at the rate at which all threads read memory, and of computing at the
-rate of a large matrix product, both taken right before. What lies in a cache is read faster than its bound.
+rate of a large matrix product, both taken right before. Of products of codes (int8 and int4 without -a16) it is the rate at
+which the processor multiplies codes in registers. What lies in a cache is read faster than its bound.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pelton.step import Step
 RUNS = 7
 PROBE_BYTES = 256 << 20
 PROBE_SIDE = 2048
+PROBE_ROUNDS = 200_000
 
 
 @dataclass
@@ -48,6 +50,11 @@ class Line:
     flops: float
     us: float
 
+    @property
+    def is_of_codes(self) -> bool:
+        """Whether it multiplies codes by codes."""
+        return re.match(r"\w*linear int\d(?!\S*-a16)", self.text) is not None
+
     def key(self) -> str:
         """Equal for calls that differ in their layer alone. Weights of one shape may differ in bytes, by their exceptions."""
         return re.sub(r"layer \d+, ", "", self.text) + f"|{self.flops or self.nbytes}"
@@ -55,10 +62,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Machine:
-    """Bytes and operations per second."""
+    """Bytes and operations per second, and operations with codes."""
 
     read: float
     gemm: float
+    codes: float
+
+    def bound_us(self, line: Line) -> float:
+        """What it takes at the least."""
+        return max(line.nbytes / self.read, line.flops / (self.codes if line.is_of_codes else self.gemm)) * 1e6
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantize", default="auto")
     parser.add_argument("--quantize-skip", default="head")
+    parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--all", action="store_true", help="every call, in order")
     options = parser.read(arguments)
     try:
@@ -101,12 +114,12 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
     yield f"{len(lines)} calls; {len(used)} buffers in {len(set(used))} places, {_size(program.arena_bytes(counts.tokens, counts.draws))}"
     yield (
         f"a step of {counts.tokens} tokens and {counts.draws} draws: {whole:.0f} us; "
-        f"limits: {machine.read / 1e9:.1f} GB/s, {machine.gemm / 1e9:.0f} GFLOP/s"
+        f"limits: {machine.read / 1e9:.1f} GB/s, {machine.gemm / 1e9:.0f} GFLOP/s, {machine.codes / 1e9:.0f} GOP/s with codes"
     )
     yield ""
     yield f"{'calls':>5}  {'':<44} {'read -> written':<34} {'bytes':>9} {'FLOP':>8} {'us':>9} {'share':>6} {'bound':>9} {'of it':>6}"
     for line in _folded(lines) if is_folded else lines:
-        bound = max(line.nbytes / machine.read, line.flops / machine.gemm) * 1e6
+        bound = machine.bound_us(line)
         yield (
             f"{line.calls:>5}  {line.text:<44} {line.reads + ' -> ' + line.writes:<34}"
             f" {_size(line.nbytes):>9} {_count(line.flops):>8} {line.us:>9.1f} {line.us / whole:>6.1%}"
@@ -146,6 +159,7 @@ def _load(options: argparse.Namespace) -> Loaded:
         device="cpu",
         quantize=options.quantize,
         quantize_skip=options.quantize_skip,
+        kv_dtype=options.kv_dtype,
     )
     return load_whole(wish)
 
@@ -207,7 +221,13 @@ def _probe(loaded: Loaded) -> Machine:
     # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
     squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
     product_s = min(_least_s(partial(torch.mm, square, square)) for square in squares)
-    return Machine(probe.nbytes / read_s, 2 * PROBE_SIDE**3 / product_s)
+    multiply = (
+        _native.multiply_codes if _native.multiply_tiles(True, 1) is None else partial(_native.multiply_tiles, True)
+    )
+    codes = multiply(PROBE_ROUNDS)
+    assert codes is not None, "tiles are there or not"
+    codes_s = _least_s(partial(multiply, PROBE_ROUNDS))
+    return Machine(probe.nbytes / read_s, 2 * PROBE_SIDE**3 / product_s, codes / codes_s)
 
 
 def _least_s(call: Callable[[], object]) -> float:

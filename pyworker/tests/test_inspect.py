@@ -42,3 +42,27 @@ def test_costs_are_those_of_the_step(checkpoints: Path, capsys: pytest.CaptureFi
 def test_a_folder_without_a_model_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect.main([str(tmp_path / "nothing")]) == 1
     assert "is no folder" in capsys.readouterr().out
+
+
+def test_bounds_are_those_of_the_rate_at_which_a_call_may_compute(
+    checkpoints: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = inspect.Machine(read=1e9, gemm=1e9, codes=4e9)
+    arguments = ("--tokens", "300", "--context", "0", "--quantize")
+    folder = str(checkpoints / "qwen3")
+    for scheme, is_of_codes in (("int8", True), ("int4", True), ("int8-a16", False)):
+        table = lines(capsys, folder, *arguments, scheme)
+        [product, *_] = [line for line in table if f"linear {scheme}" in line]
+        text = re.split(r"\s{2,}", product.strip())[1]
+        line = inspect.Line(text, "", "", 1, nbytes=0, flops=8e6, us=1)
+        assert line.is_of_codes == is_of_codes, text
+        assert machine.bound_us(line) == pytest.approx(2000 if is_of_codes else 8000)
+
+
+def test_keys_and_values_in_codes_are_less_to_read(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def bytes_of_attention(*arguments: str) -> str:
+        table = lines(capsys, str(checkpoints / "qwen3"), "--rows", "4", "--context", "200", *arguments)
+        return next(re.split(r"\s{2,}", line.strip())[3] for line in table if "paged_attention" in line)
+
+    plain, codes = bytes_of_attention(), bytes_of_attention("--kv-dtype", "int8")
+    assert 2 < float(plain.split()[0]) / float(codes.split()[0]) < 4, "float32 and 8 bits, with scales"

@@ -249,7 +249,7 @@ def test_a_model_made_of_call_backs_draws_the_eager_models_tokens_and_those_of_t
         remade = dataclasses.replace(remade, built=built)
         assert built.program.call_backs > 10 * len(remade.kv.layers)
         assert not remade.is_invariant
-        listed = list(report(remade, decode_rows(remade, 2, 1, 5), Machine(1e10, 1e11), is_folded=False))
+        listed = list(report(remade, decode_rows(remade, 2, 1, 5), Machine(1e10, 1e11, 1e11), is_folded=False))
         assert listed[0].endswith(f"call-backs: {built.program.call_backs}")
         assert len([line for line in listed if "rsqrt" in line]) == 2 * len(remade.kv.layers) + 1, "each by its name"
     prompts = [[1], [2, 3, 4], list(range(60))]

@@ -10,11 +10,11 @@ use crate::config::{Count, Settings as _, Surroundings, server_settings, setting
 
 const USAGE: &str = "\
 pelton inspect program [MODEL] [FLAGS]: the calls that a step of the model is made of on a CPU, with buffers, bytes, operations, and how long
-each took against what the machine allows. Takes --model, --dtype, --quantize, --quantize-skip, --threads and --python of `pelton serve`.
+each took against what the machine allows. Takes --model, --dtype, --quantize, --quantize-skip, --kv-dtype, --threads and --python of `pelton serve`.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 7] = ["config", "model", "dtype", "quantize", "quantize_skip", "threads", "python"];
+const USED: [&str; 8] = ["config", "model", "dtype", "quantize", "quantize_skip", "kv_dtype", "threads", "python"];
 
 settings! {
     /// Inspect
@@ -49,6 +49,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
         format!("--dtype={}", config.model.dtype.word()),
         format!("--quantize={}", config.model.quantize.word()),
         format!("--quantize-skip={}", config.model.quantize_skip),
+        format!("--kv-dtype={}", config.engine.kv_dtype.word()),
     ]);
     Err(module.exec())
 }
