@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import platform
 import random
 import statistics
 import subprocess
@@ -30,6 +29,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from pelton import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -134,7 +135,7 @@ def main() -> int:
     found |= {
         "model": arguments.model or "demo",
         "date": time.strftime("%Y-%m-%d"),
-        "machine": platform.processor() or platform.machine(),
+        "machine": machine.description(),
         "request_us": round(request),
         "bookkeeping_us": round(cost, 2),
         "bookkeeping_over_request": round(cost / request, 6),

@@ -13,7 +13,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from statistics import median
 from typing import Final
 
 import torch
+from pelton import machine
 from pelton_kernels import _native, ops
 from torch import Tensor
 
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> list[Cell]:
     if options.json:
         facts = {
             "date": time.strftime("%Y-%m-%d"),
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {ops.numerics_id('cpu', dtype)}",
+            "machine": f"{machine.description()}, {ops.numerics_id('cpu', dtype)}",
             "load": os.getloadavg(),
             "threads": options.threads,
             "clock": "cpu time" if options.cpu_time else "wall",

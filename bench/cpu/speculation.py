@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import sys
@@ -19,6 +18,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from pelton import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -101,7 +102,7 @@ def main() -> None:
         "repeat": options.repeat,
         "model": options.model or "demo",
         "date": time.strftime("%Y-%m-%d"),
-        "machine": platform.machine(),
+        "machine": machine.description(),
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")

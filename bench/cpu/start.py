@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 import httpx
+from pelton import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -77,7 +77,7 @@ def main() -> None:
         "idle_s": options.idle,
         "model": options.model or "demo",
         "date": time.strftime("%Y-%m-%d"),
-        "machine": platform.machine(),
+        "machine": machine.description(),
     }
     print(json.dumps(result))
     if options.json:

@@ -39,6 +39,7 @@ import tokenise
 from front_ends import MODEL, NAMES, RUNNING, Server, is_there, running
 from load import message
 from made_up import Board
+from pelton.machine import description
 from tokenizers import Tokenizer
 
 HERE: Final = Path(__file__).parent
@@ -177,9 +178,7 @@ def trouble_of(cells: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """What this ran on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
-    return {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    return {"processor": description(), "python": platform.python_version()}
 
 
 def free_port() -> int:

@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from pelton.machine import description
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -155,11 +157,7 @@ def make_stubs(folder: str) -> None:
 
 def machine() -> dict[str, str]:
     """What this ran on."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    return {"processor": model, "python": platform.python_version()}
+    return {"processor": description(), "python": platform.python_version()}
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from statistics import median
 from typing import Final
 
 import torch
+from pelton import machine
 from pelton_kernels import _native, admit, ops, reference
 from torch import Tensor
 
@@ -401,7 +402,14 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     bench.sample()
     ops.force_isa(None)
     if options.json:
-        options.json.write_text(json.dumps([asdict(line) for line in bench.lines], indent=1))
+        result = {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine.description(),
+            "class": ops.numerics_id("cpu", dtype),
+            "threads": options.threads,
+            "lines": [asdict(line) for line in bench.lines],
+        }
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
     return bench.lines
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def description() -> str:
+    """Processor and cores, for whoever reads a measurement."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {cores()} cores"
 
 
 def memory(limit_bytes: int) -> tuple[int, int]:

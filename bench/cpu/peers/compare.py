@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -40,6 +39,7 @@ from typing import Any, Final
 import torch
 from limit import tokens_per_s
 from others import QUIET, Usage, wait_for_quiet
+from pelton import machine
 from pelton_kernels import _native, ops
 from servers import PEERS, PELTON, NotStartedError, Peer, Server, Start, WorkerTime, running
 from text_load import Cell, measure, words_of
@@ -123,7 +123,7 @@ class Compared:
             result = {
                 "summary": summary(self.cells), "left_out": self.left_out, "rounds": number + 1, "threads": self.options.threads,
                 "numerics": ops.numerics_id("cpu", torch.bfloat16), "date": time.strftime("%Y-%m-%d"),
-                "machine": f"{platform.machine()}, {self.options.threads} threads", "note": self.options.note,
+                "machine": f"{machine.description()}, {self.options.threads} threads", "note": self.options.note,
                 "cells": self.cells,
             }  # fmt: skip
             self.options.json.write_text(json.dumps(result, indent=1) + "\n")
