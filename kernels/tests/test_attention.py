@@ -113,6 +113,7 @@ CASES = [
     ([(600, 1), (290, 3)], 8, 4, 32, 32),  # vectors of a head's values: a pair
     ([(270, 1), (0, 9)], 4, 2, 104, 16),  # four, a pair, half of one
     ([(270, 1), (0, 9)], 2, 2, 112, 16),  # four, a pair, one
+    ([(8191, 1), (8000, 5), (2, 3)], 4, 2, 16, 32),  # 32 pieces of keys
 ]
 
 

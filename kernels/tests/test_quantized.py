@@ -89,6 +89,19 @@ def test_floats_are_rounded_and_multiplied(
     assert torch.equal(results[1], results[3])
 
 
+@pytest.mark.usefixtures("isa")
+def test_eight_thousand_rows_are_each_as_alone(scheme: Scheme, dtype: torch.dtype) -> None:
+    tokens, columns, depth = 8192, 18, 34
+    x, packed = fresh(tokens, depth, dtype=dtype), ops.quantize(fresh(columns, depth, dtype=dtype), dtype, scheme)
+    out = poisoned(tokens, columns, dtype=torch.float32)
+    ops.linear_f32(out, x, packed)
+    assert guards_untouched(out)
+    for first in (0, 1, 511, 512, 4095, 7680, 8191):
+        alone = poisoned(1, columns, dtype=torch.float32)
+        ops.linear_f32(alone, x[first : first + 1], packed)
+        assert torch.equal(alone, out[first : first + 1])
+
+
 @pytest.mark.parametrize("is_ordered", [False, True])
 @pytest.mark.usefixtures("isa")
 def test_codes_with_zero_points_in_any_order_are_multiplied(

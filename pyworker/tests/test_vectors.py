@@ -87,6 +87,21 @@ def test_embeddings_are_those_of_transformers(folders: Path, variant: str, pooli
         check_close(got, {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling])
 
 
+@pytest.mark.parametrize("variant", EMBEDDERS)
+def test_in_bf16_embeddings_are_as_close_as_those_of_transformers(tmp_path: Path, variant: str) -> None:
+    folder = write(tmp_path / variant, variant, torch.bfloat16)
+    loaded = load(folder, task="embed", pooling="mean")
+    assert loaded.dtype == "bfloat16"
+    given = texts(9)
+    # By the text, and of the same weights: in float32, and as transformers rounds on its way.
+    true, theirs = (
+        torch.stack([hidden(folder, tokens, dtype).mean(dim=0) for tokens in given])
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    got = torch.from_numpy(np.stack(vectors(loaded, given)))
+    assert (got - true).square().mean() <= 1.1**2 * (theirs - true).square().mean()
+
+
 @pytest.mark.parametrize("variant", CLASSIFIERS)
 def test_classes_are_those_of_transformers(folders: Path, variant: str) -> None:
     loaded = load(folders / variant)

@@ -128,17 +128,18 @@ def pooled_by(folder: Path, mode: str, *, normalizes: bool = True, dense: Sequen
 
 
 @functools.cache
-def oracle(folder: Path, kind: str) -> Any:
-    """The checkpoint in transformers, in float32: "Model" without a head, or with one for classes."""
+def oracle(folder: Path, kind: str, dtype: torch.dtype = torch.float32) -> Any:
+    """The checkpoint in transformers: "Model" without a head, or with one for classes."""
     make = {"Model": transformers.AutoModel, "Classes": transformers.AutoModelForSequenceClassification}[kind]
-    return make.from_pretrained(folder, dtype=torch.float32).eval()
+    return make.from_pretrained(folder, dtype=dtype).eval()
 
 
 @torch.inference_mode()
-def hidden(folder: Path, tokens: Sequence[int], **given: Any) -> torch.Tensor:
-    """The last hidden states of one text: [tokens, width]."""
-    out: torch.Tensor = oracle(folder, "Model")(input_ids=torch.tensor([list(tokens)]), **given).last_hidden_state[0]
-    return out
+def hidden(folder: Path, tokens: Sequence[int], dtype: torch.dtype = torch.float32, **given: Any) -> torch.Tensor:
+    """The last hidden states of one text: [tokens, width] float32."""
+    model = oracle(folder, "Model", dtype)
+    out: torch.Tensor = model(input_ids=torch.tensor([list(tokens)]), **given).last_hidden_state[0]
+    return out.float()
 
 
 @torch.inference_mode()

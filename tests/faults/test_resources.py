@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
+from support.checkpoints import Variant, make_checkpoint
 from support.load import prompts, together
 from support.server import Server, children, is_alive, open_files, rss_bytes, serving
 
@@ -63,6 +64,32 @@ def test_private_memory_is_the_weights_the_kv_and_no_more_than_400_mb_beside(che
         held = {pid: private_bytes(pid) for pid in all_pids(server)}
         weights = (checkpoints / "llama-gqa/model.safetensors").stat().st_size
         assert sum(held.values()) <= weights + kv + 400_000_000, {pid: size // MIB for pid, size in held.items()}
+
+
+@pytest.mark.parametrize(("quantize", "least", "most"), [("auto", 0.7, 1.05), ("int8", 0.45, 0.6)])
+def test_weights_lie_in_memory_once(tmp_path: Path, quantize: str, least: float, most: float) -> None:
+    """What a model takes beyond a smaller one is its packed weights: no copy as stored or of another format, made anew or kept."""
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 8}
+    variants = {layers: Variant("wide", "llama", sizes | {"num_hidden_layers": layers}) for layers in (1, 20)}
+    stored = {}
+    held: dict[tuple[int, str], int] = {}
+    for layers, variant in variants.items():
+        folder = make_checkpoint(tmp_path / str(layers), variant, dtype="bfloat16")
+        stored[layers] = (folder / "model.safetensors").stat().st_size
+        flags = ["--quantize", quantize, "--kv-memory", "64MiB", "--model-cache", str(tmp_path / "kept")]
+        for start in ("made", "kept"):
+            with serving(folder, *flags) as server:
+                together(server, [{"prompt": p, "max_tokens": 16} for p in prompts(20, seed=3)])
+                server.wait_until(
+                    "the model is kept", lambda: len(list((tmp_path / "kept").glob("*.kept"))) >= len(stored)
+                )
+                server.wait_until("a start's own work has ended", lambda: has_settled(all_pids(server)), 60)
+                held[layers, start] = sum(map(private_bytes, all_pids(server)))
+    more = stored[20] - stored[1]
+    for start in ("made", "kept"):
+        taken = held[20, start] - held[1, start]
+        # Three quarters of what is stored, or all of it, by the processor's class; and what a process holds by chance.
+        assert least * more - 16 * MIB <= taken <= most * more + 16 * MIB, (start, taken // MIB, more // MIB)
 
 
 def private_bytes(pid: int) -> int:
