@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import torch
 from pelton import machine
@@ -251,10 +251,30 @@ class Bench:
                 ("attention prefill", 1, s.context, 0),
             ):
                 self.attend(name, (heads, kv_heads, dim), rows, count, before)
+        sights: dict[str, dict[str, Any]] = {
+            "window": {"window": s.context // 4},
+            "soft cap": {"soft_cap": 50.0},
+            "sinks": {"sinks": torch.randn(s.heads)},
+            "slopes": {"slopes": torch.rand(s.heads)},
+            "both sides": {"is_whole": True},
+        }
+        for word, sight in sights.items():
+            if not sight.get("is_whole"):
+                self.attend(f"attention decode, {word}", shapes[0], 8, 1, s.context, sight)
+            self.attend(f"attention prefill, {word}", shapes[0], 1, s.prefill, 0, sight)
 
-    def attend(self, name: str, shape: tuple[int, int, int], rows: int, count: int, before: int) -> None:
+    def attend(
+        self,
+        name: str,
+        shape: tuple[int, int, int],
+        rows: int,
+        count: int,
+        before: int,
+        sight: dict[str, Any] | None = None,
+    ) -> None:
         if self.only not in name:
             return
+        sight = sight or {}
         heads, kv_heads, dim = shape
         known = before + count
         used = -(-known // 32)
@@ -273,14 +293,18 @@ class Bench:
 
         def call() -> Tensor:
             k, v = next(layers)
-            ops.paged_attention(out, q, k, v, table, offsets, starts, dim**-0.5)
+            ops.paged_attention(out, q, k, v, table, offsets, starts, dim**-0.5, **sight)
             return out
 
         text = f"{rows} x {count} after {before}, {heads}/{kv_heads} x {dim}"
+        window = sight.get("window", known)
         if count == 1:
-            self.measure(name, text, call, nbytes=2 * rows * known * kv_heads * k_cache.shape[3] * k_cache.itemsize)
+            seen = min(known, window)
+            self.measure(name, text, call, nbytes=2 * rows * seen * kv_heads * k_cache.shape[3] * k_cache.itemsize)
         else:
-            pairs = rows * (known * (known + 1) - before * (before + 1)) // 2
+            pairs = rows * sum(min(at, window) for at in range(before + 1, known + 1))
+            if sight.get("is_whole"):
+                pairs = rows * known**2
             self.measure(name, text, call, flops=4 * heads * dim * pairs)
 
     def small(self) -> None:
@@ -322,6 +346,48 @@ class Bench:
             self.measure("gelu_erf", f"[{tokens}, {s.inner}]", activate, nbytes=2 * tokens * s.inner * size, calls=20)
             self.measure("silu_mul", f"[{tokens}, {s.inner}]", gate, nbytes=3 * tokens * s.inner * size, calls=20)
 
+    def tokens(self) -> None:
+        """What a step does to each token outside of products and attention."""
+        s, size = self.sizes, self.dtype.itemsize
+        table, gain = torch.randn(s.vocabulary // 4, s.width).to(self.dtype), torch.ones(s.width)
+        angles = torch.rand(s.context, s.dim // 2)
+        cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
+        norm = ops.HeadNorm(torch.ones(s.dim), torch.ones(s.dim), 1e-6)
+        for tokens in (1, 16, s.prefill):
+            ids = torch.randint(0, len(table), (tokens,), dtype=torch.int32)
+            x, out = torch.randn(tokens, s.width).to(self.dtype), torch.empty(tokens, s.width, dtype=self.dtype)
+            q, k, v = (
+                torch.randn(tokens, s.heads + 2 * s.kv_heads, s.dim)
+                .to(self.dtype)
+                .split([s.heads, s.kv_heads, s.kv_heads], dim=1)
+            )
+            turned, at = torch.empty(tokens, s.heads, s.dim, dtype=self.dtype), torch.arange(tokens)
+            caches = [torch.zeros(-(-tokens // 32), s.kv_heads, 32, s.dim, dtype=self.dtype) for _ in range(2)]
+
+            def embed(out: Tensor = out, ids: Tensor = ids) -> Tensor:
+                for _ in range(20):
+                    ops.embed(out, table, ids)
+                return out
+
+            def rms_norm(out: Tensor = out, x: Tensor = x) -> Tensor:
+                for _ in range(20):
+                    ops.rms_norm(out, x, gain, 1e-6)
+                return out
+
+            def turn(
+                turned: Tensor = turned, q: Tensor = q, k: Tensor = k, v: Tensor = v, at: Tensor = at, caches: list[Tensor] = caches
+            ) -> Tensor:  # fmt: skip
+                for _ in range(20):
+                    ops.rope_kv_write(turned, q, k, v, cos_sin, at.int(), *caches, at, norm=norm)
+                return turned
+
+            row = tokens * s.width * size
+            self.measure("embed", f"[{tokens}, {s.width}]", embed, nbytes=2 * row, calls=20)
+            self.measure("rms_norm", f"[{tokens}, {s.width}]", rms_norm, nbytes=2 * row, calls=20)
+            nbytes = 2 * tokens * (s.heads + 2 * s.kv_heads) * s.dim * size
+            heads = f"[{tokens}, {s.heads} + 2 x {s.kv_heads}, {s.dim}]"
+            self.measure("rope_kv_write, normed", heads, turn, nbytes=nbytes, calls=20)
+
     def sample(self) -> None:
         s = self.sizes
         for name, words in (
@@ -330,8 +396,11 @@ class Bench:
             ("top-k", (1.0, 50, 1.0)),
             ("top-p", (1.0, 0, 0.9)),
             ("top-k, top-p", (1.0, 50, 0.9)),
+            ("penalties", (1.0, 50, 0.9)),
+            ("mask", (1.0, 50, 0.9)),
+            ("5 log-probabilities", (1.0, 50, 0.9)),
         ):
-            rows = 8
+            rows, shown = 8, 5 if "log" in name else 0
             params = torch.zeros(rows, admit.WORDS, dtype=torch.int32)
             values = params.view(torch.float32)
             values[:, admit.TEMPERATURE], params[:, admit.TOP_K], values[:, admit.TOP_P] = words
@@ -339,10 +408,20 @@ class Bench:
             logits = 3 * torch.randn(rows, s.vocabulary)
             tokens, flags, slots = (torch.arange(rows, dtype=torch.int32) for _ in range(3))
             empty = torch.zeros(rows, 0)
+            counts = masks = mask_of = None
+            if name == "penalties":
+                params[:, admit.FLAGS], values[:, admit.REPETITION] = admit.PENALTIES, 1.1
+                counts = torch.randint(0, 3, (rows, s.vocabulary), dtype=torch.int32)
+            if name == "mask":
+                masks, mask_of = torch.randint(-(1 << 31), 1 << 31, (rows, -(-s.vocabulary // 32))).int(), slots.clone()
+            if shown:
+                params[:, admit.FLAGS], params[:, admit.TOP_LOGPROBS] = admit.LOGPROBS, shown
+            top = torch.zeros(rows, shown)
 
             def call(
                 tokens: Tensor = tokens, flags: Tensor = flags, slots: Tensor = slots, params: Tensor = params,
-                logits: Tensor = logits, empty: Tensor = empty,
+                logits: Tensor = logits, empty: Tensor = empty, counts: Tensor | None = counts, masks: Tensor | None = masks,
+                mask_of: Tensor | None = mask_of, top: Tensor = top,
             ) -> Tensor:  # fmt: skip
                 none = empty.int()
                 chosen = torch.empty(len(slots))
@@ -350,16 +429,18 @@ class Bench:
                     tokens,
                     flags,
                     chosen,
-                    none,
-                    empty.clone(),
+                    top.int(),
+                    top.clone(),
                     logits,
                     params,
                     slots,
                     slots.clone(),
-                    None,
+                    counts,
                     none,
                     empty,
                     none,
+                    masks,
+                    mask_of,
                 )
                 return tokens
 
@@ -399,6 +480,7 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     bench.packing()
     bench.attention()
     bench.small()
+    bench.tokens()
     bench.sample()
     ops.force_isa(None)
     if options.json:

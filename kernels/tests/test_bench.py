@@ -19,7 +19,19 @@ def test_the_bench_of_the_cpu_kernels_runs(dtype: str) -> None:
     sys.modules[spec.name] = bench  # dataclasses look their module up
     spec.loader.exec_module(bench)
     lines = bench.main(["--tiny", "--dtype", dtype])
-    kinds = {"linear", "pack", "attention", "add_rms_norm", "add_layer_norm", "silu_mul", "gelu_erf", "sample"}
+    kinds = {
+        "linear",
+        "pack",
+        "attention",
+        "add_rms_norm",
+        "add_layer_norm",
+        "silu_mul",
+        "gelu_erf",
+        "sample",
+        "embed",
+        "rms_norm",
+        "rope_kv_write,",
+    }
     schemes = {"int8", "int8-a16", "int4-g32", "int4-g64", "int4-g128", "int4-g64-a16"}
     assert {line.name.split()[0] for line in lines} == kinds | schemes
     assert all(line.us > 0 and line.rate > 0 and line.checksum == line.checksum for line in lines)
