@@ -23,7 +23,7 @@ pub(crate) struct Apart {
 
 impl Apart {
     /// Leaves `processor`, where the caller of this worker's job runs, if this thread has been put there too.
-    pub fn leave(&mut self, processor: usize) {
+    pub(crate) fn leave(&mut self, processor: usize) {
         if system::processor() != processor {
             self.together_since = None;
         } else if self.is_time(Instant::now()) {
