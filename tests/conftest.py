@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "pyworker/tests"))  # for vocabularies that its tests make, too
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest

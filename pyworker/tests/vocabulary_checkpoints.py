@@ -93,6 +93,12 @@ def _gpt2(folder: Path) -> None:
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
 
 
+def _opt(folder: Path) -> None:
+    _gpt2(folder)
+    said = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "bos_token": "<|endoftext|>"}
+    _write(folder / "tokenizer_config.json", said)
+
+
 def _tiktoken(folder: Path) -> None:
     ranks = _ranks()
     rows = [f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(ranks)]
@@ -130,6 +136,7 @@ KINDS = {
     "sentencepiece bpe, as gemma": ("gemma2", _gemma),
     "sentencepiece unigram, as t5": ("t5", _t5),
     "vocabulary and merges, as gpt-2": ("gpt2", _gpt2),
+    "vocabulary and merges, as opt": ("opt", _opt),
     "tiktoken": ("llama", _tiktoken),
     "tekken": ("mistral", _tekken),
     "word pieces, as bert": ("bert", _bert),

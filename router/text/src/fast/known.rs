@@ -19,6 +19,7 @@ pub(super) fn known(json: &[u8], tokenizer: &Tokenizer) -> Option<Fast> {
     let pattern = Pattern::of(&serde_json::to_value(tokenizer.get_pre_tokenizer()).ok()?)?;
     let normalization = match serde_json::to_value(tokenizer.get_normalizer()).ok()? {
         serde_json::Value::Null => Normalization::None,
+        step if step == serde_json::json!({"type": "Sequence", "normalizers": []}) => Normalization::None, // DeepSeek's
         step if step == serde_json::json!({"type": "NFC"}) => Normalization::Nfc,
         _ => return None,
     };

@@ -179,6 +179,14 @@ fn what_the_model_expects_around_a_text_is_put_there() {
 }
 
 #[test]
+fn a_list_of_no_normalizers_is_none() {
+    let (name, steps) = patterns().swap_remove(6);
+    let mut json = byte_level(&steps, MergesBy::Chance(4));
+    json["normalizer"] = json!({"type": "Sequence", "normalizers": []});
+    Both::new(name, &json).check("It's 1234 日本語<pad> e\u{301} the");
+}
+
+#[test]
 fn what_is_not_known_is_left_to_the_reference() {
     let changes: &[(&str, Value)] = &[
         ("/model/dropout", json!(0.5)),
