@@ -252,7 +252,7 @@ class Bench:
             ):
                 self.attend(name, (heads, kv_heads, dim), rows, count, before)
         sights: dict[str, dict[str, Any]] = {
-            "window": {"window": s.context // 4},
+            "window": {"window": s.prefill // 4},
             "soft cap": {"soft_cap": 50.0},
             "sinks": {"sinks": torch.randn(s.heads)},
             "slopes": {"slopes": torch.rand(s.heads)},
@@ -354,6 +354,7 @@ class Bench:
         cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
         norm = ops.HeadNorm(torch.ones(s.dim), torch.ones(s.dim), 1e-6)
         for tokens in (1, 16, s.prefill):
+            positions = torch.arange(tokens, dtype=torch.int32)
             ids = torch.randint(0, len(table), (tokens,), dtype=torch.int32)
             x, out = torch.randn(tokens, s.width).to(self.dtype), torch.empty(tokens, s.width, dtype=self.dtype)
             q, k, v = (
@@ -375,10 +376,11 @@ class Bench:
                 return out
 
             def turn(
-                turned: Tensor = turned, q: Tensor = q, k: Tensor = k, v: Tensor = v, at: Tensor = at, caches: list[Tensor] = caches
+                turned: Tensor = turned, q: Tensor = q, k: Tensor = k, v: Tensor = v, at: Tensor = at, caches: list[Tensor] = caches,
+                positions: Tensor = positions,
             ) -> Tensor:  # fmt: skip
                 for _ in range(20):
-                    ops.rope_kv_write(turned, q, k, v, cos_sin, at.int(), *caches, at, norm=norm)
+                    ops.rope_kv_write(turned, q, k, v, cos_sin, positions, *caches, at, norm=norm)
                 return turned
 
             row = tokens * s.width * size
@@ -417,6 +419,7 @@ class Bench:
             if shown:
                 params[:, admit.FLAGS], params[:, admit.TOP_LOGPROBS] = admit.LOGPROBS, shown
             top = torch.zeros(rows, shown)
+            nbytes = sum(tensor.nbytes for tensor in (logits, counts, masks) if tensor is not None)
 
             def call(
                 tokens: Tensor = tokens, flags: Tensor = flags, slots: Tensor = slots, params: Tensor = params,
@@ -444,7 +447,7 @@ class Bench:
                 )
                 return tokens
 
-            self.measure(f"sample {name}", f"[{rows}, {s.vocabulary}]", call, nbytes=logits.nbytes)
+            self.measure(f"sample {name}", f"[{rows}, {s.vocabulary}]", call, nbytes=nbytes)
 
 
 def main(arguments: list[str] | None = None) -> list[Line]:

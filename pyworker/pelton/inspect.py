@@ -217,16 +217,16 @@ def _probe(loaded: Loaded) -> Machine:
     probe = _native.ReadProbe(PROBE_BYTES)
     # First: torch's threads look for more work for a while, and would take processors from those that read.
     read_s = _least_s(probe.read)
-    square = torch.randn(PROBE_SIDE, PROBE_SIDE)
-    # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
-    squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
-    product_s = min(_least_s(partial(torch.mm, square, square)) for square in squares)
     multiply = (
         _native.multiply_codes if _native.multiply_tiles(True, 1) is None else partial(_native.multiply_tiles, True)
     )
     codes = multiply(PROBE_ROUNDS)
     assert codes is not None, "tiles are there or not"
     codes_s = _least_s(partial(multiply, PROBE_ROUNDS))
+    square = torch.randn(PROBE_SIDE, PROBE_SIDE)
+    # Some processors multiply floats faster than bfloat16, and whose products are of bfloat16 may multiply them as floats.
+    squares = [square, square.to(DTYPES[loaded.kv.shape.dtype])]
+    product_s = min(_least_s(partial(torch.mm, square, square)) for square in squares)
     return Machine(probe.nbytes / read_s, 2 * PROBE_SIDE**3 / product_s, codes / codes_s)
 
 

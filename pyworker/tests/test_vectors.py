@@ -99,7 +99,7 @@ def test_in_bf16_embeddings_are_as_close_as_those_of_transformers(tmp_path: Path
         for dtype in (torch.float32, torch.bfloat16)
     )
     got = torch.from_numpy(np.stack(vectors(loaded, given)))
-    assert (got - true).square().mean() <= 1.1**2 * (theirs - true).square().mean()
+    assert (got - true).square().mean() <= 1.2**2 * (theirs - true).square().mean()
 
 
 @pytest.mark.parametrize("variant", CLASSIFIERS)

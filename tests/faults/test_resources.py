@@ -84,6 +84,8 @@ def test_weights_lie_in_memory_once(tmp_path: Path, quantize: str, least: float,
                     "the model is kept", lambda: len(list((tmp_path / "kept").glob("*.kept"))) >= len(stored)
                 )
                 server.wait_until("a start's own work has ended", lambda: has_settled(all_pids(server)), 60)
+                maps = [Path(f"/proc/{pid}/maps").read_text() for pid in all_pids(server)]
+                assert any("libtorch" in text for text in maps) == (start == "made"), "what is kept needs no PyTorch"
                 held[layers, start] = sum(map(private_bytes, all_pids(server)))
     more = stored[20] - stored[1]
     for start in ("made", "kept"):

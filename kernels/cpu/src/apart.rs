@@ -3,11 +3,16 @@
 //! The system may take all other processors for busy when a job is posted, and put the worker on the caller's: then the two take turns, for
 //! milliseconds, while the others idle again. Threads are not kept to processors of their own for that (`docs/decisions/processors.md`): the
 //! worker forbids itself the caller's processor and allows it again at once, and the system is as free as before.
+//!
+//! Only where there is one other processor: among several the system would choose without a look at who runs there, and on which node.
 
 use std::time::{Duration, Instant};
 
 /// How long both are together before it counts: others may want the other processors for less.
 const PATIENCE: Duration = Duration::from_micros(100);
+
+/// What was seen longer ago than this is forgotten: steps come faster, and so do the longest jobs.
+const STALE: Duration = Duration::from_millis(100);
 
 /// The rest behind a move, and the longest one, where moves do not help since others want the processors: each that is needed again soon
 /// doubles it.
@@ -16,7 +21,8 @@ const RESTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_se
 /// A worker's moves.
 #[derive(Default)]
 pub(crate) struct Apart {
-    together_since: Option<Instant>,
+    /// Since when, and when it was seen last.
+    together: Option<(Instant, Instant)>,
     /// The last one, and the rest behind it.
     moved: Option<(Instant, Duration)>,
 }
@@ -25,15 +31,19 @@ impl Apart {
     /// Leaves `processor`, where the caller of this worker's job runs, if this thread has been put there too.
     pub(crate) fn leave(&mut self, processor: usize) {
         if system::processor() != processor {
-            self.together_since = None;
-        } else if self.is_time(Instant::now()) {
-            system::leave(processor);
+            self.together = None;
+        } else if self.is_time(Instant::now())
+            && let Some(allowed) = system::forbid(processor)
+        {
+            system::allow(allowed);
         }
     }
 
     /// Both are together `now`: whether this thread moves.
     fn is_time(&mut self, now: Instant) -> bool {
-        if now - *self.together_since.get_or_insert(now) < PATIENCE {
+        let since = self.together.filter(|&(_, seen)| now - seen < STALE).map_or(now, |(since, _)| since);
+        self.together = Some((since, now));
+        if now - since < PATIENCE {
             return false;
         }
         let mut rest = RESTS.0;
@@ -46,7 +56,7 @@ impl Apart {
                 rest = (2 * before).min(RESTS.1);
             }
         }
-        (self.moved, self.together_since) = (Some((now, rest)), None);
+        (self.moved, self.together) = (Some((now, rest)), None);
         true
     }
 }
@@ -58,18 +68,26 @@ pub(crate) fn processor() -> usize {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     pub(super) fn processor() -> usize {
         sched_getcpu()
     }
 
-    /// Whatever is refused leaves this thread where it is.
-    pub(super) fn leave(processor: usize) {
-        let Ok(allowed) = sched_getaffinity(None) else { return };
+    /// Leaves this thread the other of two processors, and says which it had; None, with nothing done, where there are more or fewer.
+    pub(super) fn forbid(processor: usize) -> Option<CpuSet> {
+        let allowed = sched_getaffinity(None).ok()?;
         let mut others = allowed;
         others.unset(processor);
-        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+        (others.count() == 1 && sched_setaffinity(None, &others).is_ok()).then_some(allowed)
+    }
+
+    /// Takes that back. The system keeps what a thread asked for, and would hold it to two processors when its container gets more: so all
+    /// are asked for, unless that is more than it had.
+    pub(super) fn allow(allowed: CpuSet) {
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+        if sched_setaffinity(None, &all).is_err() || sched_getaffinity(None).ok() != Some(allowed) {
             _ = sched_setaffinity(None, &allowed);
         }
     }
@@ -82,7 +100,11 @@ mod system {
         0
     }
 
-    pub(super) fn leave(_: usize) {}
+    pub(super) fn forbid(_: usize) -> Option<()> {
+        None
+    }
+
+    pub(super) fn allow((): ()) {}
 }
 
 #[cfg(test)]
@@ -115,25 +137,39 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
-    fn a_thread_leaves_and_may_come_back() {
-        use rustix::thread::{sched_getaffinity, sched_setaffinity};
+    fn what_was_seen_long_ago_is_forgotten() {
+        let (mut apart, began) = (Apart::default(), Instant::now());
+        let mut is_time = |at: u32| apart.is_time(began + at * MS);
+        assert_eq!([0, 500, 560].map(&mut is_time), [false, false, true]);
+    }
 
-        let allowed = sched_getaffinity(None).expect("said to everybody");
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_leaves_the_one_of_two_processors_and_may_come_back() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+        let allowed = || sched_getaffinity(None).expect("said to everybody");
+        let machine = allowed();
+        let mut pair = CpuSet::new();
+        for processor in (0..CpuSet::MAX_CPU).filter(|&processor| machine.is_set(processor)).take(2) {
+            pair.set(processor);
+        }
+        sched_setaffinity(None, &pair).expect("a part of what is allowed");
         for _ in 0..100 {
             let here = processor();
-            system::leave(here);
-            assert_eq!(sched_getaffinity(None).expect("said to everybody"), allowed);
-            if allowed.count() == 1 {
-                assert_eq!(processor(), here, "there is no other");
-            }
+            let Some(before) = system::forbid(here) else {
+                assert_eq!(pair.count(), 1, "there is no other");
+                break;
+            };
+            assert_ne!(processor(), here);
+            assert_eq!(allowed().count(), 1);
+            system::allow(before);
+            assert_eq!(allowed(), pair);
         }
-        let mut alone = allowed;
-        alone.clear();
-        alone.set(processor());
-        sched_setaffinity(None, &alone).expect("allowed");
-        let here = processor();
-        system::leave(here);
-        assert_eq!((processor(), sched_getaffinity(None).expect("said to everybody")), (here, alone));
+        if machine.count() > 2 {
+            sched_setaffinity(None, &machine).expect("allowed");
+            assert!(system::forbid(processor()).is_none(), "the system would choose among several");
+            assert_eq!(allowed(), machine);
+        }
     }
 }

@@ -125,8 +125,11 @@ impl Mailbox {
             // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
             // off below, as the last thing it does with the job.
             let job = unsafe { &*job };
-            apart.leave(job.processor);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(part))) {
+            let work = || {
+                apart.leave(job.processor);
+                (job.work)(part);
+            };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 *job.panic.lock().expect("held only to store a value") = Some(panic);
             }
             let caller = job.caller.clone();

@@ -59,9 +59,8 @@ def _instead(
     """A model of a family of ours, but of a variant that it lacks, as transformers defines it; or our own reason, if it does not either."""
     try:
         source = _borrowed(wish, checkpoint, device, dtype)
-    except Exception as theirs:  # it checks little before it builds
-        log.info("transformers does not take it either: %s: %s", type(theirs).__name__, theirs)
-        raise unserved from theirs
+    except LoadError as theirs:
+        raise UnservedError(f"{unserved}; nor does it run through transformers: {theirs}") from theirs
     log.warning("not native: %s", unserved)
     return source
 

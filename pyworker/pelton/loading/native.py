@@ -24,11 +24,12 @@ from pelton.models.model import LanguageModel
 from pelton.models.pooled import PooledModel
 from pelton.program import Rows, record_model, run_model
 from pelton.quantization import Quantization
+from pelton.quantization.codes import Coded
 from pelton.sampler import Sampler
 from pelton.step import Step
 from pelton.transfer import transfer_for
 
-READ = "2"  # how codes of checkpoints are read: 2 since zero points of GPTQ lend to each other
+CODES_VERSION = 2  # of how codes of checkpoints are read: since zero points of GPTQ lend to each other
 TOP_LOGPROBS = 20  # the most that routers ask for: each number is a kernel of its own to compile
 
 
@@ -86,10 +87,7 @@ class NativeSource:
 
     def numerics_id(self, model: LanguageModel) -> str:
         # Keys that were turned by one context's angles are none of another's, on a disk say.
-        ropes = [layer.rope for layer in model.modules() if isinstance(layer, Rotary)]
-        angles = {rope.numerics for rope in ropes} - {""}
-        if ropes:
-            angles.add(f"torch-{torch.__version__}")  # whose sines they are
+        angles = {layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""}
         return "+".join([numerics_of(model, self._device, self._dtype), *sorted(angles)])
 
 
@@ -102,13 +100,17 @@ def tried(model: Decoder | PooledModel, arena: KvArena, positions: int, device: 
 
 
 def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> str:
-    """That of the kernels; and where weights are quantised, which of them and how."""
-    schemes = {path: leaf.storage.scheme for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
-    ids = sorted({ops.numerics_id(device, dtype, scheme) for scheme in schemes.values()})
-    if set(schemes.values()) == {None}:
-        return ids[0]
-    layers = "\n".join([READ, *(f"{path} {scheme}" for path, scheme in schemes.items())])
-    return f"{'+'.join(ids)}+{hashlib.sha256(layers.encode()).hexdigest()[:16]}"
+    """That of the kernels; whose sines turn keys; and where weights are quantised, which of them and how."""
+    storages = {path: leaf.storage for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
+    ids = sorted({ops.numerics_id(device, dtype, storage.scheme) for storage in storages.values()})
+    if any(isinstance(layer, Rotary) for layer in model.modules()):
+        ids.append(f"torch-{torch.__version__}")
+    if all(storage.scheme is None for storage in storages.values()):
+        return "+".join(ids)
+    layers = [f"{path} {storage.scheme}" for path, storage in storages.items()]
+    if any(isinstance(storage, Coded) for storage in storages.values()):
+        layers.append(f"read {CODES_VERSION}")
+    return "+".join([*ids, hashlib.sha256("\n".join(layers).encode()).hexdigest()[:16]])
 
 
 def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device) -> None:

@@ -22,6 +22,7 @@ from pelton.quantization.codes import (
     excluded,
     is_table,
     matches,
+    names_in,
     read_scheme,
     refuse,
     unpacked,
@@ -39,7 +40,7 @@ def read(fields: Fields) -> Find:
     scheme = read_scheme(fields, "bits")
     if scheme.bits != 4:
         raise LoadError(f"the checkpoint is quantised with {scheme.bits} bits (AWQ); supported: 4")
-    kept = [str(name) for name in fields.get("modules_to_not_convert") or []]
+    kept = names_in(fields, "modules_to_not_convert")
     floats, has_head = excluded(fields), fields.flag("lm_head")
     storage = Awq(scheme, is_symmetric=not fields.flag("zero_point", True))
 

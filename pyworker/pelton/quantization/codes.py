@@ -155,6 +155,14 @@ def excluded(fields: Fields) -> list[str]:
     return [rule[2:] for rule in rules]
 
 
+def names_in(fields: Fields, name: str) -> list[str]:
+    """A list of names; empty if absent."""
+    value = fields.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise LoadError(f"`{name}` in config.json is {value!r}; supported: a list of names")
+    return value
+
+
 def matches(pattern: str, name: str) -> bool:
     """Whether a regular expression of config.json fits the beginning of a name."""
     try:

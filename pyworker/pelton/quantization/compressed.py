@@ -17,7 +17,7 @@ from torch import Tensor
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.quantization.codes import Coded, Find, Part, alike, is_table, matches, read_group, unpacked
+from pelton.quantization.codes import Coded, Find, Part, alike, is_table, matches, names_in, read_group, unpacked
 
 FORMATS = ["pack-quantized", "int-quantized", "naive-quantized"]
 # Activations that are rounded as the kernels do it: anew in each call. (With groups a row has a scale for each, not one.)
@@ -43,9 +43,9 @@ def read(fields: Fields) -> Find:
     for name in groups.names():
         group = groups.object(name)
         storage = _storage(group, group.get("format") or overall)
-        coded |= dict.fromkeys(_strings(group, "targets"), storage)
+        coded |= dict.fromkeys(names_in(group, "targets"), storage)
     targets = sorted(coded, key=lambda target: (target == CLASS, target.startswith("re:"), target))
-    ignored = _strings(fields, "ignore")
+    ignored = names_in(fields, "ignore")
 
     def one(name: str) -> Coded | None:
         if is_table(name) or any(_fits(rule, name) for rule in ignored):
@@ -125,10 +125,3 @@ class Compressed(Coded):
 def _fits(rule: str, name: str) -> bool:
     """A class, a name, or a regular expression behind `re:`."""
     return matches(rule[3:], name) if rule.startswith("re:") else rule in (CLASS, name)
-
-
-def _strings(fields: Fields, name: str) -> list[str]:
-    value = fields.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise LoadError(f"`{name}` in config.json is {value!r}; supported: a list of names")
-    return value
