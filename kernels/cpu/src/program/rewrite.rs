@@ -2,9 +2,8 @@
 //!
 //! There are three rules, because they are what pays. `pick_early`: a prefill of 384 tokens is 1.10 times as fast with 6 layers (the demo
 //! model) and 1.17 times with 4 (CPU time on Zen 4, one thread, bfloat16). `gate_early`: with AMX, 0.91 of the time of the product and the
-//! gate of 512 tokens, 0.975 of a step's. `space_rows`: with AMX, 0.93 to 0.96 of the time of all products of 512 tokens. Shares of a step in
-//! Qwen3-0.6B's shape on Zen 4: all norms 0.2 % to 0.9 %, SiLU and its product 0.1 % (1 row) to 1.0 % (256 tokens); fusing one of them into its
-//! neighbour saves a part of that part. The residual's sum is in the norm already; heads' norms and the write of KV are in the rotation.
+//! gate of 512 tokens, 0.975 of a step's. `space_rows`: with AMX, 0.93 to 0.96 of the time of all products of 512 tokens. What is not fused,
+//! and what it would be worth: `docs/decisions/fusion.md`.
 
 use std::collections::BTreeMap;
 
