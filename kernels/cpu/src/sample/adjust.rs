@@ -4,6 +4,7 @@
 use pelton_frame::{ADMIT_PENALTIES, Admit};
 
 use super::SampleRows;
+use super::row::BLOCK;
 
 /// In a count: the token stands in the prompt.
 const IN_PROMPT: u32 = 1 << 31;
@@ -59,15 +60,20 @@ impl<'a> Adjustments<'a> {
 
     pub(super) fn apply(&self, logits: &mut [f32]) {
         let Admit { repetition, presence, frequency, .. } = *self.params;
-        for (logit, &count) in logits.iter_mut().zip(self.counts) {
-            if count == 0 {
-                continue;
+        for (logits, counts) in logits.chunks_mut(BLOCK).zip(self.counts.chunks(BLOCK)) {
+            if counts.iter().fold(0, |any, count| any | count) == 0 {
+                continue; // so it is with most: few tokens of a vocabulary stand in a text
             }
-            // Repetition counts the prompt, the other two only the output, as their inventors have it.
-            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-            let written = count & !IN_PROMPT;
-            if written > 0 {
-                *logit = *logit - frequency * written as f32 - presence;
+            for (logit, &count) in logits.iter_mut().zip(counts) {
+                if count == 0 {
+                    continue;
+                }
+                // Repetition counts the prompt, the other two only the output, as their inventors have it.
+                *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
+                let written = count & !IN_PROMPT;
+                if written > 0 {
+                    *logit = *logit - frequency * written as f32 - presence;
+                }
             }
         }
         for (&id, &value) in self.bias_ids.iter().zip(self.bias_values) {
