@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
 
+BENCH = Path(__file__).parents[1] / "bench"
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_bench_of_the_cpu_kernels_runs(dtype: str) -> None:
-    path = Path(__file__).parent.parent / "bench" / "cpu.py"
-    spec = importlib.util.spec_from_file_location("bench_cpu", path)
-    assert spec is not None
-    assert spec.loader is not None
-    bench = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = bench  # dataclasses look their module up
-    spec.loader.exec_module(bench)
+def test_the_bench_of_the_cpu_kernels_runs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    bench = importlib.import_module("cpu")
     lines = bench.main(["--tiny", "--dtype", dtype])
     kinds = {
         "linear",
