@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import many_rows
 import pytest
 import torch
 from pelton_kernels import ops, reference
@@ -49,19 +50,7 @@ def test_linear(tokens: int, columns: int, depth: int, has_bias: bool, dtype: to
 
 @pytest.mark.usefixtures("isa")
 def test_eight_thousand_rows_are_each_as_alone(dtype: torch.dtype) -> None:
-    tokens, columns, depth = 8192, 18, 34
-    x, packed = fresh(tokens, depth, dtype=dtype), ops.pack(fresh(columns, depth, dtype=dtype))
-    out = poisoned(tokens, columns, dtype=torch.float32)
-    ops.linear_f32(out, x, packed)
-    assert guards_untouched(out)
-    for first in (0, 1, 511, 512, 4095, 7680, 8191):
-        alone = poisoned(1, columns, dtype=torch.float32)
-        ops.linear_f32(alone, x[first : first + 1], packed)
-        assert torch.equal(alone, out[first : first + 1])
-    parts = poisoned(tokens, columns, dtype=torch.float32)
-    for first in range(0, tokens, 1000):
-        ops.linear_f32(parts[first : first + 1000], x[first : first + 1000], packed)
-    assert torch.equal(parts, out)
+    many_rows.check_eight_thousand(ops.pack(fresh(many_rows.COLUMNS, many_rows.DEPTH, dtype=dtype)), dtype)
 
 
 def test_a_packed_weight_holds_nothing_of_the_tensor(dtype: torch.dtype) -> None:

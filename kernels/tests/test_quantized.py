@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import many_rows
 import pytest
 import torch
 from pelton_kernels import ops, reference
@@ -91,15 +92,8 @@ def test_floats_are_rounded_and_multiplied(
 
 @pytest.mark.usefixtures("isa")
 def test_eight_thousand_rows_are_each_as_alone(scheme: Scheme, dtype: torch.dtype) -> None:
-    tokens, columns, depth = 8192, 18, 34
-    x, packed = fresh(tokens, depth, dtype=dtype), ops.quantize(fresh(columns, depth, dtype=dtype), dtype, scheme)
-    out = poisoned(tokens, columns, dtype=torch.float32)
-    ops.linear_f32(out, x, packed)
-    assert guards_untouched(out)
-    for first in (0, 1, 511, 512, 4095, 7680, 8191):
-        alone = poisoned(1, columns, dtype=torch.float32)
-        ops.linear_f32(alone, x[first : first + 1], packed)
-        assert torch.equal(alone, out[first : first + 1])
+    weight = fresh(many_rows.COLUMNS, many_rows.DEPTH, dtype=dtype)
+    many_rows.check_eight_thousand(ops.quantize(weight, dtype, scheme), dtype)
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])

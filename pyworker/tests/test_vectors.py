@@ -99,6 +99,7 @@ def test_in_bf16_embeddings_are_as_close_as_those_of_transformers(tmp_path: Path
         for dtype in (torch.float32, torch.bfloat16)
     )
     got = torch.from_numpy(np.stack(vectors(loaded, given)))
+    # From 0.75 (RoBERTa) to 1.07 of theirs (BERT) were seen: both round by chance, and seven texts are few to average over.
     assert (got - true).square().mean() <= 1.2**2 * (theirs - true).square().mean()
 
 
