@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -289,6 +291,16 @@ def test_a_socket_of_a_dead_worker_is_replaced_and_that_of_a_live_one_is_not(tmp
         live.process.terminate()
         assert live.process.wait(DEADLINE_S) == 0
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_ends_whichever_of_its_threads_the_signal_reaches(tmp_path: Path) -> None:
+    for at in range(3):
+        with running(f"unix://{tmp_path / str(at)}") as worker:
+            worker.handshake()
+            pid = worker.process.pid
+            others = sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid)
+            assert ctypes.CDLL(None).tgkill(pid, others[at], signal.SIGTERM) == 0
+            assert worker.process.wait(DEADLINE_S) == 0
 
 
 # A worker whose gRPC never says that it has ended.

@@ -17,6 +17,7 @@ from pelton.command_line import Parser
 from pelton.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
 from pelton.worker import about
 from pelton.worker.address import AddressError, UnixAddress, clear, parse
+from pelton.worker.end import End
 from pelton.worker.handover import MemorySocket
 from pelton.worker.service import Service, TokenCheck
 from pelton.worker.session import Session
@@ -43,11 +44,13 @@ def main() -> int:
     """Runs the worker; 0 after an orderly end, 2 if it could not start."""
     args = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    end = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: end.set())
+    end = End()
+    end.hear(signal.SIGTERM)
     # Ctrl-C reaches a spawned worker too, but the router still drains then, and ends it when it is done.
-    is_spawned = about.has_parent_death_signal()
-    signal.signal(signal.SIGINT, signal.SIG_IGN if is_spawned else lambda *_: end.set())
+    if about.has_parent_death_signal():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        end.hear(signal.SIGINT)
     try:
         server, sockets = _start(args, end)
     except (AddressError, OSError, RuntimeError) as error:  # RuntimeError: gRPC could not bind
@@ -81,7 +84,7 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def _start(args: argparse.Namespace, end: threading.Event) -> tuple[grpc.Server, list[Path]]:
+def _start(args: argparse.Namespace, end: End) -> tuple[grpc.Server, list[Path]]:
     """Binds everything; returns the server, and the sockets to remove at the end."""
     address = parse(args.listen)
     token = None if args.token_file is None else args.token_file.read_text().strip()

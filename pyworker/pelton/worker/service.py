@@ -12,7 +12,6 @@ import dataclasses
 import hmac
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ import pelton
 from pelton.rpc import worker_pb2 as pb
 from pelton.rpc.worker_pb2_grpc import WorkerServicer
 from pelton.worker import about, inline
+from pelton.worker.end import End
 from pelton.worker.session import BusyError, ClaimError, Session
 
 log = logging.getLogger("pelton.worker")
@@ -34,7 +34,7 @@ PROTOCOL = 1  # of the contract; `pelton_rpc::WORKER_PROTOCOL`
 class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no types
     """All calls of one worker."""
 
-    def __init__(self, session: Session, memory_socket: Path | None, end: threading.Event) -> None:
+    def __init__(self, session: Session, memory_socket: Path | None, end: End) -> None:
         """`end` is set to end the process."""
         self._session = session
         self._memory_socket = memory_socket
