@@ -33,9 +33,9 @@ impl Apart {
         if system::processor() != processor {
             self.together = None;
         } else if self.is_time(Instant::now())
-            && let Some(allowed) = system::forbid(processor)
+            && let Some(allowed) = system::forbid(None, processor)
         {
-            system::allow(allowed);
+            system::allow(None, allowed);
         }
     }
 
@@ -61,6 +61,29 @@ impl Apart {
     }
 }
 
+/// A sleeping thread that is woken on no other processor than it should be, as long as this lives. For jobs that one of two threads on the same
+/// processor would do alone, before the other's turn comes.
+pub(crate) struct KeptOff {
+    thread: ThreadId,
+    allowed: system::Allowed,
+}
+
+impl KeptOff {
+    /// None: there are more processors than one that it may use besides, or none.
+    pub(crate) fn new(thread: ThreadId, processor: usize) -> Option<Self> {
+        let allowed = system::forbid(Some(thread), processor)?;
+        Some(Self { thread, allowed })
+    }
+}
+
+impl Drop for KeptOff {
+    fn drop(&mut self) {
+        system::allow(Some(self.thread), self.allowed);
+    }
+}
+
+pub(crate) use system::{ThreadId, this_thread};
+
 /// The number of the processor on which this runs.
 pub(crate) fn processor() -> usize {
     system::processor()
@@ -68,43 +91,58 @@ pub(crate) fn processor() -> usize {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+    pub(crate) type ThreadId = rustix::thread::Pid;
+    pub(super) type Allowed = CpuSet;
+
+    pub(crate) fn this_thread() -> ThreadId {
+        gettid()
+    }
 
     pub(super) fn processor() -> usize {
         sched_getcpu()
     }
 
-    /// Leaves this thread the other of two processors, and says which it had; None, with nothing done, where there are more or fewer.
-    pub(super) fn forbid(processor: usize) -> Option<CpuSet> {
-        let allowed = sched_getaffinity(None).ok()?;
+    /// Leaves a thread (None: this one) the other of two processors, and says which it had; None, with nothing done, where there are more or fewer.
+    pub(super) fn forbid(thread: Option<ThreadId>, processor: usize) -> Option<CpuSet> {
+        let allowed = sched_getaffinity(thread).ok()?;
         let mut others = allowed;
         others.unset(processor);
-        (others.count() == 1 && sched_setaffinity(None, &others).is_ok()).then_some(allowed)
+        (others.count() == 1 && sched_setaffinity(thread, &others).is_ok()).then_some(allowed)
     }
 
     /// Takes that back. The system keeps what a thread asked for, and would hold it to two processors when its container gets more: so all
     /// are asked for, unless that is more than it had.
-    pub(super) fn allow(allowed: CpuSet) {
+    pub(super) fn allow(thread: Option<ThreadId>, allowed: CpuSet) {
         let mut all = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
-        if sched_setaffinity(None, &all).is_err() || sched_getaffinity(None).ok() != Some(allowed) {
-            _ = sched_setaffinity(None, &allowed);
+        if sched_setaffinity(thread, &all).is_err() || sched_getaffinity(thread).ok() != Some(allowed) {
+            _ = sched_setaffinity(thread, &allowed);
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod system {
+    #[derive(Clone, Copy)]
+    pub(crate) struct ThreadId;
+    pub(super) type Allowed = ();
+
+    pub(crate) fn this_thread() -> ThreadId {
+        ThreadId
+    }
+
     /// Unknown, and no matter: nothing is left here.
     pub(super) fn processor() -> usize {
         0
     }
 
-    pub(super) fn forbid(_: usize) -> Option<()> {
+    pub(super) fn forbid(_: Option<ThreadId>, _: usize) -> Option<()> {
         None
     }
 
-    pub(super) fn allow((): ()) {}
+    pub(super) fn allow(_: Option<ThreadId>, (): ()) {}
 }
 
 #[cfg(test)]
@@ -145,6 +183,35 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
+    fn a_thread_is_kept_off_a_processor_until_that_is_dropped() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+        let machine = sched_getaffinity(None).expect("said to everybody");
+        let mut pair = CpuSet::new();
+        let processors: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&at| machine.is_set(at)).take(2).collect();
+        processors.iter().for_each(|&at| pair.set(at));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(this_thread()).expect("awaited");
+            _ = ended.recv();
+        });
+        let id = told.recv().expect("sent at once");
+        let allowed = || sched_getaffinity(Some(id)).expect("it runs");
+        sched_setaffinity(Some(id), &pair).expect("a part of what is allowed");
+        for &here in &processors {
+            let kept_off = KeptOff::new(id, here);
+            assert_eq!(kept_off.is_some(), processors.len() == 2);
+            assert_eq!(allowed().is_set(here), kept_off.is_none());
+            drop(kept_off);
+            assert_eq!(allowed(), pair);
+        }
+        drop(end);
+        thread.join().expect("it only waits");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
     fn a_thread_leaves_the_one_of_two_processors_and_may_come_back() {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -157,18 +224,18 @@ mod tests {
         sched_setaffinity(None, &pair).expect("a part of what is allowed");
         for _ in 0..100 {
             let here = processor();
-            let Some(before) = system::forbid(here) else {
+            let Some(before) = system::forbid(None, here) else {
                 assert_eq!(pair.count(), 1, "there is no other");
                 break;
             };
             assert_ne!(processor(), here);
             assert_eq!(allowed().count(), 1);
-            system::allow(before);
+            system::allow(None, before);
             assert_eq!(allowed(), pair);
         }
         if machine.count() > 2 {
             sched_setaffinity(None, &machine).expect("allowed");
-            assert!(system::forbid(processor()).is_none(), "the system would choose among several");
+            assert!(system::forbid(None, processor()).is_none(), "the system would choose among several");
             assert_eq!(allowed(), machine);
         }
     }

@@ -12,11 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
-use crate::apart::{self, Apart};
+use crate::apart::{self, Apart, KeptOff, ThreadId};
 
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
 const SPIN: Duration = Duration::from_micros(20);
+
+/// Values whose packing takes a good part of a millisecond: a move to another processor takes a fiftieth of one.
+const LONG: usize = 1 << 20;
 
 /// A fixed number of threads, the caller's being the first.
 pub struct Pool {
@@ -24,6 +27,7 @@ pub struct Pool {
 }
 
 struct Worker {
+    id: ThreadId,
     mailbox: Arc<Mailbox>,
     handle: Option<JoinHandle<()>>,
 }
@@ -62,6 +66,16 @@ impl Pool {
     /// # Panics
     /// When there are more parts than threads, or a part panicked (after all others are done).
     pub(crate) fn run(&mut self, parts: usize, work: impl Fn(usize) + Sync) {
+        self.share(parts, false, work);
+    }
+
+    /// As `run` does, for the packing of so many values: if that takes long enough, no worker is woken on its caller's processor, where it would
+    /// get its turn when the caller is done.
+    pub(crate) fn run_packing(&mut self, parts: usize, values: usize, work: impl Fn(usize) + Sync) {
+        self.share(parts, values >= LONG, work);
+    }
+
+    fn share(&mut self, parts: usize, is_long: bool, work: impl Fn(usize) + Sync) {
         assert!(parts <= self.threads(), "{parts} parts on {} threads", self.threads());
         if parts <= 1 {
             return (0..parts).for_each(work);
@@ -73,7 +87,10 @@ impl Pool {
             caller: std::thread::current(),
             processor: apart::processor(),
         };
-        for worker in &self.workers[..parts - 1] {
+        let workers = &self.workers[..parts - 1];
+        let keep_off = |worker: &Worker| is_long.then(|| KeptOff::new(worker.id, job.processor)).flatten();
+        let _kept_off: Vec<_> = workers.iter().filter_map(keep_off).collect();
+        for worker in workers {
             worker.post(&job);
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
@@ -103,8 +120,14 @@ impl Worker {
         let mailbox = Arc::new(Mailbox { job: AtomicPtr::new(null_mut()), closed: AtomicBool::new(false) });
         let own = mailbox.clone();
         let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
-        let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
-        Self { mailbox, handle: Some(handle) }
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = move || {
+            tell.send(apart::this_thread()).expect("awaited below");
+            own.serve(part);
+        };
+        let handle = thread.spawn(work).expect("the system has room for one more thread");
+        let id = told.recv().expect("the first thing that it does");
+        Self { id, mailbox, handle: Some(handle) }
     }
 
     fn thread(&self) -> &Thread {
@@ -198,6 +221,23 @@ mod tests {
                 let expected = (0..2_000).filter(|round| round % (threads + 1) > part).count();
                 assert_eq!(count.load(Ordering::Relaxed), expected);
             }
+        }
+    }
+
+    #[test]
+    fn long_jobs_are_done_as_others_are_and_leave_no_thread_bound() {
+        let mut pool = Pool::new(3);
+        let count = AtomicUsize::new(0);
+        for _ in 0..500 {
+            pool.run_packing(3, super::LONG, |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(count.into_inner(), 1500);
+        #[cfg(target_os = "linux")]
+        for worker in &pool.workers {
+            let [own, mine] = [Some(worker.id), None].map(|id| rustix::thread::sched_getaffinity(id).expect("it runs"));
+            assert_eq!(own, mine);
         }
     }
 

@@ -8,7 +8,8 @@
 use std::arch::asm;
 
 use super::{Lie, ROW, Sums, Target, Tiles};
-use crate::linear::short::{Exponents, Line, Order, PAGE, REST, Unit};
+use crate::linear::short::{Exponents, Order, PAGE, REST, Unit};
+use crate::simd::Line;
 
 /// Columns of two tiles side by side.
 pub(crate) const PAIR_COLUMNS: usize = 32;

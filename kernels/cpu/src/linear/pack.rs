@@ -173,7 +173,7 @@ impl<E: Element> PackedWeight<E> {
         let mut data = Buffer::for_weights(panels * size * size_of::<E::Unit>());
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
-        cpu.pool.run(parts, |thread| {
+        cpu.pool.run_packing(parts, columns * depth, |thread| {
             for panel in part(panels, parts, thread) {
                 let asked = panel * panel_columns..columns.min((panel + 1) * panel_columns);
                 // SAFETY: panels do not overlap, and each belongs to one part.
@@ -396,6 +396,15 @@ impl short::ReadUnits for Stretches<'_> {
         let first = first * short::VECTORS / self.layout.vectors();
         let rows = bytemuck::cast_slice(&self.rows);
         turn_words(simd, rows, apart, self.layout, first, false, to.as_flattened_mut());
+    }
+
+    fn rows(&self, stretch: usize) -> Option<&[u8]> {
+        const COLUMNS: usize = short::VECTORS * LANES;
+        let is_plain = self.layout == Layout::Units { vectors: short::VECTORS }
+            && (self.from.depth() * size_of::<Bf16>()).is_multiple_of(short::LINE)
+            && (stretch + 1) * COLUMNS <= self.from.rows();
+        let rows = || self.from.borrow::<Bf16>(stretch * COLUMNS..(stretch + 1) * COLUMNS);
+        is_plain.then(rows).flatten().map(bytemuck::cast_slice)
     }
 
     #[inline(always)]

@@ -10,14 +10,16 @@
 mod matrix;
 mod names;
 mod rooms;
+mod rows;
 mod shorten;
 
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use matrix::{Line, PAGE};
+pub(crate) use matrix::PAGE;
 pub(crate) use matrix::{Order, Seen, Short, Sizes, pack};
 pub(crate) use rooms::{Piece, Rooms, Turn};
+pub(crate) use rows::LINE;
 pub(crate) use shorten::ReadUnits;
 
 use crate::simd::{LANES, Lanes};

@@ -109,17 +109,9 @@ impl<'a> Matrix<'a> {
         self.depth
     }
 
-    /// Asks for a row that is read soon, if there is one.
-    #[inline(always)]
-    pub(super) fn ask<S: Simd>(&self, simd: S, row: usize) {
-        for line in self.row(row).chunks(LINE) {
-            simd.prefetch(line.as_ptr());
-        }
-    }
-
     /// A row as it is stored; nothing, if there is none.
     #[inline(always)]
-    fn row(&self, row: usize) -> &'a [u8] {
+    pub(super) fn row(&self, row: usize) -> &'a [u8] {
         let mut begin = row * self.depth;
         for part in &self.parts {
             if begin < part.len() {
@@ -130,27 +122,57 @@ impl<'a> Matrix<'a> {
         &[]
     }
 
+    /// These rows where they lie, if they are stored as `E` in one part.
+    #[inline(always)]
+    pub(super) fn borrow<E: Element>(&self, rows: Range<usize>) -> Option<&'a [E]> {
+        let (mut from, to) = (rows.start * self.depth, rows.end * self.depth);
+        let len = to - from;
+        for part in &self.parts {
+            if from < part.len() {
+                return (from + len <= part.len()).then(|| part.same(from..from + len)).flatten();
+            }
+            from -= part.len();
+        }
+        None
+    }
+
     /// These rows, `depth` values each: copied only if they are stored in another format, or in two parts.
     #[inline(always)]
     pub(super) fn read<E: Element>(&self, rows: Range<usize>) -> Cow<'a, [E]> {
-        let wanted = rows.start * self.depth..rows.end * self.depth;
+        if let Some(same) = self.borrow(rows.clone()) {
+            return Cow::Borrowed(same);
+        }
         let mut found = Vec::new();
+        self.convert(rows, &mut found);
+        Cow::Owned(found)
+    }
+
+    /// The same; `room`: where they are copied to.
+    #[inline(always)]
+    pub(super) fn read_into<'b, E: Element>(&self, rows: Range<usize>, room: &'b mut Vec<E>) -> &'b [E]
+    where
+        'a: 'b,
+    {
+        if let Some(same) = self.borrow(rows.clone()) {
+            return same;
+        }
+        self.convert(rows, room);
+        room
+    }
+
+    #[inline(always)]
+    fn convert<E: Element>(&self, rows: Range<usize>, to: &mut Vec<E>) {
+        let wanted = rows.start * self.depth..rows.end * self.depth;
+        to.resize(wanted.len(), E::default());
         let mut begin = 0;
         for part in &self.parts {
             let end = begin + part.len();
-            let (from, to) = (wanted.start.clamp(begin, end), wanted.end.clamp(begin, end));
-            if from < to {
-                if let Some(same) = part.same(from - begin..to - begin)
-                    && to - from == wanted.len()
-                {
-                    return Cow::Borrowed(same);
-                }
-                found.resize(wanted.len(), E::default());
-                part.convert(from - begin..to - begin, &mut found[from - wanted.start..]);
+            let (from, until) = (wanted.start.clamp(begin, end), wanted.end.clamp(begin, end));
+            if from < until {
+                part.convert(from - begin..until - begin, &mut to[from - wanted.start..]);
             }
             begin = end;
         }
-        Cow::Owned(found)
     }
 }
 

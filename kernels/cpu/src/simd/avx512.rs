@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Lanes, Part, SQRT_HALF_BITS, Simd};
+use super::{Lanes, Line, Part, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 use arranged::{ZIPPED, alternated, separated, summed, transposed, widened};
@@ -327,12 +327,8 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        fn stream(self, from: &[Bf16; 32], to: &mut [Bf16; 32]) {
-            if !to.as_ptr().addr().is_multiple_of(64) {
-                *to = *from;
-                return;
-            }
-            vouched!(_mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
+        fn stream_line(self, from: &Lanes<u32>, to: &mut Line) {
+            vouched!(_mm512_stream_si512(to.0.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
         }
 
         #[inline(always)]

@@ -6,7 +6,7 @@
 //! `dot_pairs`, `dot_blocks` and `dot_codes` the only ones that differ further (`avx512bf16` sums each pair in hardware), but for what is
 //! smaller than any normal number. Integers are exact.
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, ShortUnit, Unit};
@@ -25,6 +25,19 @@ const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
 
 /// One vector's worth of elements in memory.
 pub(crate) type Lanes<T> = [T; LANES];
+
+/// A cache line, as 16-bit words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Line(pub(crate) [u16; 2 * LANES]);
+
+impl Line {
+    /// As 32-bit words.
+    #[inline(always)]
+    pub(crate) fn words(&mut self) -> &mut Lanes<u32> {
+        bytemuck::cast_mut(&mut self.0)
+    }
+}
 
 /// The operations of one instruction set.
 pub trait Simd: Copy {
@@ -253,7 +266,16 @@ pub trait Simd: Copy {
     /// has drained.
     #[inline(always)]
     fn stream(self, from: &[Bf16; 2 * LANES], to: &mut [Bf16; 2 * LANES]) {
-        *to = *from;
+        match bytemuck::try_cast_mut(to) {
+            Ok(line) => self.stream_line(bytemuck::cast_ref(from), line),
+            Err(_) => *to = *from,
+        }
+    }
+
+    /// The same for what is known to begin at such a multiple.
+    #[inline(always)]
+    fn stream_line(self, from: &Lanes<u32>, to: &mut Line) {
+        to.0 = bytemuck::cast(*from);
     }
 
     /// Whatever was streamed is where everybody sees it.

@@ -111,6 +111,69 @@ fn short_panels_are_whole_ones_to_the_last_lane_packed_by_any_threads() {
     assert!(seen > 0 || !cfg!(target_arch = "x86_64"));
 }
 
+/// Weights of which some have exponents of their own: one in about 3,000, or in that many rows from one on most of them.
+fn weights_with_exceptions(columns: usize, depth: usize, strange: Range<usize>) -> Vec<Bf16> {
+    let draw = |at: usize| {
+        let [bits, kind, other, _] = crate::philox4x32([at as u32, 7, 0, 0], [5, 0]);
+        let is_strange = if strange.contains(&(at / depth)) { kind % 4 > 0 } else { kind % 3000 == 0 };
+        let exponent = if is_strange { other % 254 } else { 112 + (kind >> 16 & 7) };
+        Bf16((bits & u32::from(short::REST) | exponent << 7) as u16)
+    };
+    (0..columns * depth).map(draw).collect()
+}
+
+#[test]
+fn rows_that_are_shortened_before_they_are_turned_give_the_same_panels() {
+    let mut seen = 0;
+    for isa in Isa::available() {
+        for (columns, depth, strange) in [
+            (64, 32, 0..0),
+            (200, 96, 0..0),
+            (400, 1024, 64..65),
+            (320, 1056, 128..192),
+            (130, 3232, 0..64),
+            (256, 2080, 192..256),
+        ] {
+            let weights = weights_with_exceptions(columns, depth, strange);
+            // What has to be converted, or lies in two parts, is turned first.
+            let floats: Vec<f32> = weights.iter().map(|weight| weight.to_f32()).collect();
+            let (first, second) = weights.split_at(columns / 3 * depth);
+            let plain = Matrix::of(&weights, depth);
+            let others = [Matrix::of(&floats, depth), Matrix::new(vec![Stored::of(first), Stored::of(second)], depth)];
+            let pack = |threads, matrix: &Matrix<'_>| {
+                let mut cpu = Cpu::new(isa, threads);
+                cpu.grain = 1;
+                PackedWeight::<Bf16>::pack(&mut cpu, matrix)
+            };
+            let packed = pack(1, &plain);
+            let reads_rows = |matrix| {
+                let stretches = Stretches::new(matrix, packed.layout, 0..columns.div_ceil(64));
+                short::ReadUnits::rows(&stretches, columns / 3 / 64).is_some()
+            };
+            assert_eq!(reads_rows(&plain), packed.layout == Layout::Units { vectors: 4 } && columns >= 64);
+            assert!(!reads_rows(&others[0]) && !reads_rows(&others[1]));
+            for (threads, matrix) in [(2, &plain), (3, &plain), (1, &others[0]), (2, &others[1])] {
+                let other = pack(threads, matrix);
+                assert!(packed.data() == other.data(), "{} [{columns}, {depth}] {threads}", isa.name());
+            }
+            let Some(short) = packed.short() else { continue };
+            let exceptions = packed.exceptions().expect("it is short");
+            assert!(exceptions > 0 || columns * depth < 30_000, "[{columns}, {depth}] {exceptions}");
+            seen += 1;
+            let mut cpu = Cpu::new(isa, 2);
+            let whole = PackedWeight::<Bf16>::pack_whole(&mut cpu, &plain);
+            let size = packed.units() * packed.layout.vectors() * size_of::<Lanes<u32>>();
+            for (panel, expected) in whole.data().chunks(size).enumerate() {
+                let expected: &[Unit] = bytemuck::cast_slice(expected);
+                let mut found = vec![[[u32::MAX; LANES]; short::VECTORS]; expected.len()];
+                isa.run(Lengthen(short, panel, &mut found));
+                assert!(found == expected, "{} [{columns}, {depth}] {panel}", isa.name());
+            }
+        }
+    }
+    assert!(seen > 0 || !cfg!(target_arch = "x86_64"));
+}
+
 #[test]
 fn a_matrix_of_several_formats_is_packed_like_one_of_float32() {
     const DEPTH: usize = 37;

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::pack::{SIGN, nearest, step};
+use super::round::{SIGN, nearest, step};
 use super::tile::Word;
 use super::{Activations, QuantizedWeight};
 use crate::element::{Bf16, Element, Format};

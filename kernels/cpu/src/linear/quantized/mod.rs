@@ -18,6 +18,8 @@
 
 mod activations;
 mod pack;
+mod panel;
+mod round;
 mod scheme;
 #[cfg(test)]
 mod tests;

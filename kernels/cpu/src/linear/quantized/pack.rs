@@ -13,13 +13,14 @@
 
 use std::ops::Range;
 
+use super::panel::{Panel, Put};
+use super::round::{Quantize, Room};
 use super::scheme::{Activations, Bits, Scheme};
 use crate::error::Refusal;
 use crate::linear::pack::Width;
 use crate::linear::source::Matrix;
-use crate::linear::turn::{Places, Rows, turn};
 use crate::memory::Buffer;
-use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::simd::{LANES, Lanes, Line};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
@@ -97,8 +98,8 @@ impl QuantizedWeight {
     pub fn quantize(cpu: &mut Cpu, weight: &Matrix<'_>, scheme: Scheme) -> Self {
         let (columns, depth) = (weight.rows(), weight.depth());
         let isa = cpu.isa;
-        Self::fill(cpu, scheme, columns, depth, None, false, |columns, panel| {
-            isa.run(Quantize { weight, columns, scheme, panel });
+        Self::fill(cpu, scheme, columns, depth, None, false, |columns, panel, room| {
+            isa.run(Quantize { weight, columns, scheme, panel, room });
         })
     }
 
@@ -115,7 +116,7 @@ impl QuantizedWeight {
         }
         let order = from.order.map(|order| order.iter().map(|&at| at as u32).collect());
         let isa = cpu.isa;
-        let packed = Self::fill(cpu, scheme, columns, depth, order, from.zeros.is_some(), |columns, panel| {
+        let packed = Self::fill(cpu, scheme, columns, depth, order, from.zeros.is_some(), |columns, panel, _| {
             let of_groups = columns.start * groups..columns.end * groups;
             let zeros = from.zeros.map(|zeros| &zeros[of_groups.clone()]);
             let codes = &from.codes[columns.start * depth..columns.end * depth];
@@ -131,24 +132,25 @@ impl QuantizedWeight {
         depth: usize,
         order: Option<Vec<u32>>,
         has_zeros: bool,
-        fill_panel: impl Fn(Range<usize>, Panel<'_>) + Sync,
+        fill_panel: impl Fn(Range<usize>, Panel<'_>, &mut Room) + Sync,
     ) -> Self {
         assert!(columns > 0 && depth > 0);
         assert!(scheme.group.is_none_or(|group| group.is_multiple_of(8) && (1..=SEGMENT_MAX).contains(&group)));
         let layout = Layout::new(scheme, depth, has_zeros, cpu.isa.run(Width));
         let panel_columns = layout.width * LANES;
         let panels = columns.div_ceil(panel_columns);
-        let panel_words = layout.segments * layout.segment_vectors() * LANES;
-        let mut data = Buffer::for_weights(panels * panel_words * size_of::<u32>() + TAIL);
+        let panel_lines = layout.segments * layout.segment_vectors();
+        let mut data = Buffer::for_weights(panels * panel_lines * size_of::<Line>() + TAIL);
         let parts = cpu.parts(panels, columns * depth);
-        let target = Shared::new(&mut data.as_mut_slice::<u32>()[..panels * panel_words]);
-        cpu.pool.run(parts, |thread| {
+        let target = Shared::new(&mut data.as_mut_slice::<Line>()[..panels * panel_lines]);
+        cpu.pool.run_packing(parts, columns * depth, |thread| {
+            let mut room = Room::default();
             for panel in part(panels, parts, thread) {
                 // SAFETY: panels do not overlap, and each belongs to one part.
-                let words = unsafe { target.piece(panel * panel_words..(panel + 1) * panel_words) };
+                let lines = unsafe { target.piece(panel * panel_lines..(panel + 1) * panel_lines) };
                 let first = panel * panel_columns;
-                let panel = Panel { words, layout, bits: scheme.bits, depth, is_grouped: scheme.group.is_some() };
-                fill_panel(first..columns.min(first + panel_columns), panel);
+                let panel = Panel { lines, layout, bits: scheme.bits, depth, is_grouped: scheme.group.is_some() };
+                fill_panel(first..columns.min(first + panel_columns), panel, &mut room);
             }
         });
         Self { scheme, columns, depth, layout, order, data }
@@ -243,185 +245,4 @@ impl QuantizedWeight {
     pub(super) fn has_whole_rows(&self) -> bool {
         self.scheme.group.is_none() && self.scheme.activations == Activations::Int8
     }
-}
-
-/// A panel that is being filled.
-struct Panel<'a> {
-    words: &'a mut [u32],
-    layout: Layout,
-    bits: Bits,
-    depth: usize,
-    is_grouped: bool,
-}
-
-impl Panel<'_> {
-    /// Up to 16 columns, which are one of its vectors wide. `codes`: `[columns, depth]`; `scales` and `zeros`: of each group, or of the
-    /// whole column.
-    #[inline(always)]
-    fn put<S: Simd>(&mut self, simd: S, vector: usize, codes: &[u8], scales: &[f32], zeros: Option<&[u8]>) {
-        let Layout { segments, quads, words, header, width } = self.layout;
-        let groups = if self.is_grouped { segments } else { 1 };
-        let mut joined = Vec::new();
-        let (bytes, apart, segment_bytes) = match self.bits {
-            Bits::Eight => (codes, self.depth, 4 * quads),
-            Bits::Four => (join(codes, self.depth, &mut joined), 4 * self.depth.div_ceil(8), 4 * words),
-        };
-        let to: &mut [Lanes<u32>] = bytemuck::cast_slice_mut(self.words);
-        for segment in 0..segments {
-            let first = segment * self.layout.segment_vectors() + vector;
-            let group = segment.min(groups - 1);
-            for (to, scales) in to[first].iter_mut().zip(scales.chunks_exact(groups)) {
-                *to = scales[group].to_bits();
-            }
-            if let Some(zeros) = zeros {
-                for (to, zeros) in to[first + width].iter_mut().zip(zeros.chunks_exact(groups)) {
-                    *to = u32::from(zeros[group]);
-                }
-            }
-            let (from, end) = (segment * segment_bytes, apart.min((segment + 1) * segment_bytes));
-            let places = Places { first: first + header * width, word: width, block: LANES * width };
-            turn(simd, Rows { bytes, apart, from, to: end, asks: false }, to, places);
-        }
-    }
-}
-
-/// Codes of 4 bits, eight to a word: byte j has k+j below and k+4+j above. Each column begins with a word of its own.
-#[inline(always)]
-fn join<'a>(codes: &[u8], depth: usize, joined: &'a mut Vec<u32>) -> &'a [u8] {
-    let each = depth.div_ceil(8);
-    joined.resize(codes.len() / depth * each, 0);
-    for (codes, joined) in codes.chunks_exact(depth).zip(joined.chunks_exact_mut(each)) {
-        let (whole, rest) = codes.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        joined[each - 1] = join_eight(last);
-        for (joined, &codes) in joined.iter_mut().zip(whole) {
-            *joined = join_eight(codes);
-        }
-    }
-    bytemuck::cast_slice(joined)
-}
-
-#[inline(always)]
-fn join_eight(codes: [u8; 8]) -> u32 {
-    let codes = u64::from_le_bytes(codes);
-    (codes | codes >> 32 << 4) as u32
-}
-
-/// Fills a panel with a checkpoint's codes.
-struct Put<'a> {
-    panel: Panel<'a>,
-    codes: &'a [u8],
-    scales: &'a [f32],
-    zeros: Option<&'a [u8]>,
-}
-
-impl Kernel for Put<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { mut panel, codes, scales, zeros } = self;
-        let groups = scales.len() * panel.depth / codes.len();
-        for (vector, codes) in codes.chunks(LANES * panel.depth).enumerate() {
-            let columns = vector * LANES..vector * LANES + codes.len() / panel.depth;
-            let of_groups = columns.start * groups..columns.end * groups;
-            let zeros = zeros.map(|zeros| &zeros[of_groups.clone()]);
-            panel.put(simd, vector, codes, &scales[of_groups], zeros);
-        }
-    }
-}
-
-/// Fills a panel with floats, rounded.
-struct Quantize<'a> {
-    weight: &'a Matrix<'a>,
-    columns: Range<usize>,
-    scheme: Scheme,
-    panel: Panel<'a>,
-}
-
-impl Kernel for Quantize<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { weight, columns, scheme, mut panel } = self;
-        let depth = weight.depth();
-        let group = scheme.group.unwrap_or(depth);
-        let mut codes = vec![0; LANES * depth];
-        let mut scales = Vec::with_capacity(LANES * depth.div_ceil(group));
-        for (vector, first) in columns.clone().step_by(LANES).enumerate() {
-            let columns = first..columns.end.min(first + LANES);
-            let codes = &mut codes[..columns.len() * depth];
-            scales.clear();
-            for (column, codes) in columns.zip(codes.chunks_exact_mut(depth)) {
-                weight.ask(simd, column + 1);
-                let floats = weight.read::<f32>(column..column + 1);
-                for (floats, codes) in floats.chunks(group).zip(codes.chunks_mut(group)) {
-                    scales.push(round_to_codes(scheme.bits, floats, codes));
-                }
-            }
-            panel.put(simd, vector, codes, &scales, None);
-        }
-    }
-}
-
-/// The nearest codes, and their scale.
-///
-/// 8 bits: the largest magnitude becomes ±127. 4 bits: the value of the largest magnitude becomes −8, whatever its sign, so
-/// that all 16 codes are used; a value as large on the other side loses half a step to one step.
-#[inline(always)]
-fn round_to_codes(bits: Bits, floats: &[f32], codes: &mut [u8]) -> f32 {
-    let mut largest = 0; // as bits: a NaN is larger than anything
-    for float in floats {
-        largest = (float.to_bits() & !SIGN).max(largest);
-    }
-    let (levels, range, largest) = match bits {
-        Bits::Eight => (127.0, -127..=127, f32::from_bits(largest)),
-        Bits::Four => (-8.0, -8..=7, first_so_large(floats, largest)),
-    };
-    let (scale, inverse) = step(largest, levels);
-    for (code, &float) in codes.iter_mut().zip(floats) {
-        *code = (nearest(float * inverse).clamp(*range.start(), *range.end()) + bits.zero()) as u8;
-    }
-    scale
-}
-
-/// The first of the floats that have this magnitude.
-#[inline(always)]
-fn first_so_large(floats: &[f32], magnitude: u32) -> f32 {
-    let (mut is_positive, mut is_negative) = (false, false);
-    for float in floats {
-        is_positive |= float.to_bits() == magnitude;
-        is_negative |= float.to_bits() == magnitude | SIGN;
-    }
-    match (is_positive, is_negative) {
-        (true, true) => floats.iter().find(|float| float.to_bits() & !SIGN == magnitude).copied().unwrap_or_default(),
-        _ => f32::from_bits(magnitude | if is_negative { SIGN } else { 0 }),
-    }
-}
-
-pub(super) const SIGN: u32 = 1 << 31;
-
-/// The scale at which `largest` becomes `levels`, and its inverse. Values too small to be told from 0 become 0; with one
-/// that is not finite among them, all become NaN.
-pub(super) fn step(largest: f32, levels: f32) -> (f32, f32) {
-    const SMALLEST: f32 = 1e-30; // the inverse is finite then
-    if !largest.is_finite() {
-        return (f32::NAN, 0.0);
-    }
-    if largest.abs() < SMALLEST {
-        return (0.0, 0.0);
-    }
-    let scale = largest / levels;
-    (scale, 1.0 / scale)
-}
-
-/// To the nearest integer, ties to even; |value| < 2^22. A NaN gives some number.
-///
-/// Adding 1.5 · 2^23 pushes the fraction out of the mantissa and leaves the integer in its lowest bits.
-#[inline(always)]
-pub(super) fn nearest(value: f32) -> i32 {
-    const SHIFT: f32 = 12_582_912.0;
-    ((value + SHIFT).to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32)
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::pack::{nearest, step};
+use super::round::{nearest, step};
 use super::*;
 use crate::element::Bf16;
 use crate::{Isa, Matrix};

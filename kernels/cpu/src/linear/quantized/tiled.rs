@@ -14,7 +14,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::activations::{Head, scale_of, widen};
-use super::pack::nearest;
+use super::round::nearest;
 use super::{Activations, Bits, QuantizedWeight, Results, Scheme};
 use crate::Cpu;
 use crate::amx::{Ahead, Amx, CodeQuads, Lie, SUM_COLUMNS, Sums, TILE_ROWS, TILE_WORDS, TileShape, Tiles};

@@ -10,23 +10,17 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytemuck::{Pod, Zeroable};
-
 use super::Piece;
-use super::shorten::{ReadUnits, Sample, Shorten};
+use super::rows::{ROOMS, Rooms, ShortenRows};
+use super::shorten::{FEW, ReadUnits, Sample, Shorten};
 use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened};
 use crate::Cpu;
 use crate::memory::Buffer;
-use crate::simd::Simd;
-use crate::split::{Shared, part};
+use crate::simd::{LANES, Lanes, Line, Simd};
+use crate::split::{Own, Shared, part};
 
 /// With more exceptions than one weight in so many a matrix stays as it is: each is put right by itself.
 const RARE: usize = 64;
-
-/// A cache line: a third of a short unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub(crate) struct Line([u16; WEIGHTS]);
 
 /// How the lines of units lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +137,35 @@ impl<'a> PanelLines<'a> {
             let at = first + line * apart;
             // SAFETY: a line of one of these units, and nobody else has them, as `new` was promised.
             let to = unsafe { self.lines.piece(at..at + 1) };
-            simd.stream(bytemuck::cast_ref(words), bytemuck::cast_mut(&mut to[0].0));
+            simd.stream_line(bytemuck::cast_ref(words), &mut to[0]);
+        }
+    }
+
+    /// Writes one of the three lines of sixteen units, from that one on; its number is a multiple of 16, and so are panels' units.
+    #[inline(always)]
+    pub(super) fn put_third<S: Simd>(&mut self, simd: S, unit: usize, third: usize, words: &[Lanes<u32>; LANES]) {
+        assert!(unit + LANES <= self.units.len() && third < 3);
+        let unit = self.units.start + unit;
+        let (first, apart) = self.order.lines(unit);
+        let first = first + third * apart;
+        match self.order {
+            Order::Units => self.put_lines::<S, 3>(simd, first, words),
+            Order::Pages => {
+                assert!(unit.is_multiple_of(LANES)); // so that they lie in one page
+                self.put_lines::<S, 1>(simd, first, words);
+            }
+        }
+    }
+
+    /// Writes lines so many apart. All in registers, and all addresses known from the first one's.
+    #[inline(always)]
+    fn put_lines<S: Simd, const APART: usize>(&mut self, simd: S, first: usize, words: &[Lanes<u32>; LANES]) {
+        let count = (LANES - 1) * APART + 1;
+        // SAFETY: from a line of the first of the units to one of the last, as `put_third` has checked: nobody else has what lies between, as
+        // `new` was promised.
+        let to = &mut unsafe { self.lines.piece(first..first + count) }[..count];
+        for (at, words) in words.iter().enumerate() {
+            simd.stream_line(words, &mut to[APART * at]);
         }
     }
 }
@@ -166,27 +188,48 @@ pub(crate) fn pack<R: ReadUnits>(
     let (isa, parts) = (cpu.isa, cpu.parts(panels, panels * units * UNIT_WEIGHTS));
     let names = isa.run(Sample { from: reader(0..panels), panels, units });
     let mut lists = vec![Vec::new(); parts];
+    let rooms = Own::new(cpu.scratch.scratch::<Line>(Own::<Line>::len(parts, ROOMS)), ROOMS);
     let count_of_all = AtomicUsize::new(0);
     {
         let (lines, exponents) = (Shared::new(lines), Shared::new(exponents));
         let (counts, lists) = (Shared::new(&mut starts[1..]), Shared::new(&mut lists));
-        cpu.pool.run(parts, |thread| {
+        cpu.pool.run_packing(parts, panels * units * UNIT_WEIGHTS, |thread| {
             let panels = part(panels, parts, thread);
             let mut from = reader(panels.clone());
             // SAFETY: each thread has its own list.
             let list = &mut unsafe { lists.piece(thread..thread + 1) }[0];
-            for number in panels {
+            // SAFETY: nothing else borrows what this thread owns.
+            let mut rooms = Rooms::new(unsafe { rooms.of(thread) });
+            for number in panels.clone() {
                 let before = list.len();
-                // SAFETY: no two units share a line, and each panel belongs to one part.
-                let lines = unsafe { PanelLines::new(order, &lines, number * units..(number + 1) * units) };
-                let listed = isa.run(Shorten {
-                    from: &mut from,
-                    panel: number,
-                    units,
-                    of_matrix: &names,
-                    exceptions: list,
-                    lines,
+                // SAFETY: no two units share a line, and each panel belongs to one part; two of these do not live at once.
+                let lines = || unsafe { PanelLines::new(order, &lines, number * units..(number + 1) * units) };
+                let rows = names.run().zip(from.rows(number));
+                let was_read = rows.is_some();
+                let is_done = rows.is_some_and(|(first, rows)| {
+                    isa.run(ShortenRows {
+                        rows,
+                        next: panels.contains(&(number + 1)).then(|| from.rows(number + 1)).flatten(),
+                        panel: number,
+                        first,
+                        rooms: &mut rooms,
+                        exceptions: list,
+                        most: units * UNIT_WEIGHTS / FEW,
+                        lines: lines(),
+                    })
                 });
+                let listed = if is_done {
+                    names.exponents()
+                } else {
+                    isa.run(Shorten {
+                        from: &mut from,
+                        panel: number,
+                        units,
+                        of_matrix: (!was_read).then_some(&names),
+                        exceptions: list,
+                        lines: lines(),
+                    })
+                };
                 // SAFETY: as above.
                 let (exponents, count) =
                     unsafe { (exponents.piece(number..number + 1), counts.piece(number..number + 1)) };

@@ -4,8 +4,8 @@ use super::{Exponents, Unit, VECTORS, WEIGHTS};
 
 /// A bfloat16's exponent, where it lies.
 const EXPONENT: u16 = 0x7f80;
-/// Behind all numbers of exponents.
-pub(super) const UNNAMED: u16 = 16;
+/// Bits of what stands for the number of an exponent that has none.
+pub(super) const UNNAMED: u16 = 0xf0;
 /// A run of exponents will do if it leaves out no more than one weight in so many.
 const RARE: usize = 2048;
 
@@ -59,11 +59,16 @@ impl Names {
         Exponents(std::array::from_fn(|at| u16::from(self.listed[at % 16]) << 7))
     }
 
-    /// The number of a weight's exponent. `IS_RUN`: as `is_run` is.
+    /// The first of a run, where a bfloat16 has its exponent.
+    pub(super) fn run(&self) -> Option<u16> {
+        self.is_run.then(|| u16::from(self.listed[0]) << 7)
+    }
+
+    /// The number of a weight's exponent; with [`UNNAMED`] bits, if it has none. `IS_RUN`: as `is_run` is.
     #[inline(always)]
     pub(super) fn number<const IS_RUN: bool>(&self, bits: u16) -> u16 {
         if IS_RUN {
-            return (exponent_of(bits) as u16).wrapping_sub(u16::from(self.listed[0])).min(UNNAMED);
+            return u16::from((bits >> 7) as u8).wrapping_sub(u16::from(self.listed[0])) & 0xff;
         }
         let mut code = UNNAMED;
         for (number, &name) in self.listed.iter().enumerate() {

@@ -14,7 +14,7 @@ pub(super) const GROUP: usize = 16;
 pub(super) const GROUPS_OF_MATRIX: usize = 8;
 /// With more exceptions than one weight in so many, a panel names exponents of its own: normal weights have one in nine or ten thousand, a panel
 /// of a few tens of thousands by chance some more.
-const FEW: usize = 4096;
+pub(super) const FEW: usize = 4096;
 /// Of a panel that does, one group in so many tells which: of short ones the first alone.
 pub(super) const SAMPLED: usize = 17;
 /// With more exceptions than one weight in so many then, all of its groups are asked.
@@ -27,6 +27,10 @@ pub(crate) trait ReadUnits {
 
     /// Writes units of that panel, from that one on: [`GROUP`], or the last. `first` is a multiple of it.
     fn read<S: Simd>(&mut self, simd: S, first: usize, to: &mut [Unit]);
+
+    /// The rows of a whole panel as they lie, one behind the other, in lines of [`WEIGHTS`]: those of vector after vector, sixteen each. None: they
+    /// lie otherwise, or have to be converted.
+    fn rows(&self, panel: usize) -> Option<&[u8]>;
 
     /// Asks memory for as much as a unit takes, of what is read later.
     fn ask<S: Simd>(&mut self, simd: S);
@@ -72,7 +76,8 @@ pub(super) struct Shorten<'a, R> {
     pub(super) from: &'a mut R,
     pub(super) panel: usize,
     pub(super) units: usize,
-    pub(super) of_matrix: &'a Names,
+    /// None: they are known not to suit it.
+    pub(super) of_matrix: Option<&'a Names>,
     pub(super) exceptions: &'a mut Vec<Exception>,
     pub(super) lines: PanelLines<'a>,
 }
@@ -86,12 +91,13 @@ impl<R: ReadUnits> Kernel for Shorten<'_, R> {
         from.open(panel);
         let before = exceptions.len();
         let weights = units * UNIT_WEIGHTS;
-        for (names, most) in [(None, FEW), (Some(SAMPLED), EXPECTED), (Some(1), 1)] {
-            let names = match names {
-                None => *of_matrix,
-                Some(step) => of_panel(simd, from, units, step),
+        for (step, one_in) in [(None, FEW), (Some(SAMPLED), EXPECTED), (Some(1), 1)] {
+            let names = match (step, of_matrix) {
+                (None, None) => continue,
+                (None, Some(names)) => *names,
+                (Some(step), _) => of_panel(simd, from, units, step),
             };
-            let most = before + weights / most;
+            let most = before + weights / one_in;
             if names.is_run() {
                 write::<S, R, true>(simd, from, units, &names, exceptions, most, &mut lines);
             } else {
@@ -175,7 +181,7 @@ fn shortened<const IS_RUN: bool>(unit: &Unit, names: &Names, seen: &mut [u16; WE
         back[lane] = c & REST | (d & REST).swap_bytes();
         let (e, f) = (names.number::<IS_RUN>(a), names.number::<IS_RUN>(b));
         let (g, h) = (names.number::<IS_RUN>(c), names.number::<IS_RUN>(d));
-        coded[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | h << 12;
+        coded[lane] = e & 15 | (f & 15) << 4 | (g & 15) << 8 | (h & 15) << 12;
         seen[lane] |= e | f | g | h;
     }
     [front, back, coded]
@@ -186,7 +192,7 @@ fn shortened<const IS_RUN: bool>(unit: &Unit, names: &Names, seen: &mut [u16; WE
 #[inline(never)]
 fn put_down<const IS_RUN: bool>(unit: &Unit, number: usize, names: &Names, exceptions: &mut Vec<Exception>) {
     let unit: &[u16; UNIT_WEIGHTS] = bytemuck::cast_ref(unit);
-    let unnamed = unit.iter().enumerate().filter(|&(_, &bits)| names.number::<IS_RUN>(bits) == UNNAMED);
+    let unnamed = unit.iter().enumerate().filter(|&(_, &bits)| names.number::<IS_RUN>(bits) & UNNAMED != 0);
     exceptions
         .extend(unnamed.map(|(at, &bits)| Exception { at: (number * UNIT_WEIGHTS + at) as u32, bits: bits.into() }));
 }

@@ -72,6 +72,10 @@ impl ReadUnits for Whole<'_> {
         to.copy_from_slice(&self.0[self.1][first..first + to.len()]);
     }
 
+    fn rows(&self, _: usize) -> Option<&[u8]> {
+        None
+    }
+
     fn ask<S: Simd>(&mut self, _: S) {}
 }
 

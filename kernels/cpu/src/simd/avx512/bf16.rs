@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::{Avx512Bf16, ZIPPED, alternated, separated, summed, transposed, widened};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
-use crate::simd::{Lanes, Part, SQRT_HALF_BITS, Simd};
+use crate::simd::{Lanes, Line, Part, SQRT_HALF_BITS, Simd};
 
 /// Where the words of both halves of a vector stand, in turn.
 const ZIPPED_HALVES: [u16; 32] = {
