@@ -2,9 +2,8 @@
 //! run.
 
 use crate::Cpu;
-use crate::element::Bf16;
 use crate::memory::Buffer;
-use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Line, Simd};
 use crate::split::{Shared, part};
 
 /// Memory of its own, laid out as a packed weight is.
@@ -54,8 +53,8 @@ pub struct CopyProbe {
 }
 
 /// What a round of copying reads, and what it writes.
-type Four = [[Bf16; 2 * LANES]; 4];
-type Three = [[Bf16; 2 * LANES]; 3];
+type Four = [Line; 4];
+type Three = [Line; 3];
 
 impl CopyProbe {
     /// `bytes` are rounded up to whole rounds.
@@ -96,11 +95,11 @@ impl Kernel for Copy<'_> {
         let Self(from, to) = self;
         for ([first, second, third, fourth], to) in from.iter().zip(to) {
             let mut mixed = *first; // so that the fourth is read too
-            for (mixed, fourth) in mixed.iter_mut().zip(fourth) {
-                mixed.0 ^= fourth.0;
+            for (mixed, fourth) in mixed.0.iter_mut().zip(fourth.0) {
+                *mixed ^= fourth;
             }
             for (from, to) in [&mixed, second, third].into_iter().zip(to) {
-                simd.stream(from, to);
+                simd.stream_line(bytemuck::cast_ref(&from.0), to);
             }
         }
         simd.drain();

@@ -266,9 +266,10 @@ pub trait Simd: Copy {
     /// has drained.
     #[inline(always)]
     fn stream(self, from: &[Bf16; 2 * LANES], to: &mut [Bf16; 2 * LANES]) {
-        match bytemuck::try_cast_mut(to) {
-            Ok(line) => self.stream_line(bytemuck::cast_ref(from), line),
-            Err(_) => *to = *from,
+        if to.as_ptr().addr().is_multiple_of(align_of::<Line>()) {
+            self.stream_line(bytemuck::cast_ref(from), bytemuck::cast_mut(to));
+        } else {
+            *to = *from;
         }
     }
 
