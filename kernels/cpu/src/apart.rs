@@ -61,24 +61,13 @@ impl Apart {
     }
 }
 
-/// A sleeping thread that is woken on no other processor than it should be, as long as this lives. For jobs that one of two threads on the same
-/// processor would do alone, before the other's turn comes.
-pub(crate) struct KeptOff {
-    thread: ThreadId,
-    allowed: system::Allowed,
-}
-
-impl KeptOff {
-    /// None: there are more processors than one that it may use besides, or none.
-    pub(crate) fn new(thread: ThreadId, processor: usize) -> Option<Self> {
-        let allowed = system::forbid(Some(thread), processor)?;
-        Some(Self { thread, allowed })
-    }
-}
-
-impl Drop for KeptOff {
-    fn drop(&mut self) {
-        system::allow(Some(self.thread), self.allowed);
+/// Wakes a thread that sleeps, on another processor than that one, where it would get its turn when whoever runs there rests. As soon as it is
+/// awake it is as free as before.
+pub(crate) fn wake_elsewhere(thread: ThreadId, processor: usize, wake: impl FnOnce()) {
+    let allowed = system::forbid(Some(thread), processor);
+    wake();
+    if let Some(allowed) = allowed {
+        system::allow(Some(thread), allowed);
     }
 }
 
@@ -94,7 +83,6 @@ mod system {
     use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     pub(crate) type ThreadId = rustix::thread::Pid;
-    pub(super) type Allowed = CpuSet;
 
     pub(crate) fn this_thread() -> ThreadId {
         gettid()
@@ -127,7 +115,6 @@ mod system {
 mod system {
     #[derive(Clone, Copy)]
     pub(crate) struct ThreadId;
-    pub(super) type Allowed = ();
 
     pub(crate) fn this_thread() -> ThreadId {
         ThreadId
@@ -183,7 +170,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_thread_is_kept_off_a_processor_until_that_is_dropped() {
+    fn a_thread_is_kept_off_a_processor_while_it_is_woken() {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
         let machine = sched_getaffinity(None).expect("said to everybody");
@@ -200,10 +187,9 @@ mod tests {
         let allowed = || sched_getaffinity(Some(id)).expect("it runs");
         sched_setaffinity(Some(id), &pair).expect("a part of what is allowed");
         for &here in &processors {
-            let kept_off = KeptOff::new(id, here);
-            assert_eq!(kept_off.is_some(), processors.len() == 2);
-            assert_eq!(allowed().is_set(here), kept_off.is_none());
-            drop(kept_off);
+            let mut seen = None;
+            wake_elsewhere(id, here, || seen = Some(allowed().is_set(here)));
+            assert_eq!(seen, Some(processors.len() < 2));
             assert_eq!(allowed(), pair);
         }
         drop(end);

@@ -8,11 +8,11 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
-use crate::apart::{self, Apart, KeptOff, ThreadId};
+use crate::apart::{self, Apart, ThreadId};
 
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
@@ -27,7 +27,6 @@ pub struct Pool {
 }
 
 struct Worker {
-    id: ThreadId,
     mailbox: Arc<Mailbox>,
     handle: Option<JoinHandle<()>>,
 }
@@ -37,6 +36,8 @@ struct Worker {
 struct Mailbox {
     job: AtomicPtr<Job<'static>>,
     closed: AtomicBool,
+    /// Known once the worker runs.
+    thread: OnceLock<ThreadId>,
 }
 
 struct Job<'a> {
@@ -66,16 +67,16 @@ impl Pool {
     /// # Panics
     /// When there are more parts than threads, or a part panicked (after all others are done).
     pub(crate) fn run(&mut self, parts: usize, work: impl Fn(usize) + Sync) {
-        self.share(parts, false, work);
+        self.share(parts, Worker::post, work);
     }
 
     /// As `run` does, for the packing of so many values: if that takes long enough, no worker is woken on its caller's processor, where it would
     /// get its turn when the caller is done.
     pub(crate) fn run_packing(&mut self, parts: usize, values: usize, work: impl Fn(usize) + Sync) {
-        self.share(parts, values >= LONG, work);
+        self.share(parts, if values < LONG { Worker::post } else { Worker::post_elsewhere }, work);
     }
 
-    fn share(&mut self, parts: usize, is_long: bool, work: impl Fn(usize) + Sync) {
+    fn share(&mut self, parts: usize, post: fn(&Worker, &Job<'_>), work: impl Fn(usize) + Sync) {
         assert!(parts <= self.threads(), "{parts} parts on {} threads", self.threads());
         if parts <= 1 {
             return (0..parts).for_each(work);
@@ -87,11 +88,8 @@ impl Pool {
             caller: std::thread::current(),
             processor: apart::processor(),
         };
-        let workers = &self.workers[..parts - 1];
-        let keep_off = |worker: &Worker| is_long.then(|| KeptOff::new(worker.id, job.processor)).flatten();
-        let _kept_off: Vec<_> = workers.iter().filter_map(keep_off).collect();
-        for worker in workers {
-            worker.post(&job);
+        for worker in &self.workers[..parts - 1] {
+            post(worker, &job);
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         job.wait();
@@ -117,17 +115,12 @@ impl Drop for Pool {
 
 impl Worker {
     fn start(part: usize) -> Self {
-        let mailbox = Arc::new(Mailbox { job: AtomicPtr::new(null_mut()), closed: AtomicBool::new(false) });
+        let job = AtomicPtr::new(null_mut());
+        let mailbox = Arc::new(Mailbox { job, closed: AtomicBool::new(false), thread: OnceLock::new() });
         let own = mailbox.clone();
         let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
-        let (tell, told) = std::sync::mpsc::channel();
-        let work = move || {
-            tell.send(apart::this_thread()).expect("awaited below");
-            own.serve(part);
-        };
-        let handle = thread.spawn(work).expect("the system has room for one more thread");
-        let id = told.recv().expect("the first thing that it does");
-        Self { id, mailbox, handle: Some(handle) }
+        let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
+        Self { mailbox, handle: Some(handle) }
     }
 
     fn thread(&self) -> &Thread {
@@ -139,10 +132,19 @@ impl Worker {
         self.mailbox.job.store(job.cast_mut().cast(), Ordering::Release); // pairs with Mailbox::next
         self.thread().unpark(); // a system call only if it sleeps
     }
+
+    /// As `post` does; on another processor than the caller's.
+    fn post_elsewhere(&self, job: &Job<'_>) {
+        match self.mailbox.thread.get() {
+            Some(&thread) => apart::wake_elsewhere(thread, job.processor, || self.post(job)),
+            None => self.post(job), // it is awake: it begins
+        }
+    }
 }
 
 impl Mailbox {
     fn serve(&self, part: usize) {
+        self.thread.get_or_init(apart::this_thread);
         let mut apart = Apart::default();
         while let Some(job) = self.next() {
             // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn long_jobs_are_done_as_others_are_and_leave_no_thread_bound() {
+    fn long_jobs_are_done_as_others_are() {
         let mut pool = Pool::new(3);
         let count = AtomicUsize::new(0);
         for _ in 0..500 {
@@ -234,10 +236,35 @@ mod tests {
             });
         }
         assert_eq!(count.into_inner(), 1500);
-        #[cfg(target_os = "linux")]
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn long_jobs_leave_no_thread_bound() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+        let machine = sched_getaffinity(None).expect("said to everybody");
+        let mut pair = CpuSet::new();
+        (0..CpuSet::MAX_CPU).filter(|&at| machine.is_set(at)).take(2).for_each(|at| pair.set(at));
+        let mut pool = Pool::new(3);
+        pool.run(3, |part| {
+            if part > 0 {
+                sched_setaffinity(None, &pair).expect("a part of what is allowed");
+            }
+        });
+        for round in 0..100 {
+            let job = || {
+                pool.run_packing(3, super::LONG, |part| {
+                    std::thread::sleep(std::time::Duration::from_micros(50)); // longer than workers spin
+                    assert!(part < 2 || round % 10 > 0, "on purpose");
+                });
+            };
+            assert_eq!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err(), round % 10 == 0);
+        }
         for worker in &pool.workers {
-            let [own, mine] = [Some(worker.id), None].map(|id| rustix::thread::sched_getaffinity(id).expect("it runs"));
-            assert_eq!(own, mine);
+            let id = worker.mailbox.thread.get().expect("it runs");
+            let allowed = sched_getaffinity(Some(*id)).expect("it runs");
+            assert!(allowed == pair || allowed == machine);
         }
     }
 

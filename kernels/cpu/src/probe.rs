@@ -99,7 +99,7 @@ impl Kernel for Copy<'_> {
                 *mixed ^= fourth;
             }
             for (from, to) in [&mixed, second, third].into_iter().zip(to) {
-                simd.stream_line(bytemuck::cast_ref(&from.0), to);
+                simd.stream_line(&from.0, to);
             }
         }
         simd.drain();

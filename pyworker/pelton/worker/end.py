@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 
@@ -19,6 +20,7 @@ class End:
         self._told, self._hears = socket.socketpair()
         self._told.setblocking(False)  # whoever finds it full has been heard
         signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are its own
         self._meant = {self.SET}
 
     def hear(self, number: signal.Signals) -> None:
@@ -32,6 +34,6 @@ class End:
             self._told.send(bytes([self.SET]))
 
     def wait(self) -> None:
-        """Returns once it is told."""
+        """Returns once it is told; for one caller."""
         while self._hears.recv(1)[0] not in self._meant:
             pass

@@ -27,7 +27,7 @@ use super::source::{Coming, Matrix};
 use super::turn::{Places, Rows, turn};
 use crate::element::{Bf16, Element, Format};
 use crate::memory::Buffer;
-use crate::simd::{Kernel, LANES, Lanes, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Line, Simd};
 use crate::split::{Shared, part};
 use crate::{Cpu, Isa};
 
@@ -386,6 +386,7 @@ impl short::ReadUnits for Stretches<'_> {
     fn open(&mut self, stretch: usize) {
         let columns = self.layout.vectors() * LANES;
         let all = self.from.rows();
+        self.coming.skip_to(stretch); // panels before may have been read by other ways
         self.rows = self.from.read(all.min(stretch * columns)..all.min((stretch + 1) * columns));
         self.left = if matches!(self.rows, Cow::Borrowed(_)) { size_of_val(&*self.rows) } else { 0 };
     }
@@ -401,7 +402,7 @@ impl short::ReadUnits for Stretches<'_> {
     fn rows(&self, stretch: usize) -> Option<&[u8]> {
         const COLUMNS: usize = short::VECTORS * LANES;
         let is_plain = self.layout == Layout::Units { vectors: short::VECTORS }
-            && (self.from.depth() * size_of::<Bf16>()).is_multiple_of(short::LINE)
+            && (self.from.depth() * size_of::<Bf16>()).is_multiple_of(size_of::<Line>())
             && (stretch + 1) * COLUMNS <= self.from.rows();
         let rows = || self.from.borrow::<Bf16>(stretch * COLUMNS..(stretch + 1) * COLUMNS);
         is_plain.then(rows).flatten().map(bytemuck::cast_slice)

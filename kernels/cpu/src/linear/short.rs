@@ -19,7 +19,6 @@ use bytemuck::{Pod, Zeroable};
 pub(crate) use matrix::PAGE;
 pub(crate) use matrix::{Order, Seen, Short, Sizes, pack};
 pub(crate) use rooms::{Piece, Rooms, Turn};
-pub(crate) use rows::LINE;
 pub(crate) use shorten::ReadUnits;
 
 use crate::simd::{LANES, Lanes};

@@ -7,10 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::element::{Bf16, Element, Format};
-use crate::simd::Simd;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
+use crate::simd::{Line, Simd};
 
 /// The values of one matrix.
 #[derive(Debug, Clone, Copy)]
@@ -204,6 +201,13 @@ impl<'a> Coming<'a> {
         Self { matrix, panels, rows_of_panel, row_bytes, piece: 0, row: 0, rest: &[], late }
     }
 
+    /// Nothing before that panel is asked for any more.
+    pub(super) fn skip_to(&mut self, panel: usize) {
+        if self.panels.start < panel && panel < self.panels.end {
+            *self = Self::new(self.matrix, panel..self.panels.end, self.rows_of_panel);
+        }
+    }
+
     /// Asks for so many bytes, as many as are read meanwhile, and for more until it is ahead. A few at a time: a core waits with more than it can ask for at once.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, simd: S, bytes: usize) {
@@ -213,7 +217,7 @@ impl<'a> Coming<'a> {
         while left > 0
             && let Some(piece) = self.next(left)
         {
-            for line in piece.chunks(LINE) {
+            for line in piece.chunks(size_of::<Line>()) {
                 simd.prefetch(line.as_ptr());
             }
             left -= piece.len();

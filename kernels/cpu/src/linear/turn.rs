@@ -1,8 +1,8 @@
-//! Rows of weights turned into lanes: what packing does with every byte of a model.
+//! Rows of weights turned into lanes.
 
-use crate::simd::{LANES, Lanes, Line, Simd};
+use crate::simd::{LANES, Lanes, Simd};
 
-/// Up to 16 rows of words: a float32, a pair of bfloat16 whose first lies in the lower half, or codes. Lower bytes come first.
+/// Up to 16 rows of words: a float32, or a pair of bfloat16 whose first lies in the lower half. Lower bytes come first.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) bytes: &'a [u8],
@@ -26,31 +26,10 @@ pub(super) struct Places {
     pub(super) block: usize,
 }
 
-/// Where a vector of words can be put.
-pub(super) trait Place {
-    fn put<S: Simd>(&mut self, simd: S, words: &Lanes<u32>);
-}
-
-/// Near: it is read again soon.
-impl Place for Lanes<u32> {
-    #[inline(always)]
-    fn put<S: Simd>(&mut self, _: S, words: &Lanes<u32>) {
-        *self = *words;
-    }
-}
-
-/// Far: nobody needs it soon, and others see it when the thread has drained.
-impl Place for Line {
-    #[inline(always)]
-    fn put<S: Simd>(&mut self, simd: S, words: &Lanes<u32>) {
-        simd.stream_line(words, self);
-    }
-}
-
 /// Words that a row has at its end only in part are filled up with zeros, and so are lanes that no row is there for. Vectors behind a row's
 /// last word stay as they are.
 #[inline(always)]
-pub(super) fn turn<S: Simd, P: Place>(simd: S, rows: Rows<'_>, to: &mut [P], places: Places) {
+pub(super) fn turn<S: Simd>(simd: S, rows: Rows<'_>, to: &mut [Lanes<u32>], places: Places) {
     const BLOCK: usize = size_of::<Lanes<u32>>();
     for (number, at) in (rows.from..rows.to).step_by(BLOCK).enumerate() {
         let to = &mut to[places.first + number * places.block..];
@@ -63,8 +42,8 @@ pub(super) fn turn<S: Simd, P: Place>(simd: S, rows: Rows<'_>, to: &mut [P], pla
         if is_whole {
             let from = &rows.bytes[at..];
             match places.word {
-                1 => turn_whole::<S, P, 1>(simd, from, rows.apart, to),
-                4 => turn_whole::<S, P, 4>(simd, from, rows.apart, to),
+                1 => turn_whole::<S, 1>(simd, from, rows.apart, to),
+                4 => turn_whole::<S, 4>(simd, from, rows.apart, to),
                 word => unreachable!("no layout has words {word} vectors apart"),
             }
             continue;
@@ -76,14 +55,14 @@ pub(super) fn turn<S: Simd, P: Place>(simd: S, rows: Rows<'_>, to: &mut [P], pla
         }
         simd.transpose(&mut block);
         for (words, to) in block[..bytes.div_ceil(4)].iter().zip(to.iter_mut().step_by(places.word)) {
-            to.put(simd, words);
+            *to = *words;
         }
     }
 }
 
 /// 16 words of 16 rows, to vectors so many apart. Loops of a length that is known, so that all stays in registers.
 #[inline(always)]
-fn turn_whole<S: Simd, P: Place, const WORD: usize>(simd: S, mut from: &[u8], apart: usize, to: &mut [P]) {
+fn turn_whole<S: Simd, const WORD: usize>(simd: S, mut from: &[u8], apart: usize, to: &mut [Lanes<u32>]) {
     let mut block = [[0; LANES]; LANES];
     for block in &mut block {
         *block = bytemuck::pod_read_unaligned(&from[..size_of::<Lanes<u32>>()]);
@@ -92,6 +71,6 @@ fn turn_whole<S: Simd, P: Place, const WORD: usize>(simd: S, mut from: &[u8], ap
     simd.transpose(&mut block);
     let to = &mut to[..(LANES - 1) * WORD + 1];
     for (at, words) in block.iter().enumerate() {
-        to[at * WORD].put(simd, words);
+        to[at * WORD] = *words;
     }
 }

@@ -327,7 +327,7 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        fn stream_line(self, from: &Lanes<u32>, to: &mut Line) {
+        fn stream_line(self, from: &[u16; 32], to: &mut Line) {
             vouched!(_mm512_stream_si512(to.0.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())))
         }
 

@@ -267,7 +267,7 @@ pub trait Simd: Copy {
     #[inline(always)]
     fn stream(self, from: &[Bf16; 2 * LANES], to: &mut [Bf16; 2 * LANES]) {
         if to.as_ptr().addr().is_multiple_of(align_of::<Line>()) {
-            self.stream_line(bytemuck::cast_ref(from), bytemuck::cast_mut(to));
+            self.stream_line(bytemuck::cast_ref(from), bytemuck::cast_mut(to)); // both lie as they have to
         } else {
             *to = *from;
         }
@@ -275,8 +275,8 @@ pub trait Simd: Copy {
 
     /// The same for what is known to begin at such a multiple.
     #[inline(always)]
-    fn stream_line(self, from: &Lanes<u32>, to: &mut Line) {
-        to.0 = bytemuck::cast(*from);
+    fn stream_line(self, from: &[u16; 2 * LANES], to: &mut Line) {
+        to.0 = *from;
     }
 
     /// Whatever was streamed is where everybody sees it.

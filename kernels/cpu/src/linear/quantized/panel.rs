@@ -65,12 +65,12 @@ impl Panel<'_> {
             // Loops of a length that is known, so that all stays in registers.
             let to = &mut self.lines[at..][..(LANES - 1) * 4 + 1];
             for (word, line) in block.iter().enumerate() {
-                simd.stream_line(line, &mut to[4 * word]);
+                simd.stream_line(bytemuck::cast_ref(line), &mut to[4 * word]);
             }
             return;
         }
         for line in &block[..count] {
-            simd.stream_line(line, &mut self.lines[at]);
+            simd.stream_line(bytemuck::cast_ref(line), &mut self.lines[at]);
             (word, at) = (word + 1, at + width);
             if word == words {
                 (word, at) = (0, at + header * width);

@@ -6,7 +6,7 @@ use super::panel::{Block, Panel, join};
 use super::scheme::{Bits, Scheme};
 use crate::element::{Bf16, Element, Format};
 use crate::linear::source::Matrix;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Line, Simd};
 
 /// A float32's sign.
 pub(super) const SIGN: u32 = 1 << 31;
@@ -16,13 +16,12 @@ const SHIFT: f32 = 12_582_912.0;
 
 /// Values that are rounded at a time, in whole vectors.
 const BLOCK: usize = 32;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// What a thread uses again for each panel.
 #[derive(Default)]
 pub(super) struct Room {
-    /// Of sixteen columns: each group's scale, and its inverse.
+    /// Of sixteen columns, group by group: the largest values; scales, and their inverses.
+    largest: Vec<f32>,
     steps: Vec<(f32, f32)>,
     /// Of sixteen columns, where they are stored in other formats than bfloat16.
     floats: Vec<f32>,
@@ -45,7 +44,7 @@ impl Kernel for Quantize<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { weight, columns, scheme, mut panel, room: Room { steps, floats } } = self;
+        let Self { weight, columns, scheme, mut panel, room } = self;
         let depth = weight.depth();
         for (vector, first) in columns.clone().step_by(LANES).enumerate() {
             let columns = first..columns.end.min(first + LANES);
@@ -55,15 +54,17 @@ impl Kernel for Quantize<'_> {
                 *row = weight.borrow::<Bf16>(column..column + 1).unwrap_or_default();
             }
             if rows[..columns.len()].iter().all(|row| !row.is_empty()) {
-                fill(simd, scheme, &rows[..columns.len()], vector, &mut panel, steps, &mut coming);
+                fill(simd, scheme, &rows[..columns.len()], vector, &mut panel, room, &mut coming);
                 continue;
             }
             let mut rows = [[].as_slice(); LANES];
-            let floats = weight.read_into::<f32>(columns.clone(), floats);
-            for (row, floats) in rows.iter_mut().zip(floats.chunks_exact(depth)) {
-                *row = floats;
+            let mut floats = std::mem::take(&mut room.floats);
+            let values = weight.read_into::<f32>(columns.clone(), &mut floats);
+            for (row, values) in rows.iter_mut().zip(values.chunks_exact(depth)) {
+                *row = values;
             }
-            fill(simd, scheme, &rows[..columns.len()], vector, &mut panel, steps, &mut coming);
+            fill(simd, scheme, &rows[..columns.len()], vector, &mut panel, room, &mut coming);
+            room.floats = floats;
         }
         simd.drain();
     }
@@ -95,7 +96,7 @@ impl Next<'_> {
                 }
             }
             let (lines, rest) = self.rest.split_at(left.min(self.rest.len()));
-            for line in lines.chunks(LINE) {
+            for line in lines.chunks(size_of::<Line>()) {
                 simd.prefetch(line.as_ptr());
             }
             (self.rest, left) = (rest, left - lines.len());
@@ -112,25 +113,26 @@ fn fill<S: Simd, E: Element>(
     rows: &[&[E]],
     vector: usize,
     panel: &mut Panel<'_>,
-    steps: &mut Vec<(f32, f32)>,
+    room: &mut Room,
     coming: &mut Next<'_>,
 ) {
+    let Room { largest, steps, .. } = room;
     let (depth, groups) = (panel.depth, panel.groups());
     let group = scheme.group.unwrap_or(depth);
-    steps.clear();
+    largest.clear();
     for row in rows {
         for values in row.chunks(group) {
             let sides = largest_of_both_sides(values);
-            let largest = match scheme.bits {
+            largest.push(match scheme.bits {
                 Bits::Eight => f32::from_bits(sides.0.max(sides.1)),
-                Bits::Four => largest(values, sides),
-            };
-            steps.push((largest, 0.0));
+                Bits::Four => largest_of(values, sides),
+            });
         }
     }
     let levels = Levels::of(scheme.bits);
-    for each in steps.iter_mut() {
-        *each = step(each.0, levels.largest);
+    steps.resize(largest.len(), (0.0, 0.0));
+    for (each, &largest) in steps.iter_mut().zip(largest.iter()) {
+        *each = step(largest, levels.largest);
     }
     panel.put_scales(vector, |column, group| steps[column * groups + group].0, rows.len());
     let each = panel.codes_of_word();
@@ -211,8 +213,9 @@ fn round_pairs(pairs: [u32; BLOCK / 2], inverse: f32, levels: Levels, codes: &mu
 struct Levels {
     /// That of the largest value.
     largest: f32,
-    /// The least and the most, and what stands for 0.
+    /// The least and the most, counted from that of 0.
     range: [f32; 2],
+    /// What stands for 0.
     zero: f32,
 }
 
@@ -259,7 +262,7 @@ fn largest_of_both_sides<E: Element>(values: &[E]) -> (u32, u32) {
 
 /// The value of the largest magnitude, the first of those.
 #[inline(always)]
-fn largest<E: Element>(values: &[E], (positive, negative): (u32, u32)) -> f32 {
+fn largest_of<E: Element>(values: &[E], (positive, negative): (u32, u32)) -> f32 {
     if positive == negative {
         return first_so_large(values, positive);
     }

@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Piece;
-use super::rows::{ROOMS, Rooms, ShortenRows};
+use super::rows::{ROOMS, RowRooms, ShortenRows};
 use super::shorten::{FEW, ReadUnits, Sample, Shorten};
 use super::{Exception, Exponents, ShortUnit, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS, lengthened};
 use crate::Cpu;
 use crate::memory::Buffer;
-use crate::simd::{LANES, Lanes, Line, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Line, Simd};
 use crate::split::{Own, Shared, part};
 
 /// With more exceptions than one weight in so many a matrix stays as it is: each is put right by itself.
@@ -137,7 +137,7 @@ impl<'a> PanelLines<'a> {
             let at = first + line * apart;
             // SAFETY: a line of one of these units, and nobody else has them, as `new` was promised.
             let to = unsafe { self.lines.piece(at..at + 1) };
-            simd.stream_line(bytemuck::cast_ref(words), &mut to[0]);
+            simd.stream_line(words, &mut to[0]);
         }
     }
 
@@ -165,8 +165,20 @@ impl<'a> PanelLines<'a> {
         // `new` was promised.
         let to = &mut unsafe { self.lines.piece(first..first + count) }[..count];
         for (at, words) in words.iter().enumerate() {
-            simd.stream_line(words, &mut to[APART * at]);
+            simd.stream_line(bytemuck::cast_ref(words), &mut to[APART * at]);
         }
+    }
+}
+
+/// Waits until what this thread streamed is where everybody sees it.
+struct Drain;
+
+impl Kernel for Drain {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        simd.drain();
     }
 }
 
@@ -199,7 +211,7 @@ pub(crate) fn pack<R: ReadUnits>(
             // SAFETY: each thread has its own list.
             let list = &mut unsafe { lists.piece(thread..thread + 1) }[0];
             // SAFETY: nothing else borrows what this thread owns.
-            let mut rooms = Rooms::new(unsafe { rooms.of(thread) });
+            let mut rooms = RowRooms::new(unsafe { rooms.of(thread) });
             for number in panels.clone() {
                 let before = list.len();
                 // SAFETY: no two units share a line, and each panel belongs to one part; two of these do not live at once.
@@ -240,6 +252,7 @@ pub(crate) fn pack<R: ReadUnits>(
                     break; // a hint to the others, and what counts is checked below
                 }
             }
+            isa.run(Drain);
         });
     }
     let sizes = Sizes { exceptions: count_of_all.into_inner(), ..most };

@@ -78,6 +78,12 @@ impl Names {
     }
 }
 
+/// Whether any of these words, or of what they make together, has any of these bits.
+#[inline(always)]
+pub(super) fn have_any(words: &[u16; WEIGHTS], bits: u16) -> bool {
+    words.iter().fold(0, |all, word| all | word) & bits != 0
+}
+
 #[inline(always)]
 fn exponent_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)

@@ -5,11 +5,12 @@
 //! left to be turned. They wait for that in a room in the second-level cache; while they are turned and written, the next are read.
 
 use super::matrix::PanelLines;
+use super::names::have_any;
 use super::{Exception, REST, UNIT_WEIGHTS, VECTORS, WEIGHTS};
 use crate::simd::{Kernel, LANES, Line, Simd};
 
 /// Bytes of a line: 32 weights of a row.
-pub(crate) const LINE: usize = size_of::<Line>();
+const LINE: usize = size_of::<Line>();
 /// Lines of a row that are read before they are turned: as many as make a linear stream, and few enough that two rooms stay in the cache.
 const LINES: usize = 32;
 /// Rows of a room: the fronts of four rows, their backs, and the numbers of their exponents.
@@ -21,10 +22,10 @@ pub(super) const ROOMS: usize = 2 * SHORT_ROWS * APART;
 /// How many bytes ahead each stream asks.
 const AHEAD: usize = 1024;
 /// Bits of a word less the first exponent that only another exponent than those sixteen sets.
-const UNNAMED: u16 = 0x7800;
+const OTHERS: u16 = 0x7800;
 
 /// What a thread keeps from panel to panel.
-pub(super) struct Rooms<'a> {
+pub(super) struct RowRooms<'a> {
     lines: &'a mut [Line],
     /// Which of the two is turned.
     used: usize,
@@ -34,15 +35,15 @@ pub(super) struct Rooms<'a> {
     found: [Vec<Exception>; 2],
 }
 
-impl<'a> Rooms<'a> {
+impl<'a> RowRooms<'a> {
     /// `lines`: so many as [`ROOMS`].
     pub(super) fn new(lines: &'a mut [Line]) -> Self {
         Self { lines, used: 0, waiting: None, found: [Vec::new(), Vec::new()] }
     }
 }
 
-/// Shortens a panel with sixteen exponents in a row; `exceptions` gets what they leave out. False: that were more than `most`, and the panel's
-/// lines are not whole.
+/// Shortens a panel with sixteen exponents in a row; `exceptions` gets what they leave out. False: there are more than `most` of these, and nothing
+/// is done.
 pub(super) struct ShortenRows<'a, 'r> {
     /// The panel's rows, and those of the panel that comes next, if it is read this way.
     pub(super) rows: &'a [u8],
@@ -50,7 +51,7 @@ pub(super) struct ShortenRows<'a, 'r> {
     pub(super) panel: usize,
     /// The first exponent, where a bfloat16 has its own.
     pub(super) first: u16,
-    pub(super) rooms: &'a mut Rooms<'r>,
+    pub(super) rooms: &'a mut RowRooms<'r>,
     pub(super) exceptions: &'a mut Vec<Exception>,
     pub(super) most: usize,
     pub(super) lines: PanelLines<'a>,
@@ -62,7 +63,7 @@ impl Kernel for ShortenRows<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> bool {
         let Self { rows, next, panel, first, rooms, exceptions, most, mut lines } = self;
-        let Rooms { lines: room, used, waiting, found: [found, coming] } = rooms;
+        let RowRooms { lines: room, used, waiting, found: [found, coming] } = rooms;
         let (one, other) = room.split_at_mut(ROOMS / 2);
         let mut rooms = if *used == 0 { [one, other] } else { [other, one] };
         let all = rows.len() / (VECTORS * LANES * LINE);
@@ -87,19 +88,17 @@ impl Kernel for ShortenRows<'_, '_> {
             }
             rooms.swap(0, 1);
             *used = 1 - *used;
+            if found.len() > most {
+                coming.clear();
+                simd.drain(); // before the same lines are written again
+                return false;
+            }
         }
-        *waiting = next.map(|_| panel + 1);
-        let are_few = found.len() <= most;
-        if are_few {
-            found.sort_unstable_by_key(|exception| exception.at);
-            exceptions.append(found);
-        }
-        found.clear();
+        found.sort_unstable_by_key(|exception| exception.at);
+        exceptions.append(found);
         std::mem::swap(found, coming);
-        if !are_few || next.is_none() {
-            simd.drain();
-        }
-        are_few
+        *waiting = next.map(|_| panel + 1);
+        true
     }
 }
 
@@ -157,11 +156,11 @@ impl<'a> Reading<'a> {
             let short = shortened(words_of(four, at), first, &mut seen);
             (front[at].0, back[at].0, coded[at].0) = (short[0], short[1], short[2]);
         }
-        if has_unnamed(&seen) {
+        if have_any(&seen, OTHERS) {
             for at in 0..count {
                 let (words, mut seen) = (words_of(four, at), [0; WEIGHTS]);
                 shortened(words, first, &mut seen);
-                if has_unnamed(&seen) {
+                if have_any(&seen, OTHERS) {
                     self.put_down(row, line + at, words);
                 }
             }
@@ -186,7 +185,7 @@ impl<'a> Reading<'a> {
     fn put_down(&mut self, row: usize, line: usize, words: [[u16; WEIGHTS]; VECTORS]) {
         for (vector, words) in words.into_iter().enumerate() {
             for (word, bits) in words.into_iter().enumerate() {
-                if bits.wrapping_sub(self.first) & UNNAMED != 0 {
+                if bits.wrapping_sub(self.first) & OTHERS != 0 {
                     let unit = (self.from + line) * LANES + word / 2;
                     let place = vector * WEIGHTS + 2 * row + word % 2;
                     self.found.push(Exception { at: (unit * UNIT_WEIGHTS + place) as u32, bits: bits.into() });
@@ -203,12 +202,6 @@ fn words_of(four: [&[[u8; LINE]]; VECTORS], at: usize) -> [[u16; WEIGHTS]; VECTO
         *words = bytemuck::pod_read_unaligned(&lines[at]);
     }
     words
-}
-
-/// Whether any of these words less the first exponent, or what they make together, has an exponent without a number.
-#[inline(always)]
-fn has_unnamed(seen: &[u16; WEIGHTS]) -> bool {
-    seen.iter().fold(0, |all, bits| all | bits) & UNNAMED != 0
 }
 
 /// What a unit's three lines are made of, before they are turned. One loop over words, which a compiler makes vectors of.
@@ -233,7 +226,7 @@ fn turn<S: Simd>(simd: S, room: &[Line], line: usize, first: usize, lines: &mut 
     for third in 0..3 {
         let mut block = [[0; LANES]; LANES];
         for (row, block) in block.iter_mut().enumerate() {
-            *block = *bytemuck::cast_ref(&room[(third * LANES + row) * APART + line].0);
+            *block = bytemuck::pod_read_unaligned(bytemuck::bytes_of(&room[(third * LANES + row) * APART + line]));
         }
         simd.transpose(&mut block);
         lines.put_third(simd, first, third, &block);

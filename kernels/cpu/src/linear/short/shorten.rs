@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::matrix::PanelLines;
-use super::names::{Counts, Names, UNNAMED};
+use super::names::{Counts, Names, UNNAMED, have_any};
 use super::{Exception, Exponents, REST, UNIT_WEIGHTS, Unit, VECTORS, WEIGHTS};
 use crate::simd::{Kernel, Simd};
 
@@ -148,11 +148,11 @@ fn write<S: Simd, R: ReadUnits, const IS_RUN: bool>(
             lines.put(simd, first + at, &short);
             from.ask(simd);
         }
-        if has_unnamed(&seen) {
+        if have_any(&seen, UNNAMED) {
             for (number, unit) in (first..).zip(room.iter()) {
                 let mut seen = [0; WEIGHTS];
                 shortened::<IS_RUN>(unit, names, &mut seen);
-                if has_unnamed(&seen) {
+                if have_any(&seen, UNNAMED) {
                     put_down::<IS_RUN>(unit, number, names, exceptions);
                 }
             }
@@ -161,12 +161,6 @@ fn write<S: Simd, R: ReadUnits, const IS_RUN: bool>(
             }
         }
     }
-}
-
-/// Whether any of these numbers of exponents, or what they make together, is none.
-#[inline(always)]
-fn has_unnamed(seen: &[u16; WEIGHTS]) -> bool {
-    seen.iter().fold(0, |all, number| all | number) & UNNAMED != 0
 }
 
 /// One unit's lines; numbers of its exponents are added to `seen`. One loop over lanes, without a thing between that has an address: a compiler
