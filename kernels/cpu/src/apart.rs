@@ -2,7 +2,7 @@
 //!
 //! The system may take all other processors for busy when a job is posted, and put the worker on the caller's: then the two take turns, for
 //! milliseconds, while the others idle again. Threads are not kept to processors of their own for that (`docs/decisions/processors.md`): the
-//! worker forbids itself the caller's processor and allows it again at once, and the system is as free as before.
+//! worker forbids itself the caller's processor and allows it again at once, and the system is as free as before. For long jobs it is woken elsewhere.
 //!
 //! Only where there is one other processor: among several the system would choose without a look at who runs there, and on which node.
 
