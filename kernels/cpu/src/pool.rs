@@ -12,18 +12,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
-use crate::apart::{self, Apart, ThreadId};
+use crate::apart::{self, ThreadId};
 
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Values whose packing takes a good part of a millisecond: a move to another processor takes a fiftieth of one.
-const LONG: usize = 1 << 20;
-
 /// A fixed number of threads, the caller's being the first.
 pub struct Pool {
     workers: Vec<Worker>,
+    /// Whether there were two processors when it was made.
+    are_two: bool,
 }
 
 struct Worker {
@@ -38,6 +37,8 @@ struct Mailbox {
     closed: AtomicBool,
     /// Known once the worker runs.
     thread: OnceLock<ThreadId>,
+    /// A hint: it may wake meanwhile, or be about to sleep.
+    sleeps: AtomicBool,
 }
 
 struct Job<'a> {
@@ -45,8 +46,6 @@ struct Job<'a> {
     unfinished: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
-    /// Where the caller ran when it posted the job.
-    processor: usize,
 }
 
 impl Pool {
@@ -54,7 +53,7 @@ impl Pool {
     /// When `threads` is 0, or the system refuses a thread.
     pub fn new(threads: usize) -> Self {
         assert!(threads > 0, "a pool has at least the caller's thread");
-        Self { workers: (1..threads).map(Worker::start).collect() }
+        Self { workers: (1..threads).map(Worker::start).collect(), are_two: apart::are_two() }
     }
 
     /// How many threads, the caller's among them.
@@ -67,16 +66,6 @@ impl Pool {
     /// # Panics
     /// When there are more parts than threads, or a part panicked (after all others are done).
     pub(crate) fn run(&mut self, parts: usize, work: impl Fn(usize) + Sync) {
-        self.share(parts, Worker::post, work);
-    }
-
-    /// As `run` does, for the packing of so many values: if that takes long enough, no worker is woken on its caller's processor, where it would
-    /// get its turn when the caller is done.
-    pub(crate) fn run_packing(&mut self, parts: usize, values: usize, work: impl Fn(usize) + Sync) {
-        self.share(parts, if values < LONG { Worker::post } else { Worker::post_elsewhere }, work);
-    }
-
-    fn share(&mut self, parts: usize, post: fn(&Worker, &Job<'_>), work: impl Fn(usize) + Sync) {
         assert!(parts <= self.threads(), "{parts} parts on {} threads", self.threads());
         if parts <= 1 {
             return (0..parts).for_each(work);
@@ -86,10 +75,9 @@ impl Pool {
             unfinished: AtomicUsize::new(parts - 1),
             panic: Mutex::new(None),
             caller: std::thread::current(),
-            processor: apart::processor(),
         };
         for worker in &self.workers[..parts - 1] {
-            post(worker, &job);
+            worker.post(&job, self.are_two);
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         job.wait();
@@ -116,7 +104,12 @@ impl Drop for Pool {
 impl Worker {
     fn start(part: usize) -> Self {
         let job = AtomicPtr::new(null_mut());
-        let mailbox = Arc::new(Mailbox { job, closed: AtomicBool::new(false), thread: OnceLock::new() });
+        let mailbox = Arc::new(Mailbox {
+            job,
+            closed: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            sleeps: AtomicBool::new(false),
+        });
         let own = mailbox.clone();
         let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
         let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
@@ -127,17 +120,16 @@ impl Worker {
         self.handle.as_ref().expect("there until the pool is dropped").thread()
     }
 
-    fn post(&self, job: &Job<'_>) {
-        let job: *const Job<'_> = job;
-        self.mailbox.job.store(job.cast_mut().cast(), Ordering::Release); // pairs with Mailbox::next
-        self.thread().unpark(); // a system call only if it sleeps
-    }
-
-    /// As `post` does; on another processor than the caller's.
-    fn post_elsewhere(&self, job: &Job<'_>) {
-        match self.mailbox.thread.get() {
-            Some(&thread) => apart::wake_elsewhere(thread, job.processor, || self.post(job)),
-            None => self.post(job), // it is awake: it begins
+    fn post(&self, job: &Job<'_>, are_two: bool) {
+        let Self { mailbox, .. } = self;
+        let address: *const Job<'_> = job;
+        mailbox.job.store(address.cast_mut().cast(), Ordering::Release); // pairs with Mailbox::next
+        let wake = || self.thread().unpark(); // a system call only if it sleeps
+        match mailbox.thread.get() {
+            Some(&thread) if are_two && mailbox.sleeps.load(Ordering::Relaxed) => {
+                apart::wake_elsewhere(thread, apart::processor(), wake);
+            }
+            _ => wake(),
         }
     }
 }
@@ -145,16 +137,11 @@ impl Worker {
 impl Mailbox {
     fn serve(&self, part: usize) {
         self.thread.get_or_init(apart::this_thread);
-        let mut apart = Apart::default();
         while let Some(job) = self.next() {
             // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
             // off below, as the last thing it does with the job.
             let job = unsafe { &*job };
-            let work = || {
-                apart.leave(job.processor);
-                (job.work)(part);
-            };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(part))) {
                 *job.panic.lock().expect("held only to store a value") = Some(panic);
             }
             let caller = job.caller.clone();
@@ -167,24 +154,30 @@ impl Mailbox {
 
     /// The next job, or `None` once the pool is dropped. Spins first, then sleeps.
     fn next(&self) -> Option<*const Job<'static>> {
-        wait_until(|| {
+        let sleep = || {
+            self.sleeps.store(true, Ordering::Relaxed);
+            park();
+            self.sleeps.store(false, Ordering::Relaxed);
+        };
+        let ready = || {
             let job = self.job.load(Ordering::Acquire); // pairs with Worker::post
             if !job.is_null() {
                 return Some(Some(job.cast_const()));
             }
             self.closed.load(Ordering::Acquire).then_some(None) // pairs with Pool::drop
-        })
+        };
+        wait_until(ready, sleep)
     }
 }
 
 impl Job<'_> {
     fn wait(&self) {
-        wait_until(|| (self.unfinished.load(Ordering::Acquire) == 0).then_some(())); // pairs with Mailbox::serve
+        wait_until(|| (self.unfinished.load(Ordering::Acquire) == 0).then_some(()), park); // pairs with Mailbox::serve
     }
 }
 
 /// What `ready` gives at last. Each `unpark` that follows a change makes `park` return at least once, so none is missed.
-fn wait_until<T>(ready: impl Fn() -> Option<T>) -> T {
+fn wait_until<T>(ready: impl Fn() -> Option<T>, sleep: impl Fn()) -> T {
     let mut spinning_since = None;
     loop {
         for _ in 0..64 {
@@ -194,7 +187,7 @@ fn wait_until<T>(ready: impl Fn() -> Option<T>) -> T {
             std::hint::spin_loop();
         }
         if spinning_since.get_or_insert_with(Instant::now).elapsed() > SPIN {
-            park();
+            sleep();
         }
     }
 }
@@ -227,26 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn long_jobs_are_done_as_others_are() {
-        let mut pool = Pool::new(3);
-        let count = AtomicUsize::new(0);
-        for _ in 0..500 {
-            pool.run_packing(3, super::LONG, |_| {
-                count.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        assert_eq!(count.into_inner(), 1500);
-    }
-
-    #[test]
     #[cfg(target_os = "linux")]
-    fn long_jobs_leave_no_thread_bound() {
+    fn no_thread_stays_bound_to_where_it_was_woken() {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
         let machine = sched_getaffinity(None).expect("said to everybody");
         let mut pair = CpuSet::new();
         (0..CpuSet::MAX_CPU).filter(|&at| machine.is_set(at)).take(2).for_each(|at| pair.set(at));
         let mut pool = Pool::new(3);
+        pool.are_two = true;
         pool.run(3, |part| {
             if part > 0 {
                 sched_setaffinity(None, &pair).expect("a part of what is allowed");
@@ -254,7 +236,7 @@ mod tests {
         });
         for round in 0..100 {
             let job = || {
-                pool.run_packing(3, super::LONG, |part| {
+                pool.run(3, |part| {
                     std::thread::sleep(std::time::Duration::from_micros(50)); // longer than workers spin
                     assert!(part < 2 || round % 10 > 0, "on purpose");
                 });

@@ -173,7 +173,7 @@ impl<E: Element> PackedWeight<E> {
         let mut data = Buffer::for_weights(panels * size * size_of::<E::Unit>());
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(data.as_mut_slice::<E::Unit>());
-        cpu.pool.run_packing(parts, columns * depth, |thread| {
+        cpu.pool.run(parts, |thread| {
             for panel in part(panels, parts, thread) {
                 let asked = panel * panel_columns..columns.min((panel + 1) * panel_columns);
                 // SAFETY: panels do not overlap, and each belongs to one part.

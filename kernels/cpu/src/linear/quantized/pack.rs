@@ -143,7 +143,7 @@ impl QuantizedWeight {
         let mut data = Buffer::for_weights(panels * panel_lines * size_of::<Line>() + TAIL);
         let parts = cpu.parts(panels, columns * depth);
         let target = Shared::new(&mut data.as_mut_slice::<Line>()[..panels * panel_lines]);
-        cpu.pool.run_packing(parts, columns * depth, |thread| {
+        cpu.pool.run(parts, |thread| {
             let mut room = Room::default();
             for panel in part(panels, parts, thread) {
                 // SAFETY: panels do not overlap, and each belongs to one part.

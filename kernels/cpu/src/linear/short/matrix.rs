@@ -205,7 +205,7 @@ pub(crate) fn pack<R: ReadUnits>(
     {
         let (lines, exponents) = (Shared::new(lines), Shared::new(exponents));
         let (counts, lists) = (Shared::new(&mut starts[1..]), Shared::new(&mut lists));
-        cpu.pool.run_packing(parts, panels * units * UNIT_WEIGHTS, |thread| {
+        cpu.pool.run(parts, |thread| {
             let panels = part(panels, parts, thread);
             let mut from = reader(panels.clone());
             // SAFETY: each thread has its own list.
