@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -36,22 +36,30 @@ def linear(bench: Bench) -> None:
         copies = max(1, s.weight_bytes // (columns * depth * bench.dtype.itemsize))
         packed = [ops.pack(torch.randn(columns, depth).to(bench.dtype)) for _ in range(copies)]
         size = packed[0].nbytes  # as they lie in memory
-        for tokens in (1, 8, 16, 32, s.prefill):
-            x, out = torch.randn(tokens, depth).to(bench.dtype), torch.empty(tokens, columns, dtype=bench.dtype)
-            used = packed if tokens <= 16 else packed[: max(1, copies // 8)]
-
-            def call(out: Tensor = out, x: Tensor = x, used: list[ops.PackedWeight] = used) -> Tensor:
-                for weight in used:
-                    ops.linear(out, x, weight)
-                return out
-
+        for tokens, used, call in multiplied(bench, packed, columns, depth, copies // 8):
             shape = f"[{tokens}, {depth}] x [{columns}, {depth}]"
             if tokens <= 16:
-                bench.measure(f"linear {name}", shape, call, nbytes=size, calls=len(used))
+                bench.measure(f"linear {name}", shape, call, nbytes=size, calls=used)
             else:
                 for against in ("gemm", "tiles") if has_tiles else ("gemm",):
                     flops = 2 * tokens * columns * depth
-                    bench.measure(f"linear {name}", shape, call, flops=flops, calls=len(used), against=against)
+                    bench.measure(f"linear {name}", shape, call, flops=flops, calls=used, against=against)
+
+
+def multiplied(
+    bench: Bench, packed: list[ops.PackedWeight], columns: int, depth: int, few: int
+) -> Iterator[tuple[int, int, Callable[[], Tensor]]]:
+    """For some numbers of tokens: how many, how many weights they meet, one after the other, and what does that. Many tokens meet a few."""
+    for tokens in (1, 8, 16, 32, bench.sizes.prefill):
+        x, out = torch.randn(tokens, depth).to(bench.dtype), torch.empty(tokens, columns, dtype=bench.dtype)
+        used = packed if tokens <= 16 else packed[: max(1, few)]
+
+        def call(out: Tensor = out, x: Tensor = x, used: list[ops.PackedWeight] = used) -> Tensor:
+            for weight in used:
+                ops.linear(out, x, weight)
+            return out
+
+        yield tokens, len(used), call
 
 
 def quantized(bench: Bench) -> None:
@@ -69,22 +77,14 @@ def quantized(bench: Bench) -> None:
                 first,
                 *(ops.quantize(weight, bench.dtype, scheme) for _ in range(s.weight_bytes // first.nbytes - 1)),
             ]
-            for tokens in (1, 8, 16, 32, s.prefill):
-                x, out = torch.randn(tokens, depth).to(bench.dtype), torch.empty(tokens, columns, dtype=bench.dtype)
-                used = packed if tokens <= 16 else packed[: max(1, len(packed) // 16)]
-
-                def call(out: Tensor = out, x: Tensor = x, used: list[ops.PackedWeight] = used) -> Tensor:
-                    for weight in used:
-                        ops.linear(out, x, weight)
-                    return out
-
+            for tokens, used, call in multiplied(bench, packed, columns, depth, len(packed) // 16):
                 shape = f"[{tokens}, {depth}] -> {columns}"
                 if tokens <= 16:
-                    bench.measure(f"{title} {name}", shape, call, nbytes=first.nbytes, calls=len(used))
+                    bench.measure(f"{title} {name}", shape, call, nbytes=first.nbytes, calls=used)
                 else:
                     against = "int8" if scheme.activations == "int8" else "float32"
                     flops = 2 * tokens * columns * depth
-                    bench.measure(f"{title} {name}", shape, call, flops=flops, calls=len(used), against=against)
+                    bench.measure(f"{title} {name}", shape, call, flops=flops, calls=used, against=against)
 
 
 def packing(bench: Bench) -> None:
