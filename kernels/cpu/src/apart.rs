@@ -19,9 +19,17 @@ pub(crate) use system::{ThreadId, are_two, processor, this_thread};
 
 #[cfg(target_os = "linux")]
 mod system {
+    use std::sync::LazyLock;
+
     use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
     pub(crate) type ThreadId = rustix::thread::Pid;
+
+    static ALL: LazyLock<CpuSet> = LazyLock::new(|| {
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+        all
+    });
 
     pub(crate) fn this_thread() -> ThreadId {
         gettid()
@@ -48,9 +56,7 @@ mod system {
     /// Takes that back. The system keeps what a thread asked for, and would hold it to two processors when its container gets more: so all
     /// are asked for, unless that is more than it had.
     pub(super) fn allow(thread: ThreadId, allowed: CpuSet) {
-        let mut all = CpuSet::new();
-        (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
-        if sched_setaffinity(Some(thread), &all).is_err() || sched_getaffinity(Some(thread)).ok() != Some(allowed) {
+        if sched_setaffinity(Some(thread), &ALL).is_err() || sched_getaffinity(Some(thread)).ok() != Some(allowed) {
             _ = sched_setaffinity(Some(thread), &allowed);
         }
     }

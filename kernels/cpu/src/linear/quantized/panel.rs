@@ -81,7 +81,7 @@ impl Panel<'_> {
 
 /// Codes of 4 bits, eight to a word: byte j has k+j below and k+4+j above.
 #[inline(always)]
-pub(super) fn join(codes: [u8; 8]) -> u32 {
+fn join(codes: [u8; 8]) -> u32 {
     let codes = u64::from_le_bytes(codes);
     (codes | codes >> 32 << 4) as u32
 }
@@ -115,7 +115,11 @@ impl Kernel for Put<'_> {
                     let codes = &row[first * each..depth.min((first + LANES) * each)];
                     match panel.bits {
                         Bits::Eight => words_of_bytes(codes, block),
-                        Bits::Four => words_of_halves(codes, block),
+                        Bits::Four => {
+                            let mut whole = [0; 8 * LANES];
+                            whole[..codes.len()].copy_from_slice(codes);
+                            words_of_halves(&whole, block);
+                        }
                     }
                 }
                 panel.put(simd, vector, first, block);
@@ -131,12 +135,10 @@ fn words_of_bytes(codes: &[u8], words: &mut Lanes<u32>) {
     bytemuck::bytes_of_mut(words)[..codes.len()].copy_from_slice(codes);
 }
 
-/// Codes of 4 bits as words, filled up with zeros.
+/// Codes of 4 bits as words.
 #[inline(always)]
-fn words_of_halves(codes: &[u8], words: &mut Lanes<u32>) {
-    let mut whole = [0; 8 * LANES];
-    whole[..codes.len()].copy_from_slice(codes);
-    for (word, codes) in words.iter_mut().zip(whole.as_chunks::<8>().0) {
+pub(super) fn words_of_halves(codes: &[u8; 8 * LANES], words: &mut Lanes<u32>) {
+    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
         *word = join(*codes);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::panel::{Block, Panel, join};
+use super::panel::{Block, Panel, words_of_halves};
 use super::scheme::{Bits, Scheme};
 use crate::element::{Bf16, Element, Format};
 use crate::linear::source::Matrix;
@@ -150,9 +150,7 @@ fn fill<S: Simd, E: Element>(
                 Bits::Four => {
                     let mut to = [0; 8 * LANES];
                     round(values, codes.start, group, steps, levels, &mut to[..values.len()]);
-                    for (word, codes) in block.iter_mut().zip(to.as_chunks::<8>().0) {
-                        *word = join(*codes);
-                    }
+                    words_of_halves(&to, block);
                 }
             }
         }

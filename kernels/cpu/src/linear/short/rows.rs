@@ -42,8 +42,8 @@ impl<'a> RowRooms<'a> {
     }
 }
 
-/// Shortens a panel with sixteen exponents in a row; `exceptions` gets what they leave out. False: there are more than `most` of these, and nothing
-/// is done.
+/// Shortens a panel with sixteen exponents in a row; `exceptions` gets what they leave out. False: there are more than `most` of these,
+/// `exceptions` is as before, and the panel has to be written again.
 pub(super) struct ShortenRows<'a, 'r> {
     /// The panel's rows, and those of the panel that comes next, if it is read this way.
     pub(super) rows: &'a [u8],
