@@ -1,7 +1,7 @@
 """`python -m pelton.inspect FOLDER`: a model's program, and what each of its calls takes of the machine. Called by `pelton inspect program`.
 
-Calls that are alike but for their layer are one line, unless all are wanted. Bytes and operations are the least that a call
-needs; its bound is the longer of moving the bytes at the rate at which all threads read memory, and of computing at the
+Calls that are alike but for their layer are one line, unless all are wanted. Bytes are what a call reads and writes, weights as they are packed, and
+operations the least that it needs; its bound is the longer of moving the bytes at the rate at which all threads read memory, and of computing at the
 rate of a large matrix product, both taken right before. Of products of codes (int8 and int4 without -a16) it is the rate at
 which the processor multiplies codes in registers. What lies in a cache is read faster than its bound.
 """
@@ -95,6 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
     if loaded.program is None:
         print("the model is run eagerly; the lines above say why")
         return 1
+    if options.context + options.tokens > loaded.budget.max_model_len:
+        most, got = loaded.budget.max_model_len, f"`context` and `tokens` are {options.context} and {options.tokens}"
+        print(f"pelton inspect: {got}; allowed: {most} together, the longest text of this model here")
+        return 1
     rows = decode_rows(loaded, options.rows, options.tokens, options.context)
     _running = loaded.kv.step(())  # as in a server: the arena takes no more memory from the machine meanwhile
     machine = _probe(loaded)
@@ -117,11 +121,13 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
         f"limits: {machine.read / 1e9:.1f} GB/s, {machine.gemm / 1e9:.0f} GFLOP/s, {machine.codes / 1e9:.0f} GOP/s with codes"
     )
     yield ""
-    yield f"{'calls':>5}  {'':<44} {'read -> written':<34} {'bytes':>9} {'FLOP':>8} {'us':>9} {'share':>6} {'bound':>9} {'of it':>6}"
-    for line in _folded(lines) if is_folded else lines:
+    shown = _folded(lines) if is_folded else lines
+    wide = max(len(line.text) for line in shown)
+    yield f"{'calls':>5}  {'':<{wide}} {'read -> written':<34} {'bytes':>9} {'FLOP':>8} {'us':>9} {'share':>6} {'bound':>9} {'of it':>6}"
+    for line in shown:
         bound = machine.bound_us(line)
         yield (
-            f"{line.calls:>5}  {line.text:<44} {line.reads + ' -> ' + line.writes:<34}"
+            f"{line.calls:>5}  {line.text:<{wide}} {line.reads + ' -> ' + line.writes:<34}"
             f" {_size(line.nbytes):>9} {_count(line.flops):>8} {line.us:>9.1f} {line.us / whole:>6.1%}"
             f" {bound:>9.1f} {bound / line.us if line.us else 0:>6.2f}"
         )

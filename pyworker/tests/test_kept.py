@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pelton.kept.entry import Kept, keep, read
 from pelton.kept.folder import KeptFolder
-from pelton.kept.key import INDIFFERENT, key_of
+from pelton.kept.key import key_of
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
 from pelton.loading.ready import Ready
@@ -135,33 +134,6 @@ def test_garbage_of_an_earlier_load_is_not_kept_by_the_next(checkpoints: Path) -
     for _ in range(2):  # torch is there already: what is alive now may be garbage later
         ended(start(wish_for(checkpoints / "llama")))
     assert (gc.get_freeze_count(), gc.isenabled()) == (frozen, True)
-
-
-def test_what_it_was_made_of_decides_whether_an_entry_is_used(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    for path in (checkpoints / "llama").iterdir():
-        (model / path.name).write_bytes(path.read_bytes())
-    wish = wish_for(model)
-    key = key_of(wish)
-    assert key == key_of(wish)
-    others = {name: "x" if isinstance(value, str) else 64 for name, value in dataclasses.asdict(wish).items()}
-    for name, other in others.items():
-        if name not in {"folder", "kept_folder"}:
-            said: dict[str, Any] = {name: other}
-            is_same = key_of(dataclasses.replace(wish, **said)) == key
-            assert is_same == (name in INDIFFERENT), name
-    weights = model / "model.safetensors"
-    os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
-    assert key_of(wish) != key
-    key = key_of(wish)
-    (model / "vocab.txt").write_text("[SEP]")
-    assert key_of(wish) != key, "an id that a program holds is told there"
-    key = key_of(wish)
-    monkeypatch.setattr("importlib.metadata.version", {"torch": "0.1"}.__getitem__)
-    assert key_of(wish) != key, "tables hold the sines of one version"
 
 
 @pytest.mark.parametrize("place", [0, 40, 5000, -1])

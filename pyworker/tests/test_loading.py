@@ -252,7 +252,12 @@ def test_what_a_family_does_not_serve_is_refused_by_its_own_name(
         ({"config.json": "{}", "model.safetensors.index.json": "{}"}, "has no `weight_map`"),
         (
             {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "../b.safetensors"}}'},
-            "not a file of its folder",
+            "not a .safetensors file of its folder",
+        ),
+        # A kept model is made anew when a file of weights changes, and goes by its name.
+        (
+            {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "weights.st"}}'},
+            "names `weights.st`, which is not a .safetensors file",
         ),
     ],
 )

@@ -20,11 +20,14 @@ from pelton.kept.key import key_of
 from pelton.loading.error import LoadError
 from pelton.loading.fingerprint import fingerprint
 from pelton.loading.load import Loaded
+from pelton.loading.task import vectors_of
 from pelton.loading.wish import Wish
+from pelton.models import ARCHITECTURES
 from plans import Plan, Row, table
 from random_checkpoints import VOCAB
 from safetensors.torch import load_file, save_file
 from tiny_router import OneByOne, eagerly, load_whole
+from transformers.models.auto import modeling_auto
 from vector_checkpoints import SEPARATOR, VARIANTS, classes, hidden, pooled_by, write
 
 Vector = NDArray[np.float32]
@@ -258,6 +261,18 @@ def test_the_classes_of_a_report(tmp_path: Path, folders: Path) -> None:
     assert said(folder) == (("LABEL_0",), "none")
     change_json(folder / "config.json", sentence_transformers=None, problem_type="regression")
     assert said(folder) == (("LABEL_0",), "none")
+
+
+def test_native_decoders_are_known_by_what_transformers_calls_them_without_the_head_that_draws(tmp_path: Path) -> None:
+    kinds = [kind for kind, whole in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if whole in ARCHITECTURES]
+    assert len(kinds) >= len(ARCHITECTURES)
+    for task, names in (
+        ("embed", modeling_auto.MODEL_MAPPING_NAMES),
+        ("classify", modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
+    ):
+        for name in (names[kind] for kind in kinds if kind in names):
+            with pytest.raises(LoadError, match=f"--task generate: {name} cannot; supported for it: {task}$"):
+                vectors_of(Wish(tmp_path, task="generate"), {"architectures": [name]})
 
 
 REFUSALS: list[tuple[str, dict[str, str], str]] = [

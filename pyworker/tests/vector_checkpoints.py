@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from random_checkpoints import VOCAB
+from random_checkpoints import NORMS, VOCAB
 from safetensors.torch import save_file
 
 SEPARATOR = 3
@@ -47,6 +47,7 @@ QWEN3: dict[str, Any] = {
     "initializer_range": 0.15,
     "pad_token_id": 0,
 }
+GPT2 = {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": VOCAB, "n_positions": 512, "initializer_range": 0.15}
 # Name -> (config's class, model's class, fields).
 VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "bert": (transformers.BertConfig, transformers.BertModel, BERT),
@@ -77,8 +78,18 @@ VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         transformers.Qwen3ForSequenceClassification,
         QWEN3 | {"num_labels": 4, "problem_type": "multi_label_classification"},
     ),
+    "llama-classes": (transformers.LlamaConfig, transformers.LlamaForSequenceClassification, QWEN3 | {"num_labels": 1}),
+    # Not called as the whole model is (GPT2LMHeadModel, Gemma3ForCausalLM), or with another first word in names of tensors.
+    "gpt2-bare": (transformers.GPT2Config, transformers.GPT2Model, GPT2),
+    "gpt2-classes": (transformers.GPT2Config, transformers.GPT2ForSequenceClassification, GPT2 | {"num_labels": 3}),
+    "gpt_neox-classes": (
+        transformers.GPTNeoXConfig,
+        transformers.GPTNeoXForSequenceClassification,
+        BERT | {"num_labels": 3},
+    ),
+    "bloom-bare": (transformers.BloomConfig, transformers.BloomModel, BERT),
+    "gemma3-bare": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, QWEN3 | {"sliding_window": 19}),
 }
-NORMS = ("norm.weight", "LayerNorm.weight")
 
 
 def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32) -> Path:
@@ -88,7 +99,7 @@ def write(folder: Path, variant: str, dtype: torch.dtype = torch.float32) -> Pat
     model = make_model(make_config(**fields))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(NORMS):
+            if name.endswith((*NORMS, "LayerNorm.weight")):
                 parameter.uniform_(0.5, 1.5)
             if name.endswith("bias"):
                 parameter.uniform_(-0.5, 0.5)

@@ -11,11 +11,11 @@ pub(crate) fn wake_elsewhere(thread: ThreadId, processor: usize, wake: impl FnOn
     let allowed = system::forbid(thread, processor);
     wake();
     if let Some(allowed) = allowed {
-        system::allow(thread, allowed);
+        allow(thread, allowed);
     }
 }
 
-pub(crate) use system::{ThreadId, are_two, processor, this_thread};
+pub(crate) use system::{ThreadId, allow, are_two, processor, this_thread};
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -50,12 +50,13 @@ mod system {
         let allowed = sched_getaffinity(Some(thread)).ok()?;
         let mut others = allowed;
         others.unset(processor);
-        (others.count() == 1 && sched_setaffinity(Some(thread), &others).is_ok()).then_some(allowed)
+        (allowed.count() == 2 && others.count() == 1 && sched_setaffinity(Some(thread), &others).is_ok())
+            .then_some(allowed)
     }
 
     /// Takes that back. The system keeps what a thread asked for, and would hold it to two processors when its container gets more: so all
     /// are asked for, unless that is more than it had.
-    pub(super) fn allow(thread: ThreadId, allowed: CpuSet) {
+    pub(crate) fn allow(thread: ThreadId, allowed: CpuSet) {
         if sched_setaffinity(Some(thread), &ALL).is_err() || sched_getaffinity(Some(thread)).ok() != Some(allowed) {
             _ = sched_setaffinity(Some(thread), &allowed);
         }
@@ -84,7 +85,7 @@ mod system {
         None
     }
 
-    pub(super) fn allow(_: ThreadId, (): ()) {}
+    pub(crate) fn allow(_: ThreadId, (): ()) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]

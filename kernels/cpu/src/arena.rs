@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::Buffer;
+use crate::{Buffer, nodes};
 
 /// What is taken at once, about, and then is there ahead of what steps reach; a piece of each part at least. What first requests need: whoever
 /// starts a server waits for it.
@@ -73,6 +73,7 @@ impl Arena {
 
     fn taken(bytes: usize, parts: usize, threads: usize, at_once: usize, while_quiet: usize) -> Self {
         let mut memory = Buffer::zeroed(bytes);
+        memory.spread(&nodes());
         let pieces = pieces(bytes, parts);
         let parts = parts.max(1);
         let always = (at_once / parts / PIECE).max(1) * PIECE;

@@ -27,6 +27,7 @@ mod linear;
 mod lined;
 mod math;
 mod memory;
+mod nodes;
 mod norm;
 mod philox;
 mod pool;
@@ -35,6 +36,7 @@ mod probe;
 pub mod program;
 mod rope;
 mod sample;
+mod share;
 mod simd;
 mod split;
 
@@ -56,6 +58,7 @@ pub use linear::{
     linear_quantized, linear_spaced,
 };
 pub use memory::{Buffer, Foreseen, memory_is_urgent};
+pub use nodes::{Node, Stay, nodes};
 pub use norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 pub use philox::philox4x32;
 pub use pool::Pool;
@@ -82,6 +85,11 @@ impl Cpu {
     /// How many parts to cut an op into: no more than there are threads or `units`, nor than `work` (in elements) is worth.
     fn parts(&self, units: usize, work: usize) -> usize {
         self.threads().min(units).min(1 + work / self.grain)
+    }
+
+    /// The calling thread calls ops until the result goes: where there are several memory nodes, it stays in its own.
+    pub fn stay(&self) -> Option<Stay> {
+        self.pool.stay()
     }
 
     /// The instruction set that all ops of this value use.

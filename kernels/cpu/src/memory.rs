@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytemuck::Pod;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::nodes::{self, Node};
+
 mod foreseen;
 mod pages;
 
@@ -201,6 +203,11 @@ impl Buffer {
     #[cfg(not(target_os = "linux"))]
     pub fn for_weights(len: usize) -> Self {
         Self::zeroed(len)
+    }
+
+    /// Its pages come from all of several memory nodes in turn, for threads of all will read them. Before any is touched.
+    pub(crate) fn spread(&mut self, nodes: &[Node]) {
+        nodes::spread(self.start.as_ptr(), self.len, nodes);
     }
 
     /// Where it begins in its mapping.

@@ -13,6 +13,7 @@ use std::thread::{JoinHandle, Thread, park};
 use std::time::{Duration, Instant};
 
 use crate::apart::{self, ThreadId};
+use crate::nodes::{Home, Node, Stay, nodes};
 
 /// Longer than the gap between two ops of a step, far shorter than the gap between two steps. On a machine with as many
 /// workers as cores, a thread that spins longer takes a core from the one that has work.
@@ -23,6 +24,8 @@ pub struct Pool {
     workers: Vec<Worker>,
     /// Whether there were two processors when it was made.
     are_two: bool,
+    /// Where the caller stays while it does its part; none: anywhere.
+    home: Option<Home>,
 }
 
 struct Worker {
@@ -52,8 +55,25 @@ impl Pool {
     /// # Panics
     /// When `threads` is 0, or the system refuses a thread.
     pub fn new(threads: usize) -> Self {
+        Self::on(&nodes(), threads)
+    }
+
+    /// Of a machine with these nodes.
+    fn on(nodes: &[Node], threads: usize) -> Self {
         assert!(threads > 0, "a pool has at least the caller's thread");
-        Self { workers: (1..threads).map(Worker::start).collect(), are_two: apart::are_two() }
+        let home = |thread| Home::of(thread, threads, nodes);
+        let workers = (1..threads).map(|thread| Worker::start(thread, home(thread))).collect();
+        Self { workers, are_two: apart::are_two(), home: home(0) }
+    }
+
+    /// Whether each thread stays in a memory node of several.
+    pub(crate) fn has_homes(&self) -> bool {
+        self.home.is_some()
+    }
+
+    /// The calling thread stays where its parts are until the result goes, where there are several nodes: it need not come for each job.
+    pub fn stay(&self) -> Option<Stay> {
+        self.home.as_ref().and_then(Home::stay)
     }
 
     /// How many threads, the caller's among them.
@@ -70,6 +90,7 @@ impl Pool {
         if parts <= 1 {
             return (0..parts).for_each(work);
         }
+        let _stay = self.stay();
         let job = Job {
             work: &work,
             unfinished: AtomicUsize::new(parts - 1),
@@ -102,7 +123,7 @@ impl Drop for Pool {
 }
 
 impl Worker {
-    fn start(part: usize) -> Self {
+    fn start(part: usize, home: Option<Home>) -> Self {
         let job = AtomicPtr::new(null_mut());
         let mailbox = Arc::new(Mailbox {
             job,
@@ -112,7 +133,7 @@ impl Worker {
         });
         let own = mailbox.clone();
         let thread = std::thread::Builder::new().name(format!("pelton-cpu-{part}"));
-        let handle = thread.spawn(move || own.serve(part)).expect("the system has room for one more thread");
+        let handle = thread.spawn(move || own.serve(part, home)).expect("the system has room for one more thread");
         Self { mailbox, handle: Some(handle) }
     }
 
@@ -135,7 +156,8 @@ impl Worker {
 }
 
 impl Mailbox {
-    fn serve(&self, part: usize) {
+    fn serve(&self, part: usize, home: Option<Home>) {
+        let _stay = home.as_ref().map(Home::stay);
         self.thread.get_or_init(apart::this_thread);
         while let Some(job) = self.next() {
             // SAFETY: the caller of `Pool::run` does not return before `unfinished` is zero, and this worker counts itself
@@ -197,6 +219,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::Pool;
+    use crate::nodes::{Node, nodes};
 
     #[test]
     fn every_part_is_done_once_before_run_returns() {
@@ -216,6 +239,27 @@ mod tests {
                 let expected = (0..2_000).filter(|round| round % (threads + 1) > part).count();
                 assert_eq!(count.load(Ordering::Relaxed), expected);
             }
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn each_part_runs_in_its_node_and_the_caller_goes_back() {
+        use rustix::thread::sched_getaffinity;
+
+        let machine = sched_getaffinity(None).expect("said to everybody");
+        let all: Vec<_> = nodes().into_iter().flat_map(|node| node.processors).collect();
+        let (Some(&first), Some(&last)) = (all.first(), all.last()) else { return }; // a system without nodes
+        let two = [first, last].map(|processor| Node { number: processor, processors: vec![processor] });
+        let mut pool = Pool::on(&two, 4);
+        for round in 0..50 {
+            let stay = (round % 2 == 0).then(|| pool.stay());
+            pool.run(4, |part| {
+                let allowed = sched_getaffinity(None).expect("said to everybody");
+                assert!(allowed.count() == 1 && allowed.is_set([first, last][part / 2]), "part {part}");
+            });
+            drop(stay);
+            assert_eq!(sched_getaffinity(None).expect("said to everybody"), machine);
         }
     }
 

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
-use pelton_cpu::Buffer;
+use pelton_cpu::{Buffer, Cpu};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -95,36 +95,31 @@ impl KeptFile {
         self.blobs.iter().map(|blob| blob.bytes)
     }
 
-    /// Reads one blob with so many threads.
+    /// Reads one blob with all threads, each what it would have packed.
     ///
     /// # Panics
     /// When there is no blob of this number.
-    pub fn read(&self, number: usize, threads: usize) -> Result<Buffer, Damage> {
+    pub fn read(&self, number: usize, cpu: &mut Cpu) -> Result<Buffer, Damage> {
         let blob = self.blobs[number];
         let mut buffer = Buffer::for_weights(blob.bytes);
-        let count = chunks(blob.bytes);
-        let (next, pieces) = (AtomicUsize::new(0), buffer.as_mut_slice::<u8>().chunks_mut(CHUNK_BYTES));
-        let pieces: Vec<_> = pieces.map(|piece| std::sync::Mutex::new(Some(piece))).collect();
-        let work = || {
-            loop {
-                let at = next.fetch_add(1, Relaxed);
-                let Some(piece) = pieces.get(at) else { return Ok(()) };
-                let piece = piece.lock().ok().and_then(|mut piece| piece.take()).expect("each number is drawn once");
-                self.file.read_exact_at(piece, blob.start + (at * CHUNK_BYTES) as u64)?;
-                if xxh3_64(piece) != self.sums[blob.first_sum + at] {
-                    return Err(Damage::Content("a part of it has been damaged"));
-                }
+        let chunks: Vec<_> = buffer.as_mut_slice::<u8>().chunks_mut(CHUNK_BYTES).map(Mutex::new).collect();
+        let damage = OnceLock::new();
+        cpu.share(chunks.len(), |at| {
+            let mut chunk = chunks[at].lock().expect("nobody else has it");
+            if damage.get().is_none()
+                && let Err(found) = self.read_chunk(blob, at, &mut chunk)
+            {
+                _ = damage.set(found); // or another was first
             }
-        };
-        let done: Vec<Result<(), Damage>> = std::thread::scope(|scope| {
-            let helpers: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            let theirs = helpers.into_iter().map(|helper| helper.join().expect("it returns its errors"));
-            std::iter::once(own).chain(theirs).collect()
         });
-        drop(pieces);
-        done.into_iter().collect::<Result<(), _>>()?;
-        Ok(buffer)
+        drop(chunks);
+        damage.into_inner().map_or(Ok(buffer), Err)
+    }
+
+    fn read_chunk(&self, blob: Blob, at: usize, to: &mut [u8]) -> Result<(), Damage> {
+        self.file.read_exact_at(to, blob.start + (at * CHUNK_BYTES) as u64)?;
+        let is_whole = xxh3_64(to) == self.sums[blob.first_sum + at];
+        if is_whole { Ok(()) } else { Err(Damage::Content("a part of it has been damaged")) }
     }
 }
 

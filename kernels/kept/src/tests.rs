@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
+use pelton_cpu::{Cpu, Isa};
 use proptest::prelude::*;
 
 use crate::{CHUNK_BYTES, Damage, KeptFile, write};
@@ -25,7 +26,8 @@ fn keep(header: &[u8], blobs: &[&[u8]]) -> Kept {
 /// Everything, or why not.
 fn read_all(kept: &Kept, threads: usize) -> Result<(Vec<u8>, Vec<Vec<u8>>), Damage> {
     let file = KeptFile::open(&kept.path)?;
-    let blobs = (0..file.lengths().len()).map(|at| Ok(file.read(at, threads)?.as_slice::<u8>().to_vec()));
+    let mut cpu = Cpu::new(Isa::best(), threads);
+    let blobs = (0..file.lengths().len()).map(|at| Ok(file.read(at, &mut cpu)?.as_slice::<u8>().to_vec()));
     Ok((file.header().to_vec(), blobs.collect::<Result<_, Damage>>()?))
 }
 

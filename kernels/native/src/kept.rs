@@ -84,8 +84,7 @@ impl KeptFile {
                 self.0.lengths().len()
             )));
         }
-        let threads = cpu().threads();
-        self.0.read(number, threads).map_err(damaged)
+        self.0.read(number, &mut cpu()).map_err(damaged)
     }
 }
 

@@ -17,6 +17,7 @@ from pelton.loading.safetensors import SafetensorsFile, Stored
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ENDING = ".safetensors"
 JSON_BYTES_MAX = 64 << 20  # an index of a model of 10,000 tensors has about 1 MB
 
 
@@ -106,8 +107,8 @@ def _file_names(folder: Path) -> list[str]:
             raise LoadError(f"{folder / INDEX} has no `weight_map`")
         names = sorted({str(name) for name in places.values()})
         for name in names:
-            if Path(name).name != name:  # "../elsewhere.safetensors"
-                raise LoadError(f"{folder / INDEX} names `{name}`, which is not a file of its folder")
+            if Path(name).name != name or not name.endswith(ENDING):  # "../elsewhere.safetensors"
+                raise LoadError(f"{folder / INDEX} names `{name}`, which is not a {ENDING} file of its folder")
         return names
     found = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(found) == 1:

@@ -26,6 +26,11 @@ POOLINGS: dict[str, How] = {"cls": "first", "last": "last", "mean": "mean"}
 CLASSES_MAX = 1 << 16  # the widest vector that a frame carries
 ENCODER_ENDS = ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification")
 CLASSIFIES = "ForSequenceClassification"
+# Whole decoders, by the first word of what they are called without the head that draws. Gemma 3 has a word of its own for text alone.
+DECODERS = {
+    **{name.removesuffix("ForCausalLM").removesuffix("LMHeadModel"): name for name in ARCHITECTURES},
+    "Gemma3Text": "Gemma3ForCausalLM",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +84,8 @@ def _encoder(name: str) -> EncoderFamily | None:
 
 def _decoder(name: str) -> Family | None:
     """By the name of the whole model, of the model without head, or of that with a head for classes."""
-    for end in ("Model", CLASSIFIES):
-        if name.endswith(end) and f"{name.removesuffix(end)}ForCausalLM" in ARCHITECTURES:
-            return ARCHITECTURES[f"{name.removesuffix(end)}ForCausalLM"]
-    return ARCHITECTURES.get(name)
+    headless = {first + end: whole for first, whole in DECODERS.items() for end in ("Model", CLASSIFIES)}
+    return ARCHITECTURES.get(headless.get(name, name))
 
 
 def _possible(name: str, encoder: EncoderFamily | None, decoder: Family | None) -> list[Task]:

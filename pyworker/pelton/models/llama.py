@@ -43,7 +43,7 @@ def _qwen_windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
 
 def smollm3(fields: Fields) -> DecoderConfig:
     """huggingface.co/blog/smollm3: some layers know no positions (arXiv:2501.18795); these may have a window."""
-    config = llama(fields)
+    config = llama(fields.usual(rope_theta=2_000_000.0))
     if "no_rope_layers" in fields:
         rotates = fields.switches("no_rope_layers", config.layers)  # 1 is with
     else:

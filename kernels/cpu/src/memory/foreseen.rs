@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::{HUGE_PAGE, Mapping, Open, SHARED_BYTES, pages, release};
+use crate::nodes;
 
 /// The least that a system gives. Where it gives huge pages, one write is enough, and the others cost next to nothing.
 const SMALL_PAGE: usize = 4096;
@@ -22,12 +23,14 @@ pub struct Foreseen {
 }
 
 impl Foreseen {
-    /// Memory for so many bytes of weights, which a thread begins to take. If none can be had, pages are taken as they are met.
+    /// Memory for so many bytes of weights, which a thread begins to take. If none can be had, pages are taken as they are met: so they are where
+    /// there are several memory nodes, by who will read them.
     ///
     /// # Panics
     /// As `Buffer::zeroed`.
     pub fn new(bytes: usize) -> Self {
-        let bytes = if cfg!(target_os = "linux") { bytes } else { 0 }; // see `Buffer::for_weights`
+        let may_be_taken = cfg!(target_os = "linux") && nodes().len() < 2; // see `Buffer::for_weights`
+        let bytes = if may_be_taken { bytes } else { 0 };
         // With room behind it for what was not foreseen: so what is there and not needed is known.
         let mapping = Arc::new(Mapping::new(bytes + SHARED_BYTES));
         pages::follow(&mapping);

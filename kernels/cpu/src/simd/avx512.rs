@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::{Lanes, Line, Part, SQRT_HALF_BITS, Simd};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
-use arranged::{ZIPPED, alternated, separated, summed, transposed, widened};
+use arranged::{ZIPPED, alternated, joined, separated, summed, transposed, widened};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
@@ -311,6 +311,11 @@ macro_rules! lanes {
         #[inline(always)]
         fn transpose(self, rows: &mut [Lanes<u32>; 16]) {
             vouched!(transposed(rows))
+        }
+
+        #[inline(always)]
+        fn join_bytes(self, parts: [__m512; 4]) -> Lanes<u32> {
+            vouched!(joined(parts))
         }
 
         #[inline(always)]

@@ -185,6 +185,31 @@ pub trait Simd: Copy {
         }
     }
 
+    /// The lowest bytes of each lane's bits as a word, the first's lowest.
+    #[inline(always)]
+    fn join_bytes(self, parts: [Self::V; 4]) -> Lanes<u32> {
+        let mut words = [0; LANES];
+        for (number, part) in parts.into_iter().enumerate() {
+            let mut lanes = [0.0; LANES];
+            self.store(part, &mut lanes);
+            for (word, lane) in words.iter_mut().zip(lanes) {
+                *word |= (lane.to_bits() & 0xff) << (8 * number);
+            }
+        }
+        words
+    }
+
+    /// The lowest four bits of each lane's: byte i of the word has those of `low`'s number i, and above them those of `high`'s.
+    #[inline(always)]
+    fn join_nibbles(self, low: [Self::V; 4], high: [Self::V; 4]) -> Lanes<u32> {
+        let (low, high) = (self.join_bytes(low), self.join_bytes(high));
+        let mut words = [0; LANES];
+        for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+            *word = (low & 0x0f0f_0f0f) | (high & 0x0f0f_0f0f) << 4;
+        }
+        words
+    }
+
     /// Two numbers of each lane as a pair of bfloat16, the first in the lower half. To nearest even; what is smaller than any normal number may
     /// become 0.
     #[inline(always)]

@@ -57,13 +57,16 @@ impl Kernel for Exact<'_> {
             simd.drain();
             assert_eq!(*to, rounded);
         }
+        let parts = [a, b, mantissa, exponent];
+        let joined = [simd.join_bytes(parts), simd.join_nibbles(parts, [b, a, exponent, mantissa])];
         results.extend(simd.alternate([a, b]));
         results.extend(simd.separate([a, b]));
         results.extend(simd.separate(simd.alternate([a, b])));
         results.extend(simd.widen(&self.0.map(f32::to_bits)));
         let tiny = simd.splat(f32::MIN_POSITIVE);
         results.extend([simd.flush(a), simd.flush(simd.mul(a, tiny)), simd.flush(simd.mul(b, tiny))]);
-        let mut bits = [zipped.concat(), turned.concat(), rounded.map(|half| half.0.into()).to_vec()].concat();
+        let rounded = rounded.map(|half| half.0.into()).to_vec();
+        let mut bits = [zipped.concat(), turned.concat(), joined.concat(), rounded].concat();
         for result in results {
             let mut lanes = [0.0; LANES];
             simd.store(result, &mut lanes);

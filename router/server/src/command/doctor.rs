@@ -79,7 +79,7 @@ impl Findings {
             processor: machine::processor(),
             kernels: pelton_cpu::Isa::best().name(),
             memory: machine::memory(),
-            memory_nodes: machine::nodes().len(),
+            memory_nodes: pelton_cpu::nodes().len(),
             gpus: machine::gpus(),
             python: Python::ask(&config.worker.python),
             cache: Cache::look(&config.hub.hub_cache),
@@ -157,7 +157,9 @@ impl Findings {
         }
         if self.memory_nodes > 1 {
             let nodes = self.memory_nodes;
-            rows.push(("memory nodes", format!("{nodes}: with --workers {nodes} each worker keeps to one")));
+            let text =
+                format!("{nodes}: a worker's threads stay in one each; with --workers {nodes} each worker in one");
+            rows.push(("memory nodes", text));
         }
         let gpu = |gpu: &Gpu| match gpu.memory {
             Some((total, free)) => format!("{} ({} free of {})", gpu.name, bytes(free), bytes(total)),
@@ -316,7 +318,7 @@ mod tests {
     fn several_workers_share_what_is_there() {
         let findings = Findings { workers: 2, memory_nodes: 2, gpus: Vec::new(), ..findings(Ok(whole()), 4 << 30) };
         let page = findings.table(&[]);
-        assert!(page.contains("2: with --workers 2 each worker keeps to one"), "{page}");
+        assert!(page.contains("2: a worker's threads stay in one each; with --workers 2 each worker in one"), "{page}");
         assert!(page.contains("2 workers, each with 1 threads with avx2 kernels, up to 1.80 GiB of memory"), "{page}");
         assert_eq!(findings.json(&[])["workers"], 2);
     }

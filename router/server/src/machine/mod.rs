@@ -1,15 +1,13 @@
-//! What this machine is: memory and its nodes, processor, GPUs. Read from /proc, /sys and the processor itself.
+//! What this machine is: memory, processor, GPUs. Read from /proc, /sys and the processor itself.
 //!
 //! Knows facts, each read once when asked for, and the one limit that a process may raise for itself. Never here: what is done with them, and the environment.
 
 mod files;
 mod gpu;
 mod memory;
-mod nodes;
 mod processor;
 
 pub use files::raise_open_files;
 pub use gpu::{Gpu, gpus};
 pub use memory::{Memory, memory};
-pub use nodes::nodes;
 pub use processor::{Processor, processor};

@@ -16,7 +16,7 @@ pub(super) struct Panel<'a> {
 }
 
 /// 16 words of up to 16 columns.
-pub(super) type Block = [Lanes<u32>; LANES];
+type Block = [Lanes<u32>; LANES];
 
 impl Panel<'_> {
     /// How many scales, and zero points, a column has.
@@ -43,6 +43,18 @@ impl Panel<'_> {
         }
     }
 
+    /// The scales of 16 columns, of one segment. Others see them when the thread has drained.
+    #[inline(always)]
+    pub(super) fn put_scales_of_lanes<S: Simd>(&mut self, simd: S, segment: usize, vector: usize, scales: &Lanes<f32>) {
+        simd.stream_line(bytemuck::cast_ref(scales), &mut self.lines[segment * self.layout.segment_vectors() + vector]);
+    }
+
+    /// Where the words of such a vector lie.
+    pub(super) fn places(&self, vector: usize) -> Places {
+        let Layout { words, header, width, .. } = self.layout;
+        Places { line: header * width + vector, left: words, words, header, width }
+    }
+
     fn put_zeros(&mut self, vector: usize, zeros: &[u8]) {
         let (groups, width) = (self.groups(), self.layout.width);
         for segment in 0..self.layout.segments {
@@ -55,7 +67,7 @@ impl Panel<'_> {
 
     /// Words of as many columns, from that word along K on: `block` has a column in each row. Others see them when the thread has drained.
     #[inline(always)]
-    pub(super) fn put<S: Simd>(&mut self, simd: S, vector: usize, first: usize, mut block: Block) {
+    fn put<S: Simd>(&mut self, simd: S, vector: usize, first: usize, mut block: Block) {
         simd.transpose(&mut block);
         let Layout { words, header, width, .. } = self.layout;
         let count = LANES.min(self.depth.div_ceil(self.codes_of_word()) - first);
@@ -76,6 +88,29 @@ impl Panel<'_> {
                 (word, at) = (0, at + header * width);
             }
         }
+    }
+}
+
+/// The lines of one vector's words, from the first word along K on.
+pub(super) struct Places {
+    line: usize,
+    /// Words of the segment from here on.
+    left: usize,
+    words: usize,
+    header: usize,
+    width: usize,
+}
+
+impl Places {
+    /// Of the next word.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> usize {
+        let line = self.line;
+        (self.line, self.left) = (line + self.width, self.left - 1);
+        if self.left == 0 {
+            (self.line, self.left) = (self.line + self.header * self.width, self.words);
+        }
+        line
     }
 }
 
@@ -137,7 +172,7 @@ fn words_of_bytes(codes: &[u8], words: &mut Lanes<u32>) {
 
 /// Codes of 4 bits as words.
 #[inline(always)]
-pub(super) fn words_of_halves(codes: &[u8; 8 * LANES], words: &mut Lanes<u32>) {
+fn words_of_halves(codes: &[u8; 8 * LANES], words: &mut Lanes<u32>) {
     for (word, codes) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
         *word = join(*codes);
     }

@@ -2,27 +2,26 @@
 
 use std::ops::Range;
 
-use super::panel::{Block, Panel, words_of_halves};
+use super::panel::{Panel, Places};
 use super::scheme::{Bits, Scheme};
 use crate::element::{Bf16, Element, Format};
 use crate::linear::source::Matrix;
-use crate::simd::{Kernel, LANES, Line, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Line, Simd};
 
 /// A float32's sign.
 pub(super) const SIGN: u32 = 1 << 31;
 
+/// Values whose inverse is finite.
+const SMALLEST: f32 = 1e-30;
+
 /// 1.5 · 2^23: what is added to it is an integer.
 const SHIFT: f32 = 12_582_912.0;
-
-/// Values that are rounded at a time, in whole vectors.
-const BLOCK: usize = 32;
 
 /// What a thread uses again for each panel.
 #[derive(Default)]
 pub(super) struct Room {
-    /// Of sixteen columns, group by group: the largest values; scales, and their inverses.
-    largest: Vec<f32>,
-    steps: Vec<(f32, f32)>,
+    /// Of sixteen columns, those of a group, or some neighbours along K.
+    turned: Vec<Lanes<u32>>,
     /// Of sixteen columns, where they are stored in other formats than bfloat16.
     floats: Vec<f32>,
 }
@@ -104,8 +103,8 @@ impl Next<'_> {
     }
 }
 
-/// Rounds up to 16 columns. All their largest values come first, then all scales, so that no group waits for a division of its own; then codes, as
-/// many as are turned at once.
+/// Rounds up to 16 columns: their values are turned, so that each has a lane of its own from the largest value to the code. Where a whole column has
+/// one scale, its row is walked over twice.
 #[inline(always)]
 fn fill<S: Simd, E: Element>(
     simd: S,
@@ -116,94 +115,106 @@ fn fill<S: Simd, E: Element>(
     room: &mut Room,
     coming: &mut Next<'_>,
 ) {
-    let Room { largest, steps, .. } = room;
-    let (depth, groups) = (panel.depth, panel.groups());
-    let group = scheme.group.unwrap_or(depth);
-    largest.clear();
-    for row in rows {
-        for values in row.chunks(group) {
-            let sides = largest_of_both_sides(values);
-            largest.push(match scheme.bits {
-                Bits::Eight => f32::from_bits(sides.0.max(sides.1)),
-                Bits::Four => largest_of(values, sides),
-            });
-        }
-    }
-    let levels = Levels::of(scheme.bits);
-    steps.resize(largest.len(), (0.0, 0.0));
-    for (each, &largest) in steps.iter_mut().zip(largest.iter()) {
-        *each = step(largest, levels.largest);
-    }
-    panel.put_scales(vector, |column, group| steps[column * groups + group].0, rows.len());
-    let each = panel.codes_of_word();
-    for first in (0..depth.div_ceil(each)).step_by(LANES) {
-        let codes = first * each..depth.min((first + LANES) * each);
-        let mut block = Block::default();
-        for ((row, steps), block) in rows.iter().zip(steps.chunks_exact(groups)).zip(&mut block) {
-            coming.ask(simd, codes.len());
-            let values = &row[codes.clone()];
-            match scheme.bits {
-                Bits::Eight => {
-                    let to = &mut bytemuck::bytes_of_mut(block)[..values.len()];
-                    round(values, codes.start, group, steps, levels, to);
-                }
-                Bits::Four => {
-                    let mut to = [0; 8 * LANES];
-                    round(values, codes.start, group, steps, levels, &mut to[..values.len()]);
-                    words_of_halves(&to, block);
-                }
+    let (depth, segments) = (panel.depth, panel.layout.segments);
+    let mut out = Out { levels: Levels::of(scheme.bits), bits: scheme.bits, rows, places: panel.places(vector) };
+    match scheme.group {
+        None => {
+            let mut sides = Sides::default();
+            for (lane, row) in rows.iter().enumerate() {
+                (sides.positive[lane], sides.negative[lane]) = largest_of_both_sides(row);
+            }
+            let steps = out.levels.steps(simd, rows, 0..depth, &sides);
+            for segment in 0..segments {
+                panel.put_scales_of_lanes(simd, segment, vector, &steps.scales);
+            }
+            for first in (0..depth).step_by(LANES * E::PACK) {
+                let values = first..depth.min(first + LANES * E::PACK);
+                let mut turned = [[0; LANES]; LANES];
+                turn(simd, rows, values.clone(), &mut turned);
+                out.put(simd, values, &turned, &steps, panel, coming);
             }
         }
-        panel.put(simd, vector, first, block);
+        Some(group) => {
+            room.turned.resize(group.next_multiple_of(LANES * E::PACK) / E::PACK, [0; LANES]);
+            for segment in 0..segments {
+                let values = segment * group..depth.min((segment + 1) * group);
+                for (number, turned) in room.turned.as_chunks_mut().0.iter_mut().enumerate() {
+                    let first = values.end.min(values.start + number * LANES * E::PACK);
+                    turn(simd, rows, first..values.end.min(first + LANES * E::PACK), turned);
+                }
+                let steps = out.levels.steps(simd, rows, values.clone(), &Sides::of::<E>(&room.turned));
+                panel.put_scales_of_lanes(simd, segment, vector, &steps.scales);
+                out.put(simd, values, &room.turned, &steps, panel, coming);
+            }
+        }
     }
 }
 
-/// Rounds neighbours along K, the first of which is the value of that number.
+/// Sixteen words of each row, filled up with zeros: a vector has all rows' words at one place.
 #[inline(always)]
-fn round<E: Element>(
-    mut values: &[E],
-    mut at: usize,
-    group: usize,
-    steps: &[(f32, f32)],
+fn turn<S: Simd, E: Element>(simd: S, rows: &[&[E]], values: Range<usize>, turned: &mut [Lanes<u32>; LANES]) {
+    for (lane, to) in turned.iter_mut().enumerate() {
+        let bytes = rows.get(lane).map_or(&[][..], |row| bytemuck::cast_slice(&row[values.clone()]));
+        if let Some(whole) = bytes.first_chunk::<64>() {
+            *to = bytemuck::pod_read_unaligned(whole);
+        } else {
+            *to = [0; LANES];
+            bytemuck::bytes_of_mut(to)[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    simd.transpose(turned);
+}
+
+/// Where codes go, and what they are made by.
+struct Out<'a, E> {
     levels: Levels,
-    mut codes: &mut [u8],
-) {
-    while !values.is_empty() {
-        let count = values.len().min(group - at % group);
-        let (here, rest) = values.split_at(count);
-        let (to, rest_of_codes) = codes.split_at_mut(count);
-        let inverse = steps[at / group].1;
-        let (blocks, few) = here.as_chunks::<BLOCK>();
-        let (to_blocks, to_few) = to.split_at_mut(blocks.len() * BLOCK);
-        for (values, codes) in blocks.iter().zip(to_blocks.as_chunks_mut::<BLOCK>().0) {
-            match E::FORMAT {
-                Format::BFloat16 => {
-                    round_pairs(bytemuck::pod_read_unaligned(bytemuck::bytes_of(values)), inverse, levels, codes)
-                }
-                Format::Float32 => {
-                    for (code, value) in codes.iter_mut().zip(values) {
-                        *code = levels.code(value.to_f32(), inverse);
-                    }
-                }
-            }
-        }
-        for (code, value) in to_few.iter_mut().zip(few) {
-            *code = levels.code(value.to_f32(), inverse);
-        }
-        (values, codes, at) = (rest, rest_of_codes, at + count);
-    }
+    bits: Bits,
+    rows: &'a [&'a [E]],
+    places: Places,
 }
 
-/// Pairs of bfloat16 as they lie: to be widened they move from no lane to another.
-#[inline(always)]
-fn round_pairs(pairs: [u32; BLOCK / 2], inverse: f32, levels: Levels, codes: &mut [u8; BLOCK]) {
-    let mut rounded = [0_u16; BLOCK / 2];
-    for (rounded, pair) in rounded.iter_mut().zip(pairs) {
-        let first = levels.code(f32::from_bits(pair << 16), inverse);
-        let second = levels.code(f32::from_bits(pair & 0xffff_0000), inverse);
-        *rounded = u16::from(first) | u16::from(second) << 8;
+impl<E: Element> Out<'_, E> {
+    /// The codes of these values, of which `turned` has all words.
+    #[inline(always)]
+    fn put<S: Simd>(
+        &mut self,
+        simd: S,
+        values: Range<usize>,
+        turned: &[Lanes<u32>],
+        steps: &Steps,
+        panel: &mut Panel<'_>,
+        coming: &mut Next<'_>,
+    ) {
+        let inverse = simd.load(&steps.inverses);
+        let each = panel.codes_of_word();
+        let words = values.len() / each;
+        for turned in turned.chunks_exact(each / E::PACK).take(words) {
+            coming.ask(simd, LANES * each);
+            let mut line = match self.bits {
+                Bits::Eight => simd.join_bytes(self.levels.four::<S, E>(simd, turned, inverse)),
+                Bits::Four => {
+                    let (low, high) = turned.split_at(4 / E::PACK);
+                    let low = self.levels.four::<S, E>(simd, low, inverse);
+                    simd.join_nibbles(low, self.levels.four::<S, E>(simd, high, inverse))
+                }
+            };
+            if self.rows.len() < LANES {
+                line[self.rows.len()..].fill(0);
+            }
+            simd.stream_line(bytemuck::cast_ref(&line), &mut panel.lines[self.places.next()]);
+        }
+        let rest = values.start + words * each..values.end;
+        if !rest.is_empty() {
+            let mut line = [0; LANES];
+            for ((word, row), inverse) in line.iter_mut().zip(self.rows).zip(steps.inverses) {
+                for (at, value) in row[rest.clone()].iter().enumerate() {
+                    let shift = if at < 4 { 8 * at } else { 8 * (at - 4) + 4 };
+                    *word |= u32::from(self.levels.code(value.to_f32(), inverse)) << shift;
+                }
+            }
+            simd.stream_line(bytemuck::cast_ref(&line), &mut panel.lines[self.places.next()]);
+        }
     }
-    codes.copy_from_slice(bytemuck::cast_slice(&rounded));
 }
 
 /// The codes of a scheme.
@@ -225,6 +236,32 @@ impl Levels {
         }
     }
 
+    /// Four values of each column, whose codes are the lowest byte of what comes.
+    #[inline(always)]
+    fn four<S: Simd, E: Element>(self, simd: S, turned: &[Lanes<u32>], inverse: S::V) -> [S::V; 4] {
+        let mut values = match E::FORMAT {
+            Format::BFloat16 => {
+                let [first, second] = simd.widen(&turned[0]);
+                let [third, fourth] = simd.widen(&turned[1]);
+                [first, second, third, fourth]
+            }
+            Format::Float32 => {
+                let mut values = [inverse; 4];
+                for (value, turned) in values.iter_mut().zip(turned) {
+                    *value = simd.load(bytemuck::cast_ref(turned));
+                }
+                values
+            }
+        };
+        let [least, most] = self.range;
+        let (least, most, shift) = (simd.splat(least), simd.splat(most), simd.splat(SHIFT + self.zero));
+        for value in &mut values {
+            let product = simd.max(simd.mul(*value, inverse), least); // of a NaN the least
+            *value = simd.add(simd.min(product, most), shift);
+        }
+        values
+    }
+
     /// The nearest code; of a NaN the least.
     #[inline(always)]
     fn code(self, value: f32, inverse: f32) -> u8 {
@@ -234,6 +271,38 @@ impl Levels {
         let product = if product < most { product } else { most };
         (product + (SHIFT + self.zero)).to_bits() as u8
     }
+
+    /// The scales of columns, and their inverses, as of [`step`].
+    #[inline(always)]
+    fn steps<S: Simd, E: Element>(self, simd: S, rows: &[&[E]], values: Range<usize>, sides: &Sides) -> Steps {
+        let is_signed = self.largest < 0.0;
+        let sign = if is_signed { SIGN } else { 0 };
+        let (mut largest, mut are_some_equal) = ([0; LANES], false);
+        for ((largest, &positive), &negative) in largest.iter_mut().zip(&sides.positive).zip(&sides.negative) {
+            *largest = if positive >= negative { positive } else { negative | sign };
+            are_some_equal |= positive == negative;
+        }
+        if is_signed && are_some_equal {
+            first_of_largest(rows, values, sides, &mut largest);
+        }
+        let largest = simd.load(bytemuck::cast_ref(&largest));
+        let (zero, infinity) = (simd.splat(0.0), simd.splat(f32::INFINITY));
+        let (magnitude, smallest) = (simd.max(largest, simd.sub(zero, largest)), simd.splat(SMALLEST));
+        let scale = simd.div(largest, simd.splat(self.largest));
+        let inverse = simd.div(simd.splat(1.0), scale);
+        let mut steps = Steps { scales: [0.0; LANES], inverses: [0.0; LANES] };
+        let scale = simd.select_less(magnitude, smallest, zero, scale);
+        simd.store(simd.select_less(magnitude, infinity, scale, simd.splat(f32::NAN)), &mut steps.scales);
+        let inverse = simd.select_less(magnitude, smallest, zero, inverse);
+        simd.store(simd.select_less(magnitude, infinity, inverse, zero), &mut steps.inverses);
+        steps
+    }
+}
+
+/// Of sixteen columns.
+struct Steps {
+    scales: Lanes<f32>,
+    inverses: Lanes<f32>,
 }
 
 /// The largest magnitudes of values without a sign and of values with one, as bits of a float32: a NaN is larger than anything.
@@ -258,27 +327,68 @@ fn largest_of_both_sides<E: Element>(values: &[E]) -> (u32, u32) {
     }
 }
 
-/// The value of the largest magnitude, the first of those.
-#[inline(always)]
-fn largest_of<E: Element>(values: &[E], (positive, negative): (u32, u32)) -> f32 {
-    if positive == negative {
-        return first_so_large(values, positive);
-    }
-    f32::from_bits(if positive > negative { positive } else { negative | SIGN })
+/// The same of sixteen columns.
+#[derive(Default)]
+struct Sides {
+    positive: Lanes<u32>,
+    negative: Lanes<u32>,
 }
 
+impl Sides {
+    /// Of each lane of what was turned.
+    #[inline(always)]
+    fn of<E: Element>(turned: &[Lanes<u32>]) -> Self {
+        let mut sides = Self::default();
+        match E::FORMAT {
+            Format::BFloat16 => {
+                let (mut positive, mut any) = ([0_i16; 2 * LANES], [0_u16; 2 * LANES]);
+                for words in turned {
+                    let halves: &[u16; 2 * LANES] = bytemuck::cast_ref(words);
+                    for ((positive, any), &bits) in positive.iter_mut().zip(&mut any).zip(halves) {
+                        (*positive, *any) = ((*positive).max(bits as i16), (*any).max(bits));
+                    }
+                }
+                let (positive, any): (Lanes<u32>, Lanes<u32>) = (bytemuck::cast(positive), bytemuck::cast(any));
+                for lane in 0..LANES {
+                    let (first, second) = (positive[lane] << 16, positive[lane] & 0xffff_0000);
+                    sides.positive[lane] = first.max(second); // neither is negative
+                    let any = (any[lane] << 16).max(any[lane] & 0xffff_0000);
+                    sides.negative[lane] = if any & SIGN == 0 { 0 } else { any & !SIGN };
+                }
+            }
+            Format::Float32 => {
+                let mut positive = [0_i32; LANES];
+                for words in turned {
+                    for ((positive, any), &bits) in positive.iter_mut().zip(&mut sides.negative).zip(words) {
+                        (*positive, *any) = ((*positive).max(bits as i32), (*any).max(bits));
+                    }
+                }
+                sides.positive = positive.map(|positive| positive as u32);
+                for any in &mut sides.negative {
+                    *any = if *any & SIGN == 0 { 0 } else { *any & !SIGN };
+                }
+            }
+        }
+        sides
+    }
+}
+
+/// Where both signs have the same largest magnitude, the first value that has it.
 #[cold]
 #[inline(never)]
-fn first_so_large<E: Element>(values: &[E], magnitude: u32) -> f32 {
-    let mut floats = values.iter().map(|value| value.to_f32());
-    floats.find(|float| float.to_bits() & !SIGN == magnitude).unwrap_or_default()
+fn first_of_largest<E: Element>(rows: &[&[E]], values: Range<usize>, sides: &Sides, largest: &mut Lanes<u32>) {
+    for (lane, row) in rows.iter().enumerate() {
+        let mut floats = row[values.clone()].iter().map(|value| value.to_f32().to_bits());
+        if sides.positive[lane] == sides.negative[lane] {
+            largest[lane] = floats.find(|bits| bits & !SIGN == sides.positive[lane]).unwrap_or_default();
+        }
+    }
 }
 
 /// The scale at which `largest` becomes `levels`, and its inverse. Values too small to be told from 0 become 0; with one
 /// that is not finite among them, all become NaN.
 #[inline(always)]
 pub(super) fn step(largest: f32, levels: f32) -> (f32, f32) {
-    const SMALLEST: f32 = 1e-30; // the inverse is finite then
     let scale = largest / levels;
     let inverse = 1.0 / scale;
     if !largest.is_finite() {

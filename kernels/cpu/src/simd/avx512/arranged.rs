@@ -52,6 +52,27 @@ pub(super) unsafe fn transposed(rows: &mut [Lanes<u32>; 16]) {
     })
 }
 
+/// The lowest byte of each, the first's lowest.
+///
+/// # Safety
+/// The processor has AVX512F.
+#[inline(always)]
+pub(super) unsafe fn joined(parts: [__m512; 4]) -> Lanes<u32> {
+    const CHOSEN: i32 = 0xca; // where a bit of the first is set, the second's; else the third's
+    let mut words = [0; 16];
+    vouched!({
+        let [a, b, c, d] = parts;
+        let (a, b) = (_mm512_castps_si512(a), _mm512_castps_si512(b));
+        let (c, d) = (_mm512_castps_si512(c), _mm512_castps_si512(d));
+        let (byte, half) = (_mm512_set1_epi32(0xff), _mm512_set1_epi32(0xffff));
+        let low = _mm512_ternarylogic_epi32::<CHOSEN>(byte, a, _mm512_slli_epi32::<8>(b));
+        let high = _mm512_ternarylogic_epi32::<CHOSEN>(byte, c, _mm512_slli_epi32::<8>(d));
+        let all = _mm512_ternarylogic_epi32::<CHOSEN>(half, low, _mm512_slli_epi32::<16>(high));
+        _mm512_storeu_si512(words.as_mut_ptr().cast(), all);
+    });
+    words
+}
+
 /// The first and the second of 16 pairs of bfloat16.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx512Bf16, ZIPPED, alternated, separated, summed, transposed, widened};
+use super::{Avx512Bf16, ZIPPED, alternated, joined, separated, summed, transposed, widened};
 use crate::element::Bf16;
 use crate::linear::short::{Exponents, REST, ShortUnit, Unit};
 use crate::simd::{Lanes, Line, Part, SQRT_HALF_BITS, Simd};

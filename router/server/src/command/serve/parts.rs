@@ -208,7 +208,8 @@ fn workers(config: &Config, threads: u32) -> Result<Vec<WorkerSpec>, Trouble> {
     let Worker { worker, python, workers, .. } = &config.worker;
     if worker.is_empty() {
         // Which node a card is near to is not known here.
-        let nodes = if config.worker.device == Device::Cuda { Vec::new() } else { machine::nodes() };
+        let nodes = if config.worker.device == Device::Cuda { Vec::new() } else { pelton_cpu::nodes() };
+        let nodes: Vec<_> = nodes.into_iter().map(|node| node.processors).collect();
         let on = |processors| {
             let mut spec = WorkerSpec::python(python);
             if let WorkerSpec::Spawn { processors: of_spec, .. } = &mut spec {

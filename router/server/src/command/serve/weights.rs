@@ -36,6 +36,7 @@ const ARCHITECTURES: [&str; 16] = [
 const QUANTISED: [&str; 3] = ["gptq", "awq", "compressed-tensors"];
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+const ENDING: &str = ".safetensors";
 /// The format's own bound.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
@@ -76,7 +77,8 @@ pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
         .and_then(Value::as_array)
         .map_or(Vec::new(), |names| names.iter().filter_map(Value::as_str).collect());
     let is_native = named.iter().any(|name| ARCHITECTURES.contains(name));
-    if !is_native && (named.is_empty() || allowed.backend == ModelBackend::Native) {
+    let may_be_native = is_native || named.iter().any(|name| !draws(name));
+    if named.is_empty() || !may_be_native && allowed.backend == ModelBackend::Native {
         let got = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
         let supported = ARCHITECTURES.join(", ");
         return Err(format!("{}: `architectures`: {got}; supported: {supported}", path.display()));
@@ -89,6 +91,11 @@ pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
         return Ok(()); // whose fields and tensors may have any names; the worker knows them
     }
     seen.compare(&config).map_err(|reason| format!("{}: {reason}", path.display()))
+}
+
+/// Whether a model is named as one that draws tokens. Which native ones give vectors the worker knows: they have many names.
+fn draws(name: &str) -> bool {
+    name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel")
 }
 
 /// What the headers say, as far as it is compared.
@@ -161,8 +168,9 @@ fn files(folder: &Path) -> Result<Vec<String>, String> {
         if names.is_empty() {
             return Err(format!("{} has no `weight_map`", index.display()));
         }
-        if let Some(name) = names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref())) {
-            return Err(format!("{} names `{name}`, which is not a file of its folder", index.display()));
+        let is_ours = |name: &str| Path::new(name).file_name() == Some(name.as_ref()) && name.ends_with(ENDING);
+        if let Some(name) = names.iter().find(|name| !is_ours(name)) {
+            return Err(format!("{} names `{name}`, which is not a {ENDING} file of its folder", index.display()));
         }
         return Ok(names.into_iter().map(str::to_owned).collect());
     }
@@ -290,8 +298,9 @@ mod tests {
             (vec![ok(), (INDEX, b"{}".to_vec())], Some("has no `weight_map`")),
             (
                 vec![ok(), (INDEX, index("../other.safetensors"))],
-                Some("names `../other.safetensors`, which is not a file of its folder"),
+                Some("names `../other.safetensors`, which is not a .safetensors file of its folder"),
             ),
+            (vec![ok(), (INDEX, index("weights.st"))], Some("names `weights.st`, which is not a .safetensors file")),
             (vec![ok(), (INDEX, index("part.safetensors"))], Some("part.safetensors: No such file")),
             (vec![ok(), (SINGLE, Vec::new())], Some("it has 0 bytes")),
             (vec![ok(), (SINGLE, vec![255; 16])], Some("its header would have")),
@@ -345,6 +354,7 @@ mod tests {
                 false,
                 Some("`architectures`: OPTForCausalLM; supported: LlamaForCausalLM, "),
             ),
+            (&json!({ "architectures": ["BertModel"] }), ModelBackend::Native, false, None),
             (&coded, ModelBackend::Transformers, false, Some("brings Python code of its own")),
             (&coded, ModelBackend::Auto, true, None),
         ] {
