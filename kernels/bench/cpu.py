@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import attention
+import blocks
 import draws
 import per_token
 import products
@@ -63,7 +64,10 @@ def main(arguments: list[str] | None = None) -> list[Line]:
     attention.attention(bench)
     per_token.elementwise(bench)
     per_token.tokens(bench)
+    per_token.pooling(bench)
+    blocks.blocks(bench)
     draws.sample(bench)
+    draws.score(bench)
     ops.force_isa(None)
     if options.json:
         result = {

@@ -67,3 +67,18 @@ def sample(bench: Bench) -> None:
             return tokens
 
         bench.measure(f"sample {name}", f"[{rows}, {s.vocabulary}]", call, nbytes=nbytes)
+
+
+def score(bench: Bench) -> None:
+    """How likely given tokens were, and the five likeliest."""
+    rows, shown, vocabulary = 8, 5, bench.sizes.vocabulary
+    ranks, flags = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    chosen, top_ids, top = torch.empty(rows), torch.empty(rows, shown, dtype=torch.int32), torch.empty(rows, shown)
+    logits, given = 3 * torch.randn(rows, vocabulary), torch.randint(0, vocabulary, (rows,), dtype=torch.int32)
+    wanted = torch.full((rows,), shown, dtype=torch.int32)
+
+    def call() -> Tensor:
+        ops.score(ranks, flags, chosen, top_ids, top, logits, given, wanted)
+        return chosen
+
+    bench.measure("score", f"[{rows}, {vocabulary}]", call, nbytes=logits.nbytes)

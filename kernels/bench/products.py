@@ -94,9 +94,14 @@ def packing(bench: Bench) -> None:
     for columns, depth in ((2 * s.inner, s.width), (4 * s.width, 14 * s.width)):
         count = max(1, (s.weight_bytes // 2) // (2 * columns * depth))
         weights = [torch.randn(columns, depth).to(bench.dtype) for _ in range(count)]
-        ways: dict[str, Callable[[Tensor], object]] = {"pack": ops.pack}
-        for scheme in (ops.Scheme(8, 0, "int8"), ops.Scheme(4, 64, "int8")):
-            ways[f"pack int{scheme.bits}"] = partial(ops.quantize, dtype=bench.dtype, scheme=scheme)
+        ways: dict[str, tuple[Callable[[Tensor], object], list[Tensor]]] = {"pack": (ops.pack, weights)}
+        byte, nibble = ops.Scheme(8, 0, "int8"), ops.Scheme(4, 64, "int8")
+        for scheme in (byte, nibble):
+            ways[f"pack int{scheme.bits}"] = partial(ops.quantize, dtype=bench.dtype, scheme=scheme), weights
+        codes = [torch.randint(0, 16, (columns, depth), dtype=torch.uint8) for _ in range(count)]
+        scales = torch.rand(columns, -(-depth // nibble.group))
+        as_they_are = partial(ops.pack_codes, scales=scales, zeros=None, order=None, dtype=bench.dtype, scheme=nibble)
+        ways["pack_codes int4"] = as_they_are, codes
         nbytes = weights[0].nbytes
         held: list[object] = []
 
@@ -106,14 +111,14 @@ def packing(bench: Bench) -> None:
             memory.wait()
             held.append(memory)
 
-        for name, way in ways.items():
+        for name, (way, given) in ways.items():
 
             def call(
-                way: Callable[[Tensor], object] = way, held: list[object] = held, weights: list[Tensor] = weights
+                way: Callable[[Tensor], object] = way, held: list[object] = held, given: list[Tensor] = given
             ) -> Tensor:
-                held.extend(way(weight) for weight in weights)
-                return weights[0]
+                held.extend(way(weight) for weight in given)
+                return given[0]
 
             shape = f"{[columns, depth]}"
-            bench.measure(name, shape, call, nbytes=nbytes, calls=count, against="copy", before=hold)
+            bench.measure(name, shape, call, nbytes=given[0].nbytes, calls=count, against="copy", before=hold)
         held.clear()

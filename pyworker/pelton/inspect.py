@@ -95,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     if loaded.program is None:
         print("the model is run eagerly; the lines above say why")
         return 1
+    if loaded.pooling is not None and loaded.pooling.is_bidirectional:
+        options.context = 0  # a row is a whole text
     if options.context + options.tokens > loaded.budget.max_model_len:
         most, got = loaded.budget.max_model_len, f"`context` and `tokens` are {options.context} and {options.tokens}"
         print(f"pelton inspect: {got}; allowed: {most} together, the longest text of this model here")
@@ -135,8 +137,6 @@ def report(loaded: Loaded, rows: Rows, machine: Machine, is_folded: bool) -> Ite
 
 def decode_rows(loaded: Loaded, rows: int, tokens: int, context: int) -> Rows:
     """Each of `rows` requests computes `tokens` after `context`, and draws. Blocks are shared if there are too few."""
-    if loaded.pooling is not None and loaded.pooling.is_bidirectional:
-        context = 0  # such a row is a whole text
     size, kinds = loaded.kv.shape.block_size, len(loaded.kv.shape.kinds)
     width = -(-(context + tokens) // size)
     blocks = torch.arange(rows * width).view(rows, width) % loaded.kv.blocks

@@ -13,12 +13,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// In which of them thread `thread` of so many stays: they are spread over all processors, neighbours beside each other. None: anywhere.
+    /// In which of them thread `thread` of so many stays: they are spread over all processors, neighbours beside each other. None: anywhere,
+    /// since there is one node, or since nodes cannot have equal shares: several workers would then all crowd the same one.
     fn of(thread: usize, threads: usize, nodes: &[Self]) -> Option<&Self> {
-        if threads.min(nodes.len()) < 2 {
+        let all: usize = nodes.iter().map(|node| node.processors.len()).sum();
+        let are_even = nodes.iter().all(|node| (threads * node.processors.len()).is_multiple_of(all));
+        if nodes.len() < 2 || !are_even {
             return None;
         }
-        let all: usize = nodes.iter().map(|node| node.processors.len()).sum();
         let mut processor = (2 * thread + 1) * all / (2 * threads);
         nodes.iter().find(|node| {
             let is_there = processor < node.processors.len();
@@ -47,7 +49,7 @@ mod system {
     pub fn nodes() -> Vec<Node> {
         let may_run = sched_getaffinity(None).ok();
         let is_ours =
-            |&processor: &usize| may_run.is_none_or(|set| processor < CpuSet::MAX_CPU && set.is_set(processor));
+            |&processor: &usize| processor < CpuSet::MAX_CPU && may_run.is_none_or(|set| set.is_set(processor));
         nodes_in(Path::new("/sys/devices/system/node"), is_ours)
     }
 
@@ -114,22 +116,21 @@ mod system {
 
     /// Pages of this memory that are not there yet come from all nodes in turn, if there are several: threads of all nodes will read it.
     pub(crate) fn spread(start: *mut u8, len: usize, nodes: &[Node]) {
+        const IS_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"));
         const INTERLEAVE: c_long = 3;
         const BITS: usize = c_ulong::BITS as usize;
-        let Some(last) = nodes.iter().map(|node| node.number).max().filter(|_| nodes.len() > 1) else { return };
+        let Some(last) = nodes.iter().map(|node| node.number).max().filter(|_| IS_KNOWN && nodes.len() > 1) else {
+            return;
+        };
         let mut mask: Vec<c_ulong> = vec![0; last / BITS + 1];
         nodes.iter().for_each(|node| mask[node.number / BITS] |= 1 << (node.number % BITS));
         let bits = mask.len() * BITS + 1; // the system takes one less
-        // A refusal costs speed and nothing else.
+        // A refusal (Docker's usual filter of calls) costs speed and nothing else.
         // SAFETY: the call says where pages come from, and changes nothing in them; it reads `mask`, which is `bits` - 1 long.
         let _ = unsafe { syscall(MBIND, start, len, INTERLEAVE, mask.as_ptr(), bits, 0 as c_long) };
     }
 
-    #[cfg(target_arch = "x86_64")]
-    const MBIND: c_long = 237;
-    /// As of all newer machines.
-    #[cfg(not(target_arch = "x86_64"))]
-    const MBIND: c_long = 235;
+    const MBIND: c_long = if cfg!(target_arch = "x86_64") { 237 } else { 235 };
 
     unsafe extern "C" {
         pub(super) fn syscall(number: c_long, ...) -> c_long;
@@ -167,7 +168,6 @@ mod system {
 mod tests {
     use std::ffi::c_long;
     use std::path::Path;
-    use std::sync::Mutex;
 
     use rustix::thread::sched_getaffinity;
 
@@ -212,9 +212,8 @@ mod tests {
         };
         assert_eq!(of(8), [0, 0, 0, 0, 1, 1, 5, 5]);
         assert_eq!(of(4), [0, 0, 1, 5]);
-        assert_eq!(of(2), [0, 5]);
         assert_eq!(of(16).iter().filter(|&&number| number == 0).count(), 8);
-        assert_eq!(Node::of(0, 1, &nodes), None);
+        assert_eq!([1, 2, 5, 6].map(|threads| Node::of(0, threads, &nodes)), [None; 4], "2 of 8 processors are 1 of 4");
         assert_eq!(Node::of(1, 8, &nodes[..1]), None);
         assert_eq!(Node::of(1, 8, &[]), None);
     }
@@ -237,15 +236,16 @@ mod tests {
         }
     }
 
-    /// The node of the page that a byte lies in.
-    fn node_of(byte: *const u8) -> usize {
+    /// The node of the page that a byte lies in. None: this process may not know (Docker's usual filter of calls).
+    fn node_of(byte: *const u8) -> Option<usize> {
         const MOVE_PAGES: c_long = if cfg!(target_arch = "x86_64") { 279 } else { 239 };
         let (nowhere, none): (*const i32, c_long) = (std::ptr::null(), 0);
         let mut node = -1;
         // SAFETY: without nodes to move it to, the call only says where one page of this process is.
         let done = unsafe { syscall(MOVE_PAGES, none, 1 as c_long, &raw const byte, nowhere, &raw mut node, none) };
-        assert_eq!(done, 0);
-        usize::try_from(node).expect("the page is there")
+        let is_forbidden = std::io::Error::last_os_error().kind() == std::io::ErrorKind::PermissionDenied;
+        assert!(done == 0 || is_forbidden);
+        (done == 0).then(|| usize::try_from(node).expect("the page is there"))
     }
 
     /// Asserts that each thread's part of these bytes, but for pages that it shares with a neighbour's, lies in its node.
@@ -255,7 +255,8 @@ mod tests {
             let part = crate::split::part(bytes.len(), threads, thread);
             let expected = Node::of(thread, threads, nodes).unwrap_or(&nodes[0]).number;
             for place in (part.start + HUGE_PAGE..part.end - HUGE_PAGE).step_by(64 << 10) {
-                assert_eq!(node_of(&raw const bytes[place]), expected, "thread {thread} of {threads}, {place}");
+                let found = node_of(&raw const bytes[place]).unwrap_or(expected);
+                assert_eq!(found, expected, "thread {thread} of {threads}, {place}");
             }
         }
     }
@@ -266,22 +267,23 @@ mod tests {
         if nodes.is_empty() {
             return; // a system without nodes
         }
-        let threads = nodes.iter().map(|node| node.processors.len()).sum::<usize>().clamp(2, 8);
+        let threads = nodes.iter().map(|node| node.processors.len()).sum::<usize>().max(2);
         let mut cpu = Cpu::new(Isa::best(), threads);
         let depth = 4096;
         let values: Vec<_> = (0..threads * 512 * depth).map(|at| Bf16::from_f32((at % 251) as f32 - 125.0)).collect();
         let packed = PackedWeight::<Bf16>::pack(&mut cpu, &Matrix::of(&values, depth));
         assert_near(packed.data(), threads, &nodes);
 
-        let mut kept = Buffer::for_weights(threads * (8 << 20));
-        let pieces: Vec<_> = kept.as_mut_slice::<u8>().chunks_mut(4 << 20).map(Mutex::new).collect();
-        cpu.share(pieces.len(), |piece| pieces[piece].lock().expect("alone").fill(1));
-        drop(pieces);
+        let mut kept = cpu.memory_for_weights(threads * (5 << 20));
+        kept.as_mut_slice::<u8>().fill(1); // whoever does
         assert_near(kept.as_slice(), threads, &nodes);
 
         let arena = Arena::new(nodes.len() * (16 << 20), 1, threads);
         let (start, len) = arena.span();
-        let has = |node: &Node| (0..len).step_by(1 << 20).any(|at| node_of((start + at) as *const u8) == node.number);
+        let has = |node: &Node| {
+            let is_there = |at| node_of((start + at) as *const u8).is_none_or(|found| found == node.number);
+            (0..len).step_by(1 << 20).any(is_there)
+        };
         assert!(nodes.iter().all(has));
     }
 
@@ -289,7 +291,7 @@ mod tests {
     fn memory_that_is_spread_can_be_written() {
         let mut buffer = Buffer::zeroed(5 << 20);
         let bytes = buffer.as_mut_slice::<u8>();
-        // Nodes that are not there: the system refuses, and nothing changes.
+        // Whether the system takes nodes that are not there or refuses, nothing that is written changes.
         for nodes in [nodes(), vec![node(0, &[0]), node(900, &[1])]] {
             spread(bytes.as_mut_ptr(), bytes.len(), &nodes);
             assert!(bytes.iter().all(|&byte| byte == 0));

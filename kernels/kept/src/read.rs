@@ -95,13 +95,13 @@ impl KeptFile {
         self.blobs.iter().map(|blob| blob.bytes)
     }
 
-    /// Reads one blob with all threads, each what it would have packed.
+    /// Reads one blob with all threads, into memory that lies where they will read it.
     ///
     /// # Panics
     /// When there is no blob of this number.
     pub fn read(&self, number: usize, cpu: &mut Cpu) -> Result<Buffer, Damage> {
         let blob = self.blobs[number];
-        let mut buffer = Buffer::for_weights(blob.bytes);
+        let mut buffer = cpu.memory_for_weights(blob.bytes);
         let chunks: Vec<_> = buffer.as_mut_slice::<u8>().chunks_mut(CHUNK_BYTES).map(Mutex::new).collect();
         let damage = OnceLock::new();
         cpu.share(chunks.len(), |at| {

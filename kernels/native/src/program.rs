@@ -8,7 +8,7 @@ use pelton_cpu::program::{
     self, BufferId, Call, CallBacks, Counts, Layer, Lent, LentHeadNorm, LentMut, LentNorm, Memory, Parts, Per, RowOf,
     Size, StepRows,
 };
-use pelton_cpu::{Activation, CacheFormat};
+use pelton_cpu::{Activation, CacheFormat, Stay};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -350,6 +350,7 @@ impl Program {
             (rows, out.write::<f32>())
         };
         py.detach(|| {
+            let _stay = self.stay();
             let mut program = self.lock();
             program.run(&mut cpu(), &rows, &mut Answers(&self.call_backs)).map_err(|stop| stop.to_string())?;
             let logits = program.logits();
@@ -397,6 +398,11 @@ impl Program {
     /// A run that panicked left nothing half-made but the arena, which the next one fills anew.
     pub(crate) fn lock(&self) -> MutexGuard<'_, program::Program> {
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread runs it until the result goes: see `Cpu::stay`. Not with call-backs, whose own threads would stay where this one does.
+    pub(crate) fn stay(&self) -> Option<Stay> {
+        if self.call_backs.is_empty() { cpu().stay() } else { None }
     }
 
     /// What answers its call-backs. Takes the GIL for each.

@@ -115,7 +115,7 @@ impl Steps {
         let end = end.get();
         let mut has_failed = false;
         py.detach(|| {
-            let _stay = cpu().stay();
+            let _stay = self.program.get().stay();
             while let Some(frame) = self.next(end).map_err(frame_error)? {
                 self.began.store(self.now(), Relaxed);
                 let began = Instant::now();

@@ -23,8 +23,8 @@ pub struct Foreseen {
 }
 
 impl Foreseen {
-    /// Memory for so many bytes of weights, which a thread begins to take. If none can be had, pages are taken as they are met: so they are where
-    /// there are several memory nodes, by who will read them.
+    /// Memory for so many bytes of weights, which a thread begins to take. If none can be had, pages are taken as they are met; where there are
+    /// several memory nodes, too: whoever meets a page there will read it.
     ///
     /// # Panics
     /// As `Buffer::zeroed`.

@@ -11,7 +11,7 @@ use crate::simd::{Kernel, LANES, Lanes, Line, Simd};
 /// A float32's sign.
 pub(super) const SIGN: u32 = 1 << 31;
 
-/// Values whose inverse is finite.
+/// What is smaller becomes 0: the inverses of all others are finite.
 const SMALLEST: f32 = 1e-30;
 
 /// 1.5 · 2^23: what is added to it is an integer.
@@ -20,7 +20,7 @@ const SHIFT: f32 = 12_582_912.0;
 /// What a thread uses again for each panel.
 #[derive(Default)]
 pub(super) struct Room {
-    /// Of sixteen columns, those of a group, or some neighbours along K.
+    /// Those of a group, of sixteen columns.
     turned: Vec<Lanes<u32>>,
     /// Of sixteen columns, where they are stored in other formats than bfloat16.
     floats: Vec<f32>,

@@ -95,7 +95,7 @@ pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
 
 /// Whether a model is named as one that draws tokens. Which native ones give vectors the worker knows: they have many names.
 fn draws(name: &str) -> bool {
-    name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel")
+    ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"].iter().any(|end| name.ends_with(end))
 }
 
 /// What the headers say, as far as it is compared.
