@@ -9,10 +9,13 @@ from torch import Tensor
 
 LAYERS = 8
 BLOCK = 32
+NAMES = "copy_blocks", "save_blocks", "load_blocks"
 
 
 def blocks(bench: Bench) -> None:
     """Half of all blocks go to the other half, or to the host and back; none of it fits into a second-level cache. Bytes: read and written."""
+    if not any(bench.only in name for name in NAMES):
+        return  # it takes memory
     s = bench.sizes
     block_bytes = s.kv_heads * BLOCK * s.dim * bench.dtype.itemsize
     count = max(2, s.weight_bytes // (2 * LAYERS * block_bytes))
@@ -37,5 +40,5 @@ def blocks(bench: Bench) -> None:
         return caches[0][0]
 
     shape = f"{count} x {2 * LAYERS} x [{s.kv_heads}, {BLOCK}, {s.dim}]"
-    for name, call in (("copy_blocks", copy), ("save_blocks", save), ("load_blocks", load)):
+    for name, call in zip(NAMES, (copy, save, load), strict=True):
         bench.measure(name, shape, call, nbytes=2 * host.nbytes)

@@ -77,7 +77,12 @@ def tokens(bench: Bench) -> None:
         caches = [torch.zeros(-(-tokens // 32), s.kv_heads, 32, s.dim, dtype=bench.dtype) for _ in range(2)]
         shape, row = f"[{tokens}, {s.width}]", tokens * s.width * size
         measure("embed", shape, again(ops.embed, out, table, ids), nbytes=2 * row)
-        measure("embed_packed", shape, again(ops.embed_packed, out, packed, ids), nbytes=2 * row)
+        measure(
+            "embed_packed",
+            shape,
+            again(ops.embed_packed, out, packed, ids),
+            nbytes=row + tokens * packed.nbytes // len(table),
+        )
         measure("embed_segments", shape, again(ops.embed_segments, out, segments, ids, row_offsets, 0), nbytes=row)
         nbytes = 2 * tokens * (s.heads + 2 * s.kv_heads) * s.dim * size
         heads = f"[{tokens}, {s.heads} + 2 x {s.kv_heads}, {s.dim}]"

@@ -253,6 +253,7 @@ mod tests {
         const HUGE_PAGE: usize = 2 << 20;
         for thread in 0..threads {
             let part = crate::split::part(bytes.len(), threads, thread);
+            assert!(part.len() > 2 * HUGE_PAGE, "there is something to look at");
             let expected = Node::of(thread, threads, nodes).unwrap_or(&nodes[0]).number;
             for place in (part.start + HUGE_PAGE..part.end - HUGE_PAGE).step_by(64 << 10) {
                 let found = node_of(&raw const bytes[place]).unwrap_or(expected);
@@ -269,8 +270,8 @@ mod tests {
         }
         let threads = nodes.iter().map(|node| node.processors.len()).sum::<usize>().max(2);
         let mut cpu = Cpu::new(Isa::best(), threads);
-        let depth = 4096;
-        let values: Vec<_> = (0..threads * 512 * depth).map(|at| Bf16::from_f32((at % 251) as f32 - 125.0)).collect();
+        let depth = 2048;
+        let values: Vec<_> = (0..threads * 1536 * depth).map(|at| Bf16::from_f32((at % 251) as f32 - 125.0)).collect();
         let packed = PackedWeight::<Bf16>::pack(&mut cpu, &Matrix::of(&values, depth));
         assert_near(packed.data(), threads, &nodes);
 

@@ -24,7 +24,7 @@ pub struct Foreseen {
 
 impl Foreseen {
     /// Memory for so many bytes of weights, which a thread begins to take. If none can be had, pages are taken as they are met; where there are
-    /// several memory nodes, too: whoever meets a page there will read it.
+    /// several memory nodes, too: whoever packs a weight there may be the one who reads it.
     ///
     /// # Panics
     /// As `Buffer::zeroed`.

@@ -157,7 +157,8 @@ impl Findings {
         }
         if self.memory_nodes > 1 {
             let nodes = self.memory_nodes;
-            let text = format!("{nodes}: each thread stays in one; with --workers {nodes} each worker does");
+            let text =
+                format!("{nodes}: threads are spread over them; with --workers {nodes} each worker keeps to one");
             rows.push(("memory nodes", text));
         }
         let gpu = |gpu: &Gpu| match gpu.memory {
@@ -317,7 +318,7 @@ mod tests {
     fn several_workers_share_what_is_there() {
         let findings = Findings { workers: 2, memory_nodes: 2, gpus: Vec::new(), ..findings(Ok(whole()), 4 << 30) };
         let page = findings.table(&[]);
-        assert!(page.contains("2: each thread stays in one; with --workers 2 each worker does"), "{page}");
+        assert!(page.contains("2: threads are spread over them; with --workers 2 each worker keeps to one"), "{page}");
         assert!(page.contains("2 workers, each with 1 threads with avx2 kernels, up to 1.80 GiB of memory"), "{page}");
         assert_eq!(findings.json(&[])["workers"], 2);
     }
