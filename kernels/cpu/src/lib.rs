@@ -3,8 +3,8 @@
 //! An algorithm is written once, over [`simd::Simd`] (16 float32 lanes), and compiled once per instruction set, which is
 //! chosen at start. **A row's result is bit for bit the same alone, in any batch or chunk, on any number of threads:** each
 //! output has one accumulator that is fed in one order; threads only split outputs among themselves.
-//! Never here: Python, tensors, requests, files (but for those in which the system says which memory nodes there are), sockets, clocks (but for the pool's 20 µs of spinning and the arena's
-//! lulls), randomness without a seed.
+//! Never here: Python, tensors, requests, sockets, randomness without a seed, files (but for those that say which memory nodes there are),
+//! clocks (but for the pool's 20 µs of spinning and the arena's lulls).
 //! In: slices and shapes. Out: slices written in place, or a [`Refusal`] that names the argument, and then nothing is written.
 
 mod activate;

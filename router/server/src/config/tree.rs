@@ -192,7 +192,8 @@ settings! {
         /// How many workers Pelton starts on this machine: each loads the model, and a request goes to the one that has most of its
         /// prompt in its cache and least else to do. On CPUs; several GPUs take a worker each that runs already (`worker`). Where the
         /// machine has several memory nodes (NUMA), each gets as many workers and has a processor for each of their threads, each worker
-        /// keeps to one; else each worker's threads are spread over all of them, and read the weights that lie near to them.
+        /// keeps to one; else each worker's threads are spread over all of them, where these can have equal
+        /// shares, and read the weights that lie near to them.
         workers: Count<1, 64> = "1";
         /// Threads of each worker that compute; `auto` is the processor's cores, or the cgroup's share of them, shared out evenly
         /// among the workers.
