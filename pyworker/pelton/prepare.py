@@ -22,9 +22,10 @@ def main() -> int:
     if folder is None:
         print("pelton prepare: models on cards are not kept, and others only in a folder of one's own", file=sys.stderr)
         return 1
-    path = folder.entry(key_of(wish))
+    key = key_of(wish)
+    path = folder.entry(key)
     if is_kept(folder, wish):
-        folder.use(key_of(wish))
+        folder.use(key)
         print(f"kept already: {path}")
         return 0
     try:
@@ -43,7 +44,7 @@ def main() -> int:
     except LoadError as error:
         print(f"pelton prepare: {error}", file=sys.stderr)
         return 1
-    keep(folder, wish, loaded)
+    keep(folder, wish, key, loaded)
     if not is_kept(folder, wish):
         print("pelton prepare: the model is not kept; each start loads it anew", file=sys.stderr)
         return 1

@@ -61,9 +61,27 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-windows": ("qwen3", {"use_sliding_window": True, "sliding_window": 21, "max_window_layers": 2}),
     "mistral": ("mistral", {"sliding_window": 33}),
     "mistral-unbounded": ("mistral", {"sliding_window": None, "head_dim": 20}),
+    "ministral": (
+        "ministral",
+        {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+    ),
     "qwen2": ("qwen2", {}),
     "gemma2": ("gemma2", GEMMA | {"sliding_window": 24, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
     "gemma3": ("gemma3", GEMMA | {"num_hidden_layers": 7, "sliding_window": 19, "query_pre_attn_scalar": 20}),
+    "gemma3-beside-images": (
+        "gemma3_beside_images",
+        {"tie_word_embeddings": True, "num_hidden_layers": 7, "sliding_window": 19, "query_pre_attn_scalar": 20},
+    ),
+    # Of which this class of transformers caps nothing, though its text's config says so.
+    "gemma3-beside-images-untied": (
+        "gemma3_beside_images",
+        {
+            "final_logit_softcapping": 2.0,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}},
+            "sliding_window": 27,
+        },
+    ),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 40}),
     "granite": (
         "granite",
@@ -116,16 +134,41 @@ VARIANTS |= {
     "starcoder2-unbiased": ("starcoder2", {"use_bias": False, "num_key_value_heads": 1}),
     "cohere": ("cohere", {"tie_word_embeddings": True}),
     "cohere-normed": ("cohere", {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.7}),
+    "cohere-normed-alone": ("cohere", {"use_qk_norm": True, "num_key_value_heads": 1}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "sliding_window": 22, "tie_word_embeddings": True}),
 }
 
-KINDS = {
+# What looks at images has more layers than the text's model.
+IMAGES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def gemma3_beside_images(**text: Any) -> transformers.Gemma3Config:
+    """Whether the head is tied stands outside alone: transformers does not ask the text's config."""
+    return transformers.Gemma3Config(
+        tie_word_embeddings=text.pop("tie_word_embeddings"),
+        initializer_range=text["initializer_range"],
+        text_config=text,
+        vision_config={"model_type": "siglip_vision_model", **IMAGES},
+        mm_tokens_per_image=4,
+    )
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "ministral": (transformers.MinistralConfig, transformers.MinistralForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
     "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "gemma3_beside_images": (gemma3_beside_images, transformers.Gemma3ForConditionalGeneration),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
     "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
     "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),

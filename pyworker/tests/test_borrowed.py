@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -248,9 +249,24 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
         ),
         (
             {"model_type": "opt", "architectures": ["OPTForSequenceClassification"]},
-            "supported for this `model_type`: OPTForCausalLM",
+            "OPTForSequenceClassification; supported for vectors and classes: models of Bert, Bloom, ",
         ),
-        ({"model_type": "t5", "architectures": ["T5Model"]}, "has no causal language model of this kind"),
+        (
+            {"model_type": "t5", "architectures": ["T5Model"]},
+            "T5Model is no causal language model of transformers",
+        ),
+        (
+            {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]},
+            ": it takes images; supported: decoders of text",
+        ),
+        (
+            {
+                "model_type": "granitemoehybrid",
+                "architectures": ["GraniteMoeHybridForCausalLM"],
+                "time_step_limit": [0.0, {"__float__": "Infinity"}],
+            },
+            "keeps a recurrent state",
+        ),
         ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "keeps a recurrent state"),
         (
             {"model_type": "falcon", "architectures": ["FalconForCausalLM"]},
@@ -261,7 +277,7 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
             "`layer_types` in config.json has linear_attention; supported: full_attention, sliding_attention",
         ),
         ({"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"]}, "has chunked_attention; supported"),
-        ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, "takes more than text"),
+        ({"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"]}, "takes more than text"),
         ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "sees the tokens behind a token, too"),
         (
             {
@@ -297,6 +313,18 @@ def test_what_cannot_run_is_refused_by_name(
     with pytest.raises(LoadError) as error:
         load_whole(tmp_path)
     assert why in str(error.value)
+
+
+def test_a_head_and_a_table_that_both_misfit_are_refused(borrowed: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(borrowed / "opt", tmp_path / "opt")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    assert config["tie_word_embeddings"]
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 240}))
+    with pytest.raises(LoadError, match=r"makes no OPTForCausalLM of the tensors in .*: are they those of its config"):
+        load_whole(folder)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import gc
 import os
 import subprocess
@@ -74,7 +75,7 @@ def test_a_kept_model_gives_the_same_bits(checkpoints: Path, folder: KeptFolder,
     wish = wish_for(checkpoints / variant, **CASES[variant])
     assert ended(read(folder, wish)) is None
     loaded = load_whole(wish)
-    keep(folder, wish, loaded)
+    keep(folder, wish, key_of(wish), loaded)
     kept = ended(read(folder, wish))
     assert isinstance(kept, Kept)
     for name in (
@@ -144,7 +145,7 @@ def test_a_damaged_entry_is_deleted_and_made_again(
     assert folder is not None
     wish = wish_for(checkpoints / "llama")
     loaded = load_whole(wish)
-    keep(folder, wish, loaded)
+    keep(folder, wish, key_of(wish), loaded)
     entry = folder.entry(key_of(wish))
     damaged = bytearray(entry.read_bytes())
     damaged[place] ^= 1
@@ -152,13 +153,13 @@ def test_a_damaged_entry_is_deleted_and_made_again(
     assert ended(read(folder, wish)) is None
     assert "of no use" in caplog.text
     assert not entry.exists()
-    keep(folder, wish, loaded)
+    keep(folder, wish, key_of(wish), loaded)
     assert isinstance(ended(read(folder, wish)), Kept)
 
 
 def test_an_entry_of_another_key_is_of_no_use(checkpoints: Path, folder: KeptFolder) -> None:
     wish = wish_for(checkpoints / "llama")
-    keep(folder, wish, load_whole(wish))
+    keep(folder, wish, key_of(wish), load_whole(wish))
     other = dataclasses.replace(wish, quantize="int8")
     folder.entry(key_of(wish)).rename(folder.entry(key_of(other)))
     assert ended(read(folder, other)) is None
@@ -169,7 +170,7 @@ def test_a_context_of_another_length_is_loaded_anew(checkpoints: Path, folder: K
     """`max_model_len` 0 is what fits; another day less may fit, and tables are of the length that they were made with."""
     wish = wish_for(checkpoints / "llama", kv_bytes=1 << 20)
     loaded = load_whole(wish)
-    keep(folder, wish, loaded)
+    keep(folder, wish, key_of(wish), loaded)
     block = loaded.budget.kv_bytes_per_block
     assert ended(read(folder, dataclasses.replace(wish, kv_bytes=2 * block))) is None
     assert folder.entry(key_of(wish)).exists()
@@ -177,7 +178,7 @@ def test_a_context_of_another_length_is_loaded_anew(checkpoints: Path, folder: K
 
 def test_what_does_not_fit_is_refused_as_when_it_is_loaded(checkpoints: Path, folder: KeptFolder) -> None:
     wish = wish_for(checkpoints / "llama")
-    keep(folder, wish, load_whole(wish))
+    keep(folder, wish, key_of(wish), load_whole(wish))
     with pytest.raises(LoadError, match="--memory-limit"):
         ended(read(folder, dataclasses.replace(wish, kv_bytes=1 << 30, memory_limit_bytes=1 << 28)))
 
@@ -216,13 +217,16 @@ def test_the_folder_is_bounded_and_what_was_used_longest_ago_goes(tmp_path: Path
 def test_parts_of_processes_that_ended_are_deleted(tmp_path: Path) -> None:
     folder = KeptFolder.open(tmp_path, 100)
     assert folder is not None
-    ended_process = subprocess.Popen(["true"])
-    ended_process.wait()
-    (tmp_path / f"key.{ended_process.pid}.part").touch()
-    (tmp_path / "odd.part").touch()
-    folder.part("mine").touch()
+    for path in (tmp_path / "key.0123456789abcdef.part", tmp_path / "odd.part", folder.part("dead")):
+        path.touch()
+    mine = folder.part("mine")
+    with mine.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as `_native.keep` does
+        assert folder.make_room(1)
+        assert entries(tmp_path) == {mine.name}
     assert folder.make_room(1)
-    assert entries(tmp_path) == {folder.part("mine").name}
+    assert entries(tmp_path) == set()
+    assert folder.part("mine") != mine, "two processes, of two containers say, never write to one"
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

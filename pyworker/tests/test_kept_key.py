@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +89,7 @@ def made(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory: py
     wish = wish_for(checkpoints / request.param, **MODELS[request.param], **kept)
     folder = KeptFolder.open(wish.kept_folder, wish.kept_bytes)
     assert folder is not None
-    keep(folder, wish, load_whole(wish))
+    keep(folder, wish, key_of(wish), load_whole(wish))
     yield wish
     ops.set_threads(1)
     torch.set_num_threads(1)
@@ -132,10 +133,10 @@ def test_a_wish_that_changes_nothing_finds_what_is_kept_and_has_the_bits_of_a_mo
 def test_fewer_tokens_of_a_step_make_texts_of_one_step_shorter_and_so_another_model(tmp_path: Path) -> None:
     folder, model = KeptFolder(tmp_path, PLENTY), vector_checkpoints.write(tmp_path / "model", "bert")
     large, small = (wish_for(model, task="embed", kv_bytes=0, token_budget=tokens) for tokens in (600, 100))
-    keep(folder, large, load_whole(large))
+    keep(folder, large, key_of(large), load_whole(large))
     assert key_of(small) == key_of(large), "which it will be is known only when the memory is planned"
     assert ended(read(folder, small)) is None
-    keep(folder, small, load_whole(small))
+    keep(folder, small, key_of(small), load_whole(small))
     kept = ended(read(folder, small))
     assert isinstance(kept, Kept)
     assert kept.budget.max_model_len == 100
@@ -172,7 +173,7 @@ def test_what_another_class_packed_is_not_used(checkpoints: Path, tmp_path: Path
     if len(ops.available_isas()) == 1:
         pytest.skip("this machine has one class only")
     folder, wish = KeptFolder(tmp_path, PLENTY), wish_for(checkpoints / "llama")
-    keep(folder, wish, load_whole(wish))
+    keep(folder, wish, key_of(wish), load_whole(wish))
     ops.force_isa(ops.available_isas()[-1])
     assert ended(read(folder, wish)) is None
     ops.force_isa(None)
@@ -212,7 +213,17 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "as before": lambda path: path.with_name(f"y{path.name}").rename(path),
     "gone": Path.unlink,
 }
-REPLACED = {"replaced by one of the same size and time": keeping_its_time(replace)}  # as rsync and cp -p do
+
+
+def copy_over(path: Path) -> None:
+    """Of other bytes and the same size, into the file that is there."""
+    path.write_bytes(bytes(byte ^ 2 for byte in path.read_bytes()))
+
+
+REPLACED = {
+    "replaced by one of the same size and time": keeping_its_time(replace),  # as rsync does
+    "copied over, with the same size and time": keeping_its_time(copy_over),  # as cp -p does
+}
 
 
 def check_changes(wish: Wish, file: Path, changes: dict[str, Callable[[Path], object]]) -> None:
@@ -264,7 +275,7 @@ def test_weights_that_were_replaced_are_those_of_the_next_start(checkpoints: Pat
     model = shutil.copytree(checkpoints / "llama", tmp_path / "model")
     folder, wish = KeptFolder(tmp_path, PLENTY), wish_for(model)
     old = load_whole(wish)
-    keep(folder, wish, old)
+    keep(folder, wish, key_of(wish), old)
     file = model / "model.safetensors"
     size, weights = file.stat().st_size, load_file(file)
     weights["model.norm.weight"] *= -1
@@ -272,10 +283,34 @@ def test_weights_that_were_replaced_are_those_of_the_next_start(checkpoints: Pat
     assert file.stat().st_size == size
     assert ended(read(folder, wish)) is None
     new = load_whole(wish)
-    keep(folder, wish, new)
+    keep(folder, wish, key_of(wish), new)
     kept = ended(read(folder, wish))
     assert isinstance(kept, Kept)
     assert answers(kept) == answers(new) != answers(old)
+
+
+def test_what_was_replaced_while_it_was_loaded_is_not_kept(
+    checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = shutil.copytree(checkpoints / "llama", tmp_path / "model")
+    wish = wish_for(model, kept_folder=tmp_path / "kept", kept_bytes=PLENTY)
+    loading = start(wish)
+    while next(loading).stage != "reading weights":
+        pass
+    other = load_file(model / "model.safetensors")
+    other["model.norm.weight"] *= -1
+    save_file(other, model / "new", {"format": "pt"})
+    (model / "new").replace(model / "model.safetensors")
+    old = ended(loading)
+    for thread in threading.enumerate():
+        if thread.name == "keep":
+            thread.join()
+    assert f"not kept: files in {model} changed while it was loaded" in caplog.text
+    assert not list((tmp_path / "kept").iterdir())
+    new = ended(start(wish))
+    assert isinstance(old, Loaded)
+    assert isinstance(new, Loaded)
+    assert answers(new) == answers(load_whole(wish)) != answers(old)
 
 
 @pytest.fixture

@@ -174,6 +174,17 @@ CASES = {
     "mistral": Case(
         "mistral", {"rope_theta": 1e4, "sliding_window": 33}, ({"sliding_window": None}, {"rope_theta": 1e6})
     ),
+    # Ministral 8B, whose file says `mistral`: `layer_types` makes it another model.
+    "mistral-layers": Case(
+        "mistral",
+        {
+            "head_dim": 16,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_theta": 1e6,
+            "sliding_window": 17,
+        },
+        (ALL_FULL, {"layer_types": ["sliding_attention"] * 3}, {"sliding_window": 40}),
+    ),
     "mistral-unbounded": Case("mistral", {"rope_theta": 1e6, "sliding_window": None}, ({"sliding_window": 33},)),
     "granite": Case("granite", {"rope_scaling": None, "rope_theta": 1e7}, ({"rope_theta": 1e4},)),
     "olmo2": Case("olmo2", {"rope_scaling": None, "rope_theta": 5e5}, ({"rope_theta": 1e4},)),

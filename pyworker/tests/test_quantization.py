@@ -273,7 +273,47 @@ def test_what_is_skipped_stays_as_it_is_and_the_identity_says_which(tmp_path: Pa
     assert loaded[0].budget.weights_bytes < plain.budget.weights_bytes
 
 
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        ("model.layers.1.*", "blocks.1.mlp.down"),
+        ("*.k_proj", "blocks.0.attention.qkv"),
+        ("model.embed_tokens", "head"),
+        ("lm_head", "head"),
+    ],
+)
+def test_layers_are_skipped_by_what_the_checkpoint_calls_their_weights_too(
+    tmp_path: Path, rule: str, path: str
+) -> None:
+    folder = write(tmp_path / "model", "llama-tied-biased")
+    model = load_whole(folder, quantize="int8", quantize_skip=rule).model
+    layer = model.get_submodule(path)
+    assert isinstance(layer, Linear)
+    assert layer.storage.scheme is None
+    assert any(isinstance(other, Linear) and other.storage.scheme for other in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        (
+            {"quantize": "int8", "quantize_skip": "head,model.blocks.*,*.mlp.down,gate"},
+            "--quantize-skip model.blocks.*,gate fits no layer; supported: wildcards over layers "
+            "(blocks.0.attention.qkv, blocks.0.attention.out, blocks.0.mlp.gate_up, ",
+        ),
+        ({"quantize_skip": "*.mlp.down"}, "--quantize-skip *.mlp.down: nothing is rounded; supported: together with"),
+        ({"quantize_skip": "none"}, "--quantize-skip none: nothing is rounded"),
+    ],
+)
+def test_what_would_skip_nothing_is_refused(tmp_path: Path, wish: dict[str, Any], why: str) -> None:
+    with pytest.raises(LoadError, match=re.escape(why)):
+        load_whole(write(tmp_path / "model", "llama"), **wish)
+
+
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (GPTQ, {"quantize_skip": "*.down_proj"}, r"--quantize-skip \*.down_proj: the checkpoint is quantised already"),
+    ({"bits": 4}, {}, "quantised .config.json has no `quant_method`.; supported: gptq"),
+    (compressed("pack-quantized", {"num_bits": 4}, None), {}, "strategy` in config.json is 'none'; supported: group or"),
     ({"quant_method": "fp8"}, {}, r"quantised \(fp8\); supported: gptq, awq, compressed-tensors with integers of 4 and 8 bits"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, {}, r"quantised \(bitsandbytes\); supported"),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, r"quantised \(modelopt\); supported"),
@@ -309,6 +349,18 @@ def test_a_scheme_that_is_not_supported_is_refused_by_name(
     change_config(folder, quantization_config=config)
     with pytest.raises(LoadError, match=why):
         load_whole(folder, **wish)
+
+
+def test_the_first_name_of_compressed_tensors_is_read_too(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama")
+    config, change, _ = FORMATS["compressed-tensors int4"]
+    quantise(folder, config, change)
+    expected = forward(load_whole(folder), prompts(1)[-1])
+    fields = json.loads((folder / "config.json").read_text())
+    old = fields.pop("quantization_config")
+    del old["quant_method"]
+    (folder / "config.json").write_text(json.dumps({**fields, "compression_config": old}))
+    assert torch.equal(forward(load_whole(folder), prompts(1)[-1]), expected)
 
 
 def test_codes_where_floats_are_wanted_are_named(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from pelton.layers.embedding import Embedding, SharedEmbedding
 from pelton.loading import native
+from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded
 from pelton.models.decoder import Decoder
 from plans import Admit
-from random_checkpoints import VOCAB, write
+from random_checkpoints import VOCAB, greedy, write
+from safetensors.torch import load_file, save_file
 from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 WIDTH = 64
@@ -24,6 +26,29 @@ class Apart(Decoder):
 
     def __init__(self, config: Any, positions: int, _shares_table: bool) -> None:
         super().__init__(config, positions, False)
+
+
+@pytest.mark.parametrize(
+    ("variant", "table"), [("llama-tied-biased", "model.embed_tokens"), ("gpt2", "transformer.wte")]
+)
+def test_a_stored_head_that_is_another_matrix_than_the_table_is_the_head(
+    tmp_path: Path, variant: str, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So `transformers` takes it, whatever `tie_word_embeddings` says."""
+    folder = write(tmp_path / variant, variant)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors[f"{table}.weight"].roll(7, dims=0)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    prompt = [1, 2, 3, 50, 60]
+    assert TinyRouter(load_whole(folder)).run(Request(Admit(0), prompt, 12)) == [greedy(folder, prompt, 12)]
+    assert f"`lm_head.weight` is another matrix than `{table}.weight`" in caplog.text
+    rounded = load_whole(folder, quantize="int8")
+    assert isinstance(rounded.model, Decoder)
+    assert isinstance(rounded.model.embedding, Embedding)
+    tensors["lm_head.weight"] = torch.zeros(VOCAB + 1, WIDTH)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(LoadError, match=rf"1 of another shape: lm_head.weight \[{VOCAB + 1}, {WIDTH}\] instead of"):
+        load_whole(folder)
 
 
 def draws(loaded: Loaded) -> list[Any]:

@@ -141,22 +141,24 @@ def test_the_second_text_of_a_pair_is_another_segment(folders: Path) -> None:
     pair = [2, *first, SEPARATOR, *second, SEPARATOR]
     segments = torch.tensor([[0] * (len(first) + 2) + [1] * (len(second) + 1)])
     single = [2, *first, SEPARATOR]  # its separator is the last token: nothing is behind
-    for variant, said, expected in (
-        ("bert", {"pooling": "mean"}, lambda *given, **more: hidden(*given, **more).mean(dim=0)),
-        ("bert-classes", {}, classes),
-    ):
-        got = vectors(load(folders / variant, **said), [single, pair, first])
-        check_close(got[0], expected(folders / variant, single))
-        check_close(got[1], expected(folders / variant, pair, token_type_ids=segments))
-        check_close(got[2], expected(folders / variant, first))
-    # Models without segments take no notice.
-    got = vectors(load(folders / "roberta", pooling="mean"), [pair])
-    check_close(got[0], hidden(folders / "roberta", pair).mean(dim=0))
+    folder = folders / "bert-classes"
+    got = vectors(load(folder), [single, pair, first])
+    check_close(got[0], classes(folder, single))
+    check_close(got[1], classes(folder, pair, token_type_ids=segments))
+    check_close(got[2], classes(folder, first))
+
+
+@pytest.mark.parametrize("variant", ["bert", "roberta"])
+def test_a_separator_within_a_text_that_is_embedded_parts_no_pair(folders: Path, variant: str) -> None:
+    first, second = texts(5, [9, 21])
+    text = [2, *first, SEPARATOR, *second, SEPARATOR]  # as "TITLE [SEP] ABSTRACT" is tokenised
+    got = vectors(load(folders / variant, pooling="mean"), [text])
+    check_close(got[0], hidden(folders / variant, text).mean(dim=0))
 
 
 @pytest.mark.parametrize("names", [("tokenizer_config.json", "tokenizer.json"), ("vocab.txt",), ("config.json",), ()])
 def test_the_separator_is_the_tokenizers(tmp_path: Path, names: tuple[str, ...]) -> None:
-    folder = write(tmp_path / "model", "bert")
+    folder = write(tmp_path / "model", "bert-classes")
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer.json").unlink()
     if "tokenizer.json" in names:
@@ -168,8 +170,8 @@ def test_the_separator_is_the_tokenizers(tmp_path: Path, names: tuple[str, ...])
         change_json(folder / "config.json", sep_token_id=7)
     pair = [1, 50, 7, 60, 7]
     segments = [0, 0, 0, 1, 1] if names else [0] * 5
-    got = vectors(load(folder, pooling="mean"), [pair])
-    check_close(got[0], hidden(folder, pair, token_type_ids=torch.tensor([segments])).mean(dim=0))
+    got = vectors(load(folder), [pair])
+    check_close(got[0], classes(folder, pair, token_type_ids=torch.tensor([segments])))
 
 
 def test_what_sentence_transformers_put_behind_a_model_is_computed_too(tmp_path: Path) -> None:
@@ -192,6 +194,17 @@ def test_what_sentence_transformers_put_behind_a_model_is_computed_too(tmp_path:
     assert half.is_invariant
     for got, other in zip(vectors(half, given), vectors(loaded, given), strict=True):
         assert torch.cosine_similarity(torch.from_numpy(got), torch.from_numpy(other), dim=0) > 0.99
+
+
+def test_other_encoders_are_refused_whatever_they_are_asked_for(tmp_path: Path) -> None:
+    for name, said in (
+        ("MPNetModel", "embed"),
+        ("DebertaV2ForSequenceClassification", "auto"),
+        ("T5EncoderModel", "classify"),
+    ):
+        why = f"`architectures` in config.json: {name}; supported for vectors and classes: models of Bert, Bloom, "
+        with pytest.raises(LoadError, match=why):
+            vectors_of(Wish(tmp_path, task=said), {"architectures": [name]})
 
 
 def test_a_decoder_embeds_when_its_folder_says_so_or_when_it_is_told(tmp_path: Path) -> None:
@@ -411,7 +424,7 @@ def test_a_model_that_was_kept_gives_the_same_bits(
     loaded = load(folders / variant, **fields)
     folder = KeptFolder.open(tmp_path / "kept", 1 << 30)
     assert folder is not None
-    keep(folder, wish, loaded)
+    keep(folder, wish, key_of(wish), loaded)
     reading = read(folder, wish)
     kept = None
     while kept is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from random_checkpoints import NORMS, VOCAB
+from random_checkpoints import NORMS, VOCAB, gemma3_beside_images
 from safetensors.torch import save_file
 
 SEPARATOR = 3
@@ -47,6 +47,7 @@ QWEN3: dict[str, Any] = {
     "initializer_range": 0.15,
     "pad_token_id": 0,
 }
+GEMMA3 = QWEN3 | {"sliding_window": 19, "tie_word_embeddings": True}
 GPT2 = {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": VOCAB, "n_positions": 512, "initializer_range": 0.15}
 # Name -> (config's class, model's class, fields).
 VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -88,7 +89,10 @@ VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         BERT | {"num_labels": 3},
     ),
     "bloom-bare": (transformers.BloomConfig, transformers.BloomModel, BERT),
-    "gemma3-bare": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, QWEN3 | {"sliding_window": 19}),
+    "gemma3-beside-images": (gemma3_beside_images, transformers.Gemma3ForConditionalGeneration, GEMMA3),
+    "gemma3-beside-images-bare": (gemma3_beside_images, transformers.Gemma3Model, GEMMA3),
+    "gemma3-beside-images-classes": (gemma3_beside_images, transformers.Gemma3ForSequenceClassification, GEMMA3),
+    "gemma3-bare": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, GEMMA3),
 }
 
 

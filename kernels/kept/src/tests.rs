@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use pelton_cpu::{Cpu, Isa};
 use proptest::prelude::*;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::{CHUNK_BYTES, Damage, KeptFile, write};
 
@@ -107,4 +109,30 @@ fn a_file_is_its_users_own_and_links_are_not_followed() {
     symlink(&target, kept.path.with_extension("part")).expect("linked");
     assert!(write(&kept.path, &kept.path.with_extension("part"), b"", &[]).is_err());
     assert!(!target.exists());
+}
+
+#[test]
+fn a_part_is_locked_as_long_as_it_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, part) = (folder.path().join("kept"), folder.path().join("kept.part"));
+    let blob = vec![1; 32 << 20];
+    let is_locked = || {
+        let file = fs::File::open(&part).ok().filter(|file| file.metadata().is_ok_and(|found| found.len() > 0));
+        file.is_some_and(|file| flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK))
+    };
+    let was_seen = (0..100).any(|_| {
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&path, &part, b"", &[&blob]).expect("written"));
+            let mut was_seen = false;
+            while !writer.is_finished() {
+                was_seen |= is_locked();
+            }
+            was_seen
+        })
+    });
+    assert!(was_seen);
+    let held = fs::File::create(&part).expect("made");
+    flock(&held, FlockOperation::NonBlockingLockExclusive).expect("nobody else's");
+    assert!(write(&path, &part, b"", &[]).is_err());
+    assert!(part.exists());
 }

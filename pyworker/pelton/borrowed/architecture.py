@@ -15,6 +15,7 @@ from pelton.models.config import LAYERS_MAX
 LAYERS = ("full_attention", "sliding_attention")  # of `layer_types`
 UNSTEADY = ("dynamic", "longrope")  # ropes that turn keys by how long the step's longest request is
 HEAD = "AutoModelForCausalLM"
+PARTS = {"images": "vision_config", "sound": "audio_config"}  # of configs, for what is no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,13 @@ def _model_class(config: Any, stated: dict[str, Any]) -> Any:
     try:
         model: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError:
-        raise LoadError(f"{given}: transformers {version} has no causal language model of this kind") from None
+        others = [what for what, part in PARTS.items() if getattr(config, part, None) is not None]
+        why = (
+            f"it takes {' and '.join(others)}; supported: decoders of text"
+            if others
+            else "supported: its causal language models"
+        )
+        raise LoadError(f"{given} is no causal language model of transformers {version}: {why}") from None
     if model.__name__ not in given.split(", "):
         raise LoadError(f"`architectures` in config.json: {given}; supported for this `model_type`: {model.__name__}")
     return model

@@ -76,15 +76,25 @@ def read(
 
 def _made(architecture: Architecture, reading: Reading, dtype: torch.dtype) -> nn.Module:
     checkpoint = reading.checkpoint
-    model, said = architecture.model.from_pretrained(
-        None,
-        config=architecture.config,
-        state_dict={name: Lent(reading, name) for name in checkpoint.tensors},
-        dtype=dtype,
-        attn_implementation=NAME,
-        ignore_mismatched_sizes=True,  # they are refused below, all at once
-        output_loading_info=True,
-    )
+    try:
+        model, said = architecture.model.from_pretrained(
+            None,
+            config=architecture.config,
+            state_dict={name: Lent(reading, name) for name in checkpoint.tensors},
+            dtype=dtype,
+            attn_implementation=NAME,
+            ignore_mismatched_sizes=True,  # they are refused below, all at once
+            output_loading_info=True,
+        )
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # as where a head and the table that it is tied to both misfit
+        raise LoadError(
+            f"transformers {architecture.version} makes no {architecture.name} of the tensors in {checkpoint.folder}: are they those of "
+            f"its config.json? ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        ) from error
     _refuse_what_does_not_fit(checkpoint, said)
     made: nn.Module = model.eval().requires_grad_(False)
     return made

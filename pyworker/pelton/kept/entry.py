@@ -61,13 +61,18 @@ class Kept:
     is_invariant: bool = True  # what has call-backs is not kept
 
 
-def keep(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
-    """Writes a loaded model down, if there is room. Whatever goes wrong is logged: the model runs without it."""
+def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
+    """Writes a loaded model down, if there is room. Whatever goes wrong is logged: the model runs without it.
+
+    `key`: the wish's, taken before loading began.
+    """
     built = loaded.built
     if built is None or not built.script.is_whole:
         return
     try:
-        key = key_of(wish)
+        if key_of(wish) != key:
+            log.warning("the loaded model is not kept: files in %s changed while it was loaded", wish.folder)
+            return
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
         if not folder.make_room(size):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -43,8 +46,8 @@ class KeptFolder:
         return self._path / f"{key}{SUFFIX}"
 
     def part(self, key: str) -> Path:
-        """Where this process writes it until it is whole."""
-        return self._path / f"{key}.{os.getpid()}{PART}"
+        """Where it is written until it is whole: each time by a name of its own, and locked (`kernels/kept/src/write.rs`)."""
+        return self._path / f"{key}.{secrets.token_hex(8)}{PART}"
 
     def use(self, key: str) -> None:
         """The entry was used now."""
@@ -77,8 +80,8 @@ class KeptFolder:
         return True
 
     def _sweep(self) -> None:
-        """Deletes what processes that ended had not written to the end."""
+        """Deletes what processes that ended had not written to the end. Whoever still writes holds a lock, which other containers see, too."""
         for path in self._path.glob(f"*{PART}"):
-            pid = path.name.split(".")[-2]
-            if not pid.isdecimal() or not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)

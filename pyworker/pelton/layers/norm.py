@@ -42,12 +42,12 @@ class ResidualNorm(RmsNorm):
 
 
 class LayerNorm(Leaf):
-    """norm(x) = (x - mean(x)) / √(variance(x) + eps) · gain + bias, in float32 whatever x is. `heads`: each so wide, normed by itself."""
+    """norm(x) = (x - mean(x)) / √(variance(x) + eps) · gain + bias, in float32 whatever x is. `heads`: each so wide, normed by itself, with a row of gains for each."""
 
     gain: Tensor
     bias: Tensor | None
 
-    def __init__(self, width: int, eps: float, has_bias: bool, heads: int = 1) -> None:
+    def __init__(self, width: int, eps: float, has_bias: bool, heads: int | None = None) -> None:
         super().__init__()
         self.width = width
         self.eps = eps
@@ -55,7 +55,7 @@ class LayerNorm(Leaf):
         self.heads = heads
 
     def wants(self) -> list[Wanted]:
-        shape = (self.width,) if self.heads == 1 else (self.heads, self.width)
+        shape = (self.width,) if self.heads is None else (self.heads, self.width)
         return [Wanted(0, kind, shape) for kind in (("weight", "bias") if self.has_bias else ("weight",))]
 
     def take(self, tensors: list[Tensor], dtype: torch.dtype, device: torch.device) -> None:

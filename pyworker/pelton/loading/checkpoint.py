@@ -5,8 +5,10 @@ Never here: what the tensors are for. Only names inside the folder are opened, w
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,14 @@ class Checkpoint:
         files = {module: SafetensorsFile.open(self.folder / module / SINGLE) for module in modules}
         return Checkpoint(self.folder, self.config, list(dict.fromkeys(self._homes.values())), files)
 
+    def without(self, ignored: Sequence[str]) -> Checkpoint:
+        """As if the tensors whose names fit one of these patterns were not there."""
+        rest = copy.copy(self)
+        rest._homes = {
+            name: file for name, file in self._homes.items() if not any(re.fullmatch(rule, name) for rule in ignored)
+        }
+        return rest
+
     @property
     def tensors(self) -> dict[str, Stored]:
         """What is stored, by name."""
@@ -79,16 +89,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json."""
     if not folder.is_dir():
         raise LoadError(f"{folder} is no folder; give one in Hugging Face layout (config.json and safetensors files)")
-    config: dict[str, Any] = read_json(folder / "config.json")
+    config: dict[str, Any] = read_json(folder / "config.json", hook=_with_floats)
     return config
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
-    """A JSON object, or list, of bounded size."""
+def _with_floats(value: dict[str, Any]) -> Any:
+    """transformers 5 writes what JSON has no number for as `{"__float__": "Infinity"}`."""
+    is_float = value.keys() == {"__float__"} and value["__float__"] in ("Infinity", "-Infinity", "NaN")
+    return float(value["__float__"]) if is_float else value
+
+
+def read_json(path: Path, kind: type = dict, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """A JSON object, or list, of bounded size. `hook`: what each object in it becomes."""
     try:
         if path.stat().st_size > JSON_BYTES_MAX:
             raise LoadError(f"{path} has more than {JSON_BYTES_MAX} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_hook=hook)
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

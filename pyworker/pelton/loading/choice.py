@@ -43,7 +43,7 @@ def source_of(
             if backend == "native" or quantization.is_quantised:
                 raise
             return _instead(unserved, wish, checkpoint, device, dtype)
-        family = family.as_stored(checkpoint.tensors)
+        family, checkpoint = family.as_stored(checkpoint.tensors), checkpoint.without(family.ignored)
         return NativeSource(family, sizes.within(wish.max_model_len), quantization, checkpoint, device, dtype)
     if quantization.is_quantised:
         raise LoadError(

@@ -37,6 +37,10 @@ class Fields:
         own = {self.called(name) for name in names}
         return self._with({name: value for name, value in self._values.items() if name not in own})
 
+    def alone(self, **values: Any) -> Fields:
+        """With these values and no others."""
+        return Fields({self.called(name): value for name, value in values.items()}, self._where, self._own)
+
     def _with(self, values: Mapping[str, Any]) -> Fields:
         nulls = dict.fromkeys(self._nulls - values.keys())
         return Fields({**values, **nulls}, self._where, self._own)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Generator
+from dataclasses import replace
 
 import torch
 from pelton_kernels import ops
@@ -28,6 +30,8 @@ from pelton.quantization.codes import Coded
 from pelton.sampler import Sampler
 from pelton.step import Step
 from pelton.transfer import transfer_for
+
+log = logging.getLogger("pelton.worker")
 
 CODES_VERSION = 2  # of how codes of checkpoints are read: since zero points of GPTQ lend to each other
 TOP_LOGPROBS = 20  # the most that routers ask for: each number is a kernel of its own to compile
@@ -56,14 +60,23 @@ class NativeSource:
         self._device = device
         self._dtype = dtype
         weights.check_sizes(config, family.fields, checkpoint)
+        table, head = (f"{family.names[layer][0]}.weight" for layer in ("embedding", "head"))
+        if config.is_tied and not weights.may_be_one(table, head, checkpoint):
+            log.warning(
+                "`tie_word_embeddings` in config.json is true, but `%s` is another matrix than `%s`: each is used",
+                head,
+                table,
+            )
+            config = self.config = replace(config, is_tied=False)
         self._names = family.names | ({"head": family.names["embedding"]} if config.is_tied else {})
         # A head that is rounded to codes is another matrix than the table that it was rounded from.
         self._shares_table = config.is_tied and quantization.storage("head", self._names["head"]).scheme is None
         bare = Decoder(config, 1, self._shares_table)  # without weights and angles: it only says what it wants
         self._bare = weights.holdings(bare, self._names, quantization)
         # A tied head may be stored too: it is the embedding once more.
-        head = [re.escape(f"{family.names['head'][0]}.weight")] if config.is_tied else []
-        weights.compare(self._bare, [*IGNORED, *head], quantization, checkpoint)
+        weights.compare(
+            self._bare, [*IGNORED, *([re.escape(head)] if config.is_tied else [])], quantization, checkpoint
+        )
 
     @property
     def division(self) -> Division:

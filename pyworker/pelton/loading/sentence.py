@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
 MODULES = "modules.json"
+OF_TRANSFORMER = [
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 # By the last word of torch's name of it; None: nothing is done.
 ACTIVATIONS: dict[str, Function | None] = {
     "Identity": None,
@@ -44,6 +49,8 @@ class Sentence:
     pooling: Pooling
     dense: tuple[Dense, ...]
     normalizes: bool
+    longest: int | None
+    """Tokens of a text, special ones included; None: as many as the model takes."""
 
 
 def sentence_of(folder: Path) -> Sentence | None:
@@ -66,7 +73,31 @@ def sentence_of(folder: Path) -> Sentence | None:
         pooling=_pooling(folder / modules[1][1]),
         dense=tuple(_dense(folder, path) for kind, path in modules if kind == "Dense"),
         normalizes=kinds[-1] == "Normalize",
+        longest=_longest(folder),
     )
+
+
+def _longest(folder: Path) -> int | None:
+    """What the Transformer's own config says, the first of its names that there is."""
+    name = next((name for name in OF_TRANSFORMER if (folder / name).exists()), None)
+    if name is None:
+        return None
+    config = read_json(folder / name)
+    if config.get("do_lower_case") and not _lowers(folder):
+        raise LoadError(
+            f"`do_lower_case` in {name} is true; supported: false, or a tokenizer.json that lowers letters itself"
+        )
+    longest = config.get("max_seq_length")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise LoadError(f"`max_seq_length` in {name} is {longest!r}; supported: a whole number from 1, or null")
+    return longest
+
+
+def _lowers(folder: Path) -> bool:
+    """Whether the tokenizer makes small letters of large ones."""
+    tokenizer = read_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else {}
+    steps = json.dumps(tokenizer.get("normalizer"))
+    return '"lowercase": true' in steps or '"type": "Lowercase"' in steps
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

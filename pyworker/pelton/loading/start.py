@@ -13,6 +13,7 @@ from pelton_kernels._native import memory_is_urgent
 
 from pelton.kept.entry import keep, read
 from pelton.kept.folder import KeptFolder
+from pelton.kept.key import key_of
 from pelton.loading.foreseen import foresee
 from pelton.loading.ready import Progress, Ready
 from pelton.loading.wish import Wish
@@ -34,7 +35,9 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
 def _start(wish: Wish) -> Generator[Progress, None, Ready]:
     yield Progress("looking for the model", 0, 0)
     folder = kept_folder(wish)
+    key = ""
     if folder is not None:
+        key = key_of(wish)
         kept = yield from read(folder, wish)
         if kept is not None:
             return kept
@@ -49,7 +52,7 @@ def _start(wish: Wish) -> Generator[Progress, None, Ready]:
     finally:
         del memory  # what the weights did not need of it goes back
     if folder is not None:
-        _keep_meanwhile(folder, wish, loaded)
+        _keep_meanwhile(folder, wish, key, loaded)
     return loaded
 
 
@@ -77,6 +80,6 @@ def _is_for_cpu(wish: Wish) -> bool:
     return wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu")
 
 
-def _keep_meanwhile(folder: KeptFolder, wish: Wish, loaded: Loaded) -> None:
+def _keep_meanwhile(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
     """Beside the first requests: nothing waits for it. A process that ends meanwhile leaves a part, which the next deletes."""
-    threading.Thread(target=keep, args=(folder, wish, loaded), name="keep", daemon=True).start()
+    threading.Thread(target=keep, args=(folder, wish, key, loaded), name="keep", daemon=True).start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import re
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from pelton_kernels.ops import Pooling as How
@@ -20,6 +22,8 @@ from pelton.models.encoder_family import ENCODERS, EncoderFamily
 from pelton.models.family import Family
 from pelton.models.pooled import HeadLayer, Plan, width_of
 
+log = logging.getLogger("pelton.worker")
+
 Task = Literal["generate", "embed", "classify"]
 TASKS: tuple[Task, ...] = ("generate", "embed", "classify")
 POOLINGS: dict[str, How] = {"cls": "first", "last": "last", "mean": "mean"}
@@ -28,7 +32,8 @@ ENCODER_ENDS = ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassifica
 CLASSIFIES = "ForSequenceClassification"
 # Whole decoders, by the first word of what they are called without the head that draws. Gemma 3 has a word of its own for text alone.
 DECODERS = {
-    **{name.removesuffix("ForCausalLM").removesuffix("LMHeadModel"): name for name in ARCHITECTURES},
+    **{re.sub("(ForCausalLM|LMHeadModel|ForConditionalGeneration)$", "", name): name for name in ARCHITECTURES},
+    "Gemma3": "Gemma3ForConditionalGeneration",
     "Gemma3Text": "Gemma3ForCausalLM",
 }
 
@@ -54,6 +59,15 @@ def vectors_of(wish: Wish, config: dict[str, Any]) -> Vectors | None:
     name = (named(config).split(", ") or [""])[0]
     encoder, decoder = _encoder(name), _decoder(name)
     sentence = None if name.endswith(CLASSIFIES) else sentence_of(wish.folder)
+    if (
+        encoder is None
+        and decoder is None
+        and (asked in ("embed", "classify") or sentence is not None or name.endswith(CLASSIFIES))
+    ):
+        heads = ", ".join(sorted({*ENCODERS, *DECODERS}))
+        raise LoadError(
+            f"`architectures` in config.json: {named(config)}; supported for vectors and classes: models of {heads}"
+        )
     possible = _possible(name, encoder, decoder)
     usual: Task = "embed" if sentence is not None and "embed" in possible else possible[0]
     task = usual if asked == "auto" else cast(Task, asked)
@@ -69,7 +83,8 @@ def vectors_of(wish: Wish, config: dict[str, Any]) -> Vectors | None:
         sizes = encoder.read_config(Fields(config), separator_of(wish.folder, config))
         if task == "classify":
             return _classifier(encoder, sizes, config)
-        return _embedder(wish, encoder, sizes, sentence, usual="mean", is_causal=False)
+        # Each text stands alone: a separator within one ("TITLE [SEP] ABSTRACT") parts no pair.
+        return _embedder(wish, encoder, replace(sizes, separator=None), sentence, usual="mean", is_causal=False)
     assert decoder is not None, "it would not be possible"
     read = decoder.read_config(Fields(config, called=decoder.fields)).within(wish.max_model_len)
     if task == "classify":
@@ -106,6 +121,14 @@ def _embedder(
     is_causal: bool,
 ) -> Vectors:
     how = POOLINGS.get(wish.pooling) or (usual if sentence is None else sentence.pooling)
+    longest = sentence.longest if sentence is not None and not wish.max_model_len else None
+    if longest is not None and longest < config.positions:
+        log.info(
+            "texts have %d tokens at most, as the checkpoint says (`max_seq_length`); --max-model-len %d takes more",
+            longest,
+            config.positions,
+        )
+        config = config.for_texts_of(longest)
     dense = () if sentence is None else sentence.dense
     width = config.width
     for layer in dense:

@@ -36,6 +36,8 @@ class VectorSource:
     ) -> None:
         """Compares the checkpoint's tensors with those that the config wants."""
         family = vectors.family.as_stored(checkpoint.tensors)
+        if isinstance(family, Family):
+            checkpoint = checkpoint.without(family.ignored)
         self.name = family.name
         self.config = vectors.config
         self._vectors = vectors

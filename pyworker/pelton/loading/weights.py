@@ -19,7 +19,7 @@ from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig
 from pelton.models.encoder_config import EncoderConfig
-from pelton.quantization import Quantization
+from pelton.quantization import Quantization, skips
 
 NAMED_MAX = 8  # names in one message
 
@@ -37,10 +37,27 @@ def holdings(model: nn.Module, names: dict[str, list[str]], quantization: Quanti
     leaves = [(path.removeprefix("trunk."), leaf) for path, leaf in model.named_modules() if isinstance(leaf, Leaf)]
     for path, leaf in leaves:
         if isinstance(leaf, Linear):
-            # Whatever a head is made of, it is one thing to whoever names layers.
-            storage_path = "head" if path.startswith("head.") else path
-            leaf.storage = quantization.storage(storage_path, _parts(path, names))
+            leaf.storage = quantization.storage(_storage_path(path), _parts(path, names))
+    _refuse_idle_skips(
+        quantization, [(_storage_path(path), _parts(path, names)) for path, leaf in leaves if isinstance(leaf, Linear)]
+    )
     return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
+
+
+def _storage_path(path: str) -> str:
+    """Whatever a head is made of, it is one thing to whoever names layers."""
+    return "head" if path.startswith("head.") else path
+
+
+def _refuse_idle_skips(quantization: Quantization, layers: list[tuple[str, list[str]]]) -> None:
+    """Whoever names layers that are not there would have them rounded, and not know it."""
+    idle = [rule for rule in quantization.skips if not any(skips(rule, *layer) for layer in layers)]
+    if idle:
+        paths = some(list(dict.fromkeys(path for path, _ in layers)))
+        raise LoadError(
+            f"--quantize-skip {','.join(idle)} fits no layer; supported: wildcards over layers ({paths}), or over what the checkpoint "
+            "calls their weights; none"
+        )
 
 
 def check_sizes(config: DecoderConfig | EncoderConfig, called: Mapping[str, str], checkpoint: Checkpoint) -> None:
@@ -95,6 +112,19 @@ def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantiza
     said = [f"{len(names)} {kind}: {some(names)}" for kind, names in troubles.items() if names]
     if said:
         raise LoadError(f"the tensors in {checkpoint.folder} are not those of its config.json; " + "; ".join(said))
+
+
+def may_be_one(name: str, other: str, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint that should have one tensor has the same bytes under both names, or lacks one of them."""
+    stored = checkpoint.tensors
+    if name not in stored or other not in stored:
+        return True
+    alike = (stored[name].shape, stored[name].dtype) == (stored[other].shape, stored[other].dtype)
+    tensors = [checkpoint.tensor(each) for each in (name, other)]
+    is_one = alike and torch.equal(tensors[0][:1], tensors[1][:1]) and torch.equal(*tensors)
+    for each in (name, other):
+        checkpoint.forget(each)
+    return is_one
 
 
 def stored_bytes(found: list[Holding], checkpoint: Checkpoint) -> int:

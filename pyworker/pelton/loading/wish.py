@@ -29,7 +29,9 @@ class Wish:
     quantize: str = "auto"
     kept_folder: Path | None = None  # of loaded models, for the next start
     kept_bytes: int = 0  # the most that all of them may take there
-    quantize_skip: str = "head"  # layers that stay as they are, by the names of `Llama.names`, with wildcards
+    quantize_skip: str = (
+        "head"  # layers that stay as they are, by their paths in the model (`models.family.NAMES`), with wildcards
+    )
     model_backend: str = "auto"
     trust_remote_code: bool = False  # Python code of the folder
     task: str = "auto"  # or "generate", "embed", "classify"

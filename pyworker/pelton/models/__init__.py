@@ -8,15 +8,36 @@ from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.models import gemma, gpt, llama
 from pelton.models.config import DecoderConfig
-from pelton.models.family import BLOOM, FUSED, GPT2, GPT_NEOX, NORMS_AFTER, PLAIN_MLP, Family
+from pelton.models.family import (
+    BESIDE_IMAGES,
+    BESIDE_IMAGES_BEGINS,
+    BLOOM,
+    FUSED,
+    GPT2,
+    GPT_NEOX,
+    IMAGES,
+    NORMS_AFTER,
+    PLAIN_MLP,
+    Family,
+)
 
+_GEMMA3_BESIDE_IMAGES = Family(
+    "gemma3",
+    gemma.gemma3_beside_images,
+    BESIDE_IMAGES,
+    gemma.TEXT_FIELDS,
+    begins=BESIDE_IMAGES_BEGINS,
+    ignored=IMAGES,
+)
 ARCHITECTURES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama", llama.llama, {}),
     "MistralForCausalLM": Family("mistral", llama.mistral, {}),
+    "MinistralForCausalLM": Family("mistral", llama.mistral, {}),
     "Qwen2ForCausalLM": Family("qwen2", llama.qwen2, {}),
     "Qwen3ForCausalLM": Family("qwen3", llama.qwen3, {}),
     "Gemma2ForCausalLM": Family("gemma2", gemma.gemma2, NORMS_AFTER),
     "Gemma3ForCausalLM": Family("gemma3", gemma.gemma3, NORMS_AFTER),
+    "Gemma3ForConditionalGeneration": _GEMMA3_BESIDE_IMAGES,
     "SmolLM3ForCausalLM": Family("smollm3", llama.smollm3, {}),
     "GraniteForCausalLM": Family("granite", llama.granite, {}),
     "Olmo2ForCausalLM": Family("olmo2", llama.olmo2, NORMS_AFTER),

@@ -62,7 +62,8 @@ class DecoderConfig:
     attention_cap: float | None = None  # soft, of scores
     logit_cap: float | None = None
     is_gated: bool = True  # the MLP
-    has_learned_positions: bool = False  # a table of `positions` rows, added to the embedding
+    has_learned_positions: bool = False  # a table of them, added to the embedding
+    positions_unused: int = 0  # its rows behind `positions`: the checkpoint is for shorter texts
     has_slopes: bool = False  # scores fall with each position that a key lies back (ALiBi)
     norms_embedding: bool = False  # before the first block
     attention_scale_falls: bool = False  # it is divided by the layer's number, from 1
@@ -95,6 +96,10 @@ class DecoderConfig:
         longest = positions or self.positions
         windows = (None if window is None or window >= longest else window for window in self.windows)
         return replace(self, windows=tuple(windows))
+
+    def for_texts_of(self, tokens: int) -> DecoderConfig:
+        """With so many positions and no more."""
+        return replace(self, positions=tokens, positions_unused=self.positions - tokens)
 
     @property
     def division(self) -> Division:
@@ -201,6 +206,8 @@ def read_rope(fields: Fields, positions: int, theta: float = 10_000.0, may_be_pa
 
 
 def _read_longrope(given: Fields, theta: float, original: int, factor: float, share: float) -> Rope:
+    if original == 1 and factor > 1:
+        raise LoadError("`original_max_position_embeddings` in config.json is 1; supported with longrope: 2 and more")
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     return Rope(
         "longrope",

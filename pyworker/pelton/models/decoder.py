@@ -145,7 +145,8 @@ class Trunk(nn.Module):
             else SharedEmbedding(head, config.embedding_scale, given_scale)
         )
         self.embedding_norm = _norm(config) if config.norms_embedding else None
-        self.positions = Embedding(config.positions, config.width) if config.has_learned_positions else None
+        rows = config.positions + config.positions_unused
+        self.positions = Embedding(rows, config.width) if config.has_learned_positions else None
         make = Block if config.block == "serial" else ParallelBlock
         self.blocks = nn.ModuleList(
             make(config, Attention(config, layer, place, window, rotaries[rope]))

@@ -90,7 +90,7 @@ class Encoder(nn.Module):
         self.segments = Segments(config.segments, config.width, config.separator) if config.segments else None
         self.positions = None
         if config.has_learned_positions:
-            rows = config.positions + config.positions_skipped
+            rows = config.positions_skipped + config.positions + config.positions_unused
             self.positions = Embedding(rows, config.width, skipped=config.positions_skipped)
         self.embedding_norm = LayerNorm(*norm)
         self.blocks = nn.ModuleList()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pelton_kernels.ops import Function
 
@@ -32,6 +32,7 @@ class EncoderConfig:
     separator: int | None = None  # what divides the two texts of a pair, whose second one is segment 1
     has_learned_positions: bool = True
     positions_skipped: int = 0  # rows of their table that no token has
+    positions_unused: int = 0  # rows behind them: the checkpoint is for shorter texts
     attention_bias: bool = True
     mlp_bias: bool = True
     norm_bias: bool = True
@@ -44,6 +45,10 @@ class EncoderConfig:
             raise LoadError(f"`hidden_size` {self.width} is no multiple of `num_attention_heads` {self.heads}")
         if self.head_dim % 2:
             raise LoadError(f"`hidden_size` over `num_attention_heads` is {self.head_dim}; supported: an even number")
+
+    def for_texts_of(self, tokens: int) -> EncoderConfig:
+        """With so many positions and no more."""
+        return replace(self, positions=tokens, positions_unused=self.positions - tokens)
 
     @property
     def head_dim(self) -> int:

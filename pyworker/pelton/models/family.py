@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pelton.loading.config import Fields
@@ -30,6 +31,10 @@ NORMS_AFTER: dict[str, list[str]] = {
     "blocks.*.mlp_norm": ["model.layers.*.pre_feedforward_layernorm"],
     "blocks.*.mlp_post_norm": ["model.layers.*.post_feedforward_layernorm"],
 }
+# Gemma 3 beside what looks at images: as files have it, as transformers 5 calls it, and as it did without the head.
+BESIDE_IMAGES: dict[str, list[str]] = {**NORMS_AFTER, "head": ["language_model.lm_head"]}
+BESIDE_IMAGES_BEGINS = ("language_model.model.", "model.language_model.", "language_model.")
+IMAGES = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
 FUSED: dict[str, list[str]] = {
     "blocks.*.attention.qkv": ["model.layers.*.self_attn.qkv_proj"],
     "blocks.*.mlp.gate_up": ["model.layers.*.mlp.gate_up_proj"],
@@ -83,14 +88,19 @@ class Family:
     """Of `NAMES`, those that differ."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """What its config.json calls some fields, by Llama's names for them."""
+    begins: Sequence[str] = ()
+    """Of a model within another: what names may begin with, in place of the first word that the model alone has. The usual first."""
+    ignored: Sequence[str] = ()
+    """Tensors of what is around it, of no use to text: as patterns."""
 
     def as_stored(self, names: Collection[str]) -> Family:
         """With names as a checkpoint has them. Some were saved from the model without its head, whose names lack the first
         word; and transformers 5 calls every head `lm_head`."""
         own = self.names
         first, _, rest = own["embedding"][0].partition(".")
-        if f"{rest}.weight" in names and f"{own['embedding'][0]}.weight" not in names:
-            own = {path: [name.removeprefix(f"{first}.") for name in parts] for path, parts in own.items()}
+        begins = self.begins or (f"{first}.", "")
+        begin = next((begin for begin in begins if f"{begin}{rest}.weight" in names), begins[0])
+        own = {path: [re.sub(rf"^{first}\.", begin, name) for name in parts] for path, parts in own.items()}
         if f"{own['head'][0]}.weight" not in names and f"{NAMES['head'][0]}.weight" in names:
             own["head"] = NAMES["head"]
         return replace(self, other_names=own)

@@ -1,6 +1,7 @@
 """Gemma 2 (arXiv:2408.00118) and Gemma 3 (arXiv:2503.19786): norms around attention and MLP, layers with and without a window.
 
 A gain is 1 + weight, embeddings are multiplied by √width, the gate is GELU in its tanh form.
+Gemma 3 that looks at images, too, has its text's config within its own; here it is that text alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,18 @@ from pelton.layers.rotary import Rope
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig, read_decoder, read_local, read_rope
+
+# What published configs of Gemma 3 leave out, those of 4 B and more nearly all of it.
+GEMMA3_USUAL = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131_072,
+}
+TEXT_FIELDS = {name: f"text_config.{name}" for name in GEMMA3_USUAL}
 
 
 def gemma2(fields: Fields) -> DecoderConfig:
@@ -29,6 +42,7 @@ def gemma2(fields: Fields) -> DecoderConfig:
 
 def gemma3(fields: Fields) -> DecoderConfig:
     """Five layers with a window, then one without; these turn more slowly. Normed queries and keys need no cap."""
+    fields = fields.usual(**GEMMA3_USUAL)
     everywhere, nearby = _ropes(fields, _positions(fields))
     config = _gemma(fields, everywhere)
     window = fields.count_or_null("sliding_window", 4096)
@@ -41,6 +55,14 @@ def gemma3(fields: Fields) -> DecoderConfig:
         ropes=tuple(nearby if local else everywhere for local in is_local),
         logit_cap=fields.number_or_null("final_logit_softcapping", None),
     )
+
+
+def gemma3_beside_images(fields: Fields) -> DecoderConfig:
+    """As transformers 5 has it: the outer config says whether the head is tied, and its logits are not capped, whatever the inner one says."""
+    text = fields.object("text_config")
+    text.word("model_type", ["gemma3_text"], "gemma3_text")
+    config = gemma3(text.without("final_logit_softcapping"))
+    return replace(config, is_tied=fields.flag("tie_word_embeddings", default=True))
 
 
 def _positions(fields: Fields) -> int:
@@ -69,7 +91,7 @@ def _ropes(fields: Fields, positions: int) -> tuple[Rope, Rope]:
     given = fields.object("rope_parameters")
     if "full_attention" in given or "sliding_attention" in given:
         everywhere, nearby = (
-            Fields({"rope_parameters": given.get(f"{kind}_attention")}) for kind in ("full", "sliding")
+            fields.alone(rope_parameters=given.get(f"{kind}_attention")) for kind in ("full", "sliding")
         )
         return read_rope(everywhere, positions, theta=1e6), read_rope(nearby, positions, theta=1e4)
     return read_rope(fields, positions, theta=1e6), Rope("default", fields.number("rope_local_base_freq", 1e4))

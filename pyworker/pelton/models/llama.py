@@ -16,9 +16,11 @@ def llama(fields: Fields) -> DecoderConfig:
 
 
 def mistral(fields: Fields) -> DecoderConfig:
-    """arXiv:2310.06825: a window in every layer, unless the config says null."""
+    """arXiv:2310.06825: a window in every layer, unless the config says null. Ministral 8B: in those that `layer_types` names."""
     config = read_decoder(fields)
-    return replace(config, windows=(fields.count_or_null("sliding_window", 4096),) * config.layers)
+    window = fields.count_or_null("sliding_window", 4096)
+    is_local = read_local(fields, [True] * config.layers)
+    return replace(config, windows=tuple(window if local else None for local in is_local))
 
 
 def qwen2(fields: Fields) -> DecoderConfig:

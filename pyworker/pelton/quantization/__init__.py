@@ -4,6 +4,6 @@ Never here: kernels, layers' arithmetic, files. In: config.json and the wish. Ou
 `LoadError` that names what is not supported and what is.
 """
 
-from pelton.quantization.choice import Quantization, quantization_of
+from pelton.quantization.choice import Quantization, quantization_of, skips
 
-__all__ = ["Quantization", "quantization_of"]
+__all__ = ["Quantization", "quantization_of", "skips"]

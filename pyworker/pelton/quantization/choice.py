@@ -23,6 +23,10 @@ ROUNDED = {
     "int4-a16": Scheme(4, 64, "float"),
 }
 
+HEAD, NONE = "head", "none"  # of `--quantize-skip`: what is skipped unless something is said, and nothing
+# What config.json calls it, now and in the first versions of compressed-tensors.
+STORED = ("quantization_config", "compression_config")
+
 # By `quant_method`.
 METHODS: dict[str, Callable[[Fields], Find]] = {
     "gptq": gptq.read,
@@ -42,31 +46,50 @@ class Quantization:
     ignored: list[str] = field(default_factory=list)
     ignored_zeros: list[str] = field(default_factory=list)
     """Those that nobody wants as long as they are 0: AutoGPTQ gave all its layers biases (its issue 555)."""
+    skips: tuple[str, ...] = ()
+    """Of `--quantize-skip`, the wildcards that have to fit some layer."""
 
 
 def quantization_of(config: dict[str, Any], wish: str, skipped: str) -> Quantization:
-    """`wish` is `--quantize`, `skipped` `--quantize-skip`: wildcards over paths in the model, with commas between."""
+    """`wish` is `--quantize`, `skipped` `--quantize-skip`: wildcards over layers, with commas between."""
     wish = wish or "auto"
     if wish != "auto" and wish not in ROUNDED:
         raise LoadError(f"--quantize {wish}; supported: auto, {', '.join(ROUNDED)}")
-    if config.get("quantization_config"):
-        return _of_checkpoint(Fields(config).object("quantization_config"), wish)
+    rules = tuple(rule.strip() for rule in skipped.split(",") if rule.strip())
+    is_stored = next((name for name in STORED if config.get(name)), None)
+    if rules not in ((), (HEAD,)) and (is_stored or wish == "auto"):
+        why = "the checkpoint is quantised already" if is_stored else "nothing is rounded"
+        raise LoadError(
+            f"--quantize-skip {skipped}: {why}; supported: together with --quantize {', '.join(ROUNDED)}, of weights that are floats"
+        )
+    if is_stored:
+        return _of_checkpoint(Fields(config).object(is_stored), wish)
     if wish == "auto":
         return Quantization("unquantised", False, lambda _path, _names: Plain())
-    rules = [rule.strip() for rule in skipped.split(",") if rule.strip()]
 
-    def storage(path: str, _names: list[str]) -> Storage:
-        is_skipped = any(fnmatch.fnmatchcase(path, rule) for rule in rules)
-        return Plain() if is_skipped else Rounded(ROUNDED[wish])
+    def storage(path: str, names: list[str]) -> Storage:
+        return Plain() if any(skips(rule, path, names) for rule in rules) else Rounded(ROUNDED[wish])
 
-    return Quantization(wish, True, storage)
+    return Quantization(wish, True, storage, skips=tuple(rule for rule in rules if rule not in (HEAD, NONE)))
+
+
+def skips(rule: str, path: str, names: list[str]) -> bool:
+    """Whether a wildcard fits a layer: its path in the model, or what the checkpoint calls any of its weights."""
+    called = [
+        path,
+        *names,
+        *(["lm_head"] if path == HEAD else []),
+    ]  # which may be tied, and then lies under another name
+    return any(fnmatch.fnmatchcase(name, rule) for name in called)
 
 
 def _of_checkpoint(fields: Fields, wish: str) -> Quantization:
     method = fields.get("quant_method")
+    if method is None and "config_groups" in fields:  # as old ones were written
+        method = "compressed-tensors"
     if method not in METHODS:
         raise LoadError(
-            f"the checkpoint is quantised ({method}); supported: {', '.join(METHODS)} with integers of 4 and 8 bits, "
+            f"the checkpoint is quantised ({method or 'config.json has no `quant_method`'}); supported: {', '.join(METHODS)} with integers of 4 and 8 bits, "
             "and bfloat16, float16 and float32 weights, which --quantize rounds when they are loaded"
         )
     find = METHODS[method](fields)

@@ -65,7 +65,7 @@ def _storage(group: Fields, layout: object) -> Compressed:
             f"the checkpoint is quantised (compressed-tensors, {layout}: {kind} of {bits} bits); supported: "
             f"{', '.join(FORMATS)} with integers of 4 and 8 bits"
         )
-    strategy = weights.word("strategy", ["group", "channel"])
+    strategy = weights.word("strategy", ["group", "channel"], "none")
     size = read_group(weights.get("group_size")) if strategy == "group" else 0
     if group.get("output_activations"):
         raise LoadError("`output_activations` in config.json (compressed-tensors); supported: none")

@@ -38,8 +38,8 @@ settings! {
         /// each 64 weights) and multiply them with activations of 8 bits; with `-a16` activations stay as they are, which is closer and,
         /// for long prompts, slower where there is no AMX. For a quantised checkpoint it says which activations: `int4` or `int4-a16` for one of 4 bits.
         quantize: Quantize = "auto";
-        /// Layers that `quantize` leaves as they are, as wildcards with commas between: `head`, `blocks.0.*`, `*.mlp.down`,
-        /// `*.attention.qkv`; `none`: the head is rounded, too. Embeddings and norms never are.
+        /// Layers that `quantize` leaves as they are, as wildcards with commas between, over Pelton's names (`head`, `blocks.0.*`, `*.mlp.down`,
+        /// `*.attention.qkv`) or the checkpoint's (`lm_head`, `model.layers.0.*`); `none`: the head is rounded, too. Embeddings and norms never are.
         quantize_skip: String = "head";
         /// Whose definition of the model runs. `native` is Pelton's own: fast, and bit for bit the same in every batch. `transformers` is that
         /// of the Python package, which must be installed where the worker runs: slower, and for many more models (docs/models.md). `auto`

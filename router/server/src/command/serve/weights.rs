@@ -14,13 +14,15 @@ use serde_json::{Map, Value};
 use crate::config::ModelBackend;
 
 /// The families of `pelton.models`, by the names that checkpoints give them.
-const ARCHITECTURES: [&str; 16] = [
+const ARCHITECTURES: [&str; 18] = [
     "LlamaForCausalLM",
     "MistralForCausalLM",
+    "MinistralForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
     "SmolLM3ForCausalLM",
     "GraniteForCausalLM",
     "Olmo2ForCausalLM",
@@ -32,6 +34,7 @@ const ARCHITECTURES: [&str; 16] = [
     "CohereForCausalLM",
     "Cohere2ForCausalLM",
 ];
+const MORE_THAN_TEXT: &str = "ForConditionalGeneration";
 /// The methods of `pelton.quantization`, whose details the worker reads.
 const QUANTISED: [&str; 3] = ["gptq", "awq", "compressed-tensors"];
 const SINGLE: &str = "model.safetensors";
@@ -90,12 +93,17 @@ pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
     if !is_native || allowed.backend == ModelBackend::Transformers {
         return Ok(()); // whose fields and tensors may have any names; the worker knows them
     }
-    seen.compare(&config).map_err(|reason| format!("{}: {reason}", path.display()))
+    // Of models that take more than text, their text is served, whose sizes stand within.
+    let (place, sizes) = match config.get("text_config").and_then(Value::as_object) {
+        Some(text) if named.iter().any(|name| name.ends_with(MORE_THAN_TEXT)) => ("text_config.", text),
+        _ => ("", &config),
+    };
+    seen.compare(place, sizes).map_err(|reason| format!("{}: {reason}", path.display()))
 }
 
 /// Whether a model is named as one that draws tokens. Which native ones give vectors the worker knows: they have many names.
 fn draws(name: &str) -> bool {
-    ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"].iter().any(|end| name.ends_with(end))
+    ["ForCausalLM", "LMHeadModel", MORE_THAN_TEXT].iter().any(|end| name.ends_with(end))
 }
 
 /// What the headers say, as far as it is compared.
@@ -125,18 +133,19 @@ impl Seen {
         Ok(())
     }
 
-    fn compare(&self, config: &Map<String, Value>) -> Result<(), String> {
-        let stated = |key| config.get(key).and_then(Value::as_f64);
+    /// `place`: where in config.json these sizes stand.
+    fn compare(&self, place: &str, sizes: &Map<String, Value>) -> Result<(), String> {
+        let stated = |key| sizes.get(key).and_then(Value::as_f64);
         let layers = self.layers.len();
         for key in ["num_hidden_layers", "n_layer"] {
             if stated(key).is_some_and(|stated| stated > layers as f64) {
-                return Err(format!("`{key}` is {}; the weights have {layers}", config[key]));
+                return Err(format!("`{place}{key}` is {}; the weights have {layers}", sizes[key]));
             }
         }
         for key in ["vocab_size", "hidden_size", "intermediate_size", "n_embd", "n_inner"] {
             if stated(key).is_some_and(|stated| stated > self.largest_side as f64) {
                 let largest = self.largest_side;
-                return Err(format!("`{key}` is {}; the largest side of a tensor is {largest}", config[key]));
+                return Err(format!("`{place}{key}` is {}; the largest side of a tensor is {largest}", sizes[key]));
             }
         }
         Ok(())
@@ -252,6 +261,10 @@ mod tests {
         config.to_string().into_bytes()
     }
 
+    fn beside_images(text: &Value) -> Vec<u8> {
+        config(&json!({ "architectures": ["Gemma3ForConditionalGeneration"], "text_config": text }))
+    }
+
     const CAUTIOUS: Allowed = Allowed { backend: ModelBackend::Auto, foreign_code: false };
 
     fn refusal(files: &[(&str, Vec<u8>)], allowed: Allowed) -> Option<String> {
@@ -316,6 +329,15 @@ mod tests {
             (
                 vec![("config.json", config(&json!({ "vocab_size": 1e12 }))), (SINGLE, whole())],
                 Some("`vocab_size` is 1000000000000.0; the largest side of a tensor is 3"),
+            ),
+            (vec![("config.json", beside_images(&json!({ "num_hidden_layers": 2 }))), (SINGLE, whole())], None),
+            (
+                vec![("config.json", beside_images(&json!({ "num_hidden_layers": 3 }))), (SINGLE, whole())],
+                Some("`text_config.num_hidden_layers` is 3; the weights have 2"),
+            ),
+            (
+                vec![("config.json", beside_images(&json!({ "hidden_size": 4 }))), (SINGLE, whole())],
+                Some("`text_config.hidden_size` is 4; the largest side of a tensor is 3"),
             ),
         ] {
             let refusal = refusal(&files, CAUTIOUS);
