@@ -77,10 +77,10 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
             block_size=BLOCK,
             device="cpu",
             quantize=quantize,
-            quantize_skip=options.quantize_skip,
+            quantize_skip=skipped,
             task="generate",
         )
-        for quantize in ("auto", options.quantize)
+        for quantize, skipped in (("auto", ""), (options.quantize, options.quantize_skip))
     ]
     try:
         quality = compare(wishes[0], wishes[1], ids)

@@ -279,6 +279,7 @@ def within(**text: Any) -> Callable[[Path], None]:
             "transformers: .* takes more than text",
         ),
         (within(use_bidirectional_attention=True), "`use_bidirectional_attention` in config.json is true"),
+        (lambda folder: change_config(folder, text_config=None), "config.json has no `text_config`"),
         (lambda folder: change_config(folder, text_config=[]), r"`text_config` in config.json is \[\]; supported: an"),
         (
             lambda folder: change_config(folder, tie_word_embeddings="yes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import gc
 import os
@@ -227,6 +228,23 @@ def test_parts_of_processes_that_ended_are_deleted(tmp_path: Path) -> None:
     assert folder.make_room(1)
     assert entries(tmp_path) == set()
     assert folder.part("mine") != mine, "two processes, of two containers say, never write to one"
+
+
+def test_where_there_are_no_locks_parts_are_deleted_when_they_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: object, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    folder = KeptFolder.open(tmp_path, 100)
+    assert folder is not None
+    young, old = folder.part("key"), folder.part("key")
+    young.touch()
+    old.touch()
+    os.utime(old, (time.time() - 4000, time.time() - 4000))
+    assert folder.make_room(1)
+    assert entries(tmp_path) == {young.name}
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -401,5 +401,6 @@ def test_quality_is_measured_and_better_with_more_bits(tmp_path: Path, capsys: p
     assert 0 < kl["int8-a16"] < kl["int8"] < kl["int4"]
     assert kl["int8"] < kl["int4-a16"]
     assert results["int8"]["agreement"] > results["int4"]["agreement"]
+    assert quality.main([str(folder), "--quantize", "int8", "--quantize-skip", "none"], io.StringIO(ids)) == 0
     assert quality.main([str(folder), "--quantize", "int5"], io.StringIO(ids)) == 1
     assert quality.main([str(folder), "--quantize", "int4"], io.StringIO("7")) == 1

@@ -57,3 +57,17 @@ def test_texts_that_have_to_be_lowered_first_are_refused_unless_the_tokenizer_do
     change_json(folder / "tokenizer.json", normalizer={"type": "BertNormalizer", "lowercase": False})
     with pytest.raises(LoadError, match="do_lower_case"):
         load(folder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("a word\n")
+    assert load(folder).pooling is not None
+    change_json(folder / "tokenizer_config.json", do_lower_case=False)
+    with pytest.raises(LoadError, match="do_lower_case"):
+        load(folder)
+
+
+def test_windows_that_no_text_passes_are_none(tmp_path: Path) -> None:
+    folder = pooled_by(write(tmp_path / "model", "gemma3-bare"), "lasttoken")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 19}')
+    loaded, told = load(folder), load(folder, max_model_len=19)
+    assert loaded.shape.kinds == told.shape.kinds != load(folder, max_model_len=20).shape.kinds
+    assert loaded.numerics_id == told.numerics_id

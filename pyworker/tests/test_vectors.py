@@ -207,6 +207,13 @@ def test_other_encoders_are_refused_whatever_they_are_asked_for(tmp_path: Path) 
             vectors_of(Wish(tmp_path, task=said), {"architectures": [name]})
 
 
+def test_a_decoder_of_transformers_in_a_folder_of_sentence_transformers_draws_if_told_so(tmp_path: Path) -> None:
+    folder, config = pooled_by(write(tmp_path / "model", "qwen3"), "lasttoken"), {"architectures": ["OPTForCausalLM"]}
+    with pytest.raises(LoadError, match=r"OPTForCausalLM; supported for vectors .* a decoder with --task generate"):
+        vectors_of(Wish(folder), config)
+    assert vectors_of(Wish(folder, task="generate"), config) is None
+
+
 def test_a_decoder_embeds_when_its_folder_says_so_or_when_it_is_told(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "qwen3")
     assert load(folder).pooling is None

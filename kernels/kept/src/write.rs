@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{CHUNK_BYTES, MAGIC, PAGE_BYTES};
@@ -12,14 +14,26 @@ use crate::{CHUNK_BYTES, MAGIC, PAGE_BYTES};
 /// Writes header and blobs to `path`, for this user alone; returns how many bytes the file has. `part` is the name that it has
 /// until it is whole: in the same folder, and nobody else's. It is locked meanwhile, so that others see that it is still written.
 pub fn write(path: &Path, part: &Path, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(CWD, part, flags, Mode::RUSR | Mode::WUSR)?);
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?; // until it is closed
-    let written = fill(&mut file, header, blobs).and_then(|bytes| std::fs::rename(part, path).map(|()| bytes));
+    let written = lock(&file).and_then(|()| fill(&mut file, header, blobs));
+    let written = written.and_then(|bytes| std::fs::rename(part, path).map(|()| bytes));
     if written.is_err() {
         let _ = std::fs::remove_file(part); // the error that is told is the first one
     }
     written
+}
+
+/// Until the file is closed. Somebody else may have taken it for left over before that.
+fn lock(file: &File) -> io::Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::NOSYS | Errno::NOLCK | Errno::OPNOTSUPP) => {} // not all file systems have locks
+        Err(error) => return Err(error.into()),
+    }
+    if file.metadata()?.nlink() == 0 {
+        return Err(io::Error::other("it was deleted as soon as it was made"));
+    }
+    Ok(())
 }
 
 fn fill(file: &mut File, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {

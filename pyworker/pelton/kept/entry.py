@@ -71,7 +71,9 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
         return
     try:
         if key_of(wish) != key:
-            log.warning("the loaded model is not kept: files in %s changed while it was loaded", wish.folder)
+            log.warning(
+                "the loaded model is not kept: files in %s, or Pelton's own, changed while it was loaded", wish.folder
+            )
             return
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)

@@ -9,12 +9,14 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from pathlib import Path
 
 log = logging.getLogger("pelton.worker")
 
 SUFFIX = ".kept"
 PART = ".part"
+LONG_S = 3600  # without a byte written
 SPARE_BYTES = 1 << 30  # what the disk keeps free in any case
 
 
@@ -46,7 +48,7 @@ class KeptFolder:
         return self._path / f"{key}{SUFFIX}"
 
     def part(self, key: str) -> Path:
-        """Where it is written until it is whole: each time by a name of its own, and locked (`kernels/kept/src/write.rs`)."""
+        """Where it is written until it is whole: a new name each time. Whoever writes it locks it (`kernels/kept/src/write.rs`)."""
         return self._path / f"{key}.{secrets.token_hex(8)}{PART}"
 
     def use(self, key: str) -> None:
@@ -80,8 +82,19 @@ class KeptFolder:
         return True
 
     def _sweep(self) -> None:
-        """Deletes what processes that ended had not written to the end. Whoever still writes holds a lock, which other containers see, too."""
+        """Deletes what processes that ended had not written to the end. Whoever still writes holds a lock, which other containers see,
+        too; where a file system has none, the age decides."""
         for path in self._path.glob(f"*{PART}"):
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
+            with (
+                contextlib.suppress(OSError),
+                path.open("r+b") as file,
+            ):  # a lock over NFS needs a file that may be written
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_dead = True
+                except BlockingIOError:
+                    is_dead = False
+                except OSError:
+                    is_dead = time.time() - path.stat().st_mtime > LONG_S
+                if is_dead:
+                    path.unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from pelton.loading.checkpoint import read_json
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
-MODULES = "modules.json"
-OF_TRANSFORMER = [
+MODULES, TOKENIZER_CONFIG = "modules.json", "tokenizer_config.json"
+TRANSFORMER_CONFIGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
@@ -79,13 +79,13 @@ def sentence_of(folder: Path) -> Sentence | None:
 
 def _longest(folder: Path) -> int | None:
     """What the Transformer's own config says, the first of its names that there is."""
-    name = next((name for name in OF_TRANSFORMER if (folder / name).exists()), None)
+    name = next((name for name in TRANSFORMER_CONFIGS if (folder / name).exists()), None)
     if name is None:
         return None
     config = read_json(folder / name)
     if config.get("do_lower_case") and not _lowers(folder):
         raise LoadError(
-            f"`do_lower_case` in {name} is true; supported: false, or a tokenizer.json that lowers letters itself"
+            f"`do_lower_case` in {name} is true; supported: false, or a tokenizer that lowers letters itself"
         )
     longest = config.get("max_seq_length")
     if longest is not None and (type(longest) is not int or longest < 1):
@@ -94,10 +94,12 @@ def _longest(folder: Path) -> int | None:
 
 
 def _lowers(folder: Path) -> bool:
-    """Whether the tokenizer makes small letters of large ones."""
-    tokenizer = read_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else {}
-    steps = json.dumps(tokenizer.get("normalizer"))
-    return '"lowercase": true' in steps or '"type": "Lowercase"' in steps
+    """Whether the tokenizer makes small letters of large ones. A `vocab.txt` alone is BERT's, which does unless its config says no."""
+    if (folder / "tokenizer.json").exists():
+        steps = json.dumps(read_json(folder / "tokenizer.json").get("normalizer"))
+        return '"lowercase": true' in steps or '"type": "Lowercase"' in steps
+    said = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    return (folder / "vocab.txt").exists() and said.get("do_lower_case", True) is True
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

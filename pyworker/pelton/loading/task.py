@@ -59,14 +59,12 @@ def vectors_of(wish: Wish, config: dict[str, Any]) -> Vectors | None:
     name = (named(config).split(", ") or [""])[0]
     encoder, decoder = _encoder(name), _decoder(name)
     sentence = None if name.endswith(CLASSIFIES) else sentence_of(wish.folder)
-    if (
-        encoder is None
-        and decoder is None
-        and (asked in ("embed", "classify") or sentence is not None or name.endswith(CLASSIFIES))
-    ):
+    gives_vectors = asked in ("embed", "classify") or name.endswith(CLASSIFIES)
+    if encoder is None and decoder is None and (gives_vectors or (asked == "auto" and sentence is not None)):
         heads = ", ".join(sorted({*ENCODERS, *DECODERS}))
         raise LoadError(
-            f"`architectures` in config.json: {named(config)}; supported for vectors and classes: models of {heads}"
+            f"`architectures` in config.json: {named(config)}; supported for vectors and classes: models of {heads}; any other that is a "
+            "decoder with --task generate"
         )
     possible = _possible(name, encoder, decoder)
     usual: Task = "embed" if sentence is not None and "embed" in possible else possible[0]

@@ -99,7 +99,7 @@ class DecoderConfig:
 
     def for_texts_of(self, tokens: int) -> DecoderConfig:
         """With so many positions and no more."""
-        return replace(self, positions=tokens, positions_unused=self.positions - tokens)
+        return replace(self, positions=tokens, positions_unused=self.positions - tokens).within(tokens)
 
     @property
     def division(self) -> Division:

@@ -59,6 +59,8 @@ def gemma3(fields: Fields) -> DecoderConfig:
 
 def gemma3_beside_images(fields: Fields) -> DecoderConfig:
     """As transformers 5 has it: the outer config says whether the head is tied, and its logits are not capped, whatever the inner one says."""
+    if "text_config" not in fields:
+        raise LoadError("config.json has no `text_config`")
     text = fields.object("text_config")
     text.word("model_type", ["gemma3_text"], "gemma3_text")
     config = gemma3(text.without("final_logit_softcapping"))

@@ -23,7 +23,8 @@ ROUNDED = {
     "int4-a16": Scheme(4, 64, "float"),
 }
 
-HEAD, NONE = "head", "none"  # of `--quantize-skip`: what is skipped unless something is said, and nothing
+# Of `--quantize-skip`: what is skipped unless something is said, how checkpoints call it, and nothing.
+HEAD, HEAD_STORED, NONE = "head", "lm_head", "none"
 # What config.json calls it, now and in the first versions of compressed-tensors.
 STORED = ("quantization_config", "compression_config")
 
@@ -56,30 +57,29 @@ def quantization_of(config: dict[str, Any], wish: str, skipped: str) -> Quantiza
     if wish != "auto" and wish not in ROUNDED:
         raise LoadError(f"--quantize {wish}; supported: auto, {', '.join(ROUNDED)}")
     rules = tuple(rule.strip() for rule in skipped.split(",") if rule.strip())
-    is_stored = next((name for name in STORED if config.get(name)), None)
-    if rules not in ((), (HEAD,)) and (is_stored or wish == "auto"):
-        why = "the checkpoint is quantised already" if is_stored else "nothing is rounded"
+    stored_as = next((name for name in STORED if config.get(name)), None)
+    if rules not in ((), (HEAD,)) and (stored_as or wish == "auto"):
+        why = "the checkpoint is quantised already" if stored_as else "nothing is rounded"
         raise LoadError(
             f"--quantize-skip {skipped}: {why}; supported: together with --quantize {', '.join(ROUNDED)}, of weights that are floats"
         )
-    if is_stored:
-        return _of_checkpoint(Fields(config).object(is_stored), wish)
+    if stored_as:
+        return _of_checkpoint(Fields(config).object(stored_as), wish)
     if wish == "auto":
         return Quantization("unquantised", False, lambda _path, _names: Plain())
 
     def storage(path: str, names: list[str]) -> Storage:
         return Plain() if any(skips(rule, path, names) for rule in rules) else Rounded(ROUNDED[wish])
 
-    return Quantization(wish, True, storage, skips=tuple(rule for rule in rules if rule not in (HEAD, NONE)))
+    return Quantization(
+        wish, True, storage, skips=tuple(rule for rule in rules if rule not in (HEAD, HEAD_STORED, NONE))
+    )
 
 
 def skips(rule: str, path: str, names: list[str]) -> bool:
     """Whether a wildcard fits a layer: its path in the model, or what the checkpoint calls any of its weights."""
-    called = [
-        path,
-        *names,
-        *(["lm_head"] if path == HEAD else []),
-    ]  # which may be tied, and then lies under another name
+    # A tied head lies under another name.
+    called = [path, *names, *([HEAD_STORED] if path == HEAD else [])]
     return any(fnmatch.fnmatchcase(name, rule) for name in called)
 
 

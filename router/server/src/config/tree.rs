@@ -39,7 +39,8 @@ settings! {
         /// for long prompts, slower where there is no AMX. For a quantised checkpoint it says which activations: `int4` or `int4-a16` for one of 4 bits.
         quantize: Quantize = "auto";
         /// Layers that `quantize` leaves as they are, as wildcards with commas between, over Pelton's names (`head`, `blocks.0.*`, `*.mlp.down`,
-        /// `*.attention.qkv`) or the checkpoint's (`lm_head`, `model.layers.0.*`); `none`: the head is rounded, too. Embeddings and norms never are.
+        /// `*.attention.qkv`) or the checkpoint's (`lm_head`, `model.layers.0.*`), each of which has to fit one; `none`: the head is rounded, too,
+        /// as it is beside other names. Embeddings and norms never are.
         quantize_skip: String = "head";
         /// Whose definition of the model runs. `native` is Pelton's own: fast, and bit for bit the same in every batch. `transformers` is that
         /// of the Python package, which must be installed where the worker runs: slower, and for many more models (docs/models.md). `auto`
@@ -52,7 +53,8 @@ settings! {
         task: Task = "auto";
         /// How an embedding model makes one vector of the vectors of its tokens; `auto` is what its checkpoint says.
         pooling: Auto<Pooling> = "auto";
-        /// Prompt and output of one request together; `auto` is what the model can do, or less if its KV does not fit.
+        /// Prompt and output of one request together; `auto` is what the model can do (of embedders in folders of sentence-transformers: what these
+        /// say), or less if its KV does not fit.
         max_model_len: Auto<Tokens> = "auto";
         /// Whether the sampling that the checkpoint's generation_config.json recommends (`temperature`, `top_k`, `top_p`, `min_p`,
         /// `repetition_penalty`, `max_new_tokens`) holds where a request says nothing: `auto` uses it, `none` leaves OpenAI's defaults. The

@@ -64,8 +64,10 @@ pub(super) fn check(folder: &Path, allowed: Allowed) -> Result<(), String> {
             path.display()
         ));
     }
-    if let Some(quantised) = says("quantization_config") {
-        let method = quantised["quant_method"].as_str().unwrap_or("in an unnamed way");
+    if let Some(quantised) = says("quantization_config").or_else(|| says("compression_config")) {
+        let is_old = quantised.get("config_groups").is_some(); // compressed-tensors, before it named itself
+        let method =
+            quantised["quant_method"].as_str().unwrap_or(if is_old { QUANTISED[2] } else { "in an unnamed way" });
         if !QUANTISED.contains(&method) {
             let supported = QUANTISED.join(", ");
             return Err(format!(
@@ -300,6 +302,17 @@ mod tests {
                     (SINGLE, whole()),
                 ],
                 None,
+            ),
+            (
+                vec![
+                    ("config.json", config(&json!({ "compression_config": { "config_groups": {} } }))),
+                    (SINGLE, whole()),
+                ],
+                None,
+            ),
+            (
+                vec![("config.json", config(&json!({ "compression_config": { "bits": 4 } })))],
+                Some("quantised (in an unnamed way); supported"),
             ),
             (
                 vec![("config.json", config(&json!({ "architectures": null })))],
