@@ -7,15 +7,17 @@ import errno
 import fcntl
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pelton.kept.entry import Kept, keep, read
-from pelton.kept.folder import KeptFolder
+from pelton.kept.folder import SPARE_BYTES, KeptFolder
 from pelton.kept.key import key_of
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
@@ -245,6 +247,45 @@ def test_where_there_are_no_locks_parts_are_deleted_when_they_are_old(
     os.utime(old, (time.time() - 4000, time.time() - 4000))
     assert folder.make_room(1)
     assert entries(tmp_path) == {young.name}
+
+
+def test_an_entry_is_used_and_a_damaged_one_left_where_nothing_can_be_written(
+    checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is mounted to be read alone."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    folder = KeptFolder.open(tmp_path, PLENTY)
+    assert folder is not None
+    wish = wish_for(checkpoints / "llama")
+    keep(folder, wish, key_of(wish), load_whole(wish))
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert isinstance(ended(read(folder, wish)), Kept)
+    entry = folder.entry(key_of(wish))
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert ended(read(folder, wish)) is None
+    assert f"{entry} cannot be deleted: Read-only file system" in caplog.text
+
+
+def test_a_folder_at_an_entrys_place_is_no_entry(checkpoints: Path, folder: KeptFolder) -> None:
+    wish = wish_for(checkpoints / "llama")
+    folder.entry(key_of(wish)).mkdir()
+    assert ended(read(folder, wish)) is None
+
+
+def test_nothing_is_deleted_for_what_finds_no_room_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = KeptFolder.open(tmp_path, PLENTY)
+    assert folder is not None
+    folder.entry("old").write_bytes(bytes(30))
+    free = SPARE_BYTES + 10
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
+    assert not folder.make_room(41)
+    assert entries(tmp_path) == {"old.kept"}
+    assert folder.make_room(40)
+    assert entries(tmp_path) == set()
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -263,6 +263,18 @@ def test_each_file_of_a_checkpoint_that_loading_reads_counts(tmp_path: Path, nam
     assert key_of(wish) == without
 
 
+def test_what_cannot_be_looked_at_does_not_end_the_start(tmp_path: Path) -> None:
+    wish, keys = wish_for(tmp_path), [key_of(wish_for(tmp_path))]
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx/config.json").symlink_to("/nowhere")
+    keys.append(key_of(wish))
+    (tmp_path / "extra.json").mkdir()
+    keys.append(key_of(wish))
+    os.mkfifo(tmp_path / "model.safetensors")
+    keys.append(key_of(wish))
+    assert len(set(keys)) == len(keys)
+
+
 def test_what_loading_never_reads_of_a_checkpoint_does_not_count(tmp_path: Path) -> None:
     wish = wish_for(tmp_path)
     before = key_of(wish)

@@ -194,6 +194,12 @@ def change_config(folder: Path, **fields: Any) -> None:
         ({"rms_norm_eps": 0}, "`rms_norm_eps` in config.json is 0"),
         ({"tie_word_embeddings": "yes"}, "supported: true or false"),
         ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "`rope_parameters.rope_type` .* is 'ntk'"),
+        ({"rope_theta": 10**400, "rope_parameters": None}, "`rope_theta` in config.json is 1000"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1e308}},
+            r"`factor` of rope in config.json is 1e\+308; supported: contexts of up to 2147483648 tokens",
+        ),
+        ({"architectures": [["LlamaForCausalLM"]]}, "none; supported"),
         ({"rope_theta": {"__float__": "Infinity"}, "rope_parameters": None}, "`rope_theta` in config.json is inf;"),
         ({"rope_parameters": {"rope_type": "linear"}}, "config.json has no `rope_parameters.factor`"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "`partial_rotary_factor`"),
@@ -263,7 +269,15 @@ def test_what_a_family_does_not_serve_is_refused_by_its_own_name(
         # A kept model is made anew when a file of weights changes, and goes by its name.
         (
             {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "weights.st"}}'},
-            "names `weights.st`, which is not a .safetensors file",
+            "names 'weights.st', which is not a .safetensors file",
+        ),
+        (
+            {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "\\u0000.safetensors"}}'},
+            r"names '\\x00.safetensors', which is not a .safetensors file",
+        ),
+        (
+            {"config.json": "{}", "model.safetensors.index.json": '{"weight_map": {"a": "\\ud800.safetensors"}}'},
+            r"names '\\ud800.safetensors', which is not a .safetensors file",
         ),
     ],
 )

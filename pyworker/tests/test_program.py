@@ -23,7 +23,7 @@ from pelton_kernels import ops
 from pelton_kernels._native import WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row, table
 from random_checkpoints import VOCAB, write
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_router import Request, TinyRouter, eagerly, load_whole
 
 # Between them they make every call that any variant makes.
@@ -299,6 +299,21 @@ def test_a_model_that_is_no_program_is_run_eagerly_and_the_log_says_why(
     eager = dataclasses.replace(loaded, model=model, built=None)
     assert not eager.is_invariant
     assert TinyRouter(eager).run(Request(Admit(0), [5, 6], 3))[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_whose_numbers_are_not_finite_is_a_program_all_the_same_and_the_log_says_so(
+    tmp_path: Path, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path / "model", "llama")
+    assert load_whole(folder).program is not None
+    assert "not finite" not in caplog.text
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"][3] = value
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert load_whole(folder).program is not None
+    assert "a trial gave numbers that are not finite" in caplog.text
+    assert "Please report" not in caplog.text
 
 
 def test_places_are_shared_by_buffers_that_are_never_alive_together(checkpoints: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_tensor_that_is_not_aligned_is_read_all_the_same(tmp_path: Path) -> No
     [
         ([], "no JSON object"),
         ({"a": 3}, "`a` is no object"),
+        ({"a": {**ENTRY, "dtype": ["F32"]}}, "`a` in .* is stored as .'F32'.; supported: "),
         ({"a": {**ENTRY, "shape": [-2]}}, "no shape and offsets"),
         ({"a": {**ENTRY, "shape": [True, 2]}}, "no shape and offsets"),
         ({"a": {**ENTRY, "data_offsets": [0, 8, 9]}}, "no shape and offsets"),

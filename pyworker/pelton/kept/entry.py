@@ -123,13 +123,13 @@ def read(folder: KeptFolder, wish: Wish) -> Generator[Progress, None, Kept | Non
         _native.set_threads(wish.threads or machine.cores())
         file = KeptFile.open(path)
         kept = yield from _read(file, json.loads(file.header), key, wish)
-        if kept is not None:
-            folder.use(key)
-        return kept
     except (OSError, ScriptError, KeyError, TypeError, ValueError) as error:
-        log.warning("%s is of no use (%s): it is deleted and made again", path, error)
+        log.warning("%s is of no use (%s): the model is loaded anew", path, error)
         folder.forget(key)
         return None
+    if kept is not None:
+        folder.use(key)
+    return kept
 
 
 def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Generator[Progress, None, Kept | None]:

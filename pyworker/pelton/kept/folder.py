@@ -35,7 +35,10 @@ class KeptFolder:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = path.stat()
-            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if found.st_uid != os.geteuid():
+                log.warning("loaded models are not kept: %s is user %d's; set --model-cache", path, found.st_uid)
+                return None
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 log.warning("loaded models are not kept: %s can be written by others; chmod 700 it", path)
                 return None
         except OSError as error:
@@ -52,12 +55,16 @@ class KeptFolder:
         return self._path / f"{key}.{secrets.token_hex(8)}{PART}"
 
     def use(self, key: str) -> None:
-        """The entry was used now."""
-        os.utime(self.entry(key))
+        """The entry was used now. Where that cannot be written down (a disk that is read alone, say) it was none the less."""
+        with contextlib.suppress(OSError):
+            os.utime(self.entry(key))
 
     def forget(self, key: str) -> None:
-        """Deletes an entry."""
-        self.entry(key).unlink(missing_ok=True)
+        """Deletes an entry, if it can be."""
+        try:
+            self.entry(key).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be deleted: %s", self.entry(key), error.strerror)
 
     def make_room(self, size: int) -> bool:
         """Deletes what was used longest ago until so many bytes more are within the bounds. False: they never are."""
@@ -70,15 +77,15 @@ class KeptFolder:
         )
         taken = sum(found.st_size for _, found in entries)
         free = shutil.disk_usage(self._path).free
+        if size + SPARE_BYTES > free + taken:
+            log.info("the loaded model is not kept: %s has %d bytes free", self._path, free)
+            return False
         for path, found in entries:
             if taken + size <= self._bytes_max and size + SPARE_BYTES <= free:
                 break
             path.unlink(missing_ok=True)
             taken -= found.st_size
             free += found.st_size
-        if size + SPARE_BYTES > free:
-            log.info("the loaded model is not kept: %s has %d bytes free", self._path, free)
-            return False
         return True
 
     def _sweep(self) -> None:

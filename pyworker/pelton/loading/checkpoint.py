@@ -123,8 +123,9 @@ def _file_names(folder: Path) -> list[str]:
             raise LoadError(f"{folder / INDEX} has no `weight_map`")
         names = sorted({str(name) for name in places.values()})
         for name in names:
-            if Path(name).name != name or not name.endswith(ENDING):  # "../elsewhere.safetensors"
-                raise LoadError(f"{folder / INDEX} names `{name}`, which is not a {ENDING} file of its folder")
+            # "../elsewhere.safetensors", or what no file can be called.
+            if Path(name).name != name or not name.endswith(ENDING) or not name.isprintable():
+                raise LoadError(f"{folder / INDEX} names {name!r}, which is not a {ENDING} file of its folder")
         return names
     found = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(found) == 1:

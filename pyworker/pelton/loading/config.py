@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class Fields:
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
         """A number greater than `above`."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= sys.float_info.max:
             raise self._unfit(name, value, f"a number above {above:g}")
         return float(value)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 SAMPLES, SAMPLE_BYTES = 8, 4096
@@ -16,10 +18,19 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):  # modules behind a model have folders of their own
         if path.suffix in {".json", ".safetensors"} or path.name == "vocab.txt":  # which tells a separator
-            stat = path.stat()
-            digest.update(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n".encode())
-            digest.update(_sample(path, stat.st_size))
+            digest.update(f"{path.relative_to(folder)} ".encode(errors="surrogateescape"))
+            with contextlib.suppress(
+                OSError
+            ):  # a link to nowhere, or what is being deleted: loading says so if it wants it
+                digest.update(_looks(path))
     return digest.hexdigest()
+
+
+def _looks(path: Path) -> bytes:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        return b""
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode() + _sample(path, found.st_size)
 
 
 def _sample(path: Path, size: int) -> bytes:

@@ -123,7 +123,7 @@ def _read_entry(path: Path, name: str, entry: Any, data: int) -> Stored:
     shape, offsets = (_counts(entry.get(key)) for key in ("shape", "data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
         raise _damaged(path, f"the entry of `{name}` has no shape and offsets")
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise LoadError(f"`{name}` in {path} is stored as {dtype}; supported: {', '.join(DTYPES)}")
     stored = Stored(DTYPES[dtype], tuple(shape), data + offsets[0], data + offsets[1])
     if stored.bytes != math.prod(stored.shape) * stored.dtype.itemsize:

@@ -66,9 +66,9 @@ def family_of(config: dict[str, Any]) -> Family | None:
 
 def named(config: dict[str, Any]) -> str:
     """What a config.json calls its model, for a message."""
-    return ", ".join(map(str, _names(config))) or "none"
+    return ", ".join(_names(config)) or "none"
 
 
-def _names(config: dict[str, Any]) -> list[Any]:
+def _names(config: dict[str, Any]) -> list[str]:
     names = config.get("architectures") or []
-    return names if isinstance(names, list) else [names]
+    return [name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str)]

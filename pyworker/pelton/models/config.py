@@ -16,6 +16,7 @@ from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
 LAYERS_MAX = 10_000  # far above any model: a config.json may claim any number
+POSITIONS_MAX = 1 << 31
 # Names of the same, as config.json has them.
 ACTIVATIONS: dict[str, Function] = {
     "silu": "silu",
@@ -223,8 +224,14 @@ def _read_longrope(given: Fields, theta: float, original: int, factor: float, sh
 
 def _longest(rope: Rope, positions: int) -> int:
     """Yarn's factor may be added to a config whose `max_position_embeddings` still is the first training's; dynamic's always is."""
-    is_stretched = rope.kind in ("yarn", "dynamic")
-    return max(positions, int(rope.original_positions * rope.factor)) if is_stretched else positions
+    if rope.kind not in ("yarn", "dynamic"):
+        return positions
+    stretched = rope.original_positions * rope.factor
+    if stretched > POSITIONS_MAX:
+        raise LoadError(
+            f"`factor` of rope in config.json is {rope.factor:g}; supported: contexts of up to {POSITIONS_MAX} tokens"
+        )
+    return max(positions, int(stretched))
 
 
 def _yarn_attention_factor(given: Fields, factor: float) -> float:
