@@ -82,12 +82,19 @@ def test_tokens_are_those_without_drafts(folder: Path, plainly: tuple[list[Done]
     done, choices = plainly
     expected = [answer.tokens for answer in done]
     with serving(folder, *FLAGS, *NGRAM) as server:
-        alone = [complete(server, **job) for job in jobs()]
-        assert [answer.tokens for answer in alone] == expected
-        assert [(answer.text, answer.finish_reason) for answer in alone] == [(a.text, a.finish_reason) for a in done]
+        # How deep drafts go, measured times say: on a busy machine not deep at once.
+        for _ in range(20):
+            alone = [complete(server, **job) for job in jobs()]
+            assert [answer.tokens for answer in alone] == expected
+            assert [(answer.text, answer.finish_reason) for answer in alone] == [
+                (a.text, a.finish_reason) for a in done
+            ]
+            accepted = server.metric("pelton_spec_accepted_tokens_total")
+            if accepted > 100:
+                break
+        assert accepted > 100
         assert with_logprobs(server) == choices
         accepted = server.metric("pelton_spec_accepted_tokens_total")
-        assert accepted > 100
         assert server.metric("pelton_spec_draft_tokens_total") > accepted, "some were wrong"
         assert [answer.tokens for answer in together(server, jobs())] == expected, "among others"
         assert server.metric("pelton_spec_accepted_tokens_total") > accepted

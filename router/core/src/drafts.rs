@@ -31,6 +31,12 @@ const WORTH_ALONE: u64 = SURE / 4;
 /// The same beside others: then a request that is held back misses a step, and so a token.
 const WORTH_IN_COMPANY: u64 = SURE;
 
+/// A price that was learned while the machine was disturbed would never be learned anew without drafts: so at places of this distance a
+/// request that is alone tries one that is likely to count, whatever it costs.
+const TRIAL_EVERY: u32 = 32;
+/// How likely.
+const TRIAL_CHANCE: u64 = SURE / 4 * 3;
+
 /// What a step costs, as far as it matters to how deep drafts go. In microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bargain {
@@ -104,14 +110,15 @@ impl Drafter {
 
     /// How many drafts, at most `most`, are worth it now. 0: none, be it that there is no guess.
     pub(crate) fn depth(&self, most: u32, bargain: &Bargain) -> u32 {
-        if self.guess.is_none() {
-            return 0;
-        }
+        let Some(guess) = self.guess else { return 0 };
+        // Two places in a row: at the first the request is held back, behind the second it has the draft.
+        let is_trial = !bargain.in_company && guess.at % TRIAL_EVERY < 2 && self.chance >= TRIAL_CHANCE;
         let (mut depth, mut all_count, mut expected) = (0, SURE, 0);
         while depth < most {
             all_count = all_count * self.chance / SURE;
             let gain = u128::from(all_count) * u128::from(bargain.token_us);
-            if gain < u128::from(SURE) * u128::from(bargain.draft_us) {
+            let is_tried = is_trial && depth == 0;
+            if gain < u128::from(SURE) * u128::from(bargain.draft_us) && !is_tried {
                 break;
             }
             depth += 1;
@@ -197,6 +204,25 @@ mod tests {
         ] {
             assert_eq!(drafts(text, most), expected, "behind {text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_too_dear_is_tried_at_a_few_places_where_it_is_likely_and_nobody_else_draws() {
+        let dear = Bargain { token_us: 100, draft_us: 1_000, in_company: false };
+        let text: Vec<TokenId> = (0..200).map(|at| at % 7).collect();
+        let (mut sure, mut unsure) = (Drafter::new(), Drafter::new());
+        let mut tried = Vec::new();
+        for end in 1..=text.len() {
+            sure.take_in(&text[..end]);
+            unsure.take_in(&text[..end]);
+            unsure.chance = TRIAL_CHANCE - 1;
+            assert_eq!(sure.depth(8, &Bargain { in_company: true, ..dear }), 0);
+            assert_eq!(unsure.depth(8, &dear), 0);
+            assert_eq!(sure.depth(0, &dear), 0);
+            tried.extend((sure.depth(8, &dear) == 1).then_some(end));
+            assert!(sure.depth(8, &dear) <= 1);
+        }
+        assert_eq!(tried, [32, 33, 64, 65, 96, 97, 128, 129, 160, 161, 192, 193]);
     }
 
     #[test]
