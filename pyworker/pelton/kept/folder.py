@@ -92,10 +92,8 @@ class KeptFolder:
         """Deletes what processes that ended had not written to the end. Whoever still writes holds a lock, which other containers see,
         too; where a file system has none, the age decides."""
         for path in self._path.glob(f"*{PART}"):
-            with (
-                contextlib.suppress(OSError),
-                path.open("r+b") as file,
-            ):  # a lock over NFS needs a file that may be written
+            # A lock over NFS needs a file that is open for writing.
+            with contextlib.suppress(OSError), path.open("r+b") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     is_dead = True

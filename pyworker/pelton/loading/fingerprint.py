@@ -19,9 +19,8 @@ def fingerprint(folder: Path) -> str:
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):  # modules behind a model have folders of their own
         if path.suffix in {".json", ".safetensors"} or path.name == "vocab.txt":  # which tells a separator
             digest.update(f"{path.relative_to(folder)} ".encode(errors="surrogateescape"))
-            with contextlib.suppress(
-                OSError
-            ):  # a link to nowhere, or what is being deleted: loading says so if it wants it
+            # A link to nowhere, or what is being deleted: loading says so if it wants it.
+            with contextlib.suppress(OSError):
                 digest.update(_looks(path))
     return digest.hexdigest()
 

@@ -71,9 +71,8 @@ def quantization_of(config: dict[str, Any], wish: str, skipped: str) -> Quantiza
     def storage(path: str, names: list[str]) -> Storage:
         return Plain() if any(skips(rule, path, names) for rule in rules) else Rounded(ROUNDED[wish])
 
-    return Quantization(
-        wish, True, storage, skips=tuple(rule for rule in rules if rule not in (HEAD, HEAD_STORED, NONE))
-    )
+    have_to_fit = tuple(rule for rule in rules if rule not in (HEAD, HEAD_STORED, NONE))
+    return Quantization(wish, True, storage, skips=have_to_fit)
 
 
 def skips(rule: str, path: str, names: list[str]) -> bool:
