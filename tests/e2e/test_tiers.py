@@ -124,7 +124,7 @@ def test_a_prefix_outlives_the_server_on_disk_and_its_worker_may_be_killed_meanw
             ask(server, seed)
         ask(server, 3, cache_salt="mine")
         settle(server)
-        assert server.metric("pelton_disk_blocks") >= 3 * WHOLE_BLOCKS // BLOCK
+        server.wait_until("they were found", lambda: server.metric("pelton_disk_blocks") >= 3 * WHOLE_BLOCKS // BLOCK)
         # `serving` ends it by SIGKILL: nothing is left to an orderly end.
     files = list((tmp_path / "kv").rglob("*"))
     assert files
@@ -161,7 +161,8 @@ def test_damaged_files_are_computed_again_and_nobody_hears_of_it(
         damaged[rng.randrange(300, len(damaged))] ^= 1 << rng.randrange(8)  # behind the head, where a scan looks
         path.write_bytes(damaged)
     with serving(checkpoints / "llama-gqa", *FLAGS, *HOST, *disk) as server:
-        assert server.metric("pelton_disk_blocks") == len(blocks)
+        # Counts are published a moment behind the start.
+        server.wait_until("they were found", lambda: server.metric("pelton_disk_blocks") == len(blocks))
         again = ask(server, 1)
         assert (again.tokens, again.cached) == (expected[1], 0)
         assert server.metric("pelton_disk_faults_total") > 0
