@@ -80,13 +80,7 @@ impl Arena {
         let now = (always / PIECE * parts).min(pieces.len());
         let is_taken = in_shares(&pieces[..now], threads, |&(start, len)| memory.take_soon(start, len));
         if !is_taken {
-            // A kernel that takes memory only as it is written. The zeros are what is there.
-            let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PIECE);
-            thread::scope(|scope| {
-                for share in memory.as_mut_slice::<u8>().chunks_mut(share.max(1)) {
-                    scope.spawn(|| share.fill(0));
-                }
-            });
+            write(memory.as_mut_slice(), &pieces[..now], threads);
         }
         let part = bytes.div_ceil(parts).max(1);
         let mut arena = Self { memory: Arc::new(memory), steps: Arc::default(), part, taker: None };
@@ -189,6 +183,25 @@ fn pieces(bytes: usize, parts: usize) -> Vec<(usize, usize)> {
     pieces
 }
 
+/// Takes pieces of zeros as a kernel does that gives memory only as it is written (Linux before 5.14).
+fn write(mut memory: &mut [u8], pieces: &[(usize, usize)], threads: usize) {
+    let mut pieces = pieces.to_vec();
+    pieces.sort_unstable();
+    let mut end = 0;
+    let mut parts: Vec<&mut [u8]> = Vec::with_capacity(pieces.len());
+    for (start, len) in pieces {
+        let (part, rest) = std::mem::take(&mut memory)[start - end..].split_at_mut(len);
+        parts.push(part);
+        (memory, end) = (rest, start + len);
+    }
+    let share = parts.len().div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        for share in parts.chunks_mut(share) {
+            scope.spawn(|| share.iter_mut().for_each(|part| part.fill(0)));
+        }
+    });
+}
+
 /// Whether `job` went well with all of them.
 fn in_shares<T: Sync>(all: &[T], threads: usize, job: impl Fn(&T) -> bool + Sync) -> bool {
     let share = all.len().div_ceil(threads.max(1)).max(1);
@@ -267,12 +280,29 @@ mod tests {
         assert_ne!(policy(), "5", "no other thread");
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_old_kernel_gives_the_first_of_each_part_and_no_more() {
+        let mut memory = crate::Buffer::zeroed(16 * PIECE);
+        super::write(memory.as_mut_slice(), &pieces(16 * PIECE, 4)[..4], 3);
+        let start = memory.as_slice::<u8>().as_ptr() as usize;
+        for part in 0..4 {
+            assert_eq!(pages_in(start + part * 4 * PIECE, PIECE), PIECE / PAGE);
+            assert_eq!(pages_in(start + (part * 4 + 1) * PIECE, 3 * PIECE), 0);
+        }
+    }
+
     /// How many of its pages are there.
     #[cfg(target_os = "linux")]
     fn pages(arena: &Arena) -> usize {
         let (start, len) = arena.span();
+        pages_in(start, len)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn pages_in(start: usize, len: usize) -> usize {
         let mut present = vec![0_u8; len / PAGE];
-        // SAFETY: the range is the arena's mapping, and `present` has a byte for each of its pages.
+        // SAFETY: the range is a mapping that lives beyond the call, and `present` has a byte for each of its pages.
         let said = unsafe { mincore(start as *mut _, len, present.as_mut_ptr()) };
         assert_eq!(said, 0);
         present.iter().filter(|&page| page & 1 == 1).count()

@@ -135,3 +135,13 @@ fn a_part_that_is_written_is_locked_and_nobody_elses_is_written() {
     assert!(write(&path, &part, b"", &[]).is_err());
     assert_eq!(fs::read(&part).expect("there"), b"another's");
 }
+
+#[test]
+fn what_would_be_refused_when_it_is_read_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, part] = ["a", "b"].map(|name| folder.path().join(name));
+    let header = vec![b' '; crate::HEADER_BYTES_MAX as usize + 1];
+    let error = write(&path, &part, &header, &[]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -9,11 +9,19 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{CHUNK_BYTES, MAGIC, PAGE_BYTES};
+use crate::{BLOBS_MAX, CHUNK_BYTES, HEADER_BYTES_MAX, MAGIC, PAGE_BYTES};
 
 /// Writes header and blobs to `path`, for this user alone; returns how many bytes the file has. `part` is the name that it has
 /// until it is whole: in the same folder, and nobody else's. It is locked meanwhile, so that others see that it is still written.
 pub fn write(path: &Path, part: &Path, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {
+    if header.len() as u64 > HEADER_BYTES_MAX || blobs.len() as u64 > BLOBS_MAX {
+        let why = format!(
+            "{} bytes of header and {} blobs; at most {HEADER_BYTES_MAX} and {BLOBS_MAX} are read again",
+            header.len(),
+            blobs.len()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(CWD, part, flags, Mode::RUSR | Mode::WUSR)?);
     let written = lock(&file).and_then(|()| fill(&mut file, header, blobs));

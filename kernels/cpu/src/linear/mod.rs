@@ -54,7 +54,6 @@ const GROUP_ROWS: usize = 96;
 const CHUNK_ROWS: usize = 8 * GROUP_ROWS;
 
 /// The same where bfloat16 goes through tiles: with more, a stretch of K whose activations stay near would be short.
-#[cfg(target_arch = "x86_64")]
 const TILED_CHUNK_ROWS: usize = 512;
 
 /// `out`: `[tokens, N]`, in `O`'s format; `x`: `[tokens, K]`; `bias`: `[N]`, added in float32 before the result is rounded.

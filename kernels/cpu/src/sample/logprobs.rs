@@ -1,7 +1,7 @@
 //! Log-probabilities of the raw model: logit - ln Σ exp(logits), before anything that a request changes.
 
 use super::row::{Row, Scores};
-use super::select::{best, id, score};
+use super::select::{best_and_alike, id, score};
 use crate::math::{exp_at_most_one, filled};
 use crate::simd::{LANES, Simd};
 
@@ -20,8 +20,17 @@ pub(super) fn report<S: Simd>(
     let scores = row.scored(1.0);
     let logprob = logprob_of(simd, scores);
     let (ids, logprobs) = likeliest;
-    best(simd, scores, ids.len(), keys);
-    keys.sort_unstable();
+    best_and_alike(simd, scores, ids.len(), keys);
+    // Logits far below the greatest may have one score where they differ.
+    let logit = |key| scores.row.logits[id(key)];
+    let order = |&one: &u64, &other: &u64| {
+        logit(other).partial_cmp(&logit(one)).expect("the row is finite").then(id(one).cmp(&id(other)))
+    };
+    if ids.len() < keys.len() {
+        keys.select_nth_unstable_by(ids.len(), order);
+        keys.truncate(ids.len());
+    }
+    keys.sort_unstable_by(order);
     for ((to_id, to_logprob), &key) in ids.iter_mut().zip(logprobs).zip(&*keys) {
         *to_id = id(key) as i32;
         *to_logprob = logprob(score(key));

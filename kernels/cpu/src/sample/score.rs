@@ -151,6 +151,27 @@ mod tests {
     }
 
     #[test]
+    fn logits_whose_distances_to_the_greatest_round_to_one_number_keep_their_order() {
+        let logits = [0.1_f32, 16.0, 0.1_f32.next_up(), 0.1_f32.next_down(), 0.1_f32.next_up()];
+        assert_eq!(logits[0] - 16.0, logits[2] - 16.0);
+        for isa in Isa::available() {
+            for (given, rank) in [(0, 4), (1, 1), (2, 2), (3, 5), (4, 3)] {
+                let (mut ranks, mut top_ids) = ([9], [9; 4]);
+                let out = ScoreOut {
+                    ranks: &mut ranks,
+                    flags: &mut [9],
+                    chosen: &mut [9.0],
+                    top_ids: &mut top_ids,
+                    top_logprobs: &mut [9.0; 4],
+                };
+                let input = ScoreRows { logits: &logits, vocabulary: 5, given: &[given], wanted: &[4] };
+                score(&mut Cpu::new(isa, 1), out, input).unwrap();
+                assert_eq!((ranks, top_ids), ([rank], [1, 2, 4, 0]));
+            }
+        }
+    }
+
+    #[test]
     fn a_token_that_is_none_and_more_than_there_is_room_for_are_refused() {
         let mut cpu = Cpu::new(Isa::best(), 1);
         for (given, wanted, argument) in [(4, 0, "given"), (-1, 0, "given"), (0, 1, "wanted")] {

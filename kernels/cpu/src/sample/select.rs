@@ -70,14 +70,24 @@ pub(super) fn score(key: u64) -> f32 {
 
 /// The `k` best, in no particular order; fewer if fewer are above -inf.
 #[inline(always)]
-pub(super) fn best<S: Simd>(simd: S, scores: Scores<'_>, k: usize, keys: &mut Vec<u64>) {
+fn best<S: Simd>(simd: S, scores: Scores<'_>, k: usize, keys: &mut Vec<u64>) {
+    best_and_alike(simd, scores, k, keys);
+    if k < keys.len() {
+        keys.select_nth_unstable(k - 1);
+        keys.truncate(k);
+    }
+}
+
+/// The `k` best and all that have the score of the last of them.
+#[inline(always)]
+pub(super) fn best_and_alike<S: Simd>(simd: S, scores: Scores<'_>, k: usize, keys: &mut Vec<u64>) {
     if k == 0 {
         return keys.clear();
     }
     collect(simd, scores, scores.reached_by(k).unwrap_or(f32::MIN).max(f32::MIN), keys);
     if k < keys.len() {
-        keys.select_nth_unstable(k - 1);
-        keys.truncate(k);
+        let (_, &mut last, _) = keys.select_nth_unstable(k - 1);
+        keys.retain(|&key| score(key) >= score(last));
     }
 }
 
