@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
+
+from pelton_kernels import _native
 
 
 def cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return _native.available_cores()
 
 
 def description() -> str:
@@ -20,9 +21,10 @@ def description() -> str:
 
 
 def memory(limit_bytes: int) -> tuple[int, int]:
-    """What this process has taken already, and the most that it may take in all; 0: what the machine has available."""
+    """What this process has taken already, and the most that it may take in all; 0: what is available, in its cgroups too,
+    less something for the others."""
     held = _kilobytes(Path("/proc/self/status"), "RssAnon") * 1024
-    return held, limit_bytes or held + _kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024
+    return held, limit_bytes or held + _native.available_memory()
 
 
 def _kilobytes(path: Path, name: str) -> int:

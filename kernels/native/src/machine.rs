@@ -14,10 +14,24 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CopyProbe>()?;
     module.add_function(wrap_pyfunction!(multiply_codes, module)?)?;
     module.add_function(wrap_pyfunction!(multiply_tiles, module)?)?;
+    module.add_function(wrap_pyfunction!(available_cores, module)?)?;
+    module.add_function(wrap_pyfunction!(available_memory, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(available_isas, module)?)?;
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
     module.add_function(wrap_pyfunction!(numerics_id, module)?)
+}
+
+/// Cores that this process may use: its cgroup's share, if that is less.
+#[pyfunction]
+fn available_cores() -> usize {
+    pelton_machine::cores()
+}
+
+/// What a worker should take at most beside what it has, as the router sees it: within cgroups, and something left for the others.
+#[pyfunction]
+fn available_memory() -> u64 {
+    pelton_machine::memory().map_or(0, |memory| memory.worker_limit_bytes())
 }
 
 /// How many threads share an op, the caller's among them.

@@ -304,20 +304,22 @@ impl Program {
 
     /// Each buffer: bytes, of what, and the number of its place in the arena; none: no call uses it any more.
     #[getter]
-    fn buffers(&self) -> Vec<(usize, &'static str, Option<usize>)> {
-        let program = self.lock();
+    fn buffers(&self, py: Python<'_>) -> Vec<(usize, &'static str, Option<usize>)> {
         let per = |per| match per {
             Per::Step => "step",
             Per::Token => "token",
             Per::Draw => "draw",
         };
-        let line = |id| (program.size(id).each, per(program.size(id).per), program.place(id));
-        (0..program.buffers().0).map(|id| line(BufferId(id))).collect()
+        py.detach(|| {
+            let program = self.lock();
+            let line = |id| (program.size(id).each, per(program.size(id).per), program.place(id));
+            (0..program.buffers().0).map(|id| line(BufferId(id))).collect()
+        })
     }
 
     /// Bytes of the arena in such a step.
-    fn arena_bytes(&self, tokens: usize, draws: usize) -> usize {
-        self.lock().arena_bytes(Counts { tokens, draws })
+    fn arena_bytes(&self, py: Python<'_>, tokens: usize, draws: usize) -> usize {
+        py.detach(|| self.lock().arena_bytes(Counts { tokens, draws }))
     }
 
     /// Runs it over a step's tensors; `out`: float32 `[draws, vocabulary]`.
@@ -364,12 +366,12 @@ impl Program {
     }
 
     /// From now on each run notes how long each call takes.
-    fn note_times(&self) {
-        self.lock().note_times();
+    fn note_times(&self, py: Python<'_>) {
+        py.detach(|| self.lock().note_times());
     }
 
     /// The calls, with the cost of a step of these rows and the times of the run before (0 if they were not noted).
-    fn lines(&self, ids: Span, row_offsets: Span, row_starts: Span, drawn_at: Span) -> Vec<Line> {
+    fn lines(&self, py: Python<'_>, ids: Span, row_offsets: Span, row_starts: Span, drawn_at: Span) -> Vec<Line> {
         // SAFETY: as in `run`.
         let rows = unsafe {
             StepRows {
@@ -383,19 +385,22 @@ impl Program {
                 embeds: program::Embeds::default(),
             }
         };
-        let program = self.lock();
-        let ids = |list: Vec<BufferId>| list.into_iter().map(|id| id.0).collect();
-        let line = |(at, call): (usize, &Call)| {
-            let cost = program.cost(call, &rows);
-            let micros = program.times().map_or(0.0, |times| times[at].as_secs_f64() * 1e6);
-            (call.to_string(), ids(call.reads()), ids(call.writes()), cost.bytes, cost.flops, micros)
-        };
-        program.calls().iter().enumerate().map(line).collect()
+        py.detach(|| {
+            let program = self.lock();
+            let ids = |list: Vec<BufferId>| list.into_iter().map(|id| id.0).collect();
+            let line = |(at, call): (usize, &Call)| {
+                let cost = program.cost(call, &rows);
+                let micros = program.times().map_or(0.0, |times| times[at].as_secs_f64() * 1e6);
+                (call.to_string(), ids(call.reads()), ids(call.writes()), cost.bytes, cost.flops, micros)
+            };
+            program.calls().iter().enumerate().map(line).collect()
+        })
     }
 }
 
 impl Program {
-    /// A run that panicked left nothing half-made but the arena, which the next one fills anew.
+    /// A run that panicked left nothing half-made but the arena, which the next one fills anew. Never with Python's lock held: a run
+    /// holds this one while a call-back waits for that.
     pub(crate) fn lock(&self) -> MutexGuard<'_, program::Program> {
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }

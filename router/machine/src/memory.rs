@@ -40,9 +40,8 @@ fn read(root: &Path) -> Option<Memory> {
     let mut available_bytes = field("MemAvailable:")?;
     let mut cgroup_limit_bytes: Option<u64> = None;
     for cgroup in cgroups(root) {
-        let Some(limit) = number(&cgroup.folder.join(cgroup.limit)).filter(|limit| *limit < total_bytes) else {
-            continue;
-        };
+        let limits = cgroup.limits.iter().filter_map(|name| number(&cgroup.folder.join(name)));
+        let Some(limit) = limits.min().filter(|limit| *limit < total_bytes) else { continue };
         cgroup_limit_bytes = Some(cgroup_limit_bytes.map_or(limit, |tightest| tightest.min(limit)));
         let used = number(&cgroup.folder.join(cgroup.usage)).unwrap_or(0);
         // Page cache that the kernel would give up first is not in use.
@@ -56,7 +55,8 @@ fn read(root: &Path) -> Option<Memory> {
 
 struct Cgroup {
     folder: PathBuf,
-    limit: &'static str,
+    /// Beyond the first it is killed, beyond the second it is slowed until it crawls.
+    limits: &'static [&'static str],
     usage: &'static str,
     idle_cache: &'static str,
 }
@@ -78,11 +78,16 @@ fn cgroups(root: &Path) -> Vec<Cgroup> {
         for folder in own.ancestors().take_while(|folder| folder.starts_with(&mount)) {
             let folder = folder.to_owned();
             all.push(if v2 {
-                Cgroup { folder, limit: "memory.max", usage: "memory.current", idle_cache: "inactive_file" }
+                Cgroup {
+                    folder,
+                    limits: &["memory.max", "memory.high"],
+                    usage: "memory.current",
+                    idle_cache: "inactive_file",
+                }
             } else {
                 Cgroup {
                     folder,
-                    limit: "memory.limit_in_bytes",
+                    limits: &["memory.limit_in_bytes"],
                     usage: "memory.usage_in_bytes",
                     idle_cache: "total_inactive_file",
                 }
@@ -148,6 +153,16 @@ mod tests {
             ("proc/self/cgroup", "0::/pods/one\n"),
             ("sys/fs/cgroup/pods/one/memory.max", "8589934592\n"),
             ("sys/fs/cgroup/pods/memory.max", "2147483648\n"),
+        ];
+        check(&files, 2 * GIB, Some(2 * GIB));
+    }
+
+    #[test]
+    fn where_a_group_is_slowed_before_it_is_full_that_decides() {
+        let files = [
+            ("proc/self/cgroup", "0::/service\n"),
+            ("sys/fs/cgroup/service/memory.max", "max\n"),
+            ("sys/fs/cgroup/service/memory.high", "2147483648\n"),
         ];
         check(&files, 2 * GIB, Some(2 * GIB));
     }

@@ -4,10 +4,9 @@
 
 mod files;
 mod gpu;
-mod memory;
 mod processor;
 
 pub use files::raise_open_files;
 pub use gpu::{Gpu, gpus};
-pub use memory::{Memory, memory};
+pub use pelton_machine::{Memory, memory};
 pub use processor::{Processor, processor};
