@@ -11,7 +11,7 @@ import pytest
 from pelton.kv import KINDS_MAX, divide
 from pelton.kv_shape import Kind, KvShape
 from pelton.layers.rotary import Rope
-from pelton.loading.budget import MIB, RECORDED_ROWS, Budget, plan
+from pelton.loading.budget import CONTEXT_SPARE, MIB, RECORDED_ROWS, Budget, plan
 from pelton.loading.error import LoadError
 from pelton.loading.wish import Wish
 from pelton.models.config import DecoderConfig
@@ -86,9 +86,25 @@ def test_a_context_beyond_any_memory_shrinks_to_the_longest_that_fits() -> None:
         got = plan(wish, endless, KV, WEIGHTS, HELD, limit)
         asked = dataclasses.replace(wish, max_model_len=got.max_model_len)
         assert plan(asked, endless, KV, WEIGHTS, HELD, limit).max_model_len == got.max_model_len
+        spare = CONTEXT_SPARE if kv_bytes == 0 else 0  # what another start may take more
         longer = dataclasses.replace(wish, max_model_len=got.max_model_len + 1)
         with pytest.raises(LoadError):
-            plan(longer, endless, KV, WEIGHTS, HELD, limit)
+            plan(longer, endless, KV, WEIGHTS, HELD + spare, limit)
+
+
+def test_every_start_of_a_server_has_the_first_ones_context() -> None:
+    """A process holds more at one start than at another."""
+    endless = dataclasses.replace(CONFIG, positions=1 << 17)
+    first = plan(WISH, endless, KV, WEIGHTS, HELD, 2000 * MIB)
+    assert first.max_model_len < endless.positions
+    later = dataclasses.replace(WISH, first_context=first.max_model_len)
+    for held in (HELD // 2, HELD, HELD + 100_000, HELD + CONTEXT_SPARE):
+        again = plan(later, endless, KV, WEIGHTS, held, 2000 * MIB)
+        assert again.max_model_len == first.max_model_len
+    with pytest.raises(LoadError, match="with which this server began, fits no more: there is room for") as error:
+        plan(later, endless, KV, WEIGHTS, HELD + 2 * CONTEXT_SPARE, 2000 * MIB)
+    room = int(str(error.value).rpartition("at most ")[2].partition(",")[0])
+    ask(2000 * MIB, max_model_len=min(room, CONFIG.positions))
 
 
 def test_a_size_that_is_refused_is_shown_as_it_was_given() -> None:

@@ -55,8 +55,8 @@ def ended(steps: Iterator[object]) -> object:
             return end.value
 
 
-def draws(loaded: Loaded | Kept) -> tuple[list[list[int]], list[object]]:
-    requests = [Request(Admit(0, logprobs=3), prompt, 9) for prompt in ([1], [2, 3, 4], list(range(40)))]
+def draws(loaded: Loaded | Kept, longest: int = 40) -> tuple[list[list[int]], list[object]]:
+    requests = [Request(Admit(0, logprobs=3), prompt, 9) for prompt in ([1], [2, 3, 4], list(range(longest)))]
     tokens = TinyRouter(loaded, seed=3).run(*requests)
     return tokens, [request.logprobs for request in requests]
 
@@ -169,14 +169,35 @@ def test_an_entry_of_another_key_is_of_no_use(checkpoints: Path, folder: KeptFol
     assert not folder.entry(key_of(other)).exists()
 
 
-def test_a_context_of_another_length_is_loaded_anew(checkpoints: Path, folder: KeptFolder) -> None:
-    """`max_model_len` 0 is what fits; another day less may fit, and tables are of the length that they were made with."""
-    wish = wish_for(checkpoints / "llama", kv_bytes=1 << 20)
+def test_a_kept_model_serves_a_shorter_context_and_is_not_made_again_for_a_little_more(
+    checkpoints: Path, folder: KeptFolder
+) -> None:
+    """`max_model_len` 0 is what fits, which is another one with each start."""
+    wish = wish_for(checkpoints / "llama", block_size=1)
+    block = load_whole(wish).budget.kv_bytes_per_block
+    room = {tokens: dataclasses.replace(wish, kv_bytes=tokens * block) for tokens in (60, 64, 68, 69)}
+    loaded = load_whole(room[64])
+    assert loaded.budget.max_model_len == 64
+    keep(folder, wish, key_of(wish), loaded)
+    served: dict[int, Kept] = {}
+    for tokens in room:
+        kept = ended(read(folder, room[tokens]))
+        if isinstance(kept, Kept):
+            served[tokens] = kept
+    assert {tokens: kept.budget.max_model_len for tokens, kept in served.items()} == {60: 60, 64: 64, 68: 64}
+    assert draws(served[60], 10) == draws(load_whole(room[60]), 10)
+    of_this_server = dataclasses.replace(room[68], first_context=68)
+    assert ended(read(folder, of_this_server)) is None, "another life of it had more"
+    assert folder.entry(key_of(wish)).exists()
+
+
+def test_angles_that_follow_from_the_context_are_kept_for_that_alone(checkpoints: Path, folder: KeptFolder) -> None:
+    wish = wish_for(checkpoints / "llama-dynamic")
     loaded = load_whole(wish)
     keep(folder, wish, key_of(wish), loaded)
-    block = loaded.budget.kv_bytes_per_block
-    assert ended(read(folder, dataclasses.replace(wish, kv_bytes=2 * block))) is None
-    assert folder.entry(key_of(wish)).exists()
+    assert ended(read(folder, wish)) is not None
+    less = dataclasses.replace(wish, kv_bytes=(loaded.budget.blocks_per_request - 1) * loaded.budget.kv_bytes_per_block)
+    assert ended(read(folder, less)) is None
 
 
 def test_what_does_not_fit_is_refused_as_when_it_is_loaded(checkpoints: Path, folder: KeptFolder) -> None:

@@ -42,6 +42,19 @@ def test_loading_comes_after_the_handshake(checkpoints: Path) -> None:
         next(iter(Session().load(wish(checkpoints), lambda: True)))
 
 
+def test_a_loaded_model_of_another_context_than_the_servers_is_loaded_again(checkpoints: Path) -> None:
+    session = Session()
+    session.handshake(NONCE, 1)
+    [first] = [said for said in session.load(wish(checkpoints), lambda: True) if isinstance(said, Loaded)]
+    context = first.budget.max_model_len
+    same = dataclasses.replace(wish(checkpoints), first_context=context)
+    assert list(session.load(same, lambda: True)) == [first]
+    shorter = dataclasses.replace(same, first_context=context // 2)
+    *_, again = session.load(shorter, lambda: True)
+    assert isinstance(again, Loaded)
+    assert again.budget.max_model_len == context // 2
+
+
 def test_another_memory_limit_is_no_other_model(checkpoints: Path) -> None:
     session = Session()
     session.handshake(NONCE, 1)

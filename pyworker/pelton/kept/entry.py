@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pelton_kernels import _native
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pelton.loading.load import Loaded
 
 log = logging.getLogger("pelton.worker")
+
+MORE_CONTEXT = 16  # A start that has memory for a sixteenth more than the kept model takes that model nevertheless.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
                 "the loaded model is not kept: files in %s, or Pelton's own, changed while it was loaded", wish.folder
             )
             return
+        from pelton.layers.rotary import has_settled_angles  # PyTorch is there: it has made the model
+
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
         if not folder.make_room(size):
@@ -93,6 +97,8 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
             "layers": _arena_layers(loaded),
             "weights_bytes": loaded.budget.weights_bytes,
             "longest": loaded.budget.max_model_len,
+            "is_settled": has_settled_angles(loaded.model),
+            "held_bytes": loaded.held_bytes,
             "program": script.data(),
         }
         written = _native.keep(folder.entry(key), folder.part(key), json.dumps(header).encode(), script.blobs)
@@ -140,9 +146,8 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
     pooling = None
     if header["pooling"] is not None:
         pooling = Pooling(**{**header["pooling"], "labels": tuple(header["pooling"]["labels"])})
-    memory = machine.memory(wish.memory_limit_bytes)
-    planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
-    if planned.max_model_len != header["longest"]:
+    planned = _planned(wish, sizes, shape, pooling, header)
+    if planned is None:
         log.info("the context is another one than that of the kept model: it is loaded anew")
         return None
     done, total = 0, sum(file.lengths)
@@ -174,6 +179,23 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         embed_width=header["embed_width"],
         embed_scale=header["embed_scale"],
     )
+
+
+def _planned(
+    wish: Wish, sizes: KeptSizes, shape: KvShape, pooling: Pooling | None, header: dict[str, Any]
+) -> Budget | None:
+    """As for the model that would be loaded; None: that would be another one, or have a notably longer context."""
+    held, limit = machine.memory(wish.memory_limit_bytes)
+    # With PyTorch, a start had less memory for the context than one without.
+    memory = max(held, header["held_bytes"]), limit
+    planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
+    longest = header["longest"]
+    if longest < planned.max_model_len <= longest + longest // MORE_CONTEXT and not wish.first_context:
+        only = replace(wish, first_context=longest)
+        planned = budget.plan(only, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
+    # Of longer tables a shorter context uses the beginning, unless their angles follow from the context.
+    fits = planned.max_model_len == longest if header["is_settled"] else planned.max_model_len <= longest
+    return planned if fits else None
 
 
 def _arena_layers(loaded: Loaded) -> list[int]:

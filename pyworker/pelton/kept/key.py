@@ -17,12 +17,13 @@ from pelton.kv_shape import ELEMENT_BYTES
 from pelton.loading.fingerprint import fingerprint
 from pelton.loading.wish import Wish
 
-VERSION = 3  # of what a header says
+VERSION = 4  # of what a header says
 # Wishes that change neither weights nor program. What is not named here does: a new wish is on the safe side.
 INDIFFERENT = {
     "folder",  # its fingerprint counts
     "kv_bytes",
     "memory_limit_bytes",
+    "first_context",  # how long a context the entry serves is in its header
     "threads",
     "slots",
     "token_budget",

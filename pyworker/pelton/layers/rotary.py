@@ -72,6 +72,11 @@ class Rotary(nn.Module):
         self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
 
 
+def has_settled_angles(model: nn.Module) -> bool:
+    """Whether some of its angles would be others in another context."""
+    return any(isinstance(layer, Rotary) and layer.rope.reach > 0 for layer in model.modules())
+
+
 def frequencies(rope: Rope, dim: int) -> Tensor:
     """Angle per position of each pair of columns: [dim / 2] float32."""
     return torch.zeros(1) if rope == NONE else KINDS[rope.kind](rope, _plain(rope, dim))

@@ -24,6 +24,8 @@ WHOLE_REQUESTS = 4  # of the longest context
 PLENTY_TOKENS = 1 << 18
 BLOCKS_MAX = (1 << 31) - 1
 RECORDED_ROWS = 256  # of a step on a card; larger ones are launched call by call
+# Left beside a context that memory bounds: what another start of the same server may take more than this one.
+CONTEXT_SPARE = 32 * MIB
 CONTEXT_MAX = 1 << 20  # a context that was not asked for: what the router has room for in a frame
 
 
@@ -97,7 +99,7 @@ def plan(
             f"--max-model-len {wish.max_model_len}: a text of this model is in one step, and steps hold {wish.token_budget} tokens: "
             f"set --token-budget to at least {wish.max_model_len}, or --max-model-len to at most {wish.token_budget}"
         )
-    longest = wish.max_model_len or _longest(
+    longest = wish.max_model_len or _context(
         wish, sizes, kv, limit_bytes - held_bytes - weights_bytes, pooling, is_card
     )
     activation_bytes = _activations(wish, sizes, kv, longest, pooling, is_card)
@@ -152,6 +154,18 @@ def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> i
     plenty = max(CACHE_SHARE * wish.slots * USUAL_TOKENS, CACHE_SHARE * WHOLE_REQUESTS * longest, PLENTY_TOKENS)
     most = CACHE_SHARE * wish.slots * _ceil(longest, kv.block_size)
     return min(most, _ceil(plenty, kv.block_size)) * len(kv.kinds) * kv.block_bytes
+
+
+def _context(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None, is_card: bool) -> int:
+    """Where none was asked for: that which this server has, or the longest that will fit in each of its workers' lives."""
+    spare = 0 if wish.first_context else max(0, min(CONTEXT_SPARE, room // 8))
+    longest = _longest(wish, sizes, kv, room - spare, pooling, is_card)
+    if longest < wish.first_context:
+        raise LoadError(
+            f"the context of {wish.first_context} tokens, with which this server began, fits no more: there is room for {longest}; "
+            f"set --max-model-len to at most {longest}, or --memory-limit to more"
+        )
+    return wish.first_context or longest
 
 
 def _longest(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None, is_card: bool) -> int:

@@ -45,6 +45,7 @@ class Loaded:
     slots: int  # the bounds of one step
     token_budget: int
     built: Built | None  # None: the model is run eagerly
+    held_bytes: int = 0  # what the process had taken before, of which the budget knew
 
     @property
     def program(self) -> Program | None:
@@ -132,7 +133,17 @@ def load(wish: Wish, waiting_bytes: int = 0) -> Generator[Progress, None, Loaded
         del running
     numerics = f"{source.numerics_id(model)}{division.numerics}{shape.numerics}"
     return Loaded(
-        source.name, model, arena, planned, device, dtype_name, numerics, wish.slots, wish.token_budget, built
+        source.name,
+        model,
+        arena,
+        planned,
+        device,
+        dtype_name,
+        numerics,
+        wish.slots,
+        wish.token_budget,
+        built,
+        memory[0],
     )
 
 

@@ -18,6 +18,7 @@ class Wish:
     dtype: str = "auto"
     kv_dtype: str = "auto"  # or "int8"
     max_model_len: int = 0
+    first_context: int = 0  # of this server, where it has one already
     kv_bytes: int = 0
     memory_limit_bytes: int = 0
     block_size: int = 0

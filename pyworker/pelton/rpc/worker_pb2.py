@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pelton/v1/worker.proto\x12\tpelton.v1\"\\\n\x10HandshakeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x18\n\x10records_checksum\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\r\"\xa0\x01\n\x11HandshakeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x18\n\x10records_checksum\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x05 \x01(\t\x12\x16\n\x0eworker_version\x18\x06 \x01(\t\x12\x15\n\rmemory_socket\x18\x07 \x01(\t\"\x94\x03\n\x0bLoadRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x10\n\x08kv_bytes\x18\x04 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x05 \x01(\x04\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x14\n\x0ctoken_budget\x18\t \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12\x10\n\x08quantize\x18\x0b \x01(\t\x12\x15\n\rquantize_skip\x18\x0c \x01(\t\x12\x13\n\x0bkept_folder\x18\r \x01(\t\x12\x12\n\nkept_bytes\x18\x0e \x01(\x04\x12\x15\n\rmodel_backend\x18\x0f \x01(\t\x12\x19\n\x11trust_remote_code\x18\x10 \x01(\x08\x12\x0c\n\x04task\x18\x11 \x01(\t\x12\x0f\n\x07pooling\x18\x12 \x01(\t\x12\x0e\n\x06scores\x18\x13 \x01(\r\x12\x10\n\x08kv_dtype\x18\x14 \x01(\t\"\x85\x01\n\x0cLoadProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12!\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x11.pelton.v1.Budget\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.pelton.v1.ModelReport\"\xda\x01\n\x06\x42udget\x12\x15\n\rweights_bytes\x18\x01 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x02 \x01(\x04\x12\x10\n\x08kv_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12kv_bytes_per_block\x18\x04 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x1a\n\x12memory_limit_bytes\x18\x08 \x01(\x04\x12\x1a\n\x12\x62locks_per_request\x18\t \x01(\r\"\xa0\x02\n\x0bModelReport\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x0e\n\x06\x62locks\x18\x06 \x01(\r\x12!\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x11.pelton.v1.Budget\x12\x13\n\x0bnumerics_id\x18\x08 \x01(\t\x12\x11\n\tinvariant\x18\t \x01(\x08\x12\x1e\n\x05kinds\x18\n \x03(\x0b\x32\x0f.pelton.v1.Kind\x12#\n\x07pooling\x18\x0b \x01(\x0b\x32\x12.pelton.v1.Pooling\x12\x13\n\x0b\x65mbed_width\x18\x0c \x01(\r\"w\n\x07Pooling\x12\r\n\x05width\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\x18\n\x10is_bidirectional\x18\x04 \x01(\x08\x12\x0e\n\x06labels\x18\x05 \x03(\t\x12\x12\n\nactivation\x18\x06 \x01(\t\"T\n\x04Kind\x12\x1f\n\x04\x66ull\x18\x01 \x01(\x0b\x32\x0f.pelton.v1.FullH\x00\x12#\n\x06window\x18\x02 \x01(\x0b\x32\x11.pelton.v1.WindowH\x00\x42\x06\n\x04sees\"\x06\n\x04\x46ull\"\x18\n\x06Window\x12\x0e\n\x06tokens\x18\x01 \x01(\r\"\\\n\x0cStepsRequest\x12#\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x11.pelton.v1.AttachH\x00\x12\x0f\n\x05\x66rame\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04mask\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04kind\"B\n\x06\x41ttach\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12)\n\ncapacities\x18\x02 \x01(\x0b\x32\x15.pelton.v1.Capacities\"\x90\x02\n\nCapacities\x12\x0e\n\x06\x66rames\x18\x01 \x01(\r\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x0f\n\x07\x61ppends\x18\x04 \x01(\r\x12\x0e\n\x06\x63opies\x18\x05 \x01(\r\x12\x0e\n\x06\x62iases\x18\x06 \x01(\r\x12\x12\n\nsuppressed\x18\x07 \x01(\r\x12\x0f\n\x07history\x18\x08 \x01(\r\x12\x14\n\x0ctop_logprobs\x18\t \x01(\r\x12\r\n\x05saves\x18\n \x01(\r\x12\r\n\x05loads\x18\x0b \x01(\r\x12\x14\n\x0cpooled_width\x18\x0c \x01(\r\x12\x0e\n\x06scores\x18\r \x01(\r\x12\x0e\n\x06\x65mbeds\x18\x0e \x01(\r\x12\x13\n\x0b\x65mbed_width\x18\x0f \x01(\r\"D\n\rStepsResponse\x12\x19\n\x0flayout_checksum\x18\x01 \x01(\x04H\x00\x12\x10\n\x06result\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04kind\"\x0f\n\rHealthRequest\"O\n\x0eHealthResponse\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x1b\n\x13running_step_micros\x18\x02 \x01(\x04\x12\x11\n\trss_bytes\x18\x03 \x01(\x04\"\x0e\n\x0c\x44rainRequest\"\x1e\n\rDrainResponse\x12\r\n\x05steps\x18\x01 \x01(\x04\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\x8b\x03\n\x06Worker\x12\x46\n\tHandshake\x12\x1b.pelton.v1.HandshakeRequest\x1a\x1c.pelton.v1.HandshakeResponse\x12\x39\n\x04Load\x12\x16.pelton.v1.LoadRequest\x1a\x17.pelton.v1.LoadProgress0\x01\x12>\n\x05Steps\x12\x17.pelton.v1.StepsRequest\x1a\x18.pelton.v1.StepsResponse(\x01\x30\x01\x12=\n\x06Health\x12\x18.pelton.v1.HealthRequest\x1a\x19.pelton.v1.HealthResponse\x12:\n\x05\x44rain\x12\x17.pelton.v1.DrainRequest\x1a\x18.pelton.v1.DrainResponse\x12\x43\n\x08Shutdown\x12\x1a.pelton.v1.ShutdownRequest\x1a\x1b.pelton.v1.ShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pelton/v1/worker.proto\x12\tpelton.v1\"\\\n\x10HandshakeRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x18\n\x10records_checksum\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\r\"\xa0\x01\n\x11HandshakeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x18\n\x10records_checksum\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x05 \x01(\t\x12\x16\n\x0eworker_version\x18\x06 \x01(\t\x12\x15\n\rmemory_socket\x18\x07 \x01(\t\"\xab\x03\n\x0bLoadRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x10\n\x08kv_bytes\x18\x04 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x05 \x01(\x04\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x0f\n\x07threads\x18\x07 \x01(\r\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x14\n\x0ctoken_budget\x18\t \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12\x10\n\x08quantize\x18\x0b \x01(\t\x12\x15\n\rquantize_skip\x18\x0c \x01(\t\x12\x13\n\x0bkept_folder\x18\r \x01(\t\x12\x12\n\nkept_bytes\x18\x0e \x01(\x04\x12\x15\n\rmodel_backend\x18\x0f \x01(\t\x12\x19\n\x11trust_remote_code\x18\x10 \x01(\x08\x12\x0c\n\x04task\x18\x11 \x01(\t\x12\x0f\n\x07pooling\x18\x12 \x01(\t\x12\x0e\n\x06scores\x18\x13 \x01(\r\x12\x10\n\x08kv_dtype\x18\x14 \x01(\t\x12\x15\n\rfirst_context\x18\x15 \x01(\r\"\x85\x01\n\x0cLoadProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12!\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x11.pelton.v1.Budget\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.pelton.v1.ModelReport\"\xda\x01\n\x06\x42udget\x12\x15\n\rweights_bytes\x18\x01 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x02 \x01(\x04\x12\x10\n\x08kv_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12kv_bytes_per_block\x18\x04 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x1a\n\x12memory_limit_bytes\x18\x08 \x01(\x04\x12\x1a\n\x12\x62locks_per_request\x18\t \x01(\r\"\xa0\x02\n\x0bModelReport\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x0e\n\x06\x62locks\x18\x06 \x01(\r\x12!\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x11.pelton.v1.Budget\x12\x13\n\x0bnumerics_id\x18\x08 \x01(\t\x12\x11\n\tinvariant\x18\t \x01(\x08\x12\x1e\n\x05kinds\x18\n \x03(\x0b\x32\x0f.pelton.v1.Kind\x12#\n\x07pooling\x18\x0b \x01(\x0b\x32\x12.pelton.v1.Pooling\x12\x13\n\x0b\x65mbed_width\x18\x0c \x01(\r\"w\n\x07Pooling\x12\r\n\x05width\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\x18\n\x10is_bidirectional\x18\x04 \x01(\x08\x12\x0e\n\x06labels\x18\x05 \x03(\t\x12\x12\n\nactivation\x18\x06 \x01(\t\"T\n\x04Kind\x12\x1f\n\x04\x66ull\x18\x01 \x01(\x0b\x32\x0f.pelton.v1.FullH\x00\x12#\n\x06window\x18\x02 \x01(\x0b\x32\x11.pelton.v1.WindowH\x00\x42\x06\n\x04sees\"\x06\n\x04\x46ull\"\x18\n\x06Window\x12\x0e\n\x06tokens\x18\x01 \x01(\r\"\\\n\x0cStepsRequest\x12#\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x11.pelton.v1.AttachH\x00\x12\x0f\n\x05\x66rame\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04mask\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04kind\"B\n\x06\x41ttach\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12)\n\ncapacities\x18\x02 \x01(\x0b\x32\x15.pelton.v1.Capacities\"\x90\x02\n\nCapacities\x12\x0e\n\x06\x66rames\x18\x01 \x01(\r\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x0f\n\x07\x61ppends\x18\x04 \x01(\r\x12\x0e\n\x06\x63opies\x18\x05 \x01(\r\x12\x0e\n\x06\x62iases\x18\x06 \x01(\r\x12\x12\n\nsuppressed\x18\x07 \x01(\r\x12\x0f\n\x07history\x18\x08 \x01(\r\x12\x14\n\x0ctop_logprobs\x18\t \x01(\r\x12\r\n\x05saves\x18\n \x01(\r\x12\r\n\x05loads\x18\x0b \x01(\r\x12\x14\n\x0cpooled_width\x18\x0c \x01(\r\x12\x0e\n\x06scores\x18\r \x01(\r\x12\x0e\n\x06\x65mbeds\x18\x0e \x01(\r\x12\x13\n\x0b\x65mbed_width\x18\x0f \x01(\r\"D\n\rStepsResponse\x12\x19\n\x0flayout_checksum\x18\x01 \x01(\x04H\x00\x12\x10\n\x06result\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04kind\"\x0f\n\rHealthRequest\"O\n\x0eHealthResponse\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x1b\n\x13running_step_micros\x18\x02 \x01(\x04\x12\x11\n\trss_bytes\x18\x03 \x01(\x04\"\x0e\n\x0c\x44rainRequest\"\x1e\n\rDrainResponse\x12\r\n\x05steps\x18\x01 \x01(\x04\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse2\x8b\x03\n\x06Worker\x12\x46\n\tHandshake\x12\x1b.pelton.v1.HandshakeRequest\x1a\x1c.pelton.v1.HandshakeResponse\x12\x39\n\x04Load\x12\x16.pelton.v1.LoadRequest\x1a\x17.pelton.v1.LoadProgress0\x01\x12>\n\x05Steps\x12\x17.pelton.v1.StepsRequest\x1a\x18.pelton.v1.StepsResponse(\x01\x30\x01\x12=\n\x06Health\x12\x18.pelton.v1.HealthRequest\x1a\x19.pelton.v1.HealthResponse\x12:\n\x05\x44rain\x12\x17.pelton.v1.DrainRequest\x1a\x18.pelton.v1.DrainResponse\x12\x43\n\x08Shutdown\x12\x1a.pelton.v1.ShutdownRequest\x1a\x1b.pelton.v1.ShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,41 +36,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDSHAKERESPONSE']._serialized_start=132
   _globals['_HANDSHAKERESPONSE']._serialized_end=292
   _globals['_LOADREQUEST']._serialized_start=295
-  _globals['_LOADREQUEST']._serialized_end=699
-  _globals['_LOADPROGRESS']._serialized_start=702
-  _globals['_LOADPROGRESS']._serialized_end=835
-  _globals['_BUDGET']._serialized_start=838
-  _globals['_BUDGET']._serialized_end=1056
-  _globals['_MODELREPORT']._serialized_start=1059
-  _globals['_MODELREPORT']._serialized_end=1347
-  _globals['_POOLING']._serialized_start=1349
-  _globals['_POOLING']._serialized_end=1468
-  _globals['_KIND']._serialized_start=1470
-  _globals['_KIND']._serialized_end=1554
-  _globals['_FULL']._serialized_start=1556
-  _globals['_FULL']._serialized_end=1562
-  _globals['_WINDOW']._serialized_start=1564
-  _globals['_WINDOW']._serialized_end=1588
-  _globals['_STEPSREQUEST']._serialized_start=1590
-  _globals['_STEPSREQUEST']._serialized_end=1682
-  _globals['_ATTACH']._serialized_start=1684
-  _globals['_ATTACH']._serialized_end=1750
-  _globals['_CAPACITIES']._serialized_start=1753
-  _globals['_CAPACITIES']._serialized_end=2025
-  _globals['_STEPSRESPONSE']._serialized_start=2027
-  _globals['_STEPSRESPONSE']._serialized_end=2095
-  _globals['_HEALTHREQUEST']._serialized_start=2097
-  _globals['_HEALTHREQUEST']._serialized_end=2112
-  _globals['_HEALTHRESPONSE']._serialized_start=2114
-  _globals['_HEALTHRESPONSE']._serialized_end=2193
-  _globals['_DRAINREQUEST']._serialized_start=2195
-  _globals['_DRAINREQUEST']._serialized_end=2209
-  _globals['_DRAINRESPONSE']._serialized_start=2211
-  _globals['_DRAINRESPONSE']._serialized_end=2241
-  _globals['_SHUTDOWNREQUEST']._serialized_start=2243
-  _globals['_SHUTDOWNREQUEST']._serialized_end=2260
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=2262
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=2280
-  _globals['_WORKER']._serialized_start=2283
-  _globals['_WORKER']._serialized_end=2678
+  _globals['_LOADREQUEST']._serialized_end=722
+  _globals['_LOADPROGRESS']._serialized_start=725
+  _globals['_LOADPROGRESS']._serialized_end=858
+  _globals['_BUDGET']._serialized_start=861
+  _globals['_BUDGET']._serialized_end=1079
+  _globals['_MODELREPORT']._serialized_start=1082
+  _globals['_MODELREPORT']._serialized_end=1370
+  _globals['_POOLING']._serialized_start=1372
+  _globals['_POOLING']._serialized_end=1491
+  _globals['_KIND']._serialized_start=1493
+  _globals['_KIND']._serialized_end=1577
+  _globals['_FULL']._serialized_start=1579
+  _globals['_FULL']._serialized_end=1585
+  _globals['_WINDOW']._serialized_start=1587
+  _globals['_WINDOW']._serialized_end=1611
+  _globals['_STEPSREQUEST']._serialized_start=1613
+  _globals['_STEPSREQUEST']._serialized_end=1705
+  _globals['_ATTACH']._serialized_start=1707
+  _globals['_ATTACH']._serialized_end=1773
+  _globals['_CAPACITIES']._serialized_start=1776
+  _globals['_CAPACITIES']._serialized_end=2048
+  _globals['_STEPSRESPONSE']._serialized_start=2050
+  _globals['_STEPSRESPONSE']._serialized_end=2118
+  _globals['_HEALTHREQUEST']._serialized_start=2120
+  _globals['_HEALTHREQUEST']._serialized_end=2135
+  _globals['_HEALTHRESPONSE']._serialized_start=2137
+  _globals['_HEALTHRESPONSE']._serialized_end=2216
+  _globals['_DRAINREQUEST']._serialized_start=2218
+  _globals['_DRAINREQUEST']._serialized_end=2232
+  _globals['_DRAINRESPONSE']._serialized_start=2234
+  _globals['_DRAINRESPONSE']._serialized_end=2264
+  _globals['_SHUTDOWNREQUEST']._serialized_start=2266
+  _globals['_SHUTDOWNREQUEST']._serialized_end=2283
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=2285
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=2303
+  _globals['_WORKER']._serialized_start=2306
+  _globals['_WORKER']._serialized_end=2701
 # @@protoc_insertion_point(module_scope)

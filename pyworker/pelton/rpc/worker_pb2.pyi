@@ -37,7 +37,7 @@ class HandshakeResponse(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., records_checksum: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., device_name: _Optional[str] = ..., worker_version: _Optional[str] = ..., memory_socket: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code", "task", "pooling", "scores", "kv_dtype")
+    __slots__ = ("model_path", "dtype", "max_model_len", "kv_bytes", "memory_limit_bytes", "block_size", "threads", "slots", "token_budget", "device", "quantize", "quantize_skip", "kept_folder", "kept_bytes", "model_backend", "trust_remote_code", "task", "pooling", "scores", "kv_dtype", "first_context")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class LoadRequest(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     max_model_len: int
@@ -78,7 +79,8 @@ class LoadRequest(_message.Message):
     pooling: str
     scores: int
     kv_dtype: str
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ..., scores: _Optional[int] = ..., kv_dtype: _Optional[str] = ...) -> None: ...
+    first_context: int
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., token_budget: _Optional[int] = ..., device: _Optional[str] = ..., quantize: _Optional[str] = ..., quantize_skip: _Optional[str] = ..., kept_folder: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., model_backend: _Optional[str] = ..., trust_remote_code: bool = ..., task: _Optional[str] = ..., pooling: _Optional[str] = ..., scores: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., first_context: _Optional[int] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("stage", "done", "total", "budget", "report")

@@ -73,7 +73,7 @@ class Session:
             self._is_loading = True
         try:
             files = fingerprint(wish.folder)
-            if self._loaded is not None and _same(self._loaded[0], wish) and self._loaded[1] == files:
+            if self._loaded is not None and _will_do(*self._loaded, wish, files):
                 log.info("the model is loaded already")
             else:
                 self._forget_model()
@@ -197,10 +197,11 @@ class Session:
             torch.cuda.empty_cache()
 
 
-def _same(one: Wish, other: Wish) -> bool:
-    """Whether the loaded model will do. The memory limit is left out: routers read it from what is free at their start,
-    and what is loaded was within the limit of its day. So is where models are kept."""
+def _will_do(loaded_for: Wish, loaded_files: str, loaded: Ready, wish: Wish, files: str) -> bool:
+    """Whether the loaded model is the one that is wished for. The memory limit is left out: routers read it from what is free at their
+    start, and what is loaded was within the limit of its day. So is where models are kept. A server that knows its context wants that one."""
     ours, theirs = (
-        dataclasses.replace(wish, memory_limit_bytes=0, kept_folder=None, kept_bytes=0) for wish in (one, other)
+        dataclasses.replace(wish, memory_limit_bytes=0, kept_folder=None, kept_bytes=0, first_context=0)
+        for wish in (loaded_for, wish)
     )
-    return ours == theirs
+    return ours == theirs and loaded_files == files and wish.first_context in (0, loaded.budget.max_model_len)

@@ -37,7 +37,7 @@ pub use pelton_core::{
 pub use pelton_grammar::Grammar;
 pub use pelton_kv_events::Endpoint;
 pub use pelton_link::{
-    Activation, Budget, Gives, LayerKind, LoadOptions, ModelReport, Pooling, Tls, Token, WorkerSpec,
+    Activation, Budget, FirstContext, Gives, LayerKind, LoadOptions, ModelReport, Pooling, Tls, Token, WorkerSpec,
 };
 pub use pelton_record::RecordOptions;
 pub use queue::{QueueLimits, QueueStats};

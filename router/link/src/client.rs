@@ -209,6 +209,7 @@ pub(crate) async fn load(
     mut tell: impl FnMut(Said),
 ) -> Result<ModelReport, Trouble> {
     let request = options.request().map_err(Trouble::Contract)?;
+    let told = request.first_context;
     let allowed = deadlines.load_progress;
     let mut stream = within("load-progress", allowed, async {
         Ok(client.load(request).await.map_err(Trouble::call("Load"))?.into_inner())
@@ -223,8 +224,16 @@ pub(crate) async fn load(
             tell(Said::Budget(budget.into()));
         }
         if let Some(report) = progress.report {
-            return ModelReport::check(report, hello.device.clone(), hello.device_name.clone())
-                .map_err(Trouble::Contract);
+            let report = ModelReport::check(report, hello.device.clone(), hello.device_name.clone())
+                .map_err(Trouble::Contract)?;
+            let planned = report.max_model_len;
+            return match options.first_context.agree(planned) {
+                Ok(()) => Ok(report),
+                Err(first) if told == 0 => Err(Trouble::OtherContext { first, planned }),
+                Err(first) => Err(Trouble::Contract(format!(
+                    "the worker plans a context of {planned} tokens; it was told that this server's is {first}"
+                ))),
+            };
         }
         tell(Said::Progress { stage: progress.stage, done: progress.done, total: progress.total });
     }

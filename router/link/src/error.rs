@@ -70,6 +70,8 @@ pub(crate) enum Trouble {
     Silent { still: Duration },
     #[error("somebody has stopped the worker's process {} s ago", still.as_secs())]
     Stopped { still: Duration },
+    #[error("it has planned a context of {planned} tokens, and another worker of {first}: it loads again, for {first}")]
+    OtherContext { first: u32, planned: u32 },
     #[error("{0}")]
     Replaced(String),
 }

@@ -34,12 +34,31 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
+    /// In the first of the usual places where one can be made.
     pub(crate) fn create() -> io::Result<Self> {
+        Self::within(places())
+    }
+
+    fn within(places: Vec<PathBuf>) -> io::Result<Self> {
+        let mut failed = None;
+        for place in places {
+            match Self::create_in(&place) {
+                Ok(folder) => return Ok(folder),
+                Err(error) => {
+                    let told = format!("{}: {error}; set TMPDIR to a folder that can be written", place.display());
+                    failed.get_or_insert(Error::new(error.kind(), told));
+                }
+            }
+        }
+        Err(failed
+            .unwrap_or_else(|| Error::other("there is no place for it; set TMPDIR to a folder that can be written")))
+    }
+
+    fn create_in(parent: &Path) -> io::Result<Self> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(Error::other)?;
         let name = format!("{PREFIX}{:016x}", u64::from_le_bytes(random));
-        let parent = parent();
-        sweep(&parent);
+        sweep(parent);
         // Under another name until its lock is held, so that nobody who sweeps takes it for one that was left.
         let begun = parent.join(format!("{BEGUN}{name}"));
         fs::DirBuilder::new().mode(0o700).create(&begun)?; // fails if it exists: then it is not ours
@@ -90,13 +109,13 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The user's run-time folder, or the temporary one.
-fn parent() -> PathBuf {
-    let fits = |path: &Path| {
-        path.is_dir() && path.as_os_str().as_bytes().len() + "/pelton-0123456789abcdef".len() <= PATH_BYTES_MAX
-    };
-    let candidates = [env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())];
-    candidates.into_iter().flatten().find(|path| fits(path)).unwrap_or_else(|| PathBuf::from("/tmp"))
+/// The user's run-time folder and the temporary one, where a socket's path fits; and what each system has. Some may not be ours to write:
+/// the run-time folder is another user's behind `su`, and in a container all but memory may be read-only.
+fn places() -> Vec<PathBuf> {
+    let fits = |path: &PathBuf| path.as_os_str().as_bytes().len() + "/pelton-0123456789abcdef".len() <= PATH_BYTES_MAX;
+    let named = [env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())];
+    let every = ["/tmp", "/dev/shm"].map(|path| Some(PathBuf::from(path)));
+    named.into_iter().chain(every).flatten().filter(fits).collect()
 }
 
 #[cfg(test)]
@@ -130,6 +149,18 @@ mod tests {
             "left, held, without a lock, of others, begun long ago, begun"
         );
         fs::remove_dir_all(&parent).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_passed_over_and_named_if_there_is_no_other() {
+        let there = env::temp_dir();
+        let nowhere = PathBuf::from("/proc/self/fdinfo");
+        let folder = Folder::within(vec!["/nowhere".into(), nowhere.clone(), there.clone()]).unwrap();
+        assert_eq!(folder.path.parent(), Some(there.as_path()));
+        let error = Folder::within(vec![nowhere]).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("/proc/self/fdinfo: ") && error.ends_with("set TMPDIR to a folder that can be written")
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl LinkHandle {
     }
 
     /// Ends the worker and waits until no process is left. It may finish its steps and end by itself within `deadline`;
-    /// then it gets SIGTERM, and a second later SIGKILL. A worker that others started is let go and lives on.
+    /// then it is killed. A worker that others started is let go and lives on.
     pub fn shutdown(&self, deadline: Duration) {
         self.tell(Command::Shutdown(deadline));
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -17,6 +17,7 @@
 #![deny(unsafe_code)] // allowed in process.rs alone
 
 mod client;
+mod context;
 mod error;
 mod event;
 mod folder;
@@ -33,6 +34,7 @@ mod shortage;
 mod supervisor;
 mod watch;
 
+pub use context::FirstContext;
 pub use error::LinkError;
 pub use event::{Budget, LayerKind, LinkEvent, ModelReport};
 pub use handle::{LinkHandle, start};

@@ -12,7 +12,7 @@ use pelton_frame::{Bell, Capacities};
 use pelton_rpc::v1::LoadRequest;
 use prost::Message as _;
 
-use crate::HostShare;
+use crate::{FirstContext, HostShare};
 
 /// Where a worker comes from.
 #[derive(Debug, Clone)]
@@ -45,9 +45,10 @@ pub enum WorkerSpec {
 }
 
 impl WorkerSpec {
-    /// Pelton's own worker under this interpreter, on any processors.
+    /// Pelton's own worker under this interpreter, on any processors. What lies in the folder that it is started in is none of its
+    /// modules (`-P`): that may be a model's, or anybody's.
     pub fn python(interpreter: impl Into<PathBuf>) -> Self {
-        let arguments = vec!["-m".into(), "pelton.worker".into()];
+        let arguments = vec!["-P".into(), "-m".into(), "pelton.worker".into()];
         Self::Spawn { program: interpreter.into(), arguments, env: Vec::new(), processors: Vec::new() }
     }
 }
@@ -78,8 +79,10 @@ pub struct LoadOptions {
     pub model_path: PathBuf,
     /// "auto", "bfloat16" or "float32".
     pub dtype: String,
-    /// 0: what the model's config says.
+    /// 0: what the model's config says, or less if memory is short.
     pub max_model_len: u32,
+    /// What that came to, once a worker has planned it.
+    pub first_context: FirstContext,
     /// 0: what the limit leaves.
     pub kv_bytes: u64,
     /// The most the worker may take in all.
@@ -129,6 +132,7 @@ impl LoadOptions {
             model_path: utf8(&self.model_path).ok_or("the model's path is not UTF-8")?,
             dtype: self.dtype.clone(),
             max_model_len: self.max_model_len,
+            first_context: self.first_context.tokens(),
             kv_bytes: self.kv_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
             block_size: self.block_size,

@@ -30,8 +30,6 @@ use crate::{
 /// How long after a worker's end its pipes may stay open (a grandchild holds them) before we stop reading.
 const OUTPUT_DEADLINE: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
-/// Between SIGTERM and SIGKILL.
-const TERM_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A dying process's connections may end before its exit is seen, and the exit says more: it is waited for so long.
 pub(crate) const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
@@ -126,17 +124,6 @@ impl Process {
             let _ = self.child.start_kill();
         }
         self.ended().await
-    }
-
-    /// SIGTERM, a second for it, then SIGKILL.
-    pub(crate) async fn terminate(&mut self) -> Ending {
-        if self.child.id().is_some() {
-            let _ = rustix::process::kill_process(self.pid, Signal::TERM);
-        }
-        match timeout(TERM_DEADLINE, self.ended()).await {
-            Ok(ending) => ending,
-            Err(_) => self.kill().await,
-        }
     }
 }
 

@@ -296,7 +296,7 @@ impl Life {
         if let Some(process) = &mut self.process
             && timeout(by.saturating_duration_since(Instant::now()), process.ended()).await.is_err()
         {
-            process.terminate().await;
+            process.kill().await;
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use pelton_engine::{
-    Answer, CacheScope, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, Goal, LoadOptions, Output,
-    Party, Phase, QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage, WorkerSpec,
+    Answer, CacheScope, Deadlines, DiskOptions, Engine, EngineConfig, Failure, FinishReason, FirstContext, Goal,
+    LoadOptions, Output, Party, Phase, QueueLimits, Sampling, Stats, StopRule, Submission, TierOptions, Usage,
+    WorkerSpec,
 };
 use pelton_link_testing::this_binary;
 
@@ -160,6 +161,7 @@ impl Rig {
             model_path: model.to_owned(),
             dtype: "float32".to_owned(),
             max_model_len: 0,
+            first_context: FirstContext::default(),
             kv_bytes: 0,
             memory_limit_bytes: 1 << 30,
             block_size: 0,

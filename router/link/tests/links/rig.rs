@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::Receiver;
 use pelton_frame::{Bell, Capacities, FrameError, HostMemory, Load, PlanView, Results, RouterEnd, Row, Save, Woken};
-use pelton_link::{LinkEvent, LinkHandle, LinkOptions, LoadOptions, ModelReport, WorkerSpec};
+use pelton_link::{FirstContext, LinkEvent, LinkHandle, LinkOptions, LoadOptions, ModelReport, WorkerSpec};
 use pelton_link_testing::this_binary;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -44,6 +44,7 @@ pub(crate) fn options(spec: WorkerSpec) -> LinkOptions {
         model_path: "/models/none".into(),
         dtype: "float32".to_owned(),
         max_model_len: 0,
+        first_context: FirstContext::default(),
         kv_bytes: 0,
         memory_limit_bytes: 1 << 30,
         block_size: 0,

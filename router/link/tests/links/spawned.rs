@@ -6,6 +6,7 @@ use pelton_link::{LinkEvent, WorkerSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Rig, folder, is_gone, options, process, spawned, stop, wait_for_end};
+use crate::worker::CONTEXT;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -117,6 +118,45 @@ fn a_stopped_idle_worker_is_replaced_before_anybody_needs_it() {
     let (_, reason) = rig.lost();
     assert!(reason.contains("no sign of life"), "{reason}");
     rig.attached().take_steps(1);
+}
+
+#[test]
+fn all_workers_of_a_server_and_all_their_lives_have_the_first_ones_context() {
+    let first = spawned("");
+    let [mut other, mut stubborn] = ["has a longer context", "insists on a longer context"].map(spawned);
+    for later in [&mut other, &mut stubborn] {
+        later.load.first_context = first.load.first_context.clone();
+    }
+    let first = Rig::start(first);
+    assert_eq!(first.attached().report.max_model_len, CONTEXT);
+
+    // It would have had room for more, as a process does that takes a little less.
+    let rig = Rig::start(other);
+    let worker = rig.attached();
+    assert_eq!((worker.epoch, worker.report.max_model_len), (1, CONTEXT), "it was told at once");
+    kill_process(worker.pid(), Signal::KILL).unwrap();
+    rig.lost();
+    assert_eq!(rig.attached().report.max_model_len, CONTEXT);
+
+    let rig = Rig::start(stubborn);
+    assert!(rig.lost().1.contains("plans a context of 4160 tokens; it was told that this server's is 4096"));
+    rig.gave_up();
+}
+
+#[test]
+fn a_worker_that_has_begun_beside_the_first_one_loads_again_for_its_context() {
+    let [first, other] = ["", "has a longer context, late"].map(spawned);
+    let other = pelton_link::LinkOptions {
+        load: pelton_link::LoadOptions { first_context: first.load.first_context.clone(), ..other.load.clone() },
+        ..other
+    };
+    let rig = Rig::start(other);
+    loading(&rig); // it has been told of none
+    let first = Rig::start(first);
+    assert_eq!(first.attached().report.max_model_len, CONTEXT);
+    assert!(rig.lost().1.contains("planned a context of 4160 tokens, and another worker of 4096"));
+    let worker = rig.attached();
+    assert_eq!((worker.epoch, worker.report.max_model_len), (2, CONTEXT));
 }
 
 #[test]

@@ -12,6 +12,8 @@ use tonic::Status;
 /// What the step with this number does, and nothing before it.
 pub(crate) const FAULTY_STEP: u64 = 3;
 pub(crate) const BLOCKS: u32 = 128;
+/// Tokens.
+pub(crate) const CONTEXT: u32 = 4096;
 /// Bytes of a block's KV.
 pub(crate) const BLOCK_BYTES: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
@@ -45,6 +47,19 @@ struct Fake {
     fault: String,
 }
 
+impl Fake {
+    /// What it plans.
+    fn context(&self, request: &LoadRequest) -> u32 {
+        match (self.fault.as_str(), request.first_context) {
+            ("has a longer context" | "has a longer context, late", 0) | ("insists on a longer context", _) => {
+                CONTEXT + 64
+            }
+            (_, 0) => CONTEXT,
+            (_, told) => told,
+        }
+    }
+}
+
 impl Script for Fake {
     fn greet(&self, hello: &mut HandshakeResponse) {
         hello.device_name = std::process::id().to_string(); // what tests want to know travels in a field for any text
@@ -69,11 +84,12 @@ impl Script for Fake {
         if self.fault == "loads for ever" {
             return Ok(Box::pin(tokio_stream::once(Ok(first)).chain(tokio_stream::pending())));
         }
+        let max_model_len = self.context(&request);
         let report = ModelReport {
             family: memory_socket.to_owned(),
             dtype: request.dtype,
             vocab_size: 1000,
-            max_model_len: 4096,
+            max_model_len,
             block_size: 32,
             blocks: BLOCKS,
             kinds: vec![Kind { sees: Some(kind::Sees::Full(Full {})) }],
@@ -84,7 +100,15 @@ impl Script for Fake {
             embed_width: 0,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
-        Ok(Box::pin(tokio_stream::iter([Ok(first), Ok(last)])))
+        let last = tokio_stream::once(Ok(last));
+        if self.fault == "has a longer context, late" {
+            let late = tokio_stream::StreamExt::then(last, |last| async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                last
+            });
+            return Ok(Box::pin(tokio_stream::once(Ok(first)).chain(late)));
+        }
+        Ok(Box::pin(tokio_stream::once(Ok(first)).chain(last)))
     }
 
     fn believes_the_nonce(&self) -> bool {
@@ -98,7 +122,14 @@ impl Script for Fake {
     fn take_steps(&self, steps: Steps<'_>) {
         let Steps { mut end, mut published, host, .. } = steps;
         let host_blocks = host.as_ref().map_or(0, |host| host.blocks());
-        end.set_bounds(Bounds { blocks: BLOCKS, kinds: 1, host_blocks, block_size: 32, vocab: 1000, positions: 4096 });
+        end.set_bounds(Bounds {
+            blocks: BLOCKS,
+            kinds: 1,
+            host_blocks,
+            block_size: 32,
+            vocab: 1000,
+            positions: CONTEXT,
+        });
         loop {
             let frame = match end.wait(LONG).unwrap() {
                 Waited::Step(frame) => frame,
