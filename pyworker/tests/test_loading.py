@@ -238,6 +238,7 @@ def test_a_config_that_is_not_served_is_refused_by_name(tmp_path: Path, fields: 
             "`rotary_pct` in config.json is 2; supported: up to 1",
         ),
         ("starcoder2", {"use_bias": 1}, "`use_bias` in config.json is 1; supported: true or false"),
+        ("llama", {"per_layer_config": {"0": {"rms_norm_eps": 1.0}}}, "`per_layer_config` in config.json: layers that"),
         ("cohere", {"hidden_act": "sinus"}, "`hidden_act` in config.json is 'sinus'; supported: silu"),
         ("cohere", {"logit_scale": -1.0}, "`logit_scale` in config.json is -1.0; supported: a number above 0"),
         ("cohere2", {"sliding_window": None}, "`sliding_window` in config.json is null; supported: a whole number"),

@@ -55,6 +55,12 @@ def test_angles_are_those_of_transformers(case: dict[str, Any]) -> None:
         torch.testing.assert_close(ours(config), expected, rtol=0, atol=2**-14)
 
 
+def test_a_factor_that_takes_back_yarns_own_is_heeded_though_transformers_passes_it_over() -> None:
+    """As DeepSeek-R1-0528-Qwen3-8B has it: 0.8782488562869419 (0.1 ln 4 + 1) is 1."""
+    case = {"rope_type": "yarn", **YARN, "attn_factor": 0.8782488562869419}
+    assert read_rope(Fields({"rope_scaling": case}), POSITIONS).attention_factor == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("context", [POSITIONS // 2, POSITIONS, POSITIONS + 1, 2 * POSITIONS])
 def test_dynamic_angles_are_those_of_transformers_for_a_request_as_long_as_the_context(context: int) -> None:
     scaling = {"rope_type": "dynamic", "rope_theta": 5e4, "factor": 2.0}

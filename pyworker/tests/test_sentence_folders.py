@@ -71,3 +71,16 @@ def test_windows_that_no_text_passes_are_none(tmp_path: Path) -> None:
     loaded, told = load(folder), load(folder, max_model_len=19)
     assert loaded.shape.kinds == told.shape.kinds != load(folder, max_model_len=20).shape.kinds
     assert loaded.numerics_id == told.numerics_id
+
+
+def test_a_reranker_that_scores_by_what_it_would_draw_draws(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "qwen3")
+    module = "sentence_transformers.cross_encoder.modules"
+    kinds = [("", "Transformer"), ("1_LogitScore", "logit_score.LogitScore")]
+    (folder / "modules.json").write_text(
+        json.dumps([{"path": path, "type": f"{module}.{kind}"} for path, kind in kinds])
+    )
+    assert load(folder).pooling is None
+    assert load(folder, task="generate").pooling is None
+    with pytest.raises(LoadError, match=r"`modules.json` is Transformer, LogitScore; supported: Transformer, Pooling"):
+        load(folder, task="embed")

@@ -244,6 +244,38 @@ def test_a_causal_model_that_pools_the_last_token_takes_prompts_in_parts(folders
         assert np.array_equal(worker.compute().pooled[0], whole)
 
 
+def test_a_decoder_that_sees_the_whole_text_has_it_in_one_step_and_draws_nothing(folders: Path, tmp_path: Path) -> None:
+    for variant, task in (("qwen2-both-ways", "embed"), ("llama-both-ways-classes", "classify")):
+        pooling = load(folders / variant, task=task, pooling="last" if task == "embed" else "").pooling
+        assert pooling is not None
+        assert pooling.is_bidirectional
+    folder = write(tmp_path / "model", "qwen3")
+    change_json(folder / "config.json", is_causal=False)
+    with pytest.raises(
+        LoadError, match=r"`is_causal` in config.json is false; supported for vectors .--task embed.*true"
+    ):
+        load(folder)
+    layers = ["full_attention", *["sliding_attention"] * 2]
+    change_json(folder / "config.json", is_causal=False, sliding_window=9, use_sliding_window=True, layer_types=layers)
+    with pytest.raises(LoadError, match=r"`is_causal` in config.json is false; supported for models without windows"):
+        load(folder, task="embed")
+
+
+def test_code_of_the_checkpoints_own_for_vectors_is_told_apart_from_what_runs_here(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "qwen3")
+    change_json(folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
+    wish = {"task": "embed", "trust_remote_code": True}
+    with pytest.raises(
+        LoadError, match=r"code of its own for vectors .`auto_map` in config.json.*`is_causal` false or true"
+    ):
+        load(folder, **wish)
+    for is_causal in (True, False):
+        change_json(folder / "config.json", is_causal=is_causal)
+        pooling = load(folder, **wish).pooling
+        assert pooling is not None
+        assert pooling.is_bidirectional is not is_causal
+
+
 def test_a_vector_that_is_not_finite_says_so_and_the_others_are_as_ever(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "bert")
     state = load_file(folder / "model.safetensors")
@@ -280,6 +312,11 @@ def test_the_classes_of_a_report(tmp_path: Path, folders: Path) -> None:
     change_json(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
     assert said(folder) == (("LABEL_0",), "none")
     change_json(folder / "config.json", sentence_transformers=None, problem_type="regression")
+    assert said(folder) == (("LABEL_0",), "none")
+    change_json(folder / "config.json", problem_type=None)
+    assert said(folder) == (("LABEL_0",), "sigmoid")
+    own = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
     assert said(folder) == (("LABEL_0",), "none")
 
 
@@ -408,6 +445,18 @@ def test_heads_that_vectors_do_not_need_may_be_there(tmp_path: Path) -> None:
     named = {f"bert.{name}": value for name, value in state.items()}
     save_file(named | {"cls.predictions.bias": torch.zeros(VOCAB)}, folder / "model.safetensors")
     for got, other in zip(vectors(load(folder), texts(9)), expected, strict=True):
+        assert np.array_equal(got, other)
+
+
+@pytest.mark.parametrize("variant", ["bert", "roberta", "bert-masked"])
+def test_norms_may_be_called_as_the_first_checkpoints_of_bert_have_them(tmp_path: Path, variant: str) -> None:
+    folder = write(tmp_path / "model", variant)
+    expected = vectors(load(folder, task="embed"), texts(9))
+    for old, new in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+        state = load_file(folder / "model.safetensors")
+        assert any(name.endswith(old) for name in state)
+        save_file({name.replace(old, new): value for name, value in state.items()}, folder / "model.safetensors")
+    for got, other in zip(vectors(load(folder, task="embed"), texts(9)), expected, strict=True):
         assert np.array_equal(got, other)
 
 

@@ -73,6 +73,13 @@ VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         MODERN | {"id2label": {0: "no", 1: "yes"}, "classifier_pooling": "mean", "classifier_bias": True},
     ),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, QWEN3 | {"tie_word_embeddings": True}),
+    # Each token sees the whole text.
+    "qwen2-both-ways": (transformers.Qwen2Config, transformers.Qwen2Model, QWEN3 | {"is_causal": False}),
+    "llama-both-ways-classes": (
+        transformers.LlamaConfig,
+        transformers.LlamaForSequenceClassification,
+        QWEN3 | {"num_labels": 2, "is_causal": False},
+    ),
     "qwen3-bare": (transformers.Qwen3Config, transformers.Qwen3Model, QWEN3),
     "qwen3-classes": (
         transformers.Qwen3Config,

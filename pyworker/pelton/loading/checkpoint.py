@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,20 @@ class Checkpoint:
         rest._homes = {
             name: file for name, file in self._homes.items() if not any(re.fullmatch(rule, name) for rule in ignored)
         }
+        return rest
+
+    def with_endings(self, endings: Mapping[str, str]) -> Checkpoint:
+        """With other ends of names: some checkpoints are older than what their tensors are called today."""
+        renamed = {
+            name.removesuffix(old) + new: (file, name)
+            for name, file in self._homes.items()
+            for old, new in endings.items()
+            if name.endswith(old)
+        }
+        old_names = {name for _, name in renamed.values()}
+        rest = copy.copy(self)
+        rest._homes = {name: file for name, file in self._homes.items() if name not in old_names}
+        rest._own = self._own | renamed
         return rest
 
     @property

@@ -14,6 +14,7 @@ from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 
 MODULES, TOKENIZER_CONFIG = "modules.json", "tokenizer_config.json"
+OWN_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -75,6 +76,24 @@ def sentence_of(folder: Path) -> Sentence | None:
         normalizes=kinds[-1] == "Normalize",
         longest=_longest(folder),
     )
+
+
+def draws_for_scores(folder: Path) -> bool:
+    """Whether its scores are made of the logits of two tokens (rerankers as Qwen3's): such a model draws tokens."""
+    return (folder / MODULES).exists() and [kind for kind, _ in _modules(folder)][1:2] == ["LogitScore"]
+
+
+def cross_encoder_activation(folder: Path, config: dict[str, Any]) -> str | None:
+    """What follows the classes, by torch's name, where the library wrote it down: in a file of its own since 5.4, before in config.json."""
+    own = config.get("sentence_transformers")
+    places = [
+        own if isinstance(own, dict) else {},
+        {"activation_fn": config.get("sbert_ce_default_activation_function")},
+    ]
+    if (folder / OWN_CONFIG).exists():
+        places.insert(0, read_json(folder / OWN_CONFIG))
+    said = (place.get("activation_fn") for place in places)
+    return next((name for name in said if isinstance(name, str)), None)
 
 
 def _longest(folder: Path) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pelton_kernels.ops import Pooling as How
@@ -12,7 +13,7 @@ from pelton_kernels.ops import Pooling as How
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.loading.pooling import Pooling
-from pelton.loading.sentence import Sentence, sentence_of
+from pelton.loading.sentence import Sentence, cross_encoder_activation, draws_for_scores, sentence_of
 from pelton.loading.separator import separator_of
 from pelton.loading.wish import Wish
 from pelton.models import ARCHITECTURES, named
@@ -58,7 +59,8 @@ def vectors_of(wish: Wish, config: dict[str, Any]) -> Vectors | None:
         raise LoadError(f"--pooling {wish.pooling}; supported: {', '.join(POOLINGS)}")
     name = (named(config).split(", ") or [""])[0]
     encoder, decoder = _encoder(name), _decoder(name)
-    sentence = None if name.endswith(CLASSIFIES) else sentence_of(wish.folder)
+    draws = asked == "generate" or (asked == "auto" and name in ARCHITECTURES and draws_for_scores(wish.folder))
+    sentence = None if name.endswith(CLASSIFIES) or draws else sentence_of(wish.folder)
     gives_vectors = asked in ("embed", "classify") or name.endswith(CLASSIFIES)
     if encoder is None and decoder is None and (gives_vectors or (asked == "auto" and sentence is not None)):
         heads = ", ".join(sorted({*ENCODERS, *DECODERS}))
@@ -80,15 +82,35 @@ def vectors_of(wish: Wish, config: dict[str, Any]) -> Vectors | None:
     if encoder is not None:
         sizes = encoder.read_config(Fields(config), separator_of(wish.folder, config))
         if task == "classify":
-            return _classifier(encoder, sizes, config)
+            return _classifier(wish.folder, encoder, sizes, config)
         # Each text stands alone: a separator within one ("TITLE [SEP] ABSTRACT") parts no pair.
         return _embedder(wish, encoder, replace(sizes, separator=None), sentence, usual="mean", is_causal=False)
     assert decoder is not None, "it would not be possible"
-    read = decoder.read_config(Fields(config, called=decoder.fields)).within(wish.max_model_len)
+    read = _seeing(decoder.read_config(Fields(config, called=decoder.fields)).within(wish.max_model_len), config)
     if task == "classify":
-        classes, report = _classes(config, is_bidirectional=False)
+        classes, report = _classes(wish.folder, config, is_bidirectional=not read.is_causal)
         return Vectors(decoder, read, Plan("last", (HeadLayer("out", classes, False),), report), ())
-    return _embedder(wish, decoder, read, sentence, usual="last", is_causal=True)
+    return _embedder(wish, decoder, read, sentence, usual="last", is_causal=read.is_causal)
+
+
+def _seeing(read: DecoderConfig, config: dict[str, Any]) -> DecoderConfig:
+    """What each token of a decoder's text sees: what is before it, or all of it, as models are that were trained on for vectors."""
+    own = config.get("auto_map")
+    if (
+        isinstance(own, dict)
+        and {"AutoModel", "AutoModelForSequenceClassification"} & own.keys()
+        and "is_causal" not in config
+    ):
+        raise LoadError(
+            "the checkpoint has code of its own for vectors (`auto_map` in config.json), which is not run, and may let each token see the whole "
+            "text; say in config.json whether it does: `is_causal` false or true"
+        )
+    is_causal = Fields(config).flag("is_causal", default=True)
+    if not is_causal and (read.has_slopes or any(read.windows)):
+        raise LoadError(
+            "`is_causal` in config.json is false; supported for models without windows and ALiBi, and for others true"
+        )
+    return replace(read, is_causal=is_causal)
 
 
 def _encoder(name: str) -> EncoderFamily | None:
@@ -145,13 +167,13 @@ def _embedder(
     return Vectors(family, config, Plan(how, layers, report), tuple(layer.folder for layer in dense))
 
 
-def _classifier(family: EncoderFamily, sizes: EncoderConfig, config: dict[str, Any]) -> Vectors:
-    classes, report = _classes(config, is_bidirectional=True)
+def _classifier(folder: Path, family: EncoderFamily, sizes: EncoderConfig, config: dict[str, Any]) -> Vectors:
+    classes, report = _classes(folder, config, is_bidirectional=True)
     how, layers = family.classifier(Fields(config), sizes, classes)
     return Vectors(family, sizes, Plan(how, layers, report), ())
 
 
-def _classes(config: dict[str, Any], is_bidirectional: bool) -> tuple[int, Pooling]:
+def _classes(folder: Path, config: dict[str, Any], is_bidirectional: bool) -> tuple[int, Pooling]:
     labels = _labels(config)
     return len(labels), Pooling(
         width=len(labels),
@@ -159,7 +181,7 @@ def _classes(config: dict[str, Any], is_bidirectional: bool) -> tuple[int, Pooli
         normalize=False,
         is_bidirectional=is_bidirectional,
         labels=labels,
-        activation=_activation(config, len(labels)),
+        activation=_activation(folder, config, len(labels)),
     )
 
 
@@ -179,11 +201,10 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(named_classes[key]) for key in keys)
 
 
-def _activation(config: dict[str, Any], classes: int) -> str:
+def _activation(folder: Path, config: dict[str, Any], classes: int) -> str:
     """What sentence-transformers wrote down for a cross-encoder, then what the problem is, then what is usual."""
-    own = config.get("sentence_transformers")
-    said = own.get("activation_fn") if isinstance(own, dict) else config.get("sbert_ce_default_activation_function")
-    if isinstance(said, str):
+    said = cross_encoder_activation(folder, config)
+    if said is not None:
         found = {"Identity": "none", "Sigmoid": "sigmoid"}.get(said.rpartition(".")[2])
         if found is None:
             raise LoadError(f"the activation of classes in config.json is {said}; supported: Identity, Sigmoid")

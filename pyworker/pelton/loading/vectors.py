@@ -17,7 +17,7 @@ from pelton.loading.task import Vectors
 from pelton.models.decoder import Trunk
 from pelton.models.encoder import Encoder
 from pelton.models.encoder_config import EncoderConfig
-from pelton.models.encoder_family import EncoderFamily
+from pelton.models.encoder_family import OLD_ENDINGS, EncoderFamily
 from pelton.models.family import IGNORED, Family
 from pelton.models.pooled import PooledModel
 from pelton.quantization import Quantization
@@ -38,6 +38,8 @@ class VectorSource:
         family = vectors.family.as_stored(checkpoint.tensors)
         if isinstance(family, Family):
             checkpoint = checkpoint.without(family.ignored)
+        else:
+            checkpoint = checkpoint.with_endings(OLD_ENDINGS)
         self.name = family.name
         self.config = vectors.config
         self._vectors = vectors

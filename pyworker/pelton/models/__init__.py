@@ -56,7 +56,10 @@ def resolve(config: dict[str, Any]) -> tuple[Family, DecoderConfig]:
     family = family_of(config)
     if family is None:
         raise LoadError(f"`architectures` in config.json: {named(config)}; supported: {', '.join(ARCHITECTURES)}")
-    return family, family.read_config(Fields(config, called=family.fields))
+    fields = Fields(config, called=family.fields)
+    if not fields.flag("is_causal", default=True):
+        raise LoadError("`is_causal` in config.json is false; supported for vectors (--task embed), for tokens true")
+    return family, family.read_config(fields)
 
 
 def family_of(config: dict[str, Any]) -> Family | None:

@@ -13,7 +13,7 @@ from pelton.kv import Division, divide
 from pelton.layers.mlp import GATES
 from pelton.layers.rotary import KINDS, NONE, Rope
 from pelton.loading.config import Fields
-from pelton.loading.error import LoadError
+from pelton.loading.error import LoadError, UnservedError
 
 LAYERS_MAX = 10_000  # far above any model: a config.json may claim any number
 POSITIONS_MAX = 1 << 31
@@ -65,6 +65,7 @@ class DecoderConfig:
     is_gated: bool = True  # the MLP
     has_learned_positions: bool = False  # a table of them, added to the embedding
     positions_unused: int = 0  # its rows behind `positions`: the checkpoint is for shorter texts
+    is_causal: bool = True  # False: each token sees the whole text
     has_slopes: bool = False  # scores fall with each position that a key lies back (ALiBi)
     norms_embedding: bool = False  # before the first block
     attention_scale_falls: bool = False  # it is divided by the layer's number, from 1
@@ -120,6 +121,8 @@ def read_decoder(
     the first None being width over heads, for the last with the field's name. `rope`: if it is read already. `is_gated`: the MLP."""
     served = [name for name, function in ACTIVATIONS.items() if not is_gated or function in GATES]
     act = fields.word(activation[0], served, activation[1])  # B:M3
+    if fields.get("per_layer_config"):
+        raise UnservedError("`per_layer_config` in config.json: layers that differ in any field; supported: none")
     width, heads, layers = (fields.count(name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if layers > LAYERS_MAX:
         raise LoadError(f"`num_hidden_layers` in config.json is {layers}; supported: up to {LAYERS_MAX}")
@@ -242,4 +245,5 @@ def _yarn_attention_factor(given: Fields, factor: float) -> float:
         return given.number("attention_factor")
     if given.get("mscale") and given.get("mscale_all_dim"):
         return mscale(given.number("mscale")) / mscale(given.number("mscale_all_dim"))
-    return mscale(1.0)
+    # Distils of DeepSeek R1 take the factor back with it. transformers passes it over, with a warning.
+    return mscale(1.0) * given.number("attn_factor", 1.0)

@@ -43,7 +43,9 @@ class Attention(nn.Module):
             self.q_norm, self.k_norm = (RmsNorm(width, config.norm_eps, config.gain_offset) for width in widths)
         scale = config.attention_scale / (layer + 1 if config.attention_scale_falls else 1)
         slopes = slopes_of(config.heads) if config.has_slopes else None
-        self.core = CachedAttention(place, rotary, scale, window, config.attention_cap, slopes=slopes)
+        self.core = CachedAttention(
+            place, rotary, scale, window, config.attention_cap, is_whole=not config.is_causal, slopes=slopes
+        )
         self.out = Linear(q_width, [config.width], config.out_bias, is_transposed=config.is_transposed)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # [tokens, width]

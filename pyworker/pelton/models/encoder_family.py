@@ -38,6 +38,9 @@ MODERNBERT: dict[str, list[str]] = {
     "norm": ["model.final_norm"],
 }
 
+# What the first checkpoints of BERT call a norm's gain and bias.
+OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
 Classifier = Callable[[Fields, EncoderConfig, int], tuple[Pooling, tuple[HeadLayer, ...]]]
 
 

@@ -121,6 +121,8 @@ def cohere(fields: Fields) -> DecoderConfig:
     bias = fields.flag("attention_bias")
     return replace(
         config,
+        # Command R: 8,192 positions by the one name, which its first code could hold, and 131,072, which it was made for, by the other.
+        positions=max(config.positions, fields.count("model_max_length", 1)),
         qkv_bias=bias,
         out_bias=bias,
         block="parallel, one norm",

@@ -36,6 +36,8 @@ pub struct Checkpoint {
     pub vocab_size: Option<u32>,
     /// Tokens that end an answer: those of the model, of its generation defaults and of its tokenizer. Ascending.
     pub eos_ids: Vec<u32>,
+    /// Whether texts should end with `eos_token`, whatever `tokenizer.json` does.
+    pub ends_texts: bool,
     /// The token that begins a text.
     pub bos_id: Option<u32>,
     /// Sampling, where a request says nothing.
@@ -137,6 +139,7 @@ impl Checkpoint {
             max_model_len: max_model_len(text),
             vocab_size,
             eos_ids: eos_ids.into_iter().collect(),
+            ends_texts: tokenizer_config.get("add_eos_token") == Some(&Value::Bool(true)),
             bos_id,
             defaults: GenerationDefaults::read(&generation_path, &generation)?,
             special_tokens,
@@ -149,6 +152,8 @@ impl Checkpoint {
 fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     const KEYS: [&str; 5] = ["max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx"];
     let stated: u32 = KEYS.iter().find_map(|key| number(text.get(*key)))?;
+    // Command R was made for more than its first code could hold.
+    let stated = number(text.get("model_max_length")).map_or(stated, |most| stated.max(most));
     // The older name holds where both stand, unless it is empty: as the worker, and as transformers.
     let scaling = |key| text.get(key).and_then(Value::as_object).filter(|scaling| !scaling.is_empty());
     let rope = scaling("rope_scaling").or_else(|| scaling("rope_parameters"));

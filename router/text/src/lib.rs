@@ -13,6 +13,7 @@ mod formats;
 mod pool;
 mod stop;
 mod template;
+mod text_end;
 mod tokenizer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, GenerationDefaults};
@@ -26,4 +27,5 @@ pub use stop::{StopMatcher, StopStep};
 pub use template::{
     ChatInput, ChatTemplate, LocalTime, OwnTemplate, Refused, THINKING_SWITCHES, TemplateError, Wishes, arguments_of,
 };
+pub use text_end::with_text_end;
 pub use tokenizer::{TextError, Texts, TokenBounds, Tokenizer};
