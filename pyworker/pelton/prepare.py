@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from pelton.command_line import end_when_told
 from pelton.kept.entry import is_kept, keep
 from pelton.kept.key import key_of
 from pelton.loading.error import LoadError
@@ -16,6 +17,7 @@ from pelton.rpc.worker_pb2 import LoadRequest
 
 def main() -> int:
     """0: it is kept now; 1: it is not, and the lines above say why."""
+    end_when_told()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     wish = Wish.of_request(LoadRequest.FromString(sys.stdin.buffer.read()))
     folder = kept_folder(wish)

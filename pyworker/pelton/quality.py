@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pelton.command_line import Parser
+from pelton.command_line import Parser, end_when_told
 from pelton.inspect import decode_rows
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded, load_whole
@@ -171,4 +171,5 @@ def _losses(logs: Tensor, window: list[int]) -> Tensor:
 
 
 if __name__ == "__main__":
+    end_when_told()
     raise SystemExit(main())

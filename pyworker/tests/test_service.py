@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 from pelton.rpc import worker_pb2 as pb
+from pelton.rpc.worker_pb2_grpc import WorkerStub
 from pelton_kernels._native import RECORDS_CHECKSUM, WorkerEnd
 from plans import CAPACITIES, Admit, Plan, Row, table
 from random_checkpoints import VOCAB, greedy
@@ -301,6 +302,38 @@ def test_a_worker_ends_whichever_of_its_threads_the_signal_reaches(tmp_path: Pat
             others = sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid)
             assert ctypes.CDLL(None).tgkill(pid, others[at], signal.SIGTERM) == 0
             assert worker.process.wait(DEADLINE_S) == 0
+
+
+# A worker whose loading panics in Rust: no `Exception` comes out of that.
+PANICKING = """
+import sys
+import pelton.worker.__main__ as worker
+class PanicException(BaseException):
+    pass
+def start(wish):
+    raise PanicException("no memory for 5 bytes")
+    yield
+import pelton.loading.start
+pelton.loading.start.start = start
+sys.argv[0] = "worker"
+worker.main()
+"""
+
+
+def test_loading_that_panics_is_answered(tmp_path: Path) -> None:
+    listen = f"unix://{tmp_path}/w.sock"
+    process = subprocess.Popen([sys.executable, "-c", PANICKING, "--listen", listen])
+    try:
+        with grpc.insecure_channel(listen.replace("unix://", "unix:")) as channel:
+            worker = Worker(process, WorkerStub(channel), tmp_path / "w.sock")
+            worker.handshake()
+            with pytest.raises(grpc.RpcError) as error:
+                worker.load(tmp_path)
+            assert status_of(error) == (grpc.StatusCode.INTERNAL, "PanicException: no memory for 5 bytes")
+            worker.handshake()
+    finally:
+        process.kill()
+        process.wait()
 
 
 # A worker whose gRPC never says that it has ended.

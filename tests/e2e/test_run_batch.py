@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -84,6 +85,44 @@ def test_what_the_command_would_ignore_or_needs_is_refused(tmp_path: Path) -> No
     ran = run(*command(Path("/no"), tmp_path / "absent", tmp_path / "o"))
     assert ran.returncode == 1
     assert "absent" in ran.stderr
+
+
+def test_nothing_is_written_over_by_a_run_that_cannot_begin(checkpoints: Path, tmp_path: Path) -> None:
+    source = input_file(tmp_path, [request("a", COMPLETIONS, SHORT)])
+    requests = source.read_text()
+    (link := tmp_path / "link.jsonl").symlink_to(source)
+    for output, flags in [(source, []), (link, []), (source, ["--resume"])]:
+        ran = run(*command(checkpoints, source, output, *flags))
+        assert ran.returncode == 2
+        assert "the same file as `input-file`" in ran.stderr, ran.stderr
+        assert source.read_text() == requests
+    (output := tmp_path / "output.jsonl").write_text("answers of another day\n")
+    ran = run(*command(Path("/no/such/folder"), source, output))
+    assert ran.returncode == 1
+    assert output.read_text() == "answers of another day\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_whose_model_is_still_looked_for_is_ended_by_a_signal(tmp_path: Path, how: signal.Signals) -> None:
+    source, output = input_file(tmp_path, [request("a", COMPLETIONS, SHORT)]), tmp_path / "output.jsonl"
+    with socket.create_server(("127.0.0.1", 0)) as hub:  # it takes connections, and answers nobody
+        address = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        line = [str(PELTON), "run-batch", "-i", str(source), "-o", str(output), "some/model", "--hub-endpoint", address]
+        process = subprocess.Popen(
+            [*line, "--hub-cache", str(tmp_path / "hub"), "--offline=false"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            hub.settimeout(60)
+            with hub.accept()[0]:
+                process.send_signal(how)
+                said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 1, said
+    assert "1 requests are not answered" in said[1], said
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.load import complete
-from support.server import PELTON, Server, serving
+from support.server import PELTON, Server, children, serving
 
 
 def test_the_port_answers_while_the_model_loads(checkpoints: Path) -> None:
@@ -67,6 +67,37 @@ def test_an_unknown_variable_is_refused(checkpoints: Path) -> None:
     )
     assert ended.returncode == 2
     assert "PELTON_PORT" in ended.stderr
+
+
+def test_nothing_in_the_folder_that_a_command_is_given_in_is_run(checkpoints: Path, tmp_path: Path) -> None:
+    """B:A7: it may be a model's, from a repository, with modules by the names of those that Pelton imports."""
+    for file in (checkpoints / "llama-gqa").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for name in ("grpc", "argparse", "torch", "pelton", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'w')")
+    with serving(Path(), "--model-cache-size", "0", before=lambda: os.chdir(tmp_path)) as server:
+        assert len(complete(server, [5], max_tokens=3).tokens) == 3
+    for words in (["doctor"], ["prepare", ".", "--model-cache", "kept"], ["worker", "--help"]):
+        ended = subprocess.run([PELTON, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_folders_for_sockets_that_cannot_be_written_are_passed_over(checkpoints: Path, tmp_path: Path) -> None:
+    """As behind `su`, which leaves the run-time folder of whoever was there before."""
+    if os.geteuid() == 0:  # root writes everywhere but here
+        another = Path("/proc/self/fdinfo")
+    else:
+        (another := tmp_path / "another's").mkdir(mode=0o500)
+    with serving(checkpoints / "llama-gqa", env={"XDG_RUNTIME_DIR": str(another)}) as server:
+        assert len(complete(server, [5], max_tokens=3).tokens) == 3
+
+
+def test_doctor_looks_with_the_flags_that_it_is_given() -> None:
+    flags = ["--threads", "1", "--memory-limit", "3GiB", "--workers", "2"]
+    doctor = subprocess.run([PELTON, "doctor", *flags], capture_output=True, text=True, timeout=120)
+    assert "2 workers, each with 1 threads" in doctor.stdout, doctor.stdout
+    assert "up to 3.00 GiB of memory" in doctor.stdout, doctor.stdout
 
 
 def test_doctor_and_config_explain_speak(tmp_path: Path) -> None:
@@ -190,6 +221,19 @@ def test_without_room_nothing_is_kept_and_the_model_runs(checkpoints: Path, tmp_
     with serving(checkpoints / "llama-gqa", *flags) as server:
         assert len(complete(server, [5], max_tokens=3).tokens) == 3
     assert not (tmp_path / "models").exists()
+
+
+def test_whoever_ends_prepare_ends_all_of_it(checkpoints: Path, tmp_path: Path) -> None:
+    line = [PELTON, "prepare", str(checkpoints / "llama-gqa"), "--model-cache", str(tmp_path)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        time.sleep(0.5)  # PyTorch is imported for longer
+        assert children(process.pid) == [], "it has become what loads the model"
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        process.kill()
 
 
 def test_a_prepared_model_starts_as_one_that_was_kept(checkpoints: Path, tmp_path: Path) -> None:

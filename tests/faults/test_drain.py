@@ -40,6 +40,25 @@ def test_what_runs_is_finished_within_the_deadline(checkpoints: Path, how: signa
     assert answers[0].json()["usage"]["completion_tokens"] == 64 * 400
 
 
+def test_a_signal_to_all_processes_at_once_is_heeded_by_the_router_alone(checkpoints: Path) -> None:
+    """As systemd and Slurm end what they run: the worker serves until the drain is over."""
+    body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "n": 64}
+    answers: list[Any] = []
+    with serving(checkpoints / "llama-gqa", "--max-model-len", "512", "--drain-timeout", "300s") as server:
+        client = threading.Thread(target=lambda: answers.append(server.post(COMPLETIONS, body)))
+        client.start()
+        when_running(server, 64)
+        workers = server.worker_pids()
+        for pid in [*workers, server.process.pid]:
+            os.kill(pid, signal.SIGTERM)
+        assert server.metric("pelton_worker_restarts_total") == 0
+        client.join(timeout=300)
+        assert server.process.wait(timeout=60) == 0
+        assert not any("worker lost" in line for line in server.log), "\n".join(server.log)
+    assert answers[0].json()["usage"]["completion_tokens"] == 64 * 400
+    assert not any(is_alive(pid) for pid in workers)
+
+
 def test_what_runs_longer_is_cut_and_told(checkpoints: Path) -> None:
     body = {"prompt": "The wheel", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 8}
     lines: list[str] = []

@@ -45,12 +45,14 @@ def main() -> int:
     args = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     end = End()
-    end.hear(signal.SIGTERM)
-    # Ctrl-C reaches a spawned worker too, but the router still drains then, and ends it when it is done.
-    if about.has_parent_death_signal():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    else:
-        end.hear(signal.SIGINT)
+    # Ctrl-C reaches a spawned worker too, and so does a SIGTERM to all of a service's processes (systemd, Slurm). The router still
+    # drains then, and ends it when it is done; and whoever kills the router kills it.
+    is_spawned = about.has_parent_death_signal()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if is_spawned:
+            signal.signal(number, signal.SIG_IGN)
+        else:
+            end.hear(number)
     try:
         server, sockets = _start(args, end)
     except (AddressError, OSError, RuntimeError) as error:  # RuntimeError: gRPC could not bind

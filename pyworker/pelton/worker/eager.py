@@ -74,7 +74,7 @@ class EagerSteps:
         counts = Counts(*end.header(frame))
         try:
             self._runner.run(views.cut(frame, counts), counts.step)
-        except Exception:
+        except BaseException:  # a panic in Rust is no `Exception`
             self._has_failed = True
             failed(counts.step, counts.epoch, traceback.format_exc())
             return FAILED

@@ -70,7 +70,9 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
                 yield _progress(said) if isinstance(said, Progress) else _report(said)
         except LoadError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # a panic in Rust is no `Exception`, and gRPC would answer nothing
             _abort(context, error)
 
     def Steps(self, requests: Iterator[pb.StepsRequest], context: grpc.ServicerContext) -> Iterator[pb.StepsResponse]:  # noqa: N802
@@ -81,7 +83,9 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
             yield from inline.serve(self._session, first.attach, requests)
         except ValueError as error:  # capacities out of bounds
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             _abort(context, error)
 
     def Health(self, request: pb.HealthRequest, context: grpc.ServicerContext) -> pb.HealthResponse:  # noqa: N802
@@ -121,7 +125,7 @@ def _answering(context: grpc.ServicerContext, call: Callable[[], None]) -> None:
         _abort(context, error)
 
 
-def _abort(context: grpc.ServicerContext, error: Exception) -> None:
+def _abort(context: grpc.ServicerContext, error: BaseException) -> None:
     """Ends the call with the status that says whose fault it was."""
     if isinstance(error, BusyError):
         context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

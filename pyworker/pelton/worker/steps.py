@@ -109,8 +109,8 @@ class StepLoop:
     def _run(self) -> None:
         try:
             self._steps.serve(self._end, self._published, _log_failure)
-        except Exception:
-            # A plan that fails its check, or a memory that takes no result. The router replaces the worker.
+        except BaseException:
+            # A panic in Rust, which is no `Exception`. A plan that fails its check, or a memory that takes no result. The router replaces the worker.
             log.exception("the step loop cannot go on")
             self._failed()
         finally:

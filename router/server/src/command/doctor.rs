@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use serde_json::{Value, json};
 
 use super::serve::Share;
-use super::{Line, Trouble, print, resolve, tree};
+use super::{Line, NO_MODULES_OF_THIS_FOLDER, Trouble, print, resolve, tree};
 use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
 use crate::display::bytes;
 use crate::machine::{self, Gpu, Memory, Processor};
@@ -49,6 +49,11 @@ struct Findings {
     python: Python,
     cache: Cache,
     workers: u32,
+    /// Of all workers together, beside which each has its share.
+    host_bytes: u64,
+    /// Of a worker, where they are set.
+    threads: Option<u32>,
+    memory_limit: Option<u64>,
 }
 
 /// The worker's interpreter.
@@ -84,6 +89,9 @@ impl Findings {
             python: Python::ask(&config.worker.python),
             cache: Cache::look(&config.hub.hub_cache),
             workers: config.workers(),
+            host_bytes: config.engine.kv_host_memory.map_or(0, |bytes| bytes.0),
+            threads: config.worker.threads.said().map(|threads| threads.0),
+            memory_limit: config.engine.memory_limit.said().map(|bytes| bytes.0),
         }
     }
 
@@ -186,13 +194,19 @@ impl Findings {
         page
     }
 
-    /// What `pelton serve` will take if nobody says otherwise.
-    fn plan(&self) -> String {
-        let memory = self.memory.map(|memory| memory.worker_limit_bytes());
+    /// What each worker will take: threads, and the most memory; None: what it finds.
+    fn share(&self) -> (u32, Option<u64>) {
+        let memory = self.memory.map(|memory| memory.worker_limit_bytes().saturating_sub(self.host_bytes));
         let share = Share::out_of(memory.unwrap_or(0), self.processor.usable as u32, self.workers);
-        let limit = memory.map_or("what the worker finds".into(), |_| bytes(share.memory_bytes));
+        (self.threads.unwrap_or(share.threads), self.memory_limit.or(memory.map(|_| share.memory_bytes)))
+    }
+
+    /// What `pelton serve` will take with these settings.
+    fn plan(&self) -> String {
+        let (threads, limit) = self.share();
+        let limit = limit.map_or("what the worker finds".into(), bytes);
         let many = if self.workers == 1 { String::new() } else { format!("{} workers, each with ", self.workers) };
-        let cpu = format!("{many}{} threads with {} kernels, up to {limit} of memory", share.threads, self.kernels);
+        let cpu = format!("{many}{threads} threads with {} kernels, up to {limit} of memory", self.kernels);
         if self.gpus.is_empty() { cpu } else { format!("the first GPU if PyTorch can use it, else {cpu}") }
     }
 
@@ -223,6 +237,7 @@ impl Findings {
             "python": { "program": self.python.program, "seen": self.python.seen.as_ref().ok(), "error": self.python.seen.as_ref().err() },
             "hub_cache": { "folder": self.cache.folder, "free_bytes": self.cache.free_bytes },
             "workers": self.workers,
+            "worker": { "threads": self.share().0, "memory_limit_bytes": self.share().1 },
             "wrong": wrong,
         })
     }
@@ -230,7 +245,8 @@ impl Findings {
 
 impl Python {
     fn ask(program: &Path) -> Self {
-        let asked = Command::new(program).args(["-c", QUESTION]).stdin(Stdio::null()).output();
+        let asked =
+            Command::new(program).args([NO_MODULES_OF_THIS_FOLDER, "-c", QUESTION]).stdin(Stdio::null()).output();
         let seen = match asked {
             Err(error) => Err(error.to_string()),
             Ok(output) => serde_json::from_slice(&output.stdout).map_err(|_| {
@@ -289,6 +305,9 @@ mod tests {
             python: Python { program: "python3".into(), seen },
             cache: Cache { folder: "/cache".into(), free_bytes: Some(1 << 40) },
             workers: 1,
+            host_bytes: 0,
+            threads: None,
+            memory_limit: None,
         }
     }
 
@@ -321,6 +340,10 @@ mod tests {
         assert!(page.contains("2: threads are spread over them; with --workers 2 each worker keeps to one"), "{page}");
         assert!(page.contains("2 workers, each with 1 threads with avx2 kernels, up to 1.80 GiB of memory"), "{page}");
         assert_eq!(findings.json(&[])["workers"], 2);
+        let beside = Findings { host_bytes: 1 << 30, ..findings };
+        assert!(beside.table(&[]).contains("up to 1.30 GiB of memory"), "{}", beside.table(&[]));
+        let said = Findings { threads: Some(3), memory_limit: Some(1 << 30), ..beside };
+        assert_eq!(said.json(&[])["worker"], json!({ "threads": 3, "memory_limit_bytes": 1 << 30 }));
     }
 
     #[test]

@@ -21,6 +21,8 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+pub(crate) use python::NO_MODULES_OF_THIS_FOLDER;
+
 use crate::config::{self, Asked, Config, ConfigError, Setting, Surroundings, Values, Wheel};
 use crate::nearest::nearest;
 use crate::renderer;

@@ -1,7 +1,6 @@
 //! `pelton prepare MODEL`: becomes `python -m pelton.prepare`, which loads the model as a worker of `pelton serve` would, and keeps it.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use super::python::{Module, refuse_what_would_be_ignored};
@@ -51,13 +50,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     drop(tokenizer_json(&folder, &config)?); // kept, too, if it has to be made
     let request = engine_config(&config, &folder)?.load.encoded().map_err(Trouble::Failed)?;
 
-    let mut child = Module::new(&config, "pelton.prepare").spawn()?;
-    let mut input = child.stdin.take().expect("`spawn` makes a pipe");
-    // A child that has ended already says why itself, by its exit code.
-    _ = input.write_all(&request);
-    drop(input);
-    let status = child.wait().map_err(|error| Trouble::Failed(format!("pelton.prepare: {error}")))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    Err(Module::new(&config, "pelton.prepare").exec_with(&request))
 }
 
 fn refuse_what_keeps_nothing(config: &Config) -> Result<(), Trouble> {

@@ -1,10 +1,15 @@
 //! Commands that are done in Python: modules of the wheel, run by the interpreter that workers would be.
 
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::Trouble;
 use crate::config::{Config, Hub, Origin, Settings as _, Values, server_settings};
+
+/// For every start of Python: what lies in the folder that a command is given in is none of its modules. It may be a model's.
+pub(crate) const NO_MODULES_OF_THIS_FOLDER: &str = "-P";
 
 /// `python -m MODULE`, to be given arguments.
 pub(super) struct Module {
@@ -15,7 +20,7 @@ pub(super) struct Module {
 impl Module {
     pub(super) fn new(config: &Config, name: &'static str) -> Self {
         let mut command = Command::new(&config.worker.python);
-        command.args(["-m", name]);
+        command.args([NO_MODULES_OF_THIS_FOLDER, "-m", name]);
         Self { command, name }
     }
 
@@ -30,9 +35,15 @@ impl Module {
         self.trouble(&error)
     }
 
-    /// Starts it with a pipe to its standard input.
-    pub(super) fn spawn(mut self) -> Result<Child, Trouble> {
-        self.command.stdin(Stdio::piped()).spawn().map_err(|error| self.trouble(&error))
+    /// The same, with this as its standard input. A child would outlive whoever ends this process alone, with all cores and its memory.
+    pub(super) fn exec_with(mut self, input: &[u8]) -> Trouble {
+        match in_memory(input) {
+            Ok(file) => {
+                self.command.stdin(file);
+                self.exec()
+            }
+            Err(error) => Trouble::Failed(format!("no memory for what {} is to read: {error}", self.name)),
+        }
     }
 
     /// Runs it to its end.
@@ -45,6 +56,14 @@ impl Module {
         let advice = "set --python to a Python that has the package `pelton`";
         Trouble::Failed(format!("cannot run `{python} -m {}`: {error}; {advice}", self.name))
     }
+}
+
+/// A file without a name, to be read from its beginning.
+fn in_memory(content: &[u8]) -> std::io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("pelton-input", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
 }
 
 /// Refuses flags of the server that are not among `used` nor the hub's: they would do nothing.

@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncWriteExt as _, BufWriter};
 use tokio_util::sync::CancellationToken;
 
-use super::serve::{Doors, Server, Stop};
+use super::serve::{Server, Stop, start_unless_stopped};
 use super::{Line, Trouble, print, resolve, runtime, tree};
 use crate::api::batches::Item;
 use crate::batches::{Ended, Form, Sink, Unanswered, Work, answered, unanswered};
@@ -64,6 +65,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let bars = MultiProgress::new();
     logging::start(&config.log, &bars);
     let input = Input::open(&input)?;
+    refuse_one_file(&input.path, &output)?;
     let runtime = runtime()?;
     let ran = runtime.block_on(async {
         let form = Form { endpoint: None, body_bytes: config.server.body_limit.0 as usize };
@@ -123,6 +125,18 @@ fn for_nobody_else(config: &mut Config) {
     config.server.batch_in_flight = Auto::Of(in_flight);
 }
 
+/// Answers would be written over the requests, which are read again.
+fn refuse_one_file(input: &Path, output: &Path) -> Result<(), Trouble> {
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    if place(input) != place(output) {
+        return Ok(());
+    }
+    let (input, output) = (input.display(), output.display());
+    Err(Trouble::Usage(format!(
+        "`output-file` is {output}, the same file as `input-file` {input}: give it another name"
+    )))
+}
+
 /// A file that can be read twice.
 struct Input {
     path: PathBuf,
@@ -175,11 +189,15 @@ impl Run<'_> {
             let [before] = work.resume([self.output]).await.map_err(|error| self.unwritten(&error))?;
             answers.before(before);
         }
-        let mut server =
-            Server::start(self.config, self.around, Doors::open(self.config)?, self.bars, &Arc::default()).await?;
-        let ran = self.answer(&mut server, &mut work, &mut answers, &mut stop).await;
-        server.stop().await;
-        let ended = ran?;
+        let started = start_unless_stopped(self.config, self.around, self.bars, &mut stop).await?;
+        let ended = match started {
+            None => Ended::Stopped,
+            Some(mut server) => {
+                let ran = self.answer(&mut server, &mut work, &mut answers, &mut stop).await;
+                server.stop().await;
+                ran?
+            }
+        };
         answers.end(ended, self.output).await.map_err(|error| self.unwritten(&error))
     }
 
@@ -195,7 +213,7 @@ impl Run<'_> {
             () = stop.asked() => return Ok(Ended::Stopped),
         }
         let (door, stopping) = (Arc::new(server.inner_door()), CancellationToken::new());
-        answers.begin();
+        answers.begin(self.resumes).await.map_err(|error| self.unwritten(&error))?;
         let mut answering = std::pin::pin!(work.answer(&door, answers, &stopping, std::future::pending()));
         let answered = tokio::select! {
             answered = &mut answering => answered,
@@ -231,7 +249,7 @@ impl Answers {
     async fn open(run: &Run<'_>, total: u64) -> Result<Self, Trouble> {
         let open = async {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(!run.resumes);
+            options.read(true).write(true).create(true).truncate(false);
             let mut file = options.open(run.output).await?;
             if run.resumes {
                 let end = end_of_lines(&mut file).await?;
@@ -250,13 +268,18 @@ impl Answers {
         self.answered = count;
     }
 
-    fn begin(&mut self) {
+    /// What is there is written over only now: nothing of it is lost to a model that is not found.
+    async fn begin(&mut self, resumes: bool) -> io::Result<()> {
+        if !resumes {
+            self.file.get_ref().set_len(0).await?;
+        }
         self.began = Instant::now();
         let look = "answering {wide_bar} {human_pos}/{human_len} {eta} left";
         self.bar.set_style(ProgressStyle::with_template(look).expect("a valid template"));
         self.bar.set_length(self.total);
         self.bar.set_position(self.answered);
         self.bar.reset_eta();
+        Ok(())
     }
 
     async fn write(&mut self, line: &[u8]) -> Result<(), FileError> {

@@ -180,6 +180,23 @@ fn from_default(setting: &Setting, around: &Surroundings) -> Given {
     Given { field: setting.field, texts, origin: Origin::Default(why) }
 }
 
+/// Whether Kubernetes has set it: in each pod stand the addresses of its namespace's services, and one may be called `pelton`, or
+/// `pelton-router`. `PELTON_PORT` is then `tcp://10.0.0.1:8000`, unless the pod sets it itself.
+fn is_service_link(name: &str, value: &str, variables: &BTreeMap<String, String>) -> bool {
+    let is_service = |service: &str| variables.contains_key(&format!("{service}_SERVICE_HOST"));
+    let is_address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let of_host = name.strip_suffix("_SERVICE_HOST").is_some();
+    let of_service = name.split_once("_SERVICE_PORT").is_some_and(|(service, _)| is_service(service));
+    let of_port = name.rmatch_indices("_PORT").any(|(at, _)| {
+        let (service, rest) = (&name[..at], &name[at + "_PORT".len()..]);
+        let names_a_port = rest.strip_prefix('_').and_then(|rest| rest.split_once('_')).is_some_and(|(port, rest)| {
+            port.parse::<u16>().is_ok() && ["TCP", "UDP", "SCTP"].iter().any(|protocol| rest.starts_with(protocol))
+        });
+        is_service(service) && (names_a_port || (rest.is_empty() && is_address))
+    });
+    of_host || of_service || of_port
+}
+
 /// All `PELTON_` variables; one that belongs to no setting of the server is refused, whatever the command.
 fn from_variables(settings: &[&'static Setting], around: &Surroundings) -> Result<Vec<Given>, ConfigError> {
     let known: BTreeMap<String, &'static Setting> = super::server_settings()
@@ -191,6 +208,9 @@ fn from_variables(settings: &[&'static Setting], around: &Surroundings) -> Resul
     for (name, value) in
         around.variables.range("PELTON_".to_owned()..).take_while(|(name, _)| name.starts_with("PELTON_"))
     {
+        if is_service_link(name, value, &around.variables) {
+            continue;
+        }
         let Some(setting) = known.get(name) else {
             let nearest = nearest(name, known.keys().map(String::as_str)).map(str::to_owned);
             return Err(ConfigError::UnknownVariable { got: name.clone(), nearest });

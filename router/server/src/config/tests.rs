@@ -50,6 +50,31 @@ fn flags_come_before_variables_before_the_file_before_defaults() {
 }
 
 #[test]
+fn addresses_that_kubernetes_puts_into_each_pod_are_no_settings() {
+    let links = [
+        ("PELTON_PORT", "tcp://10.0.0.1:8000"),
+        ("PELTON_PORT_8000_TCP", "tcp://10.0.0.1:8000"),
+        ("PELTON_PORT_8000_TCP_ADDR", "10.0.0.1"),
+        ("PELTON_PORT_8000_TCP_PORT", "8000"),
+        ("PELTON_PORT_8000_TCP_PROTO", "tcp"),
+        ("PELTON_SERVICE_HOST", "10.0.0.1"),
+        ("PELTON_SERVICE_PORT", "8000"),
+        ("PELTON_SERVICE_PORT_HTTP", "8000"),
+        ("PELTON_ROUTER_PORT", "udp://10.0.0.2:53"),
+        ("PELTON_ROUTER_PORT_53_UDP_PORT", "53"),
+        ("PELTON_ROUTER_SERVICE_HOST", "10.0.0.2"),
+        ("PELTON_ROUTER_SERVICE_PORT_DNS", "53"),
+    ];
+    assert_eq!(values("", &links).expect("they say nothing").given("port").texts, ["8000"]);
+    let own = links.map(|(name, value)| if name == "PELTON_PORT" { (name, "81") } else { (name, value) });
+    assert_eq!(values("", &own).expect("the pod's own").given("port").texts, ["81"]);
+    for (name, value) in links.into_iter().filter(|(name, _)| !name.ends_with("SERVICE_HOST")) {
+        assert!(values("", &[(name, value)]).is_err(), "without a service {name} is a mistake");
+    }
+    assert!(values("", &[links[5], ("PELTON_PORTT", "tcp://10.0.0.1:8000")]).is_err());
+}
+
+#[test]
 fn all_ways_to_write_a_flag_are_understood() {
     let config = config(
         "--prefix-caching=false --served-model-name a,b --served-model-name c --api-key k,1 --kv-memory=64MiB --offline ./model",

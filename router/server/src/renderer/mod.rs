@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 pub(crate) use child::run;
 
+use crate::command::NO_MODULES_OF_THIS_FOLDER;
 use crate::error::ApiError;
 
 /// The subcommand that is the child's side.
@@ -65,10 +66,11 @@ pub(crate) struct Renderer {
 impl Renderer {
     /// `python`: the interpreter of the wheel that this is part of. Without one, this program is the child, too.
     pub(crate) fn new(python: Option<&Path>) -> io::Result<Self> {
-        let line = match python {
-            Some(python) => vec![python.into(), "-m".into(), "pelton".into(), COMMAND.into()],
-            None => vec![std::env::current_exe()?.into(), COMMAND.into()],
+        let (program, words) = match python {
+            Some(python) => (python.to_owned(), &[NO_MODULES_OF_THIS_FOLDER, "-m", "pelton", COMMAND][..]),
+            None => (std::env::current_exe()?, &[COMMAND][..]),
         };
+        let line = [program.into()].into_iter().chain(words.iter().map(OsString::from)).collect();
         Ok(Self { line, turns: Semaphore::new(AT_ONCE), waiting: AtomicUsize::new(0) })
     }
 

@@ -2,7 +2,6 @@
 //! model twice and compares.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -73,14 +72,8 @@ pub(in crate::command) fn run(args: &[OsString], around: &Surroundings) -> Resul
     if let Some(path) = &options.json {
         module.line().arg("--json").arg(path);
     }
-    let mut child = module.spawn()?;
-    let mut input = child.stdin.take().expect("`spawn` makes a pipe");
     let numbers: Vec<String> = ids.iter().map(u32::to_string).collect();
-    // A child that has ended already says why itself, by its exit code.
-    _ = input.write_all(numbers.join(" ").as_bytes());
-    drop(input);
-    let status = child.wait().map_err(|error| Trouble::Failed(format!("pelton.quality: {error}")))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Err(module.exec_with(numbers.join(" ").as_bytes()))
 }
 
 #[cfg(test)]

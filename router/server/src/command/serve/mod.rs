@@ -59,12 +59,17 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, began: Instant) -> Result<(), Trouble> {
-    let mut stop = Stop::listen()?;
+/// A server, which finds its model first: that may be a download. None: it was to stop before there was one.
+pub(super) async fn start_unless_stopped(
+    config: &Config,
+    around: &Surroundings,
+    bars: &MultiProgress,
+    stop: &mut Stop,
+) -> Result<Option<Server>, Trouble> {
     let doors = Doors::open(config)?;
     let engine = Arc::new(OnceLock::<Engine>::new());
-    let mut server = tokio::select! {
-        started = Server::start(config, around, doors, bars, &engine) => started?,
+    tokio::select! {
+        started = Server::start(config, around, doors, bars, &engine) => started.map(Some),
         () = stop.asked() => {
             if let Some(engine) = engine.get() {
                 tokio::select! {
@@ -72,9 +77,14 @@ async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, beg
                     () = stop.asked_again() => {}
                 }
             }
-            return Ok(());
+            Ok(None)
         }
-    };
+    }
+}
+
+async fn serve(config: &Config, around: &Surroundings, bars: &MultiProgress, began: Instant) -> Result<(), Trouble> {
+    let mut stop = Stop::listen()?;
+    let Some(mut server) = start_unless_stopped(config, around, bars, &mut stop).await? else { return Ok(()) };
     let loaded = tokio::select! {
         loaded = server.loaded(bars) => loaded,
         () = stop.asked() => {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::command::Trouble;
+use crate::command::{NO_MODULES_OF_THIS_FOLDER, Trouble};
 use crate::config::{Config, Surroundings};
 use crate::hub::{self, Progress};
 
@@ -49,8 +49,9 @@ fn demo(config: &Config, around: &Surroundings) -> Result<PathBuf, Trouble> {
     }
     let python = &config.worker.python;
     let question = "import pelton; print(pelton.demo_dir())";
-    let asked = Command::new(python).args(["-c", question]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    match asked {
+    let mut asking = Command::new(python);
+    asking.args([NO_MODULES_OF_THIS_FOLDER, "-c", question]).stdin(Stdio::null()).stderr(Stdio::null());
+    match asking.output() {
         Ok(output) if output.status.success() => checked_demo(String::from_utf8_lossy(&output.stdout).trim().into()),
         _ => Err(Trouble::Failed(format!(
             "no MODEL is given, and the demo model is not here: {} has no package `pelton`; give a folder (pelton serve ./FOLDER), \

@@ -4,16 +4,18 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use pelton_engine::{
-    CacheEventOptions, Deadlines, DiskOptions, EngineConfig, LoadOptions, QueueLimits, RecordOptions, TierOptions, Tls,
-    Token, WorkerSpec,
+    CacheEventOptions, Deadlines, DiskOptions, EngineConfig, FirstContext, LoadOptions, QueueLimits, RecordOptions,
+    TierOptions, Tls, Token, WorkerSpec,
 };
-use pelton_text::{ChatTemplate, Checkpoint, Format, GenerationDefaults, Pool, Tokenizer};
+use pelton_text::{ChatTemplate, Checkpoint, Format, GenerationDefaults, Pool, Tokenizer, with_text_end};
 
 use crate::auth::ApiKey;
 use crate::batches::Batches;
 use crate::command::Trouble;
 use crate::command::tokenizer_json::tokenizer_json;
-use crate::config::{Config, Device, GenerationConfig, Secret, Surroundings, UnknownFields, Worker, WorkerAddress};
+use crate::config::{
+    Config, Device, GenerationConfig, Secret, Surroundings, Task, UnknownFields, Worker, WorkerAddress,
+};
 use crate::display;
 use crate::files::{FileLimits, Place};
 use crate::generate::{ApiLimits, check_defaults};
@@ -43,7 +45,12 @@ impl TextSide {
             tracing::info!("{said}");
         }
         check_defaults(&checkpoint.defaults).map_err(|reason| failed("generation_config.json", &reason))?;
-        let tokenizer = Tokenizer::from_json(&json).map_err(|error| failed("the tokenizer", &error))?;
+        let ended = ends_texts(&checkpoint, config.model.task).and_then(|token| with_text_end(&json, token));
+        if ended.is_some() {
+            tracing::info!("texts end with the model's `eos_token`, as tokenizer_config.json says (`add_eos_token`)");
+        }
+        let tokenizer = Tokenizer::from_json(ended.as_ref().unwrap_or(&json));
+        let tokenizer = tokenizer.map_err(|error| failed("the tokenizer", &error))?;
         let template = ChatTemplate::open(folder, &checkpoint).map_err(|error| failed("the chat template", &error))?;
         Ok(Self { checkpoint, tokenizer, template })
     }
@@ -65,6 +72,18 @@ impl TextSide {
             name => Format::named(name, &self.tokenizer).map(Some).map_err(|error| refused(&error)),
         }
     }
+}
+
+/// What texts should end with: models that give vectors were trained on that token, where their checkpoint names it.
+fn ends_texts(checkpoint: &Checkpoint, task: Task) -> Option<&str> {
+    let is_headless = |name: &String| name.ends_with("Model") && !name.ends_with("LMHeadModel");
+    let pools = || {
+        let modules = std::fs::read_to_string(checkpoint.dir.join("modules.json")).unwrap_or_default();
+        modules.contains("Pooling") || (modules.is_empty() && checkpoint.architectures.iter().any(is_headless))
+    };
+    let gives_vectors = task == Task::Embed || (task == Task::Auto && pools());
+    let token = checkpoint.special_tokens.get("eos_token").and_then(serde_json::Value::as_str);
+    token.filter(|_| checkpoint.ends_texts && gives_vectors)
 }
 
 /// Keeps the checkpoint's defaults of sampling or drops them, and says so: whoever compares two servers has to know of them.
@@ -100,6 +119,7 @@ pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConf
         model_path: folder.to_owned(),
         dtype: config.model.dtype.word().to_owned(),
         max_model_len: config.model.max_model_len.said().map_or(0, |tokens| tokens.0),
+        first_context: FirstContext::default(),
         kv_bytes: config.engine.kv_memory.said().map_or(0, |bytes| bytes.0),
         memory_limit_bytes: config.engine.memory_limit.said().map_or(share.memory_bytes, |bytes| bytes.0),
         block_size: config.engine.block_size.said().map_or(0, |size| size.0),
