@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import struct
@@ -300,3 +301,32 @@ def test_a_batch_gives_the_vectors_of_single_requests(
         single = ranking.post(endpoint, body).json()
         for part in ("data", "results"):
             assert answer["body"].get(part) == single.get(part)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_texts_of_a_last_token_embedder_end_as_its_tokenizer_config_says(tmp_path: Path, said: bool) -> None:
+    """`add_eos_token`: e5-mistral and its like were trained on that token's vector, and their tokenizer.json does not add it."""
+    make_tokenizer(tmp_path)
+    file = json.loads((tmp_path / "tokenizer.json").read_text())
+    for texts in ("single", "pair"):
+        pieces = file["post_processor"][texts]
+        file["post_processor"][texts] = [piece for piece in pieces if "[SEP]" not in str(piece)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"add_eos_token": said, "eos_token": {"content": "[SEP]", "__type": "AddedToken"}})
+    )
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, initializer_range=0.2,
+        vocab_size=len(SPECIALS) + len(WORDS), max_position_embeddings=CONTEXT,
+    )  # fmt: skip
+    transformers.LlamaModel(config).save_pretrained(tmp_path)
+    ids = [2, 5, 6, *([3] if said else [])]  # [CLS] w1 w2 and, if so, [SEP]
+    with serving(tmp_path, "--dtype", "float32") as server:
+        body = {"input": ["w1 w2", "w1 w2 w3"]}
+        of_text = server.post("/v1/embeddings", body).json()
+        of_ids = server.post("/v1/embeddings", {"input": [ids]}).json()
+        assert of_text["data"][0]["embedding"] == of_ids["data"][0]["embedding"]
+        assert server.post("/tokenize", {"prompt": "w1 w2"}).json()["tokens"] == ids
+        cut = server.post("/v1/embeddings", body | {"input": "w1 w2 w3", "truncate_prompt_tokens": len(ids)}).json()
+        assert cut["data"][0]["embedding"] == of_ids["data"][0]["embedding"]
