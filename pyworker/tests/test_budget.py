@@ -12,7 +12,7 @@ from pelton.kv import KINDS_MAX, divide
 from pelton.kv_shape import Kind, KvShape
 from pelton.layers.rotary import Rope
 from pelton.loading.budget import CONTEXT_SPARE, MIB, RECORDED_ROWS, Budget, plan
-from pelton.loading.error import LoadError
+from pelton.loading.error import ContextError, LoadError
 from pelton.loading.wish import Wish
 from pelton.models.config import DecoderConfig
 
@@ -82,7 +82,7 @@ def test_a_context_that_was_not_asked_for_shrinks_to_what_fits() -> None:
 def test_a_context_beyond_any_memory_shrinks_to_the_longest_that_fits() -> None:
     endless = dataclasses.replace(CONFIG, positions=10**12)
     for limit, kv_bytes in [(2000 * MIB, 0), (8000 * MIB, 0), (4000 * MIB, 64 * MIB)]:
-        wish = dataclasses.replace(WISH, kv_bytes=kv_bytes)
+        wish = dataclasses.replace(WISH, kv_bytes=kv_bytes, memory_limit_bytes=limit)
         got = plan(wish, endless, KV, WEIGHTS, HELD, limit)
         asked = dataclasses.replace(wish, max_model_len=got.max_model_len)
         assert plan(asked, endless, KV, WEIGHTS, HELD, limit).max_model_len == got.max_model_len
@@ -95,14 +95,17 @@ def test_a_context_beyond_any_memory_shrinks_to_the_longest_that_fits() -> None:
 def test_every_start_of_a_server_has_the_first_ones_context() -> None:
     """A process holds more at one start than at another."""
     endless = dataclasses.replace(CONFIG, positions=1 << 17)
-    first = plan(WISH, endless, KV, WEIGHTS, HELD, 2000 * MIB)
-    assert first.max_model_len < endless.positions
-    later = dataclasses.replace(WISH, first_context=first.max_model_len)
-    for held in (HELD // 2, HELD, HELD + 100_000, HELD + CONTEXT_SPARE):
-        again = plan(later, endless, KV, WEIGHTS, held, 2000 * MIB)
-        assert again.max_model_len == first.max_model_len
-    with pytest.raises(LoadError, match="with which this server began, fits no more: there is room for") as error:
-        plan(later, endless, KV, WEIGHTS, HELD + 2 * CONTEXT_SPARE, 2000 * MIB)
+    limited = dataclasses.replace(WISH, memory_limit_bytes=2000 * MIB)
+    # Where a worker reads its limit from the machine, that changes as well: by a sixteenth of what there is for the context.
+    for wish, spare in ((limited, CONTEXT_SPARE), (WISH, (2000 * MIB - HELD - WEIGHTS) // 16)):
+        first = plan(wish, endless, KV, WEIGHTS, HELD, 2000 * MIB)
+        assert first.max_model_len < endless.positions
+        later = dataclasses.replace(wish, first_context=first.max_model_len)
+        for held in (HELD // 2, HELD, HELD + 100_000, HELD + spare):
+            again = plan(later, endless, KV, WEIGHTS, held, 2000 * MIB)
+            assert again.max_model_len == first.max_model_len
+        with pytest.raises(ContextError, match="with which this server began, fits no more: there is room") as error:
+            plan(later, endless, KV, WEIGHTS, HELD + 2 * spare, 2000 * MIB)
     room = int(str(error.value).rpartition("at most ")[2].partition(",")[0])
     ask(2000 * MIB, max_model_len=min(room, CONFIG.positions))
 

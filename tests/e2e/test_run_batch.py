@@ -87,6 +87,13 @@ def test_what_the_command_would_ignore_or_needs_is_refused(tmp_path: Path) -> No
     assert "absent" in ran.stderr
 
 
+def test_answers_may_go_to_a_pipe(checkpoints: Path, tmp_path: Path) -> None:
+    source = input_file(tmp_path, [request("a", COMPLETIONS, SHORT)])
+    ran = run(*command(checkpoints, source, Path("/dev/stdout")))
+    assert ran.returncode == 0, ran.stderr
+    assert list(parsed(ran.stdout.partition("1 of 1")[0])) == ["a"]
+
+
 def test_nothing_is_written_over_by_a_run_that_cannot_begin(checkpoints: Path, tmp_path: Path) -> None:
     source = input_file(tmp_path, [request("a", COMPLETIONS, SHORT)])
     requests = source.read_text()
@@ -105,6 +112,7 @@ def test_nothing_is_written_over_by_a_run_that_cannot_begin(checkpoints: Path, t
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_whose_model_is_still_looked_for_is_ended_by_a_signal(tmp_path: Path, how: signal.Signals) -> None:
     source, output = input_file(tmp_path, [request("a", COMPLETIONS, SHORT)]), tmp_path / "output.jsonl"
+    output.write_text("answers of another day")
     with socket.create_server(("127.0.0.1", 0)) as hub:  # it takes connections, and answers nobody
         address = f"http://127.0.0.1:{hub.getsockname()[1]}"
         line = [str(PELTON), "run-batch", "-i", str(source), "-o", str(output), "some/model", "--hub-endpoint", address]
@@ -122,7 +130,8 @@ def test_a_run_whose_model_is_still_looked_for_is_ended_by_a_signal(tmp_path: Pa
         finally:
             process.kill()
     assert process.returncode == 1, said
-    assert "1 requests are not answered" in said[1], said
+    assert "nothing was begun" in said[1], said
+    assert output.read_text() == "answers of another day"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

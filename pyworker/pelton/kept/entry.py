@@ -77,7 +77,7 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
                 "the loaded model is not kept: files in %s, or Pelton's own, changed while it was loaded", wish.folder
             )
             return
-        from pelton.layers.rotary import has_settled_angles  # PyTorch is there: it has made the model
+        from pelton.layers.rotary import angles_follow_context  # PyTorch is there: it has made the model
 
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
@@ -97,7 +97,7 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
             "layers": _arena_layers(loaded),
             "weights_bytes": loaded.budget.weights_bytes,
             "longest": loaded.budget.max_model_len,
-            "is_settled": has_settled_angles(loaded.model),
+            "angles_follow_context": angles_follow_context(loaded.model),
             "held_bytes": loaded.held_bytes,
             "program": script.data(),
         }
@@ -190,11 +190,14 @@ def _planned(
     memory = max(held, header["held_bytes"]), limit
     planned = budget.plan(wish, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
     longest = header["longest"]
-    if longest < planned.max_model_len <= longest + longest // MORE_CONTEXT and not wish.first_context:
+    # What was asked for, room for KV or whole texts of a step, is another matter.
+    is_fitted = not wish.first_context and not wish.kv_bytes and (pooling is None or not pooling.is_bidirectional)
+    if is_fitted and longest < planned.max_model_len <= longest + longest // MORE_CONTEXT:
+        log.info("the context is %d tokens, as in the kept model; %d would fit", longest, planned.max_model_len)
         only = replace(wish, first_context=longest)
         planned = budget.plan(only, sizes, shape, header["weights_bytes"], *memory, pooling=pooling)
     # Of longer tables a shorter context uses the beginning, unless their angles follow from the context.
-    fits = planned.max_model_len == longest if header["is_settled"] else planned.max_model_len <= longest
+    fits = planned.max_model_len == longest if header["angles_follow_context"] else planned.max_model_len <= longest
     return planned if fits else None
 
 

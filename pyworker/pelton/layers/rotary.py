@@ -28,6 +28,7 @@ class Rope:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0
     attention_factor: float = 1.0
+    own_factor: float = 1.0  # of it, `attn_factor`
     truncate: bool = True
     divisors: tuple[float, ...] = ()  # longrope: of each pair of columns, for contexts up to `original_positions`
     long_divisors: tuple[float, ...] = ()  # and beyond
@@ -44,6 +45,8 @@ class Rope:
     @property
     def numerics(self) -> str:
         """What its angles depend on beside the checkpoint; "": nothing."""
+        if self.own_factor != 1.0:
+            return f"own{self.own_factor!r}"  # which builds before passed over
         if not self.reach:
             return ""
         return f"dynamic{self.reach}" if self.kind == "dynamic" else "long"
@@ -72,7 +75,7 @@ class Rotary(nn.Module):
         self.register_buffer("cos_sin", torch.cat([angles.cos() * scale, angles.sin() * scale], dim=1))
 
 
-def has_settled_angles(model: nn.Module) -> bool:
+def angles_follow_context(model: nn.Module) -> bool:
     """Whether some of its angles would be others in another context."""
     return any(isinstance(layer, Rotary) and layer.rope.reach > 0 for layer in model.modules())
 

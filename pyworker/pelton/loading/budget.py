@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pelton.kv_shape import KvShape
-from pelton.loading.error import LoadError
+from pelton.loading.error import ContextError, LoadError
 from pelton.loading.pooling import Pooling
 from pelton.loading.wish import Wish
 
@@ -158,10 +158,12 @@ def _enough(wish: Wish, kv: KvShape, longest: int, pooling: Pooling | None) -> i
 
 def _context(wish: Wish, sizes: Sizes, kv: KvShape, room: int, pooling: Pooling | None, is_card: bool) -> int:
     """Where none was asked for: that which this server has, or the longest that will fit in each of its workers' lives."""
-    spare = 0 if wish.first_context else max(0, min(CONTEXT_SPARE, room // 8))
+    # What is free on a machine of its own changes by more than what a process takes.
+    other_starts = CONTEXT_SPARE if wish.memory_limit_bytes else max(CONTEXT_SPARE, room // 16)
+    spare = 0 if wish.first_context else max(0, min(other_starts, room // 8))
     longest = _longest(wish, sizes, kv, room - spare, pooling, is_card)
     if longest < wish.first_context:
-        raise LoadError(
+        raise ContextError(
             f"the context of {wish.first_context} tokens, with which this server began, fits no more: there is room for {longest}; "
             f"set --max-model-len to at most {longest}, or --memory-limit to more"
         )

@@ -9,3 +9,7 @@ class LoadError(Exception):
 
 class UnservedError(LoadError):
     """A config.json names a variant that a family of ours does not have. Another definition of the model may."""
+
+
+class ContextError(LoadError):
+    """The context that a server has does not fit now. Memory may come free."""

@@ -204,6 +204,7 @@ def read_rope(fields: Fields, positions: int, theta: float = 10_000.0, may_be_pa
         beta_fast=given.number("beta_fast", 32.0),
         beta_slow=given.number("beta_slow", 1.0),
         attention_factor=_yarn_attention_factor(given, factor),
+        own_factor=given.number("attn_factor", 1.0),
         truncate=given.flag("truncate", True),
         share=share,
     )

@@ -15,7 +15,6 @@ import grpc
 
 from pelton.command_line import Parser
 from pelton.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
-from pelton.worker import about
 from pelton.worker.address import AddressError, UnixAddress, clear, parse
 from pelton.worker.end import End
 from pelton.worker.handover import MemorySocket
@@ -47,9 +46,8 @@ def main() -> int:
     end = End()
     # Ctrl-C reaches a spawned worker too, and so does a SIGTERM to all of a service's processes (systemd, Slurm). The router still
     # drains then, and ends it when it is done; and whoever kills the router kills it.
-    is_spawned = about.has_parent_death_signal()
     for number in (signal.SIGTERM, signal.SIGINT):
-        if is_spawned:
+        if args.spawned:
             signal.signal(number, signal.SIG_IGN)
         else:
             end.hear(number)
@@ -75,6 +73,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--token-file", type=Path, help="file with the token that routers must show; tcp only")
     parser.add_argument("--tls-cert", type=Path, help="certificate chain (PEM); tcp only")
     parser.add_argument("--tls-key", type=Path, help="its private key (PEM)")
+    parser.add_argument(
+        "--spawned", action="store_true", help="a router has started it, and ends it: signals are the router's"
+    )
     args = parser.read()
     is_tcp = args.listen.startswith("tcp://")
     if is_tcp and args.token_file is None:

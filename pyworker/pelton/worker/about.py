@@ -20,14 +20,6 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def has_parent_death_signal() -> bool:
-    """Whether whoever started this process wants it to end with them: then it was spawned by a router."""
-    signal = ctypes.c_int(0)
-    PR_GET_PDEATHSIG = 2
-    ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(signal))
-    return signal.value != 0
-
-
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []

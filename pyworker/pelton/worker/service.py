@@ -61,13 +61,15 @@ class Service(WorkerServicer):  # type: ignore[misc]  # generated code has no ty
         )
 
     def Load(self, request: pb.LoadRequest, context: grpc.ServicerContext) -> Iterator[pb.LoadProgress]:  # noqa: N802
-        from pelton.loading.error import LoadError
+        from pelton.loading.error import ContextError, LoadError
         from pelton.loading.ready import Progress
         from pelton.loading.wish import Wish
 
         try:
             for said in self._session.load(Wish.of_request(request), context.is_active):
                 yield _progress(said) if isinstance(said, Progress) else _report(said)
+        except ContextError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except LoadError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except GeneratorExit:

@@ -221,22 +221,27 @@ pub(crate) async fn load(
             return Err(Trouble::Contract("the worker's `Load` has ended without a report".to_owned()));
         };
         if let Some(budget) = progress.budget {
+            agree(options, told, budget.max_model_len)?; // before any weight is read
             tell(Said::Budget(budget.into()));
         }
         if let Some(report) = progress.report {
             let report = ModelReport::check(report, hello.device.clone(), hello.device_name.clone())
                 .map_err(Trouble::Contract)?;
-            let planned = report.max_model_len;
-            return match options.first_context.agree(planned) {
-                Ok(()) => Ok(report),
-                Err(first) if told == 0 => Err(Trouble::OtherContext { first, planned }),
-                Err(first) => Err(Trouble::Contract(format!(
-                    "the worker plans a context of {planned} tokens; it was told that this server's is {first}"
-                ))),
-            };
+            agree(options, told, report.max_model_len)?; // a model that was loaded already has no other plan
+            return Ok(report);
         }
         tell(Said::Progress { stage: progress.stage, done: progress.done, total: progress.total });
     }
+}
+
+/// Whether a worker that was told of this context (0: of none) plans the server's.
+fn agree(options: &LoadOptions, told: u32, planned: u32) -> Result<(), Trouble> {
+    options.first_context.agree(planned).map_err(|first| match told {
+        0 => Trouble::OtherContext { first, planned },
+        _ => Trouble::Contract(format!(
+            "the worker plans a context of {planned} tokens; it was told that this server's is {first}"
+        )),
+    })
 }
 
 #[cfg(test)]

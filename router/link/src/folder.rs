@@ -36,7 +36,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// In the first of the usual places where one can be made.
     pub(crate) fn create() -> io::Result<Self> {
-        Self::within(places())
+        Self::within(places([env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())]))
     }
 
     fn within(places: Vec<PathBuf>) -> io::Result<Self> {
@@ -111,11 +111,11 @@ fn sweep(parent: &Path) {
 
 /// The user's run-time folder and the temporary one, where a socket's path fits; and what each system has. Some may not be ours to write:
 /// the run-time folder is another user's behind `su`, and in a container all but memory may be read-only.
-fn places() -> Vec<PathBuf> {
-    let fits = |path: &PathBuf| path.as_os_str().as_bytes().len() + "/pelton-0123456789abcdef".len() <= PATH_BYTES_MAX;
-    let named = [env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())];
-    let every = ["/tmp", "/dev/shm"].map(|path| Some(PathBuf::from(path)));
-    named.into_iter().chain(every).flatten().filter(fits).collect()
+fn places(named: [Option<PathBuf>; 2]) -> Vec<PathBuf> {
+    let fits = |path: &PathBuf| {
+        path.is_absolute() && path.as_os_str().as_bytes().len() + "/pelton-0123456789abcdef".len() <= PATH_BYTES_MAX
+    };
+    named.into_iter().flatten().chain(["/tmp", "/dev/shm"].map(PathBuf::from)).filter(fits).collect()
 }
 
 #[cfg(test)]
@@ -153,6 +153,9 @@ mod tests {
 
     #[test]
     fn a_place_that_cannot_be_written_is_passed_over_and_named_if_there_is_no_other() {
+        let usual = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
+        let long = PathBuf::from(format!("/{}", "x".repeat(PATH_BYTES_MAX)));
+        assert_eq!(places([Some(PathBuf::new()), Some(long)]), usual, "set to nothing, and too long for a socket");
         let there = env::temp_dir();
         let nowhere = PathBuf::from("/proc/self/fdinfo");
         let folder = Folder::within(vec!["/nowhere".into(), nowhere.clone(), there.clone()]).unwrap();

@@ -48,7 +48,7 @@ impl WorkerSpec {
     /// Pelton's own worker under this interpreter, on any processors. What lies in the folder that it is started in is none of its
     /// modules (`-P`): that may be a model's, or anybody's.
     pub fn python(interpreter: impl Into<PathBuf>) -> Self {
-        let arguments = vec!["-P".into(), "-m".into(), "pelton.worker".into()];
+        let arguments = ["-P", "-m", "pelton.worker", "--spawned"].map(OsString::from).to_vec();
         Self::Spawn { program: interpreter.into(), arguments, env: Vec::new(), processors: Vec::new() }
     }
 }

@@ -76,15 +76,21 @@ impl Script for Fake {
             return Err(Status::failed_precondition("there is no model in /nowhere"));
         }
         let kv_bytes_per_block = BLOCK_BYTES as u64;
-        let budget =
-            Budget { weights_bytes: 1 << 20, blocks: BLOCKS, block_size: 32, kv_bytes_per_block, ..Budget::default() };
+        let max_model_len = self.context(&request);
+        let budget = Budget {
+            weights_bytes: 1 << 20,
+            blocks: BLOCKS,
+            block_size: 32,
+            kv_bytes_per_block,
+            max_model_len,
+            ..Budget::default()
+        };
         // What tests want to know of this process travels in fields that hold any text.
         let stage = format!("reading weights {} {}", std::process::id(), memory_socket);
         let first = LoadProgress { stage, total: 1 << 20, budget: Some(budget), ..LoadProgress::default() };
         if self.fault == "loads for ever" {
             return Ok(Box::pin(tokio_stream::once(Ok(first)).chain(tokio_stream::pending())));
         }
-        let max_model_len = self.context(&request);
         let report = ModelReport {
             family: memory_socket.to_owned(),
             dtype: request.dtype,
@@ -100,15 +106,16 @@ impl Script for Fake {
             embed_width: 0,
         };
         let last = LoadProgress { stage: "ready".to_owned(), report: Some(report), ..LoadProgress::default() };
-        let last = tokio_stream::once(Ok(last));
         if self.fault == "has a longer context, late" {
-            let late = tokio_stream::StreamExt::then(last, |last| async {
+            let begun = LoadProgress { budget: None, ..first.clone() };
+            let rest = tokio_stream::iter([Ok(first), Ok(last)]);
+            let late = tokio_stream::StreamExt::then(rest, |said| async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                last
+                said
             });
-            return Ok(Box::pin(tokio_stream::once(Ok(first)).chain(late)));
+            return Ok(Box::pin(tokio_stream::once(Ok(begun)).chain(late)));
         }
-        Ok(Box::pin(tokio_stream::once(Ok(first)).chain(last)))
+        Ok(Box::pin(tokio_stream::iter([Ok(first), Ok(last)])))
     }
 
     fn believes_the_nonce(&self) -> bool {

@@ -193,6 +193,7 @@ impl Run<'_> {
         let ended = match started {
             None => Ended::Stopped,
             Some(mut server) => {
+                answers.write_over(self.resumes).await.map_err(|error| self.unwritten(&error))?;
                 let ran = self.answer(&mut server, &mut work, &mut answers, &mut stop).await;
                 server.stop().await;
                 ran?
@@ -213,7 +214,7 @@ impl Run<'_> {
             () = stop.asked() => return Ok(Ended::Stopped),
         }
         let (door, stopping) = (Arc::new(server.inner_door()), CancellationToken::new());
-        answers.begin(self.resumes).await.map_err(|error| self.unwritten(&error))?;
+        answers.begin();
         let mut answering = std::pin::pin!(work.answer(&door, answers, &stopping, std::future::pending()));
         let answered = tokio::select! {
             answered = &mut answering => answered,
@@ -243,6 +244,8 @@ struct Answers {
     answered: u64,
     refused: u64,
     began: Instant,
+    /// Whether what is in the file is of this run, or of those that it goes on with.
+    is_ready: bool,
 }
 
 impl Answers {
@@ -260,7 +263,15 @@ impl Answers {
         };
         let file = open.await.map_err(|error: io::Error| run.unwritten(&error))?;
         let bar = run.bars.add(ProgressBar::no_length());
-        Ok(Self { file: BufWriter::new(file), bar, total, answered: 0, refused: 0, began: Instant::now() })
+        Ok(Self {
+            file: BufWriter::new(file),
+            bar,
+            total,
+            answered: 0,
+            refused: 0,
+            began: Instant::now(),
+            is_ready: run.resumes,
+        })
     }
 
     /// What an earlier run has answered.
@@ -268,18 +279,23 @@ impl Answers {
         self.answered = count;
     }
 
-    /// What is there is written over only now: nothing of it is lost to a model that is not found.
-    async fn begin(&mut self, resumes: bool) -> io::Result<()> {
-        if !resumes {
-            self.file.get_ref().set_len(0).await?;
+    /// What is there goes only now: nothing of it is lost to a model that is not found. Pipes and devices have nothing there.
+    async fn write_over(&mut self, resumes: bool) -> io::Result<()> {
+        self.is_ready = true;
+        let file = self.file.get_ref();
+        if !resumes && file.metadata().await?.is_file() {
+            file.set_len(0).await?;
         }
+        Ok(())
+    }
+
+    fn begin(&mut self) {
         self.began = Instant::now();
         let look = "answering {wide_bar} {human_pos}/{human_len} {eta} left";
         self.bar.set_style(ProgressStyle::with_template(look).expect("a valid template"));
         self.bar.set_length(self.total);
         self.bar.set_position(self.answered);
         self.bar.reset_eta();
-        Ok(())
     }
 
     async fn write(&mut self, line: &[u8]) -> Result<(), FileError> {
@@ -304,6 +320,13 @@ impl Answers {
         self.file.flush().await?;
         self.bar.finish_and_clear();
         let Self { total, answered, refused, .. } = self;
+        if !self.is_ready {
+            super::complain(&format!(
+                "nothing was begun; {} is as it was: give the same command again",
+                output.display()
+            ));
+            return Ok(ExitCode::FAILURE);
+        }
         let left = total.saturating_sub(answered);
         let seconds = self.began.elapsed().as_secs_f64();
         let mut text = format!("{} of {} requests answered in {seconds:.1} s", count(answered), count(total));
