@@ -13,6 +13,7 @@ mod parts;
 mod server;
 mod starting;
 mod stop;
+mod text_side;
 mod weights;
 
 use std::ffi::OsString;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use pelton_engine::Engine;
 
+use super::text_side::TextSide;
 use super::{model, parts, weights};
 use crate::command::Trouble;
 use crate::config::{Config, Surroundings};
@@ -49,7 +50,7 @@ pub(crate) fn open(
 
 /// What serves the model of this engine as text.
 fn open_text(config: &Config, around: &Surroundings, folder: &Path, engine: Engine) -> Result<Opened, Trouble> {
-    let text = parts::TextSide::open(folder, config)?;
+    let text = TextSide::open(folder, config)?;
     let format = text.format(&config.model.format)?;
     let names = model::names(config, folder);
     let (name, chats) = (names[0].clone(), text.template.is_some());
