@@ -62,3 +62,16 @@ def test_the_first_start_makes_it_and_the_second_has_it(folder: Path, tmp_path: 
             body = {"prompt": "This License", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
             answers.append(server.post("/v1/completions", body).json()["choices"][0]["text"])
     assert answers[0] == answers[1]
+
+
+def test_a_completion_has_the_space_between_it_and_its_prompt(folder: Path, tmp_path: Path) -> None:
+    """Decoders of SentencePiece take the first space off a text: an answer that goes on is none."""
+    with serving(folder, "--model-cache", str(tmp_path)) as server:
+        word = ids(server, "the")[-1]
+        body = {"prompt": "This License", "max_tokens": 2, "allowed_token_ids": [word], "ignore_eos": True}
+        choice = server.post("/v1/completions", {**body, "logprobs": 0}).json()["choices"][0]
+        assert choice["text"] == " the the" == "".join(choice["logprobs"]["tokens"])
+        echoed = server.post("/v1/completions", {**body, "echo": True}).json()["choices"][0]
+        assert echoed["text"] == "This License the the"
+        alone = server.post("/v1/completions", {**body, "prompt": [1]}).json()["choices"][0]
+        assert alone["text"] == "the the", "before it stands the mark of a beginning alone"

@@ -37,6 +37,9 @@ enum Replacement {
 }
 
 impl Detokenizer {
+    /// Tokens of a text that [`Detokenizer::behind`] looks at: a character has at most 4 bytes, of which each token has one or more.
+    pub const BEHIND: usize = 4;
+
     /// For one answer. `skip_special`: control tokens have no text.
     pub fn new(tokenizer: Tokenizer, skip_special: bool) -> Self {
         let strip = tokenizer.decoding().strip();
@@ -49,6 +52,17 @@ impl Detokenizer {
     /// These control tokens have a text all the same: whoever reads it looks for them. `ids` are in ascending order.
     pub fn showing(self, ids: Arc<[u32]>) -> Self {
         Self { shown: ids, ..self }
+    }
+
+    /// Goes on from a text of which these are the last tokens: none of it is shown again, but what follows is no beginning, and a
+    /// character that it has begun may be completed.
+    pub fn behind(mut self, ids: &[u32]) -> Self {
+        if self.tokenizer.decoding().has_pieces() {
+            for &id in &ids[ids.len().saturating_sub(Self::BEHIND)..] {
+                let _shown = self.push(id);
+            }
+        }
+        self
     }
 
     /// Takes the next token; gives the text that can be shown now. An id that does not exist has no text.

@@ -7,9 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tokenizers::{
-    Encoding, PostProcessor as _, TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
-};
+use tokenizers::{Encoding, PostProcessor as _};
 
 use crate::decoding::Decoding;
 use crate::detokenizer::Detokenizer;
@@ -96,13 +94,17 @@ impl Tokenizer {
             Texts::Pair(first, second) => (self.alone(first)?, Some(self.alone(second)?)),
         };
         if let Some(most) = bounds.last_text {
-            second.as_mut().unwrap_or(&mut first).truncate(most, 0, TruncationDirection::Right);
+            let last = second.as_mut().unwrap_or(&mut first);
+            cut(last, most);
         }
         if let Some(most) = bounds.all {
             let around = model.get_post_processor().filter(|_| add_special);
             let around = around.map_or(0, |processor| processor.added_tokens(second.is_some()));
-            let most = at_most(most.saturating_sub(around));
-            (first, second) = truncate_encodings(first, second, &most).map_err(fault)?;
+            let kept = shares(first.len(), second.as_ref().map_or(0, Encoding::len), most.saturating_sub(around));
+            cut(&mut first, kept.0);
+            if let Some(second) = &mut second {
+                cut(second, kept.1);
+            }
         }
         Ok(model.post_process(first, second, add_special).map_err(fault)?.get_ids().to_vec())
     }
@@ -198,9 +200,38 @@ pub struct TokenBounds {
     pub all: Option<usize>,
 }
 
-fn at_most(tokens: usize) -> TruncationParams {
-    let (strategy, direction) = (TruncationStrategy::LongestFirst, TruncationDirection::Right);
-    TruncationParams { max_length: tokens, strategy, stride: 0, direction }
+/// Leaves the first tokens. The crate's own `truncate` keeps what it cuts as well, in as many pieces as there are, and pairs each of them
+/// with each of another text's.
+fn cut(encoding: &mut Encoding, most: usize) {
+    if most < encoding.len() {
+        *encoding = Encoding::new(
+            encoding.get_ids()[..most].to_vec(),
+            encoding.get_type_ids()[..most].to_vec(),
+            encoding.get_tokens()[..most].to_vec(),
+            encoding.get_word_ids()[..most].to_vec(),
+            encoding.get_offsets()[..most].to_vec(),
+            encoding.get_special_tokens_mask()[..most].to_vec(),
+            encoding.get_attention_mask()[..most].to_vec(),
+            Vec::new(),
+            Default::default(),
+        );
+    }
+}
+
+/// How many tokens of two texts stay, at most `most` in all: the longer one loses first, then both alike, as with the crate's `LongestFirst`.
+fn shares(first: usize, second: usize, most: usize) -> (usize, usize) {
+    let half = most / 2;
+    match (first + second <= most, first <= second) {
+        (true, _) => (first, second),
+        (false, true) => {
+            let kept = first.min(half);
+            (kept, most - kept)
+        }
+        (false, false) => {
+            let kept = second.min(half);
+            (most - kept, kept)
+        }
+    }
 }
 
 impl std::fmt::Debug for Tokenizer {

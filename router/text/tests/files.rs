@@ -169,8 +169,8 @@ fn a_value_that_does_not_fit_is_told_with_its_key_and_what_is_allowed() {
 fn templates_are_read_from_the_first_place_that_has_any() {
     let config = ("config.json", json!({}));
     let in_files = ("chat_template.jinja", json!("of a file"));
-    let named = ("chat_templates/rag.jinja", json!("rag of a file"));
-    let no_template = ("chat_templates/notes.txt", json!("{{"));
+    let named = ("additional_chat_templates/rag.jinja", json!("rag of a file"));
+    let no_template = ("additional_chat_templates/notes.txt", json!("{{"));
     let in_config =
         ("tokenizer_config.json", json!({"chat_template": "{{ bos_token }} of the tokenizer", "bos_token": "<s>"}));
     let in_list = (

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use pelton_engine::{Gives, Grammar, ModelReport, StopRule, Submission};
+use pelton_engine::{Gives, Grammar, ModelReport, StopRule, Submission, TokenId};
 use pelton_grammar::Constraint;
-use pelton_text::{Certain, Format, Reading, Tools};
+use pelton_text::{Certain, Detokenizer, Format, Reading, Tools};
 use serde_json::Value;
 
 use super::{
@@ -77,7 +77,7 @@ impl Serving {
             let limited = self.limit_words(grammar, &words, request, facts);
             let grammar = self.in_time(terms, limited).await?;
             let mut submission = self.submission(request, terms, prompt, is_chat, grammar, facts)?;
-            all_rules.push(Arc::new(self.rules(request, form, &submission, facts)));
+            all_rules.push(Arc::new(self.rules(request, form, prompt, &submission, facts)));
             if submission.stop.max_tokens == 0 && submission.sampling.prompt_logprobs.is_some() {
                 // The engine ends a request by what it draws. This one token costs nothing, and nobody sees it.
                 submission.stop = StopRule { max_tokens: 1, min_tokens: 0, stop_ids: [].into() };
@@ -127,7 +127,7 @@ impl Serving {
         tools: Option<Arc<Tools>>,
         certain: Certain,
     ) -> Option<(Format, Reading)> {
-        let ChatStart { in_reasoning, .. } = prompt.chat?;
+        let ChatStart { in_reasoning, is_continued, .. } = prompt.chat?;
         let shows_special = !request.options.skip_special;
         let is_demanded = request.tools.as_ref().is_some_and(|tools| tools.demand != Demand::Nothing);
         let has_form = match request.options.constrained.as_ref().map(|wish| &wish.constraint) {
@@ -136,7 +136,8 @@ impl Serving {
             Some(Constraint::Grammar(_)) | None => false,
             Some(_) => !is_demanded,
         };
-        let reading = Reading { starts_in_reasoning: in_reasoning, tools, shows_special, certain, has_form };
+        let starts_in_reasoning = in_reasoning;
+        let reading = Reading { starts_in_reasoning, is_continued, tools, shows_special, certain, has_form };
         self.format.clone().map(|format| (format, reading))
     }
 
@@ -144,6 +145,7 @@ impl Serving {
         &self,
         request: &Request,
         form: Option<(Format, Reading)>,
+        prompt: &PreparedPrompt,
         submission: &Submission,
         facts: &ModelFacts<'_>,
     ) -> TextRules {
@@ -161,8 +163,16 @@ impl Serving {
             form,
             thoughts: submission.grammar.as_ref().and_then(Grammar::thinking).cloned(),
             prompt: length(submission),
+            behind: behind(prompt),
         }
     }
+}
+
+/// The tokens from whose text its answers go on.
+fn behind(prompt: &PreparedPrompt) -> Vec<TokenId> {
+    let is_text = prompt.embeds.is_none() && prompt.chat.is_none_or(|chat| chat.is_continued);
+    let kept = if is_text { prompt.ids.len().min(Detokenizer::BEHIND) } else { 0 };
+    prompt.ids[prompt.ids.len() - kept..].to_vec()
 }
 
 /// How many log-probabilities of its prompt the answers tell.

@@ -7,7 +7,7 @@ use pelton_engine::{
 };
 use pelton_text::{Texts, TokenBounds};
 
-use super::{Terms, options::in_vocabulary, serving::Serving};
+use super::{Terms, options::in_vocabulary, prepare::check_countable, serving::Serving};
 use crate::{error::ApiError, metrics::RequestClock};
 
 /// What becomes a vector, and how a request calls it: "input\[3\]".
@@ -151,10 +151,14 @@ impl Serving {
             let encoded = self.tokenizer.encode_within(texts, within.add_special, bounds);
             encoded.map_err(|error| ApiError::Conflict { param: param.clone(), reason: error.to_string() })
         };
-        if within.truncation == Truncation::Never {
-            let (first, last) = content.texts();
-            let last = last.filter(|_| within.last_text_max.is_none()); // of which only the start is taken
-            [first, last].into_iter().flatten().try_for_each(|text| self.check_length(&param, text))?;
+        let (first, last) = content.texts();
+        let is_cut = within.truncation != Truncation::Never;
+        for (text, is_cut) in [(first, is_cut), (last, is_cut || within.last_text_max.is_some())] {
+            match text {
+                Some(text) if is_cut => check_countable(&param, text)?,
+                Some(text) => self.check_length(&param, text)?,
+                None => {}
+            }
         }
         let ids = match content {
             PoolContent::Text(text) => encode(Texts::One(&text))?,

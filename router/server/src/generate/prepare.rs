@@ -432,10 +432,11 @@ fn continued(input: &ChatInput) -> Option<String> {
     }
     let content = input.messages.last()?.get("content")?;
     let text = content.as_array().map_or(Some(content), |parts| parts.last()?.get("text"));
-    text?.as_str().map(str::to_owned)
+    text?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-fn check_countable(param: &'static str, text: &str) -> Result<(), ApiError> {
+/// A text that may be longer than the context.
+pub(super) fn check_countable(param: &str, text: &str) -> Result<(), ApiError> {
     if text.len() <= COUNTED_BYTES_MAX {
         return Ok(());
     }

@@ -31,11 +31,13 @@ pub(crate) struct TextRules {
     pub(crate) thoughts: Option<Budget>,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
+    /// The prompt's last tokens, from whose text the answer goes on; none where it is a text of its own, as a new message is.
+    pub(crate) behind: Vec<TokenId>,
 }
 
 impl TextRules {
     pub(super) fn detokenizer(&self, tokenizer: &Tokenizer) -> Detokenizer {
-        let detokenizer = Detokenizer::new(tokenizer.clone(), self.skip_special);
+        let detokenizer = Detokenizer::new(tokenizer.clone(), self.skip_special).behind(&self.behind);
         match &self.form {
             // Marks that are special tokens must be seen to be found.
             Some((format, _)) => detokenizer.showing(Arc::clone(format.special_ids())),

@@ -11,7 +11,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::listing::weights_in_index;
+use super::listing::{files_of_modules, weights_in_index};
 use super::{HubError, ModelName};
 
 /// One model's part of the cache.
@@ -108,10 +108,11 @@ pub(super) fn is_hash(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Other tools may have fetched only some of a snapshot's files: all weights must be there.
+/// Other tools may have fetched only some of a snapshot's files: all weights must be there, and what is read of modules.
 fn is_complete(snapshot: &Path) -> bool {
     let has = |file: &str| snapshot.join(file).is_file();
-    if !has("config.json") {
+    let modules = fs::read_to_string(snapshot.join("modules.json")).unwrap_or_default();
+    if !has("config.json") || !files_of_modules(&modules).iter().all(|file| has(file)) {
         return false;
     }
     match fs::read_to_string(snapshot.join("model.safetensors.index.json")) {

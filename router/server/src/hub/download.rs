@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::cache::{Cache, is_revision, make_parent};
-use super::listing::{Listing, RemoteFile};
+use super::listing::{Listing, RemoteFile, files_of_modules};
 use super::{HubError, ModelName, Progress};
 use crate::client::{Client, ClientError, read_body};
 use crate::config;
@@ -41,25 +41,23 @@ pub(super) async fn download(
     let listing = hub.listing().await?;
 
     let mut files = listing.small_files();
-    let unusable = |missing| HubError::Unusable { name: name.clone(), missing };
+    let unusable = |missing: &str| HubError::Unusable { name: name.clone(), missing: missing.to_owned() };
     if !files.iter().any(|file| file.path == "config.json") {
         return Err(unusable("config.json"));
     }
-    // The index says which weights belong to it, so it comes first.
-    let index = files.iter().find(|file| file.path == "model.safetensors.index.json");
-    let index = match index {
-        Some(file) => {
-            hub.fetch(&listing.sha, file, &|_| ()).await?;
-            let path = cache.blob(&file.hash);
-            Some(fs::read_to_string(&path).map_err(HubError::file(&path))?)
-        }
-        None => None,
-    };
+    // These say what else belongs to it, so they come first.
+    let index = hub.text(&listing.sha, &files, "model.safetensors.index.json").await?;
+    let modules = hub.text(&listing.sha, &files, "modules.json").await?;
     let weights = listing.weights(index.as_deref());
     if weights.is_empty() {
         return Err(unusable("*.safetensors"));
     }
     files.extend(weights);
+    let of_modules = modules.as_deref().map(files_of_modules).unwrap_or_default();
+    files.extend(listing.named(&of_modules));
+    if let Some(missing) = of_modules.iter().find(|path| !files.iter().any(|file| file.path == **path)) {
+        return Err(unusable(missing));
+    }
     hub.check_disk(&files)?;
 
     let total: u64 = files.iter().map(|file| file.size).sum();
@@ -155,6 +153,14 @@ impl Hub<'_> {
             return Err(HubError::DiskFull { name: self.name.clone(), needed, free, folder: folder.to_owned() });
         }
         Ok(())
+    }
+
+    /// What the file at `path` says, if it is one of `files`.
+    async fn text(&self, commit: &str, files: &[RemoteFile], path: &str) -> Result<Option<String>, HubError> {
+        let Some(file) = files.iter().find(|file| file.path == path) else { return Ok(None) };
+        self.fetch(commit, file, &|_| ()).await?;
+        let blob = self.cache.blob(&file.hash);
+        fs::read_to_string(&blob).map(Some).map_err(HubError::file(&blob))
     }
 
     /// Brings one file into the snapshot; `done` is told how many of its bytes are here.

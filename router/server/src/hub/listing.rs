@@ -50,10 +50,15 @@ impl Listing {
     /// weights a second time in another layout (`consolidated.safetensors`).
     pub(super) fn weights(&self, index: Option<&str>) -> Vec<RemoteFile> {
         if let Some(named) = index.and_then(weights_in_index) {
-            return self.files(|path| named.contains(path));
+            return self.named(&named);
         }
         let single = self.files(|path| path == "model.safetensors");
         if single.is_empty() { self.files(|path| is_plain(path) && path.ends_with(".safetensors")) } else { single }
+    }
+
+    /// Those of `paths` that there are.
+    pub(super) fn named(&self, paths: &BTreeSet<String>) -> Vec<RemoteFile> {
+        self.files(|path| paths.contains(path))
     }
 
     fn files(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<RemoteFile> {
@@ -79,9 +84,30 @@ pub(super) fn weights_in_index(text: &str) -> Option<BTreeSet<String>> {
     (!files.is_empty() && all_plain).then_some(files)
 }
 
+/// What is read of the modules behind the model, as `modules.json` of sentence-transformers lists them. None of a list that is
+/// malformed, of other modules and of folders that are no plain name: the worker refuses those, or reads nothing there.
+pub(super) fn files_of_modules(text: &str) -> BTreeSet<String> {
+    #[derive(Deserialize)]
+    struct Module {
+        #[serde(rename = "type")]
+        kind: String,
+        path: String,
+    }
+    let modules: Vec<Module> = serde_json::from_str(text).unwrap_or_default();
+    let files = |module: &Module| {
+        let names: &[&str] = match module.kind.rsplit('.').next() {
+            Some("Pooling") => &["config.json"],
+            Some("Dense") => &["config.json", "model.safetensors"],
+            _ => &[],
+        };
+        names.iter().map(|name| format!("{}/{name}", module.path)).collect::<Vec<_>>()
+    };
+    modules.iter().filter(|module| is_plain(&module.path)).flat_map(files).collect()
+}
+
 /// Settings, tokenizers, templates. Never `.bin`, `.pt`, `.py` and the like.
 fn is_small(path: &str) -> bool {
-    let plain = path.strip_prefix("chat_templates/").filter(|rest| rest.ends_with(".jinja")).unwrap_or(path);
+    let plain = path.strip_prefix("additional_chat_templates/").filter(|rest| rest.ends_with(".jinja")).unwrap_or(path);
     let kinds = [".json", ".jinja", ".model", ".tiktoken"];
     let names = ["merges.txt", "vocab.txt", "LICENSE", "README.md"];
     is_plain(plain) && (kinds.iter().any(|kind| plain.ends_with(kind)) || names.contains(&plain))
@@ -89,7 +115,7 @@ fn is_small(path: &str) -> bool {
 
 /// A file name and nothing else: what comes from the network must not choose folders.
 fn is_plain(path: &str) -> bool {
-    !path.starts_with('.') && path.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    !path.is_empty() && !path.starts_with('.') && path.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 #[cfg(test)]
@@ -114,7 +140,7 @@ mod tests {
             "config.json",
             "tokenizer.json",
             "chat_template.jinja",
-            "chat_templates/tools.jinja",
+            "additional_chat_templates/tools.jinja",
             "tokenizer.model",
             "qwen.tiktoken",
             "modeling_evil.py",
@@ -131,7 +157,7 @@ mod tests {
                 "config.json",
                 "tokenizer.json",
                 "chat_template.jinja",
-                "chat_templates/tools.jinja",
+                "additional_chat_templates/tools.jinja",
                 "tokenizer.model",
                 "qwen.tiktoken"
             ]
@@ -151,5 +177,25 @@ mod tests {
         let odd = listing(&["weights.safetensors"]);
         assert_eq!(paths(&odd.weights(None)), ["weights.safetensors"]);
         assert_eq!(weights_in_index(r#"{"weight_map": {"q": "../up.safetensors"}}"#), None);
+    }
+
+    #[test]
+    fn of_modules_only_what_is_read_is_taken() {
+        let modules = r#"[
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+            {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"},
+            {"idx": 4, "name": "4", "path": "", "type": "Pooling"},
+            {"idx": 5, "name": "5", "path": "..", "type": "Pooling"},
+            {"idx": 6, "name": "6", "path": ".git", "type": "Pooling"},
+            {"idx": 7, "name": "7", "path": "a/b", "type": "Dense"}
+        ]"#;
+        let named = files_of_modules(modules);
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        assert_eq!(named, ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]);
+        for malformed in ["", "{}", "[1]", r#"[{"path": "1_Pooling"}]"#] {
+            assert!(files_of_modules(malformed).is_empty(), "{malformed}");
+        }
     }
 }

@@ -68,7 +68,7 @@ pub enum HubError {
         /// Which.
         name: ModelName,
         /// What it lacks.
-        missing: &'static str,
+        missing: String,
     },
     /// What came is not what the hub announced.
     #[error("{file} of {name} came damaged ({what}) and was thrown away; start again to fetch it anew")]

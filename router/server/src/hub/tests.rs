@@ -27,6 +27,8 @@ struct Faults {
     status: Option<u16>,
     /// The answer about which files there are has this status.
     listing_status: Option<u16>,
+    /// Files beside the usual ones.
+    more: &'static [(&'static str, &'static str)],
 }
 
 struct TestHub {
@@ -52,7 +54,7 @@ fn hex(digest: &ring::digest::Digest) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn listing() -> String {
+fn listing(files: &BTreeMap<&str, Vec<u8>>) -> String {
     let sibling = |(path, contents): (&&str, &Vec<u8>)| {
         if path.ends_with(".safetensors") {
             let sha = hex(&ring::digest::digest(&ring::digest::SHA256, contents));
@@ -66,7 +68,7 @@ fn listing() -> String {
             format!(r#"{{"rfilename":"{path}","size":{},"blobId":"{sha}"}}"#, contents.len())
         }
     };
-    let siblings: Vec<String> = files().iter().map(sibling).collect();
+    let siblings: Vec<String> = files.iter().map(sibling).collect();
     format!(r#"{{"id":"org/name","sha":"{COMMIT}","siblings":[{}]}}"#, siblings.join(","))
 }
 
@@ -103,6 +105,8 @@ fn answer(mut stream: TcpStream, faults: &Faults, seen: &Mutex<Vec<String>>) {
     let header =
         |name: &str| headers.iter().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
     let path = request.split(' ').nth(1).expect("a path").to_owned();
+    let mut files = files();
+    files.extend(faults.more.iter().map(|(path, text)| (*path, text.as_bytes().to_vec())));
     let from: usize =
         header("range").map_or(0, |range| range["bytes=".len()..range.len() - 1].parse().expect("a number"));
     seen.lock().expect("whole").push(format!("{path} from={from}"));
@@ -119,14 +123,14 @@ fn answer(mut stream: TcpStream, faults: &Faults, seen: &Mutex<Vec<String>>) {
         if let Some(status) = faults.listing_status {
             return head(status, String::new(), 0);
         }
-        let body = listing();
+        let body = listing(&files);
         head(200, String::new(), body.len());
         _ = stream.write_all(body.as_bytes());
         return;
     }
     let here = format!("/org/name/resolve/{COMMIT}/");
     let file = path.strip_prefix(&here).or_else(|| path.strip_prefix("/elsewhere/"));
-    let Some((file, mut contents)) = file.and_then(|file| Some((file, files().remove(file)?))) else {
+    let Some((file, mut contents)) = file.and_then(|file| Some((file, files.remove(file)?))) else {
         return head(404, String::new(), 0);
     };
     let is_weights = file.ends_with(".safetensors");
@@ -327,6 +331,48 @@ fn a_snapshot_of_which_other_tools_fetched_a_part_is_not_taken_for_whole() {
     assert_eq!(found(), None);
     std::fs::write(snapshot.join("m-2.safetensors"), "x").expect("written");
     assert_eq!(found(), Some(snapshot));
+}
+
+const MODULES: &str = r#"[{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.Dense", "path": "2_Dense"}, {"type": "x.Normalize", "path": "3_Normalize"}]"#;
+
+#[test]
+fn the_modules_behind_a_model_come_with_it_and_are_missed_where_they_lack() {
+    let more = &[
+        ("modules.json", MODULES),
+        ("1_Pooling/config.json", "{}"),
+        ("1_Pooling/README.md", "not read"),
+        ("2_Dense/config.json", "{\"bias\": true}"),
+        ("2_Dense/model.safetensors", "a layer"),
+        ("2_Dense/pytorch_model.bin", "a pickle"),
+        ("onnx/config.json", "{}"),
+    ];
+    let hub = TestHub::start(Faults { more, ..Faults::default() });
+    let cache = tempfile::tempdir().expect("a folder");
+    let mut settings = settings(&hub.address, cache.path());
+    let folder = fetch(&settings).expect("downloaded");
+    let layer = folder.join("2_Dense/model.safetensors");
+    assert_eq!(std::fs::read(&layer).expect("there"), b"a layer");
+    for (path, text) in more {
+        let read = ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"];
+        let expected = read.contains(path).then(|| (*text).to_owned());
+        assert_eq!(std::fs::read_to_string(folder.join(path)).ok(), expected, "{path}");
+    }
+    std::fs::remove_file(&layer).expect("it was there");
+    assert_eq!(fetch(&settings).expect("fetched again"), folder);
+    assert!(layer.exists(), "a snapshot without it is not whole");
+    std::fs::remove_file(folder.join("1_Pooling/config.json")).expect("it was there");
+    settings.offline = true;
+    assert!(matches!(fetch(&settings), Err(HubError::Offline { .. })));
+}
+
+#[test]
+fn a_module_that_the_hub_does_not_have_is_named() {
+    let more = &[("modules.json", MODULES), ("1_Pooling/config.json", "{}"), ("2_Dense/config.json", "{}")];
+    let hub = TestHub::start(Faults { more, ..Faults::default() });
+    let cache = tempfile::tempdir().expect("a folder");
+    let refused = fetch(&settings(&hub.address, cache.path())).expect_err("a layer lacks").to_string();
+    assert!(refused.starts_with("org/name has no 2_Dense/model.safetensors; "), "{refused}");
+    assert_eq!(hub.weight_requests().len(), 0, "it is told before the weights come");
 }
 
 #[test]

@@ -97,7 +97,12 @@ impl Header {
 impl Parser {
     pub(super) fn new(table: Arc<Table>, reading: Reading) -> Self {
         let (cutter, sink) = (Cutter::default(), Sink::default());
-        Self { table, reading, cutter, sink, state: State::Outside, thoughts: 0, contents: 0, header: 0 }
+        let state = match (reading.is_continued, reading.starts_in_reasoning) {
+            (false, _) => State::Outside,
+            (true, false) => State::Content { is_empty: true },
+            (true, true) => State::Reasoning { is_empty: true },
+        };
+        Self { table, reading, cutter, sink, state, thoughts: 0, contents: 0, header: 0 }
     }
 
     pub(super) fn is_reasoning(&self) -> bool {

@@ -92,6 +92,8 @@ pub struct Format {
 pub struct Reading {
     /// The prompt ends within the reasoning.
     pub starts_in_reasoning: bool,
+    /// It ends within a text of the answer.
+    pub is_continued: bool,
     /// The tools that were offered; `None`: what looks like a call is content.
     pub tools: Option<Arc<Tools>>,
     /// Special tokens that mean nothing where they stand are shown.

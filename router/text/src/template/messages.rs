@@ -1,7 +1,9 @@
 //! Messages before they are rendered: what `transformers` does to them, and what the OpenAI API makes necessary.
 
+use minijinja::value::{Serde, Value as Jinja};
 use serde_json::{Map, Value};
 
+use super::json::{self, Style};
 use super::{ContentForm, TemplateError};
 
 /// What a message's reasoning is called; templates read the first.
@@ -31,25 +33,58 @@ fn normalise_one(at: usize, message: &Value) -> Result<Value, TemplateError> {
     Ok(Value::Object(with_reasoning))
 }
 
-/// The same, where answers that called tools and say nothing have an empty content. `None`: there are none.
-pub(super) fn with_contents(mut messages: Vec<Value>) -> Option<Vec<Value>> {
-    let is_bare = |message: &Value| message.get("tool_calls").is_some() && message.get("content").is_none();
-    if !messages.iter().any(is_bare) {
-        return None;
-    }
-    for message in messages.iter_mut().filter(|message| is_bare(message)) {
-        message["content"] = "".into();
-    }
-    Some(messages)
+/// What some templates want answers that called tools to be: those that say nothing with an empty content, or with one that is null, and
+/// arguments as JSON text.
+pub(super) fn otherwise(messages: &[Value]) -> impl Iterator<Item = Vec<Value>> {
+    let has_bare = messages.iter().any(is_bare);
+    let some_called = messages.iter().any(has_calls);
+    let contents = [None, Some(Value::from("")), Some(Value::Null)];
+    let ways = [false, true].into_iter().flat_map(move |as_texts| contents.clone().map(|content| (as_texts, content)));
+    let changes = move |(as_texts, content): &(bool, Option<Value>)| match content {
+        Some(_) => has_bare,
+        None => *as_texts && some_called,
+    };
+    ways.filter(changes).map(move |(as_texts, content)| {
+        let mut messages = messages.to_vec();
+        if let Some(content) = content {
+            messages.iter_mut().filter(|message| is_bare(message)).for_each(|bare| bare["content"] = content.clone());
+        }
+        if as_texts {
+            messages.iter_mut().flat_map(arguments_in).for_each(|arguments| *arguments = as_text(arguments).into());
+        }
+        messages
+    })
 }
 
-/// The same without the calls of those whose content is empty.
+fn has_calls(message: &Value) -> bool {
+    message.get("tool_calls").is_some()
+}
+
+/// Whether it is an answer of calls alone.
+fn is_bare(message: &Value) -> bool {
+    has_calls(message) && message.get("content").is_none_or(|content| content.is_null() || content == "")
+}
+
+/// The same without the calls of those that say nothing, or of all if each says something.
 pub(super) fn without_calls(mut messages: Vec<Value>) -> Vec<Value> {
-    let said_nothing = |message: &&mut Value| message.get("content").is_some_and(|content| content == "");
-    for message in messages.iter_mut().filter(said_nothing) {
+    let some_are_bare = messages.iter().any(is_bare);
+    for message in messages.iter_mut().filter(|message| !some_are_bare || is_bare(message)) {
         message.as_object_mut().and_then(|members| members.remove("tool_calls"));
     }
     messages
+}
+
+/// As templates write JSON.
+fn as_text(value: &Value) -> String {
+    let style = Style { is_ascii: false, indent: None, separators: None, is_sorted: false };
+    let written = || json::dumps(&Jinja::from(Serde(value)), &style).unwrap_or_else(|_| value.to_string());
+    value.as_str().map_or_else(written, str::to_owned)
+}
+
+/// The arguments of a message's calls.
+fn arguments_in(message: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    calls.into_iter().flatten().filter_map(|call| call.get_mut("function")?.get_mut("arguments"))
 }
 
 /// Whether a text has the names of all functions that were called.
@@ -61,12 +96,10 @@ pub(super) fn tells_calls(text: &str, messages: &[Value]) -> bool {
 
 /// See `ChatTemplate::adapt`.
 pub(super) fn adapt(mut message: Value, form: ContentForm) -> Value {
-    if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-        for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-            // What is no text stays as it was sent: the template may know what to do with it.
-            if let Some(text) = arguments.as_str() {
-                *arguments = Value::Object(arguments_of(text));
-            }
+    for arguments in arguments_in(&mut message) {
+        // What is no text stays as it was sent: the template may know what to do with it.
+        if let Some(text) = arguments.as_str() {
+            *arguments = Value::Object(arguments_of(text));
         }
     }
     if form == ContentForm::Texts

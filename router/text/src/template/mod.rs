@@ -111,7 +111,7 @@ pub struct ChatInput {
     pub tools: Option<Vec<Value>>,
     /// Texts to answer from.
     pub documents: Option<Value>,
-    /// Which template, if there are several. `None`: `tool_use` if there are tools and it exists, else `default`.
+    /// Which template, if there are several. `None`: `tool_use` if there are tools, else `rag` if there are documents, else or if there is no such one `default`.
     pub template: Option<String>,
     /// The text of a template that came with the chat. It is nobody's whom we trust: only an [`OwnTemplate`] runs it.
     pub own_template: Option<String>,
@@ -213,16 +213,14 @@ impl ChatTemplate {
 }
 
 impl Inner {
-    /// Most templates ask whether an answer that called tools has content, too; those that print it unasked are given an empty one,
-    /// unless its calls would be left out then.
+    /// Most templates ask whether an answer that called tools has content, too, and print its arguments as JSON; those that print what there
+    /// is unasked are given what they can print, unless calls would be left out then. So is one that leaves calls out.
     fn render(&self, input: &ChatInput) -> Result<String, TemplateError> {
-        let normal = || messages::normalise(&input.messages);
-        match self.render_as(input, normal()?) {
-            Err(TemplateError::Failed(reason)) => {
-                let filled = messages::with_contents(normal()?);
-                let rendered = filled.and_then(|filled| self.render_with_calls(input, filled));
-                rendered.ok_or(TemplateError::Failed(reason))
-            }
+        let normal = messages::normalise(&input.messages)?;
+        let otherwise = || messages::otherwise(&normal).find_map(|chat| self.render_with_calls(input, chat));
+        match self.render_as(input, normal.clone()) {
+            Err(TemplateError::Failed(reason)) => otherwise().ok_or(TemplateError::Failed(reason)),
+            Ok(text) if !messages::tells_calls(&text, &input.messages) => Ok(otherwise().unwrap_or(text)),
             rendered => rendered,
         }
     }
@@ -289,6 +287,7 @@ impl Inner {
         let wanted = match &input.template {
             Some(name) => name.as_str(),
             None if input.tools.is_some() && self.sources.contains_key("tool_use") => "tool_use",
+            None if input.documents.is_some() && self.sources.contains_key("rag") => "rag",
             None => "default",
         };
         let unknown = || TemplateError::UnknownName {

@@ -9,6 +9,8 @@ use super::TemplateError;
 
 /// What is looked for in a rendered chat: one word, so that no template cuts it.
 const MARK: &str = "message-of-this-role";
+/// Likewise, of a message before it.
+const EARLIER: &str = "message-of-an-earlier-one";
 const SYSTEM: &str = "system";
 const DEVELOPER: &str = "developer";
 
@@ -25,17 +27,20 @@ enum Fate {
 struct Places {
     /// The first message of all.
     first: Fate,
-    /// Right behind a system's first one.
+    /// Right behind a system's first one, both of them.
     next: Fate,
-    /// Behind an answer.
+    /// Behind an answer, with a system's at the beginning, if the template tells that one: some tell but the last.
     later: Fate,
+    /// Behind an answer, and no other.
+    alone: Fate,
 }
 
 impl Places {
-    fn at(&self, at: usize, leading: usize) -> Fate {
+    fn at(&self, at: usize, leading: usize, is_only: bool) -> Fate {
         match at {
             0 => self.first,
             at if at < leading => self.next,
+            _ if is_only => self.alone,
             _ => self.later,
         }
     }
@@ -51,29 +56,36 @@ pub(super) struct Roles {
 impl Roles {
     /// Asks a template. One that does not tell what users say cannot be asked: it is left alone.
     pub(super) fn of(render: impl Fn(Vec<Value>) -> Result<String, TemplateError>) -> Self {
-        let fate = |messages: Vec<Value>| match render(messages) {
-            Ok(text) if text.contains(MARK) => Fate::Told,
+        let fate_of = |messages: Vec<Value>, marks: &[&str]| match render(messages) {
+            Ok(text) if marks.iter().all(|mark| text.contains(mark)) => Fate::Told,
             Ok(_) => Fate::LeftOut,
             Err(_) => Fate::Refused,
         };
+        let fate = |messages: Vec<Value>| fate_of(messages, &[MARK]);
         // Some templates know content as a list of parts alone.
         let forms: [fn(&str, &str) -> Value; 2] = [
             |role, text| json!({ "role": role, "content": text }),
             |role, text| json!({ "role": role, "content": [{ "type": "text", "text": text }] }),
         ];
         let Some(say) = forms.into_iter().find(|say| fate(vec![say("user", MARK)]) == Fate::Told) else {
-            let all = Places { first: Fate::Told, next: Fate::Told, later: Fate::Told };
+            let all = Places { first: Fate::Told, next: Fate::Told, later: Fate::Told, alone: Fate::Told };
             return Self { system: all, developer: all };
         };
         let hi = || say("user", "hi");
         let has_answers = fate(vec![hi(), say("assistant", "yes"), say("user", MARK)]) == Fate::Told;
-        let places = |role| Places {
-            first: fate(vec![say(role, MARK), hi()]),
-            next: fate(vec![say(SYSTEM, "so"), say(role, MARK), hi()]),
-            later: match has_answers {
-                true => fate(vec![hi(), say("assistant", "yes"), say(role, MARK), hi()]),
-                false => Fate::Told,
-            },
+        let tells_first = fate(vec![say(SYSTEM, MARK), hi()]) == Fate::Told;
+        let places = |role| {
+            let behind = |mut before: Vec<Value>| {
+                before.extend([hi(), say("assistant", "yes"), say(role, MARK), hi()]);
+                before
+            };
+            let alone = if has_answers { fate(behind(Vec::new())) } else { Fate::Told };
+            let later = match has_answers && tells_first {
+                true => fate_of(behind(vec![say(SYSTEM, EARLIER)]), &[EARLIER, MARK]),
+                false => alone,
+            };
+            let next = fate_of(vec![say(SYSTEM, EARLIER), say(role, MARK), hi()], &[EARLIER, MARK]);
+            Places { first: fate(vec![say(role, MARK), hi()]), next, later, alone }
         };
         Self { system: places(SYSTEM), developer: places(DEVELOPER) }
     }
@@ -82,14 +94,15 @@ impl Roles {
     /// template does not know it, and those at the beginning are one where it tells but one. What it would leave out even so is refused.
     pub(super) fn arrange(self, messages: &mut Vec<Value>) -> Result<(), TemplateError> {
         let leading = messages.iter().take_while(|message| instructs(message)).count();
+        let is_only = messages.iter().filter(|message| instructs(message)).count() == 1;
         let mut is_one = true;
         for (at, message) in messages.iter_mut().enumerate().filter(|(_, message)| instructs(message)) {
             let role = if message["role"] == DEVELOPER { DEVELOPER } else { SYSTEM };
-            if role == DEVELOPER && self.developer.at(at, leading) == Fate::Told {
+            if role == DEVELOPER && self.developer.at(at, leading, is_only) == Fate::Told {
                 continue;
             }
             message["role"] = SYSTEM.into();
-            match (self.system.at(at, leading), at) {
+            match (self.system.at(at, leading, is_only), at) {
                 (Fate::Told, _) => {}
                 // The template says why.
                 (Fate::Refused, 0) => {}
@@ -165,6 +178,10 @@ mod tests {
     const HARMONY: &str = "{% if messages[0].role in ['system', 'developer'] %}[D {{ messages[0].content }}]{% endif %}{% for m in messages %}\
         {% if m.role in ['user', 'assistant'] %}[{{ m.role }} {{ m.content }}]{% endif %}{% endfor %}";
     const ANY: &str = "{% for m in messages %}[{{ m.role }} {{ m.content }}]{% endfor %}";
+    /// As DeepSeek R1's distillates: the last one is put before all.
+    const LAST: &str = "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.s = m.content %}\
+        {% endif %}{% endfor %}{{ ns.s }}{% for m in messages %}{% if m.role in ['user', 'assistant'] %}[{{ m.role }} {{ m.content }}]\
+        {% endif %}{% endfor %}";
     const PARTS: &str = "{% for m in messages if m.role != 'developer' %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}";
     const NO_SYSTEM: &str =
         "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}[{{ m.content }}]{% endif %}{% endfor %}";
@@ -235,6 +252,15 @@ mod tests {
         check(NO_SYSTEM, "ua", "[u0][a1]");
         check(AGAINST, "su", "System role not supported");
         check(AGAINST, "du", "[d0][u1]");
+    }
+
+    #[test]
+    fn a_template_that_tells_but_the_last_is_given_one() {
+        check(LAST, "su", "s0[user u1]");
+        check(LAST, "sdu", "s0\n\nd1[user u2]");
+        check(LAST, "uasu", "s2[user u0][assistant a1][user u3]");
+        check(LAST, "suasu", "messages[3]");
+        check(LAST, "uasuasu", "messages[2]");
     }
 
     #[test]

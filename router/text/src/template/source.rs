@@ -1,6 +1,6 @@
 //! Where a checkpoint keeps its chat templates. The first place that has any wins, as in `transformers`:
 //!
-//! 1. `chat_template.jinja` (the one called `default`) and `chat_templates/NAME.jinja`
+//! 1. `chat_template.jinja` (the one called `default`) and `additional_chat_templates/NAME.jinja`
 //! 2. `chat_template` in `tokenizer_config.json`: a text, or a list of `{"name": ..., "template": ...}`
 //! 3. `chat_template` in `chat_template.json`, as processors write it
 
@@ -56,7 +56,7 @@ fn jinja_files(dir: &Path) -> Result<BTreeMap<String, String>, TemplateError> {
     if let Some(text) = read_file(&dir.join("chat_template.jinja"))? {
         templates.insert("default".to_owned(), text);
     }
-    let folder = dir.join("chat_templates");
+    let folder = dir.join("additional_chat_templates");
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(templates),

@@ -318,6 +318,29 @@ fn an_answer_of_calls_alone_has_content_only_for_templates_that_print_it_unasked
 }
 
 #[test]
+fn arguments_are_texts_for_templates_that_put_texts_together() {
+    // As DeepSeek's: calls are told where the content is null, by concatenation.
+    let deepseek = "{% for m in messages %}{% if m.role == 'assistant' and m['content'] is none %}{% for c in m['tool_calls'] %}\
+        {{ '<' + c['function']['name'] + c['function']['arguments'] + '>' }}{% endfor %}\
+        {% elif m.role == 'assistant' %}{{ m['content'].split('x')[-1] }}{% else %}{{ '[' + m['content'] + ']' }}{% endif %}{% endfor %}";
+    let told = |source: &str, content: Value| {
+        let call = json!({"role": "assistant", "content": content, "tool_calls": [
+            {"type": "function", "function": {"name": "f", "arguments": "{\"city\": \"Zürich\", \"days\":[1,2.50]}"}}]});
+        let template = template(source);
+        let messages = template.adapt(vec![json!({"role": "user", "content": "hi"}), call]);
+        template.render(&ChatInput { messages, ..ChatInput::default() })
+    };
+    let expected = Ok(r#"[hi]<f{"city": "Zürich", "days": [1, 2.5]}>"#);
+    assert_eq!(told(deepseek, Value::Null).as_deref(), expected);
+    assert_eq!(told(deepseek, json!("")).as_deref(), expected, "a call is not left out in silence");
+    let beside = "{% for m in messages %}{{ '[' + m.content + ']' }}{% for c in m.tool_calls %}\
+        {{ '<' + c.function.name + c.function.arguments + '>' }}{% endfor %}{% endfor %}";
+    let args = r#"<f{"city": "Zürich", "days": [1, 2.5]}>"#;
+    assert_eq!(told(beside, json!("so")), Ok(format!("[hi][so]{args}")));
+    assert_eq!(told(beside, Value::Null), Ok(format!("[hi][]{args}")));
+}
+
+#[test]
 fn time_is_an_argument() {
     // 2024-02-29 23:30:05 UTC
     let at = |utc_offset_seconds| LocalTime { unix_seconds: 1_709_249_405, utc_offset_seconds };

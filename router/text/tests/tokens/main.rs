@@ -147,6 +147,21 @@ fn the_first_space_goes_where_the_reference_takes_it_off() {
 }
 
 #[test]
+fn a_text_that_goes_on_is_no_beginning() {
+    for style in all().into_iter().filter(|style| style.streams) {
+        let ids = style.tokenizer.encode("the the the 😀", false).expect("any text has tokens");
+        for cut in 1..ids.len() {
+            let (prompt, answer) = ids.split_at(cut);
+            let mut before = Detokenizer::new(style.tokenizer.clone(), true);
+            let told: String = prompt.iter().map(|id| before.push(*id)).collect();
+            let mut detokenizer = Detokenizer::new(style.tokenizer.clone(), true).behind(prompt);
+            let text: String = answer.iter().map(|id| detokenizer.push(*id)).collect();
+            assert_eq!(told + &text + &detokenizer.finish(), style.tokenizer.decode(&ids, true), "{} {cut}", style.name);
+        }
+    }
+}
+
+#[test]
 fn special_tokens_are_known_and_skipped() {
     for style in [byte_level(), byte_fallback()] {
         let end = style.tokenizer.token_to_id("<|end|>").expect("added");
@@ -282,4 +297,7 @@ fn texts_and_pairs_are_cut_between_the_tokens_around_them() {
         );
     }
     assert_eq!(within(one, true, None, None), tokenizer.encode("a b c d", true).expect("plain words"));
+    // What is cut off is not kept: in pieces of two, paired with each other, it would be a thousand million encodings.
+    let long = "a ".repeat(60_000);
+    assert_eq!(within(Texts::Pair(&long, &long), true, None, Some(7)), [0, 2, 2, 1, 2, 2, 1]);
 }

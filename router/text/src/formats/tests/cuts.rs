@@ -336,3 +336,14 @@ fn a_header_or_a_name_without_an_end_costs_no_more_than_its_length_and_names_not
         assert!(text(pieces).collect::<String>().trim_end().ends_with('f'), "{name}");
     }
 }
+
+#[test]
+fn a_message_that_is_continued_has_its_white_space() {
+    let format = Format::bound(known::named("harmony").expect("it is known"), &[]);
+    for (starts_in_reasoning, content, reasoning) in [(false, " 42\nyes", ""), (true, "yes", " 42")] {
+        let reading = Reading { starts_in_reasoning, is_continued: true, ..Reading::default() };
+        let text = " 42<|end|><|start|>assistant<|channel|>final<|message|>yes";
+        let answer = stream(format.parser(reading), [text]);
+        assert_eq!((answer.content.as_str(), answer.reasoning.as_str()), (content, reasoning));
+    }
+}
