@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -47,6 +48,34 @@ def test_ids_are_those_of_sentencepiece(kind: str, tmp_path: Path) -> None:
     # Before white space at the very beginning transformers puts no other one, and SentencePiece does.
     for text in filter(None, map(str.lstrip, texts(seed=7))):
         assert made.encode(text, add_special_tokens=False).ids == theirs.encode(text), (kind, text)
+
+
+BEGINS_AND_ENDS = {"bos_token": 1, "eos_token": 2}
+NAMED = {
+    "sentencepiece bpe, as llama": {"unk_token": 0, **BEGINS_AND_ENDS},
+    "sentencepiece unigram, as t5": {"pad_token": 0, "eos_token": 1, "unk_token": 2},
+    "vocabulary and merges, as gpt-2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), 900),
+    "tekken": {"unk_token": 0, **BEGINS_AND_ENDS},
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_special_tokens_have_their_names_where_no_other_file_says_them(kind: str, tmp_path: Path) -> None:
+    folder = vocabulary_checkpoints.make(kind, tmp_path)
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    added = json.loads(tokenizer_json(folder))["added_tokens"]
+    assert {name: token["id"] for token in added for name in token["names"]} == NAMED[kind]
+
+
+def test_tekken_is_read_where_its_own_library_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations.mistral import tokenizer as mistral
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    folder = vocabulary_checkpoints.make("tekken", tmp_path)
+    without = tokenizer_json(folder)
+    monkeypatch.setattr(mistral, "is_mistral_common_available", lambda: True)
+    monkeypatch.setitem(TOKENIZER_MAPPING_NAMES, "mistral", "MistralCommonBackend")
+    assert tokenizer_json(folder) == without
 
 
 def test_what_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:

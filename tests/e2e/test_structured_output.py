@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from support.checkpoints import VOCAB, Variant, make_checkpoint
 from support.server import Server, serving, sse
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -354,3 +355,23 @@ def test_what_stands_between_the_tokens_of_a_document_may_be_said(server: Server
     ]:
         for choice in complete(server, structured_outputs={"json": schema, **more}, n=4, max_tokens=200):
             assert re.fullmatch(spaced, choice["text"]), choice
+
+
+def test_a_grammar_has_no_tokens_that_its_model_cannot_draw(tmp_path: Path) -> None:
+    """A tokenizer may have more than its model has logits for, as Gemma 3's of 1 B has: to force one ended worker after worker."""
+    folder = make_checkpoint(tmp_path / "more", Variant("more", "llama", {}))
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({**flags, "id": VOCAB, "content": "<more>", "special": True})
+    path.write_text(json.dumps(tokenizer))
+    with serving(folder) as server:
+        worker = server.worker_pids()
+        for grammar in (f"start: <[{VOCAB}]>", "start: <more>", f'start: "The work of the License" <[{VOCAB}]> "."'):
+            asked = {"prompt": "x", "structured_outputs": {"grammar": grammar}}
+            response = server.post(COMPLETIONS, asked)
+            assert response.status_code == 400, (grammar, response.text)
+            assert response.json()["error"]["param"] == "structured_outputs.grammar"
+        [choice] = complete(server, structured_outputs={"grammar": 'start: "The <more> License"'})
+        assert choice["text"] == "The <more> License"
+        assert server.worker_pids() == worker

@@ -1,17 +1,22 @@
 """`python -m pelton.loading.tokenizer_json FOLDER`: what a `tokenizer.json` of this model would say, on standard output.
 
 The router calls it for checkpoints that have none: `transformers` reads their SentencePiece, tiktoken, tekken or
-vocabulary files, never code of theirs. Exit code 1: standard error says why there is none, in its last line.
+vocabulary files, never code of theirs. Its added tokens have a member more, `names`, for what the router reads elsewhere of other
+checkpoints: `bos_token` and the like. Exit code 1: standard error says why there is none, in its last line.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
 SECONDS_MAX = 300  # what a hostile file may take; the largest of known vocabularies takes some 20
+TEKKEN = "tekken.json"
+TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+"""What its own library takes for these, whatever the file says; `transformers` takes nothing for them."""
 
 
 def tokenizer_json(folder: Path) -> str:
@@ -23,7 +28,13 @@ def tokenizer_json(folder: Path) -> str:
             f"making one needs the package transformers: pip install 'pelton[transformers]' ({error})"
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_fast=True,
+            mistral_format=False,  # the package mistral-common, where it is installed, makes no tokenizer.json
+        )
     except Exception as error:  # whatever its readers stumble over is the file's fault
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(f"transformers cannot make one of the files here: {said}") from None
@@ -32,8 +43,11 @@ def tokenizer_json(folder: Path) -> str:
         raise ValueError(
             f"transformers reads it by Python code alone ({type(tokenizer).__name__}), which is not served"
         )
-    text: str = backend.to_str()
-    return text
+    names = {**(TEKKEN_NAMES if (folder / TEKKEN).exists() else {}), **tokenizer.special_tokens_map}
+    made = json.loads(backend.to_str())
+    for token in made["added_tokens"]:
+        token["names"] = [name for name, content in names.items() if content == token["content"]]
+    return json.dumps(made, ensure_ascii=False)
 
 
 def main() -> int:

@@ -73,7 +73,8 @@ class Session:
             self._is_loading = True
         try:
             files = fingerprint(wish.folder)
-            if self._loaded is not None and _will_do(*self._loaded, wish, files):
+            loaded = self._loaded
+            if loaded is not None and _will_do(*loaded, wish, files):
                 log.info("the model is loaded already")
             else:
                 self._forget_model()
@@ -85,13 +86,13 @@ class Session:
                     try:
                         yield next(loading)
                     except StopIteration as end:
-                        self._loaded = (wish, files, end.value)
+                        loaded = self._loaded = (wish, files, end.value)
                         break
         finally:
             with self._lock:
                 self._is_loading = False
-        # No longer held: the router may attach the moment it has read this, before the call has ended.
-        yield self._loaded[2]
+        # No longer held: the router may attach the moment it has read this, before the call has ended, and another may load its own.
+        yield loaded[2]
 
     def attach(
         self,

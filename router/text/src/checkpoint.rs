@@ -2,7 +2,7 @@
 //!
 //! `config.json` must be there. Of the others (`generation_config.json`, `tokenizer_config.json`,
 //! `special_tokens_map.json`) each adds what it knows; a missing one adds nothing, a malformed one
-//! is refused by name.
+//! is refused by name. Special tokens that none of them names have the names that a made `tokenizer.json` says.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -95,6 +95,9 @@ struct AddedTokens {
 struct AddedToken {
     id: u32,
     content: String,
+    /// `bos_token` and the like: of a `tokenizer.json` that was made (`pelton.loading.tokenizer_json`), else none.
+    #[serde(default)]
+    names: Vec<String>,
 }
 
 impl Checkpoint {
@@ -118,7 +121,11 @@ impl Checkpoint {
         let vocab_size = number(text.get("vocab_size"));
         let of_config = |key| ids(&config_path, key, config.get(key).or_else(|| text.get(key)), vocab_size);
         let of_generation = |key| ids(&generation_path, key, generation.get(key), vocab_size);
-        let special_tokens = special_tokens(&special_map, &tokenizer_config);
+        // `transformers` adds those of its class to vocabularies that lack them; the model knows none beyond its embedding.
+        let known = added.added_tokens.iter().filter(|token| vocab_size.is_none_or(|size| token.id < size));
+        let named =
+            known.flat_map(|token| token.names.iter().map(|name| (name.clone(), token.content.as_str().into())));
+        let special_tokens = special_tokens([&named.collect(), &special_map, &tokenizer_config]);
         let id_of = |key: &str| {
             let content = special_tokens.get(key)?.as_str()?;
             added.added_tokens.iter().find(|token| token.content == content).map(|token| token.id)
@@ -242,10 +249,10 @@ fn number(value: Option<&Value>) -> Option<u32> {
     value.and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok())
 }
 
-/// All `..._token` entries; `tokenizer_config.json` is the younger file and wins.
-fn special_tokens(special_map: &Map<String, Value>, tokenizer_config: &Map<String, Value>) -> Map<String, Value> {
+/// All `..._token` entries; a later place wins, and `tokenizer_config.json` is the youngest file.
+fn special_tokens(places: [&Map<String, Value>; 3]) -> Map<String, Value> {
     let mut tokens = Map::new();
-    for (key, value) in special_map.iter().chain(tokenizer_config) {
+    for (key, value) in places.into_iter().flatten() {
         let content = match value {
             Value::String(content) => Some(content.as_str()),
             Value::Object(token) => token.get("content").and_then(Value::as_str),

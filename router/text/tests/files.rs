@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pelton_text::{ChatInput, ChatTemplate, Checkpoint, CheckpointError, GenerationDefaults, TemplateError};
+use pelton_text::{ChatInput, ChatTemplate, Checkpoint, CheckpointError, GenerationDefaults, TemplateError, Tokenizer};
 use serde_json::{Value, json};
 
 /// A fresh folder with these files.
@@ -64,6 +64,37 @@ fn every_file_adds_what_it_knows() {
     assert_eq!(checkpoint.defaults, defaults);
     let tokens = json!({"bos_token": "<s>", "unk_token": "<unk>", "eos_token": "<|end|>"});
     assert_eq!(Value::Object(checkpoint.special_tokens), tokens);
+}
+
+#[test]
+fn a_made_tokenizer_names_the_special_tokens_that_no_file_names() {
+    let token = |id: u32, content: &str, names: &[&str]| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true, "names": names});
+    let added = [
+        token(1, "<s>", &["bos_token", "cls_token"]),
+        token(2, "</s>", &["eos_token"]),
+        token(9, "<x>", &["mask_token"]),
+    ];
+    let made = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "unk_token": "a"},
+    });
+    Tokenizer::from_json(made.to_string().as_bytes()).expect("names do not stand in the way");
+    let config = ("config.json", json!({"vocab_size": 9}));
+    let template = ("chat_template.jinja", json!("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"));
+    let files = [config, template, ("tokenizer.json", made)];
+    let dir = folder("made", &files);
+    let checkpoint = opened(&dir).expect("a checkpoint");
+    assert_eq!((checkpoint.bos_id, checkpoint.eos_ids.as_slice()), (Some(1), &[2][..]));
+    let tokens = json!({"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>"});
+    assert_eq!(Value::Object(checkpoint.special_tokens.clone()), tokens, "the model has no token 9");
+    let template = ChatTemplate::open(&dir, &checkpoint).expect("it parses").expect("it is there");
+    let input = ChatInput { messages: vec![json!({"role": "user", "content": "x"})], ..ChatInput::default() };
+    assert_eq!(template.render(&input).as_deref(), Ok("<s>x</s>"));
+
+    let said = ("special_tokens_map.json", json!({"eos_token": "<end>"}));
+    let checkpoint = open("made", &[&files[..], &[said]].concat());
+    assert_eq!(checkpoint.special_tokens["eos_token"], "<end>", "the checkpoint's own files come first");
 }
 
 #[test]

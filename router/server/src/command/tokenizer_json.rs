@@ -18,6 +18,8 @@ const NAME: &str = "tokenizer.json";
 const KEPT_MAX: usize = 32;
 /// Bytes of the checksum's line before a kept text.
 const SUM_BYTES: usize = 65;
+/// Goes up when more or else is made of the same files.
+const FORM: u32 = 2;
 /// What one is made of; others of a folder's small files say what it has beside its vocabulary.
 const VOCABULARIES: [&str; 4] = ["tekken.json", "vocab.json", "vocab.txt", "vocab.bpe"];
 
@@ -77,7 +79,7 @@ fn small_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Of all that the text depends on, but for the version of `transformers`.
 fn key(files: &[PathBuf]) -> io::Result<String> {
     let mut hash = Context::new(&SHA256);
-    hash.update(env!("CARGO_PKG_VERSION").as_bytes());
+    hash.update(format!("{} {FORM}", env!("CARGO_PKG_VERSION")).as_bytes());
     for path in files {
         let content = fs::read(path)?;
         hash.update(format!("\n{} {}\n", name_of(path), content.len()).as_bytes());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pelton_grammar::{
     BesideText, Body, Compiler, Constraint, Grammar, Mark, Part, Reasoning, Script, Spelling, TokenText, Vocabulary,
 };
-use pelton_text::{Begin, Certain, Format, Tokenizer};
+use pelton_text::{Begin, Certain, Checkpoint, Format, Tokenizer};
 use serde_json::Value;
 
 use super::{
@@ -51,13 +51,13 @@ pub enum Demand {
     Named(String),
 }
 
-/// The grammars of a model's answers.
-pub(super) fn compiler(tokenizer: &Tokenizer, ends: &[u32]) -> Compiler {
-    let (tokenizer, ends) = (tokenizer.clone(), ends.to_vec());
+/// The grammars of a model's answers. A tokenizer may know tokens that its model cannot draw: there are none of them here.
+pub(super) fn compiler(tokenizer: &Tokenizer, checkpoint: &Checkpoint) -> Compiler {
+    let (tokenizer, ends) = (tokenizer.clone(), checkpoint.eos_ids.clone());
+    let size = checkpoint.vocab_size.unwrap_or(u32::MAX).min(tokenizer.vocab_size());
     Compiler::new(move || {
-        let names: Vec<Option<String>> = (0..tokenizer.vocab_size())
-            .map(|id| tokenizer.id_to_token(id).filter(|_| tokenizer.is_special(id)))
-            .collect();
+        let names: Vec<Option<String>> =
+            (0..size).map(|id| tokenizer.id_to_token(id).filter(|_| tokenizer.is_special(id))).collect();
         let tokens = (0..).zip(&names).map(|(id, special)| match (special, tokenizer.token_bytes(id)) {
             (Some(name), _) => TokenText::Special(name),
             (None, Some(bytes)) => TokenText::Bytes(bytes),
@@ -67,8 +67,13 @@ pub(super) fn compiler(tokenizer: &Tokenizer, ends: &[u32]) -> Compiler {
             return Vocabulary::new(tokens, &ends);
         }
         let speller = tokenizer.clone();
-        Vocabulary::spelled(tokens, &ends, Box::new(move |text| speller.spell(text)))
+        Vocabulary::spelled(tokens, &ends, Box::new(move |text| spelled(&speller, text, size)))
     })
+}
+
+/// The tokens of a text, all of which are below `size`.
+fn spelled(tokenizer: &Tokenizer, text: &str, size: u32) -> Option<Vec<u32>> {
+    tokenizer.spell(text).filter(|ids| ids.iter().all(|&id| id < size))
 }
 
 impl Serving {

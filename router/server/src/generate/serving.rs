@@ -156,7 +156,7 @@ impl Serving {
         let token_bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
         let longest_token_bytes = (0..tokenizer.vocab_size()).map(token_bytes).max().unwrap_or(0).max(1);
         let thinks = format.as_ref().is_some_and(|format| thinks(format, template.as_ref(), &tokenizer));
-        let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint.eos_ids));
+        let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint));
         Arc::new(Self {
             fill: FillMarks::of(&tokenizer),
             embeds_room: limits.bodies_room(),

@@ -148,7 +148,7 @@ fn the_first_space_goes_where_the_reference_takes_it_off() {
 
 #[test]
 fn a_text_that_goes_on_is_no_beginning() {
-    for style in all().into_iter().filter(|style| style.streams) {
+    for style in all().iter().filter(|style| style.streams) {
         let ids = style.tokenizer.encode("the the the 😀", false).expect("any text has tokens");
         for cut in 1..ids.len() {
             let (prompt, answer) = ids.split_at(cut);
@@ -156,7 +156,12 @@ fn a_text_that_goes_on_is_no_beginning() {
             let told: String = prompt.iter().map(|id| before.push(*id)).collect();
             let mut detokenizer = Detokenizer::new(style.tokenizer.clone(), true).behind(prompt);
             let text: String = answer.iter().map(|id| detokenizer.push(*id)).collect();
-            assert_eq!(told + &text + &detokenizer.finish(), style.tokenizer.decode(&ids, true), "{} {cut}", style.name);
+            assert_eq!(
+                told + &text + &detokenizer.finish(),
+                style.tokenizer.decode(&ids, true),
+                "{} {cut}",
+                style.name
+            );
         }
     }
 }

@@ -87,7 +87,8 @@ fn by_text(text: &str) -> Ending {
 #[test]
 fn an_answer_completes_a_character_that_its_prompt_has_begun() {
     let smile = "😀".as_bytes();
-    let [begun, rest] = [&smile[..2], &smile[2..]].map(|bytes| bytes.iter().copied().map(u32::from).collect::<Vec<_>>());
+    let [begun, rest] =
+        [&smile[..2], &smile[2..]].map(|bytes| bytes.iter().copied().map(u32::from).collect::<Vec<_>>());
     let goes_on = TextRules { behind: begun, ..rules() };
     assert_eq!(said(&follow(goes_on, &rest)).text, "😀");
     assert_eq!(said(&follow(rules(), &rest)).text, "\u{FFFD}\u{FFFD}");
