@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,11 +26,12 @@ from torch import Tensor
 from pelton.command_line import Parser, end_when_told
 from pelton.inspect import decode_rows
 from pelton.loading.error import LoadError
-from pelton.loading.load import Loaded, load_whole
+from pelton.loading.load import Loaded, load, load_whole
 from pelton.loading.wish import Wish
 from pelton.models.model import LanguageModel
 
 BLOCK = 32
+ROWS = 32  # of a window that stand in float64 at a time: 64 MB of a vocabulary of 256,000
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
     try:
         quality = compare(wishes[0], wishes[1], ids)
     except LoadError as error:
-        print(f"pelton bench quality: {error}")
+        # Loading calls the context what a server does; here it is the window.
+        print(f"pelton bench quality: {error}".replace("--max-model-len", "--window"))
         return 1
     print(table(quality))
     if options.json:
@@ -95,37 +98,38 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
 
 def compare(plain: Wish, quantised: Wish, ids: list[int]) -> Quality:
     """Both models over `ids`, one after the other."""
-    targets = [token for window in windows(ids, plain.max_model_len) for token in window[1:]]
-    with tempfile.TemporaryFile() as kept:
-        loaded = load_whole(plain)
-        about, vocab, size = loaded.numerics_id, loaded.model.config.vocab, loaded.budget.weights_bytes
-        losses = []
-        for logs, window in predictions(loaded, ids):
-            kept.write(logs.numpy().tobytes())
-            losses.append(_losses(logs, window))
-        del loaded
-        gc.collect()
-        kept.flush()
-        stored = np.memmap(kept, np.float32, "r", shape=(len(targets), vocab))
-        loaded = load_whole(quantised)
-        done, divergences, other_losses, same = 0, [], [], 0
-        for logs, window in predictions(loaded, ids):
-            expected = torch.from_numpy(stored[done : done + len(logs)].copy())
-            done += len(logs)
-            divergences.append((expected.double().exp() * (expected.double() - logs.double())).sum(dim=1))
-            same += int((expected.argmax(dim=1) == logs.argmax(dim=1)).sum())
-            other_losses.append(_losses(logs, window))
-        del stored
+    _refuse_early(quantised)
+    count = sum(len(window) - 1 for window in windows(ids, plain.max_model_len))
+    loaded = load_whole(plain)
+    about, size = loaded.numerics_id, loaded.budget.weights_bytes
+    stored = _kept(count, loaded.model.config.vocab)
+    done, losses = 0, []
+    for logs, window in predictions(loaded, ids):
+        stored[done : done + len(logs)] = logs.numpy()
+        done += len(logs)
+        losses.append(_losses(logs, window))
+    del loaded
+    gc.collect()
+    loaded = load_whole(quantised)
+    done, divergences, other_losses, same = 0, [], [], 0
+    for logs, window in predictions(loaded, ids):
+        for start in range(0, len(logs), ROWS):
+            rows = logs[start : start + ROWS].double()
+            expected = torch.from_numpy(stored[done : done + len(rows)]).double()
+            done += len(rows)
+            divergences.append((expected.exp() * (expected - rows)).sum(dim=1))
+            same += int((expected.argmax(dim=1) == rows.argmax(dim=1)).sum())
+        other_losses.append(_losses(logs, window))
     kl = torch.cat(divergences)
     return Quality(
         quantize=quantised.quantize,
         plain=about,
         quantised=loaded.numerics_id,
-        predictions=len(targets),
+        predictions=count,
         kl_mean=float(kl.mean()),
         kl_median=float(kl.median()),
         kl_p99=float(kl.quantile(0.99)),
-        agreement=same / len(targets),
+        agreement=same / count,
         perplexity_plain=math.exp(float(torch.cat(losses).mean())),
         perplexity_quantised=math.exp(float(torch.cat(other_losses).mean())),
         weights_bytes_plain=size,
@@ -164,6 +168,27 @@ def table(quality: Quality) -> str:
             f"  weights, with tables  {quality.weights_bytes_quantised / 1e6:.1f} MB, {smaller:.2f} times smaller",
         ]
     )
+
+
+def _refuse_early(wish: Wish) -> None:
+    """Raises what loading would, as far as it knows before it reads weights."""
+    for progress in load(wish):
+        if progress.budget is not None:
+            return
+
+
+def _kept(rows: int, vocab: int) -> np.memmap[tuple[int, int], np.dtype[np.float32]]:
+    """Room in a file without a name. It is taken at once: writing to a map of a disk that has become full ends the process."""
+    size = rows * vocab * np.dtype(np.float32).itemsize
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.float32, "r+", shape=(rows, vocab))
+    except OSError as error:
+        raise LoadError(
+            f"a temporary file for {size / 1e6:.1f} MB of log-probabilities: {error.strerror}; set TMPDIR to a folder with room, or "
+            "--tokens to fewer"
+        ) from error
 
 
 def _losses(logs: Tensor, window: list[int]) -> Tensor:

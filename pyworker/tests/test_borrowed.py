@@ -278,6 +278,18 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
         ),
         ({"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"]}, "has chunked_attention; supported"),
         ({"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"]}, "takes more than text"),
+        (
+            {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "is_causal": False},
+            "`is_causal` in config.json is False; supported: causal attention",
+        ),
+        (
+            {"model_type": "hrm_text", "architectures": ["HrmTextForCausalLM"]},
+            "`prefix_lm` in config.json is True; supported: causal attention",
+        ),
+        (
+            {"model_type": "roberta", "architectures": ["RobertaForCausalLM"], "is_decoder": True},
+            "RobertaForCausalLM counts its positions from the padding token's id; supported: positions from 0",
+        ),
         ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "sees the tokens behind a token, too"),
         (
             {

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from pelton.loading.error import LoadError
+from pelton.loading.fingerprint import fingerprint
 from plans import Admit
 from random_checkpoints import VOCAB, greedy, write
 from tiny_router import Request, TinyRouter, load_whole
@@ -87,6 +88,17 @@ def test_code_that_is_trusted_runs_batched(tmp_path: Path) -> None:
     prompts = [[source.randrange(VOCAB) for _ in range(count)] for count in (3, 20, 60)]
     drawn = TinyRouter(loaded, seed=4).run(*(Request(Admit(0), prompt, 20) for prompt in prompts))
     assert drawn == [greedy(doubled, prompt, 20) for prompt in prompts]
+
+
+def test_code_that_was_changed_is_another_model(tmp_path: Path) -> None:
+    """KV that the old code computed lies on disks and in living workers."""
+    folder = own(tmp_path / "model")
+    before = fingerprint(folder), load_whole(folder, trust_remote_code=True).numerics_id
+    code = folder / "modeling_own.py"
+    code.write_text(code.read_text() + "# changed\n")
+    after = fingerprint(folder), load_whole(folder, trust_remote_code=True).numerics_id
+    assert before[0] != after[0]
+    assert before[1] != after[1]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from compressed_tensors.quantization import (
 from compressed_tensors.quantization.utils import calculate_qparams
 from pelton.loading.error import LoadError
 from pelton.loading.load import Loaded
+from pelton.quantization.codes import unpacked
 from pelton_kernels.ops import Scheme
 from random_checkpoints import KINDS, SHAPE, VARIANTS, logits
 from safetensors.torch import load_file, save_file
@@ -34,6 +35,7 @@ from test_models import forward, prompts
 from test_quantization import change_config, schemes
 from tiny_router import load_whole
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Three groups of 128 and two, and what no group of 96 divides.
 WIDE = {"hidden_size": 256, "intermediate_size": 384, "n_inner": 384, "head_dim": 64, "initializer_range": 0.05}
@@ -378,3 +380,133 @@ def test_compressed_tensors_of_old_name_the_group_of_each_input(
         pack,
     )
     check(folder, plain)
+
+
+def without(folder: Path, kind: str) -> None:
+    """Drops the tensors whose names end so."""
+    tensors = load_file(folder / "model.safetensors")
+    rest = {name: tensor for name, tensor in tensors.items() if not name.endswith(f".{kind}")}
+    assert len(rest) < len(tensors)
+    save_file(rest, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_gptq_in_order_needs_no_groups_of_inputs(tmp_path: Path) -> None:
+    """Some programs make `g_idx` anew where `desc_act` is false."""
+    folder = write(tmp_path / "model", "llama", 1)
+    plain = rewrite(folder, GPTQ, lambda height, width: drawn(height, width, 4, 64, False, False), gptq)
+    without(folder, "g_idx")
+    check(folder, plain)
+    change_config(folder, quantization_config=GPTQ | {"desc_act": True})
+    with pytest.raises(LoadError, match=r"7 missing: model\.layers\.0\.self_attn\.q_proj\.g_idx"):
+        load_whole(folder)
+
+
+@pytest.mark.parametrize(("bits", "layout"), [(4, "pack-quantized"), (8, "pack-quantized"), (8, "int-quantized")])
+def test_compressed_tensors_of_old_leave_out_what_says_nothing(tmp_path: Path, bits: int, layout: str) -> None:
+    """Zero points that are all 0, and groups of inputs that are all -1."""
+    folder = write(tmp_path / "model", "llama", 1)
+    arguments = {"num_bits": bits, "symmetric": False, "strategy": "group", "group_size": 64, "actorder": "group"}
+    group = {"targets": ["Linear"], "weights": arguments}
+
+    def pack(weight: Weight) -> dict[str, Tensor]:
+        codes = (weight.codes - (1 << (bits - 1))).to(torch.int8)
+        kept = {"weight_packed": pack_to_int32(codes, bits)} if layout == "pack-quantized" else {"weight": codes}
+        return kept | {"weight_scale": weight.scales}
+
+    plain = rewrite(
+        folder,
+        {
+            "quant_method": "compressed-tensors",
+            "format": layout,
+            "config_groups": {"group_0": group},
+            "ignore": ["lm_head"],
+        },
+        lambda height, width: drawn(height, width, bits, 64, True, False),
+        pack,
+    )
+    check(folder, plain)
+
+
+def test_groups_of_one_scheme_are_quantised_alike(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama", 1)
+    targets = [["re:.*(q|gate)_proj"], ["re:.*(k|up)_proj"], LINEAR]
+    groups = [QuantizationScheme(targets=each, weights=ints(4, 64, True)) for each in targets]
+    check(folder, compress(folder, groups, HEAD))
+
+
+def test_a_checkpoint_of_both_sizes_of_codes_is_told_that_neither_fits_all(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama", 1)
+    groups = [
+        QuantizationScheme(targets=LINEAR, weights=ints(4, 64, True)),
+        QuantizationScheme(targets=["re:.*down_proj"], weights=ints(8, 64, True)),
+    ]
+    check(folder, compress(folder, groups, HEAD))
+    for bits, other in ((4, 8), (8, 4)):
+        with pytest.raises(LoadError, match=f"auto, and int{bits} and int{bits}-a16 where all layers have {bits} bits"):
+            load_whole(folder, quantize=f"int{other}")
+
+
+def test_patterns_of_gptq_that_change_nothing_are_taken_and_the_first_that_fits_decides(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama", 2)
+    rules: dict[str, Any] = {"+:.*layers\\.0\\..*": {"bits": 4, "sym": False}, "-:.*self_attn.*": None, "lm_head": {}}
+    plain = rewrite(
+        folder,
+        GPTQ | {"dynamic": rules},
+        lambda height, width: drawn(height, width, 4, 64, False, False),
+        gptq,
+        lambda name: is_product(name) and ("layers.0." in name or ".mlp." in name),
+    )
+    check(folder, plain)
+
+
+def test_scaled_activations_of_awq_are_refused_by_name(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama", 1)
+    rewrite(folder, AWQ, lambda height, width: drawn(height, width, 4, 64, False, False), awq)
+    tensors = load_file(folder / "model.safetensors") | {"model.layers.0.mlp.act.scales": torch.ones(384)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    why = "scaled activations (AWQ), `model.layers.0.mlp.act.scales`; supported: none"
+    with pytest.raises(LoadError, match=f"^{re.escape(why)}$"):
+        load_whole(folder)
+
+
+def test_a_layer_of_a_size_that_the_format_has_not_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "llama", 1)
+    change_config(folder, quantization_config=GPTQ | {"lm_head": True})
+    with pytest.raises(LoadError, match="`lm_head`: a weight of 199 by 256 is no GPTQ weight"):
+        load_whole(folder)
+
+
+def test_vectors_need_no_head_of_codes_either(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "qwen3", 1, vocab=200)
+    config = GPTQ | {"lm_head": True}
+    is_coded = lambda name: is_product(name) or name == "lm_head.weight"  # noqa: E731
+    rewrite(folder, config, lambda height, width: drawn(height, width, 4, 64, False, False), gptq, is_coded)
+    assert load_whole(folder, task="embed", pooling="last").pooling is not None
+
+
+class Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most bytes that one tensor has."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.count = max(self.count, made.nbytes)
+        return made
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_codes_are_unpacked_in_a_byte_each(bits: int, dim: int) -> None:
+    packed = torch.randint(-(1 << 31), 1 << 31, (24, 40), dtype=torch.int32)
+    with Widest() as widest:  # type: ignore[no-untyped-call]
+        codes = unpacked(packed, bits, dim)
+    assert widest.count == codes.numel() == packed.numel() * 32 // bits
+    shifts = torch.arange(0, 32, bits)
+    expected = ((packed.unsqueeze(dim + 1) >> (shifts if dim else shifts[:, None])) & ((1 << bits) - 1)).flatten(
+        dim, dim + 1
+    )
+    assert torch.equal(codes, expected.to(torch.uint8))

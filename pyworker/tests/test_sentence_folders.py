@@ -84,3 +84,13 @@ def test_a_reranker_that_scores_by_what_it_would_draw_draws(tmp_path: Path) -> N
     assert load(folder, task="generate").pooling is None
     with pytest.raises(LoadError, match=r"`modules.json` is Transformer, LogitScore; supported: Transformer, Pooling"):
         load(folder, task="embed")
+
+
+def test_a_prompt_that_is_not_put_before_texts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = pooled_by(write(tmp_path / "model", "bert"), "cls_token")
+    said = {"prompts": {"query": "query: ", "document": "passage: "}, "default_prompt_name": None}
+    for name, is_told in ((None, False), ("document", True)):
+        caplog.clear()
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({**said, "default_prompt_name": name}))
+        load(folder)
+        assert ("begin them with 'passage: '" in caplog.text) is is_told

@@ -174,6 +174,25 @@ def test_the_separator_is_the_tokenizers(tmp_path: Path, names: tuple[str, ...])
     check_close(got[0], classes(folder, pair, token_type_ids=torch.tensor([segments])))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tokenizer_class": "XLMRobertaTokenizerFast"},
+        {"tokenizer_class": "RobertaTokenizer"},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]},
+    ],
+)
+def test_a_tokenizer_that_tells_no_segments_has_one(tmp_path: Path, said: dict[str, object]) -> None:
+    """As BERTs that were made of multilingual MiniLMs."""
+    folder = write(tmp_path / "model", "bert-classes")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"sep_token": "</s>", **said}))
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"</s>": 7}}}')
+    pair = [1, 50, 7, 7, 60, 7]
+    check_close(
+        vectors(load(folder), [pair])[0], classes(folder, pair, token_type_ids=torch.zeros((1, 6), dtype=torch.int64))
+    )
+
+
 def test_what_sentence_transformers_put_behind_a_model_is_computed_too(tmp_path: Path) -> None:
     torch.manual_seed(8)
     dense = [torch.nn.Linear(64, 48), torch.nn.Linear(48, 20, bias=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,12 @@ from pelton.models.config import LAYERS_MAX
 
 LAYERS = ("full_attention", "sliding_attention")  # of `layer_types`
 UNSTEADY = ("dynamic", "longrope")  # ropes that turn keys by how long the step's longest request is
+# Fields that let tokens see those behind them, and what says that they do not: "vision" is of images alone.
+CAUSAL = {
+    "use_bidirectional_attention": (None, False, "vision"),
+    "is_causal": (None, True),
+    "prefix_lm": (None, False),
+}
 HEAD = "AutoModelForCausalLM"
 PARTS = {"images": "vision_config", "sound": "audio_config"}  # of configs, for what is no text
 
@@ -26,6 +33,8 @@ class Architecture:
     model: Any
     version: str
     """Of transformers."""
+    code: str = ""
+    """Names the folder's own code, if that defines the model."""
 
     @property
     def name(self) -> str:
@@ -57,7 +66,8 @@ def architecture_of(folder: Path, config: dict[str, Any], may_run_code: bool) ->
         raise
     except Exception as error:  # whatever its own checks say
         raise LoadError(f"config.json is none that transformers {transformers.__version__} takes: {error}") from error
-    architecture = Architecture(found, model or _model_class(found, config), transformers.__version__)
+    code = _digest_of_code(folder) if model else ""
+    architecture = Architecture(found, model or _model_class(found, config), transformers.__version__, code)
     _refuse_what_cannot_run(architecture)
     return architecture
 
@@ -119,6 +129,14 @@ def _of_folder(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
+def _digest_of_code(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(hashlib.sha256(path.name.encode(errors="surrogateescape")).digest())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
 def _refuse_what_cannot_run(architecture: Architecture) -> None:
     model, text, name = architecture.model, architecture.text, architecture.name
     lacks = f"{name} of transformers {architecture.version} cannot run on Pelton's KV"
@@ -135,8 +153,9 @@ def _refuse_what_cannot_run(architecture: Architecture) -> None:
         )
     if not 0 < text.num_hidden_layers <= LAYERS_MAX:  # each would be built before its weights are missed
         raise LoadError(f"`num_hidden_layers` in config.json is {text.num_hidden_layers}; supported: 1 to {LAYERS_MAX}")
-    if getattr(text, "use_bidirectional_attention", None):
-        raise LoadError(f"{lacks}: `use_bidirectional_attention` in config.json is set; supported: causal attention")
+    for field, causal in CAUSAL.items():
+        if (said := getattr(text, field, None)) not in causal:
+            raise LoadError(f"{lacks}: `{field}` in config.json is {said!r}; supported: causal attention")
     ropes = _rope_kinds(getattr(text, "rope_parameters", None))
     if unsteady := [kind for kind in UNSTEADY if kind in ropes]:
         raise LoadError(

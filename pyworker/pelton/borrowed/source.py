@@ -16,6 +16,7 @@ from pelton.borrowed.model import Borrowed, bare, hear
 from pelton.borrowed.trial import check_rows, embed_width
 from pelton.kv import Division, KvArena
 from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
 from pelton.models.model import LanguageModel
 
 log = logging.getLogger("pelton.worker")
@@ -40,6 +41,10 @@ class BorrowedSource:
         self._device = device
         self._dtype = dtype
         without = bare(architecture, dtype)
+        if any(hasattr(module, "create_position_ids_from_input_ids") for module in without.modules()):
+            raise LoadError(
+                f"{architecture.name} counts its positions from the padding token's id; supported: positions from 0"
+            )
         self.config = config_of(architecture, without, *hear(architecture, without)).within(longest)
         tensors = [*without.parameters(), *without.buffers()]
         self._bytes = sum(tensor.nbytes for tensor in tensors)
@@ -72,4 +77,5 @@ class BorrowedSource:
 
     def numerics_id(self, model: LanguageModel) -> str:
         ours = ops.numerics_id(self._device, self._dtype)
-        return f"{ours}+transformers-{self._architecture.version}+torch-{torch.__version__}+{self._architecture.name}"
+        theirs = f"transformers-{self._architecture.version}+torch-{torch.__version__}+{self._architecture.name}"
+        return f"{ours}+{theirs}" + (f"+code-{self._architecture.code}" if self._architecture.code else "")

@@ -19,6 +19,7 @@ class Wanted:
     kind: str
     shape: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...] = FLOATS  # that it may be stored as
+    absent: int | None = None  # what it is full of where it is left out; None: it has to be there
 
 
 class Leaf(nn.Module):

@@ -35,7 +35,7 @@ class Linear(Leaf):
 
     def wants(self) -> list[Wanted]:
         weights = [
-            Wanted(part, kept.kind, kept.shape[::-1] if self._is_turned(kept) else kept.shape, kept.dtypes)
+            Wanted(part, kept.kind, kept.shape[::-1] if self._is_turned(kept) else kept.shape, kept.dtypes, kept.absent)
             for part, height in enumerate(self.stored)
             for kept in self.storage.keeps(height, self.width)
         ]

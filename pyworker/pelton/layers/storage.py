@@ -21,11 +21,15 @@ PANEL = 64  # columns that a packed weight is filled up to
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One tensor of a weight: its name behind the layer's, its shape, and what it may be stored as."""
+    """One tensor of a weight: its name behind the layer's, its shape, and what it may be stored as.
+
+    `absent`: the number that it is full of where the checkpoint leaves it out; None: it has to be there.
+    """
 
     kind: str
     shape: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...] = FLOATS
+    absent: int | None = None
 
 
 class Storage(Protocol):

@@ -17,7 +17,8 @@ def fingerprint(folder: Path) -> str:
     mounted, linked or given its owner once more has another."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):  # modules behind a model have folders of their own
-        if path.suffix in {".json", ".safetensors"} or path.name == "vocab.txt":  # which tells a separator
+        # `vocab.txt` tells a separator; Python may be the model's own.
+        if path.suffix in {".json", ".safetensors", ".py"} or path.name == "vocab.txt":
             digest.update(f"{path.relative_to(folder)} ".encode(errors="surrogateescape"))
             # A link to nowhere, or what is being deleted: loading says so if it wants it.
             with contextlib.suppress(OSError):

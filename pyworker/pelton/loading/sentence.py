@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from pelton_kernels.ops import Function, Pooling
 from pelton.loading.checkpoint import read_json
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
+
+log = logging.getLogger("pelton.worker")
 
 MODULES, TOKENIZER_CONFIG = "modules.json", "tokenizer_config.json"
 OWN_CONFIG = "config_sentence_transformers.json"
@@ -68,6 +71,8 @@ def sentence_of(folder: Path) -> Sentence | None:
             f"`{MODULES}` is {', '.join(kinds) or 'empty'}; supported: Transformer, Pooling, then Dense any number of times, "
             "then Normalize or not"
         )
+    if prompt := _default_prompt(folder):
+        log.warning("%s: texts are taken as they come; the model's authors begin them with %r", OWN_CONFIG, prompt)
     if modules[0][1]:
         raise LoadError(f"the Transformer in `{MODULES}` is in `{modules[0][1]}`; supported: the folder itself")
     return Sentence(
@@ -94,6 +99,13 @@ def cross_encoder_activation(folder: Path, config: dict[str, Any]) -> str | None
         places.insert(0, read_json(folder / OWN_CONFIG))
     said = (place.get("activation_fn") for place in places)
     return next((name for name in said if isinstance(name, str)), None)
+
+
+def _default_prompt(folder: Path) -> str:
+    """What its own library puts before texts of which nothing else is said."""
+    said = read_json(folder / OWN_CONFIG) if (folder / OWN_CONFIG).exists() else {}
+    prompts, name = said.get("prompts"), said.get("default_prompt_name")
+    return str(prompts.get(name) or "") if isinstance(prompts, dict) and isinstance(name, str) else ""
 
 
 def _longest(folder: Path) -> int | None:

@@ -12,6 +12,8 @@ USUAL = "[SEP]"
 
 def separator_of(folder: Path, config: dict[str, Any]) -> int | None:
     """Its id; None: nothing here names one, and then every text is the first of its pair."""
+    if not _parts_pairs(folder, config):
+        return None
     said = config.get("sep_token_id")
     if isinstance(said, int):
         return said
@@ -22,6 +24,17 @@ def separator_of(folder: Path, config: dict[str, Any]) -> int | None:
         lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
         return lines.index(word) if word in lines else None
     return None
+
+
+def _parts_pairs(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether the tokenizer tells the model which text of a pair a token is of: RoBERTa's and its kin do not, whatever model they serve."""
+    path = folder / "tokenizer_config.json"
+    said = read_json(path) if path.exists() else {}
+    names = said.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    kind = str(said.get("tokenizer_class") or config.get("tokenizer_class"))
+    return kind.removesuffix("Fast") not in ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
 
 
 def _word(folder: Path) -> str:

@@ -85,7 +85,7 @@ class VectorSource:
 
 
 def _ignored(family: EncoderFamily | Family) -> list[str]:
-    """What vectors do not need: of decoders the head that draws."""
+    """What vectors do not need: of decoders the head that draws, floats or codes."""
     if isinstance(family, EncoderFamily):
         return list(family.ignored)
-    return [*IGNORED, rf"{re.escape(family.names['head'][0])}\.(weight|bias)"]
+    return [*IGNORED, rf"{re.escape(family.names['head'][0])}\..*"]

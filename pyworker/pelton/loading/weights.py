@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pelton.layers.leaf import Leaf, Wanted
 from pelton.layers.linear import Linear
@@ -26,8 +27,9 @@ NAMED_MAX = 8  # names in one message
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A layer, and its tensors' names in the checkpoint."""
+    """A layer, what the checkpoint calls it (or the first of what it is made of), and its tensors' names there."""
 
+    name: str
     leaf: Leaf
     wanted: list[tuple[str, Wanted]]
 
@@ -41,7 +43,7 @@ def holdings(model: nn.Module, names: dict[str, list[str]], quantization: Quanti
     _refuse_idle_skips(
         quantization, [(_storage_path(path), _parts(path, names)) for path, leaf in leaves if isinstance(leaf, Linear)]
     )
-    return [Holding(leaf, _named(path, leaf, names)) for path, leaf in leaves]
+    return [_holding(leaf, _parts(path, names)) for path, leaf in leaves]
 
 
 def _storage_path(path: str) -> str:
@@ -86,6 +88,10 @@ def check_sizes(config: DecoderConfig | EncoderConfig, called: Mapping[str, str]
 def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantization, checkpoint: Checkpoint) -> None:
     """Refuses a checkpoint with missing, unexpected or misshaped tensors, and names them. `ignored`: patterns of names that may be there."""
     stored = checkpoint.tensors
+    for rule, what in quantization.refused.items():
+        refused = next((name for name in stored if re.fullmatch(rule, name)), None)
+        if refused is not None:
+            raise LoadError(f"{what}, `{refused}`; supported: none")
     wanted = {name: want for holding in found for name, want in holding.wanted}
     ignored = [*ignored, *quantization.ignored]
 
@@ -96,7 +102,7 @@ def compare(found: list[Holding], ignored: Sequence[str], quantization: Quantiza
         )
 
     troubles = {
-        "missing": [name for name in wanted if name not in stored],
+        "missing": [name for name, want in wanted.items() if name not in stored and want.absent is None],
         "unexpected": [name for name in stored if name not in wanted and not is_idle(name)],
         "of another shape": [
             f"{name} {list(stored[name].shape)} instead of {list(want.shape)}"
@@ -130,7 +136,7 @@ def may_be_one(name: str, other: str, checkpoint: Checkpoint) -> bool:
 def stored_bytes(found: list[Holding], checkpoint: Checkpoint) -> int:
     """Bytes that `read` goes through. The table of a tied head that is quantised is read twice, and counts twice."""
     stored = checkpoint.tensors
-    return sum(stored[name].bytes for holding in found for name, _ in holding.wanted)
+    return sum(stored[name].bytes for holding in found for name, _ in holding.wanted if name in stored)
 
 
 def needed_bytes(found: list[Holding], dtype: torch.dtype) -> int:
@@ -142,12 +148,27 @@ def read(found: list[Holding], checkpoint: Checkpoint, dtype: torch.dtype, devic
     """Fills the layers; yields the bytes gone through so far after each."""
     stored, done = checkpoint.tensors, 0
     for holding in found:
-        names = [name for name, _ in holding.wanted]
-        holding.leaf.take([checkpoint.tensor(name) for name in names], dtype, device)
-        for name in names:
+        lent = [checkpoint.tensor(name) if name in stored else _absent(want) for name, want in holding.wanted]
+        with _said_of(holding.name):
+            holding.leaf.take(lent, dtype, device)
+        for name in (name for name, _ in holding.wanted if name in stored):
             checkpoint.forget(name)
             done += stored[name].bytes
         yield done
+
+
+def _absent(want: Wanted) -> Tensor:
+    assert want.absent is not None, "compared"
+    return torch.full(want.shape, want.absent, dtype=want.dtypes[0])
+
+
+@contextmanager
+def _said_of(name: str) -> Iterator[None]:
+    """A layer does not know what it is called; who reads its refusal has to."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"`{name}`: {error}") from error
 
 
 def _parts(path: str, names: dict[str, list[str]]) -> list[str]:
@@ -157,9 +178,9 @@ def _parts(path: str, names: dict[str, list[str]]) -> list[str]:
     return [name.replace("*", number) for name in names[re.sub(r"\d+", "*", path)]]
 
 
-def _named(path: str, leaf: Leaf, names: dict[str, list[str]]) -> list[tuple[str, Wanted]]:
-    parts = _parts(path, names)
-    return [(f"{parts[want.part]}.{want.kind}", want) for want in leaf.wants()]
+def _holding(leaf: Leaf, parts: list[str]) -> Holding:
+    with _said_of(parts[0]):
+        return Holding(parts[0], leaf, [(f"{parts[want.part]}.{want.kind}", want) for want in leaf.wants()])
 
 
 def _dtype(dtype: torch.dtype) -> str:

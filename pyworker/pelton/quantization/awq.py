@@ -3,12 +3,15 @@
 qweight  int32 [width, height / 8]     eight codes along the outputs, in the order 0, 2, 4, 6, 1, 3, 5, 7
 qzeros   int32 [groups, height / 8]    zero points, likewise; all 8 where `zero_point` is false
 scales         [groups, height]
+
+Of some families (StarCoder2, GPT-NeoX) it scales what a function has made, too, and `mlp.act.scales` divides that again. These are refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from pelton_kernels.ops import Scheme
 from torch import Tensor
 
 from pelton.layers.storage import Kept
@@ -21,7 +24,6 @@ from pelton.quantization.codes import (
     alike,
     excluded,
     is_table,
-    matches,
     names_in,
     read_scheme,
     refuse,
@@ -29,6 +31,7 @@ from pelton.quantization.codes import (
 )
 
 PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in its word each of eight neighbours stands
+SCALES = r".*\.(act|gelu_impl)\.scales"  # divide activations
 
 
 def read(fields: Fields) -> Find:
@@ -41,11 +44,11 @@ def read(fields: Fields) -> Find:
     if scheme.bits != 4:
         raise LoadError(f"the checkpoint is quantised with {scheme.bits} bits (AWQ); supported: 4")
     kept = names_in(fields, "modules_to_not_convert")
-    floats, has_head = excluded(fields), fields.flag("lm_head")
-    storage = Awq(scheme, is_symmetric=not fields.flag("zero_point", True))
+    is_kept, has_head = excluded(fields), fields.flag("lm_head")
+    storage = Awq(scheme, has_zeros=True, is_symmetric=not fields.flag("zero_point", True))
 
     def one(name: str) -> Coded | None:
-        is_float = any(part in name for part in kept) or any(matches(rule, name) for rule in floats)
+        is_float = any(part in name for part in kept) or is_kept(name)
         return None if is_float or is_table(name) else storage
 
     def find(path: str, names: list[str]) -> Coded | None:
@@ -56,12 +59,11 @@ def read(fields: Fields) -> Find:
     return find
 
 
+@dataclass(frozen=True)
 class Awq(Coded):
     """See above."""
 
-    def __init__(self, scheme: Scheme, is_symmetric: bool) -> None:
-        super().__init__(scheme, has_zeros=True)
-        self.is_symmetric = is_symmetric
+    is_symmetric: bool
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         groups = -(-width // self.scheme.group) if self.scheme.group else 1
@@ -74,14 +76,10 @@ class Awq(Coded):
         ]
 
     def part(self, tensors: dict[str, Tensor]) -> Part:
-        codes, zeros = (_in_order(unpacked(tensors[kind], 4, dim=1)) for kind in ("qweight", "qzeros"))
+        codes, zeros = (unpacked(tensors[kind].T, 4, dim=0, places=PLACES) for kind in ("qweight", "qzeros"))
         if self.is_symmetric and not bool((zeros == self.scheme.zero).all()):
             # Some programs read these, others take 8, so that the weights would be two different things.
             raise LoadError(
                 "`zero_point` in config.json is false (AWQ), but not all of `qzeros` are 8; supported: false where all are, and true"
             )
-        return Part(codes.T.contiguous(), tensors["scales"].T.contiguous(), zeros.T.contiguous())
-
-
-def _in_order(codes: Tensor) -> Tensor:
-    return codes.view(codes.shape[0], -1, 8)[:, :, PLACES].reshape(codes.shape)
+        return Part(codes, tensors["scales"].T.contiguous(), zeros)

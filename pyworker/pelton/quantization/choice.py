@@ -47,6 +47,8 @@ class Quantization:
     ignored: list[str] = field(default_factory=list)
     ignored_zeros: list[str] = field(default_factory=list)
     """Those that nobody wants as long as they are 0: AutoGPTQ gave all its layers biases (its issue 555)."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Tensors that a checkpoint must not have, as patterns, and what they are."""
     skips: tuple[str, ...] = ()
     """Of `--quantize-skip`, the wildcards that have to fit some layer."""
 
@@ -86,7 +88,7 @@ def _of_checkpoint(fields: Fields, wish: str) -> Quantization:
     method = fields.get("quant_method")
     if method is None and "config_groups" in fields:  # as old ones were written
         method = "compressed-tensors"
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise LoadError(
             f"the checkpoint is quantised ({method or 'config.json has no `quant_method`'}); supported: {', '.join(METHODS)} with integers of 4 and 8 bits, "
             "and bfloat16, float16 and float32 weights, which --quantize rounds when they are loaded"
@@ -103,9 +105,16 @@ def _of_checkpoint(fields: Fields, wish: str) -> Quantization:
         if asked.bits != found.scheme.bits:
             raise LoadError(
                 f"--quantize {wish}: the checkpoint is quantised ({method}) with {found.scheme.bits} bits, and codes are not "
-                f"rounded again; supported: auto, int{found.scheme.bits}, int{found.scheme.bits}-a16"
+                f"rounded again; supported: auto, and int{found.scheme.bits} and int{found.scheme.bits}-a16 where all layers have "
+                f"{found.scheme.bits} bits"
             )
         return found.with_scheme(replace(found.scheme, activations=asked.activations))
 
-    shapes = [r".*\.weight_shape"] if method == "compressed-tensors" else []
-    return Quantization(str(method), True, storage, shapes, [r".*\.bias"] if method == "gptq" else [])
+    return Quantization(
+        method,
+        True,
+        storage,
+        ignored=[r".*\.weight_shape"] if method == "compressed-tensors" else [],
+        ignored_zeros=[r".*\.bias"] if method == "gptq" else [],
+        refused={awq.SCALES: "scaled activations (AWQ)"} if method == "awq" else {},
+    )

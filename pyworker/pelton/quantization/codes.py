@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import torch
@@ -16,11 +15,16 @@ from torch import Tensor
 from pelton.layers.storage import Kept, coded_bytes
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
+from pelton.quantization.patterns import matches
 
 # Of the layer at a path of the model, with these names in the checkpoint; None: its weights are floats.
 Find = Callable[[str, list[str]], "Coded | None"]
 # What tables of embeddings are called, each by the last word. A head that is tied to one is no weight of its own, so nobody quantises it.
 TABLES = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings")
+
+# What a pattern of `dynamic` may say of its layers, if it says it of all.
+OVERRIDES = ("bits", "group_size", "sym", "desc_act")
+UNORDERED = -1  # in the place of a group
 
 Said = TypeVar("Said")
 
@@ -35,18 +39,16 @@ class Part:
     groups_of: Tensor | None = None  # [width]: each column's group; None: in order
 
 
+@dataclass(frozen=True)
 class Coded:
     """A weight in codes of 4 or 8 bits."""
 
-    def __init__(self, scheme: Scheme, has_zeros: bool) -> None:
-        self.scheme = scheme
-        self.has_zeros = has_zeros
+    scheme: Scheme
+    has_zeros: bool
 
     def with_scheme(self, scheme: Scheme) -> Self:
         """The same, multiplied otherwise."""
-        other = copy.copy(self)
-        other.scheme = scheme
-        return other
+        return replace(self, scheme=scheme)
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         """The tensors of one weight."""
@@ -66,15 +68,15 @@ class Coded:
                 "of activations (act-order); supported: one order for all of them"
             )
         order = orders[0]
-        codes = torch.cat([part.codes for part in read])
+        codes = _above([part.codes for part in read])
         zeros = None
         if any(part.zeros is not None for part in read):
-            zeros = torch.cat([self._zeros(part) for part in read])
+            zeros = _above([self._zeros(part) for part in read])
             if bool((zeros == self.scheme.zero).all()):
                 zeros = None  # symmetric, whatever the format says
         return ops.pack_codes(
             codes if order is None else codes[:, order.long()].contiguous(),
-            torch.cat([part.scales.float() for part in read]),
+            _above([part.scales.float() for part in read]),
             zeros,
             order,
             dtype,
@@ -91,8 +93,8 @@ class Coded:
         return torch.full(part.scales.shape, self.scheme.zero, dtype=torch.uint8)
 
     def _order(self, part: Part) -> Tensor | None:
-        """Columns sorted by group (act-order); None if they are."""
-        if part.groups_of is None or not self.scheme.group:
+        """Columns sorted by group (act-order); None if they are. All groups -1: no order was looked for."""
+        if part.groups_of is None or not self.scheme.group or bool((part.groups_of == UNORDERED).all()):
             return None
         groups, width = part.groups_of.long(), part.codes.shape[1]
         if torch.equal(groups, torch.arange(width) // self.scheme.group):
@@ -126,7 +128,7 @@ def read_group(size: object) -> int:
 def alike(names: list[str], one: Callable[[str], Said]) -> Said:
     """What is said of each of the weights of one product, which has one storage."""
     said = [one(name) for name in names]
-    if any(other is not said[0] for other in said):
+    if any(other != said[0] for other in said):
         raise LoadError(f"{', '.join(names)} are not quantised alike; supported: one scheme for all of them")
     return said[0]
 
@@ -143,16 +145,26 @@ def refuse(fields: Fields, *names: str) -> None:
             raise LoadError(f"`quantization_config.{name}` in config.json is {fields.get(name)!r}; supported: none")
 
 
-def excluded(fields: Fields) -> list[str]:
-    """The patterns of `dynamic` (GPTQModel, AutoRound) for weights that stay floats. Others would give some weights a scheme of their own."""
-    rules = fields.object("dynamic").names()
-    others = [rule for rule in rules if not rule.startswith("-:")]
-    if others:
-        raise LoadError(
-            f"`quantization_config.dynamic` in config.json has a scheme for {others[0]!r}; supported: one scheme, and `-:` patterns "
-            "for what is not quantised"
-        )
-    return [rule[2:] for rule in rules]
+def excluded(fields: Fields) -> Callable[[str], bool]:
+    """Whether `dynamic` (GPTQModel, AutoRound) leaves a weight as floats. Of its patterns the first that fits decides: `-:` are for floats,
+    others for a scheme of their own, which has to be that of all."""
+    overrides = fields.object("dynamic")
+    rules = list(fields.get("dynamic") or {})  # with those that have null for an override
+    for rule in rules:
+        own = overrides.object(rule)
+        if not rule.startswith("-:") and any(
+            name not in OVERRIDES or own.get(name) != fields.get(name) for name in own.names()
+        ):
+            raise LoadError(
+                f"`quantization_config.dynamic` in config.json has a scheme for {rule!r}; supported: one scheme, and `-:` patterns "
+                "for what is not quantised"
+            )
+
+    def is_float(name: str) -> bool:
+        first = next((rule for rule in rules if matches(re.sub(r"^[-+]:", "", rule), name)), "")
+        return first.startswith("-:")
+
+    return is_float
 
 
 def names_in(fields: Fields, name: str) -> list[str]:
@@ -163,22 +175,22 @@ def names_in(fields: Fields, name: str) -> list[str]:
     return value
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a regular expression of config.json fits the beginning of a name."""
-    try:
-        return re.match(pattern, name) is not None
-    except re.error as error:
-        raise LoadError(f"`{pattern}` in config.json is no regular expression: {error}") from error
+def unpacked(words: Tensor, bits: int, dim: int, places: Sequence[int] | None = None) -> Tensor:
+    """int32 words to their codes, along `dim`: uint8, 32 / bits times as many. `places`: where in its word each of these neighbours
+    stands; the first in the lowest bits, unless said. One place after the other, so that no more than one is wide at a time."""
+    per_word = 32 // bits
+    codes = words.new_empty(
+        [side * (per_word if at == dim else 1) for at, side in enumerate(words.shape)], dtype=torch.uint8
+    )
+    for neighbour, place in enumerate(places or range(per_word)):
+        here = (slice(None),) * dim + (slice(neighbour, None, per_word),)
+        codes[here] = (words >> (bits * place)).bitwise_and_((1 << bits) - 1)
+    return codes
 
 
-def unpacked(words: Tensor, bits: int, dim: int) -> Tensor:
-    """int32 words to their codes, the lowest bits first, along `dim`: uint8, 32 / bits times as many."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    if dim == 1:
-        codes = (words[:, :, None] >> shifts) & ((1 << bits) - 1)
-        return codes.to(torch.uint8).view(words.shape[0], -1)
-    codes = (words[:, None, :] >> shifts[:, None]) & ((1 << bits) - 1)
-    return codes.to(torch.uint8).view(-1, words.shape[1])
+def _above(tensors: list[Tensor]) -> Tensor:
+    """One above the other; one alone is no copy."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

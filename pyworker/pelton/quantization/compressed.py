@@ -3,12 +3,14 @@
 pack-quantized   weight_packed int32 [height, width · bits / 32]   codes along the inputs, the lowest bits first
 int-quantized    weight        int8  [height, width]               signed; "naive-quantized" is the same
 both             weight_scale        [height, groups]
-                 weight_zero_point   int8 [height, groups], or int32 [height · bits / 32, groups]; if asymmetric
-                 weight_g_idx  int32 [width]                       with `actorder` "group"; -1: no order
+                 weight_zero_point   int8 [height, groups], or int32 [height · bits / 32, groups]; if asymmetric; absent: all 0
+                 weight_g_idx  int32 [width]                       with `actorder` "group"; absent, or -1: no order
                  weight_shape                                      not looked at: the config says it too
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from pelton_kernels.ops import Scheme
@@ -17,12 +19,17 @@ from torch import Tensor
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
-from pelton.quantization.codes import Coded, Find, Part, alike, is_table, matches, names_in, read_group, unpacked
+from pelton.quantization.codes import UNORDERED, Coded, Find, Part, alike, is_table, names_in, read_group, unpacked
+from pelton.quantization.patterns import matches
 
 FORMATS = ["pack-quantized", "int-quantized", "naive-quantized"]
 # Activations that are rounded as the kernels do it: anew in each call. (With groups a row has a scale for each, not one.)
 DYNAMIC = {"type": "int", "num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
 ORDERED = ("group", "dynamic", True)  # three words for one thing
+ZEROS = {
+    4: 0x88888888 - (1 << 32),
+    8: 0x80808080 - (1 << 32),
+}  # a word of zero points that are 0: codes begin at the least
 CLASS = "Linear"  # the class of all layers here; others have classes that no rule of ours meets
 
 
@@ -80,13 +87,12 @@ def _storage(group: Fields, layout: object) -> Compressed:
     )
 
 
+@dataclass(frozen=True)
 class Compressed(Coded):
     """See above."""
 
-    def __init__(self, scheme: Scheme, has_zeros: bool, is_packed: bool, has_order: bool) -> None:
-        super().__init__(scheme, has_zeros)
-        self.is_packed = is_packed
-        self.has_order = has_order
+    is_packed: bool
+    has_order: bool
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         groups = -(-width // self.scheme.group) if self.scheme.group else 1
@@ -94,32 +100,30 @@ class Compressed(Coded):
         if self.is_packed and width % per_word:
             raise LoadError(f"a packed weight is {width} wide; supported (compressed-tensors): multiples of {per_word}")
         packed = Kept("weight_packed", (height, width // per_word), (torch.int32,))
-        zeros = Kept("weight_zero_point", (height, groups), (torch.int8,))
+        zeros = Kept("weight_zero_point", (height, groups), (torch.int8,), absent=0)
         if self.is_packed:
-            zeros = Kept("weight_zero_point", (-(-height // per_word), groups), (torch.int32,))
+            words = -(-height // per_word), groups
+            zeros = Kept("weight_zero_point", words, (torch.int32,), absent=ZEROS[self.scheme.bits])
         return [
             packed if self.is_packed else Kept("weight", (height, width), (torch.int8,)),
             Kept("weight_scale", (height, groups)),
             *([zeros] if self.has_zeros else []),
-            *([Kept("weight_g_idx", (width,), (torch.int32,))] if self.has_order else []),
+            *([Kept("weight_g_idx", (width,), (torch.int32,), absent=UNORDERED)] if self.has_order else []),
         ]
 
     def part(self, tensors: dict[str, Tensor]) -> Part:
         bits, scales = self.scheme.bits, tensors["weight_scale"]
         zeros = tensors.get("weight_zero_point")
-        groups_of = tensors.get("weight_g_idx")
-        if groups_of is not None and bool((groups_of == -1).any()):
-            groups_of = None  # as it was before an order was looked for
         if self.is_packed:
             codes = unpacked(tensors["weight_packed"], bits, dim=1)
             zeros = None if zeros is None else unpacked(zeros, bits, dim=0)[: scales.shape[0]].contiguous()
         else:
             codes = self._unsigned(tensors["weight"])
             zeros = None if zeros is None else self._unsigned(zeros)
-        return Part(codes, scales, zeros, groups_of)
+        return Part(codes, scales, zeros, tensors.get("weight_g_idx"))
 
     def _unsigned(self, signed: Tensor) -> Tensor:
-        return (signed.to(torch.int16) + self.scheme.zero).to(torch.uint8)
+        return signed.view(torch.uint8) + self.scheme.zero  # which wraps around, as it should
 
 
 def _fits(rule: str, name: str) -> bool:

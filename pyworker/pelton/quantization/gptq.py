@@ -4,26 +4,27 @@ qweight  int32 [width / 8, height]     eight codes along the inputs (four of 8 b
 qzeros   int32 [groups, height / 8]    zero points along the outputs, likewise: as they are in the format "gptq_v2"; in "gptq" each
                                        word less 0x11111111 (0x01010101 of 8 bits), so that a zero point of 0 borrows from the next
 scales         [groups, height]
-g_idx    int32 [width]                 each input's group; out of order with `desc_act`
+g_idx    int32 [width]                 each input's group; out of order with `desc_act`, and not always there where that is false
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from pelton_kernels.ops import Scheme
 from torch import Tensor
 
 from pelton.layers.storage import Kept
 from pelton.loading.config import Fields
 from pelton.loading.error import LoadError
 from pelton.quantization.codes import (
+    UNORDERED,
     Coded,
     Find,
     Part,
     alike,
     excluded,
     is_table,
-    matches,
     read_scheme,
     refuse,
     unpacked,
@@ -36,9 +37,14 @@ ONES = {4: 0x11111111, 8: 0x01010101}  # 1 at each place of a word
 def read(fields: Fields) -> Find:
     """The storage of the layers of blocks, all or those that `modules_in_block_to_quantize` names; and of the head if `lm_head` says so."""
     refuse(fields, "is_marlin_format", "rotation", "activation")
-    floats, named, has_head = excluded(fields), _named(fields), fields.flag("lm_head")
+    is_kept, named, has_head = excluded(fields), _named(fields), fields.flag("lm_head")
     scheme = read_scheme(fields, "bits")
-    storage = Gptq(scheme, is_less=fields.word("checkpoint_format", FORMATS, fields.get("format") or "gptq") == "gptq")
+    storage = Gptq(
+        scheme,
+        has_zeros=True,
+        is_less=fields.word("checkpoint_format", FORMATS, fields.get("format") or "gptq") == "gptq",
+        is_in_order=fields.get("desc_act") is False,  # who says nothing may have meant either
+    )
 
     def find(path: str, names: list[str]) -> Coded | None:
         is_head = path == "head"
@@ -47,7 +53,7 @@ def read(fields: Fields) -> Find:
 
         def one(name: str) -> Coded | None:
             is_coded = is_head or not named or any(name.endswith(f".{word}") for word in named)
-            return None if not is_coded or is_table(name) or any(matches(rule, name) for rule in floats) else storage
+            return None if not is_coded or is_table(name) or is_kept(name) else storage
 
         return alike(names, one)
 
@@ -67,12 +73,12 @@ def _named(fields: Fields) -> list[str]:
     return flat
 
 
+@dataclass(frozen=True)
 class Gptq(Coded):
     """See above."""
 
-    def __init__(self, scheme: Scheme, is_less: bool) -> None:
-        super().__init__(scheme, has_zeros=True)
-        self.is_less = is_less
+    is_less: bool
+    is_in_order: bool
 
     def keeps(self, height: int, width: int) -> list[Kept]:
         per_word = 32 // self.scheme.bits
@@ -85,12 +91,12 @@ class Gptq(Coded):
             Kept("qweight", (width // per_word, height), (torch.int32,)),
             Kept("qzeros", (groups, height // per_word), (torch.int32,)),
             Kept("scales", (groups, height)),
-            Kept("g_idx", (width,), (torch.int32,)),
+            Kept("g_idx", (width,), (torch.int32,), absent=UNORDERED if self.is_in_order else None),
         ]
 
     def part(self, tensors: dict[str, Tensor]) -> Part:
         bits = self.scheme.bits
-        codes = unpacked(tensors["qweight"], bits, dim=0).T.contiguous()
+        codes = unpacked(tensors["qweight"].T, bits, dim=1)
         words = tensors["qzeros"]  # sums of int32 wrap around, as they should
-        zeros = unpacked(words + ONES[bits] if self.is_less else words, bits, dim=1)
-        return Part(codes, tensors["scales"].T.contiguous(), zeros.T.contiguous(), tensors["g_idx"])
+        zeros = unpacked((words + ONES[bits] if self.is_less else words).T, bits, dim=0)
+        return Part(codes, tensors["scales"].T.contiguous(), zeros, tensors["g_idx"])

@@ -155,7 +155,7 @@ impl Checkpoint {
 }
 
 /// Positions that the model was made for. Stretched by `rope_scaling` where the configuration states the length before
-/// stretching; `llama3` and `longrope` state the length after it.
+/// stretching; `llama3` and `longrope` state the length after it, `linear` either.
 fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     const KEYS: [&str; 5] = ["max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx"];
     let stated: u32 = KEYS.iter().find_map(|key| number(text.get(*key)))?;
@@ -170,7 +170,7 @@ fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str);
     let factor = rope.get("factor").and_then(Value::as_f64).filter(|factor| *factor >= 1.0);
     let before = match kind {
-        Some("linear" | "dynamic") => Some(stated),
+        Some("dynamic") => Some(stated),
         Some("yarn") => number(rope.get("original_max_position_embeddings")).or(Some(stated)),
         _ => None,
     };

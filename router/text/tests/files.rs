@@ -109,7 +109,8 @@ fn a_configuration_alone_is_enough() {
 fn the_length_is_that_after_stretching() {
     let cases = [
         (json!({"max_position_embeddings": 2048, "rope_scaling": null}), Some(2048)),
-        (json!({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": 4}}), Some(8192)),
+        (json!({"max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 4}}), Some(8192)),
+        (json!({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": 4}}), Some(2048)),
         (json!({"max_position_embeddings": 2048, "rope_scaling": {"rope_type": "dynamic", "factor": 2.5}}), Some(5120)),
         (
             json!({"max_position_embeddings": 40960, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}),
@@ -120,15 +121,15 @@ fn the_length_is_that_after_stretching() {
             Some(131_072),
         ),
         (json!({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default"}}), Some(4096)),
-        (json!({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 1e30}}), Some(4096)),
+        (json!({"max_position_embeddings": 4096, "rope_scaling": {"type": "dynamic", "factor": 1e30}}), Some(4096)),
         (json!({"max_position_embeddings": -1}), None),
         (json!({"n_positions": 1024}), Some(1024)),
         (
-            json!({"max_position_embeddings": 512, "rope_scaling": {}, "rope_parameters": {"rope_type": "linear", "factor": 2}}),
+            json!({"max_position_embeddings": 512, "rope_scaling": {}, "rope_parameters": {"rope_type": "dynamic", "factor": 2}}),
             Some(1024),
         ),
         (
-            json!({"max_position_embeddings": 512, "rope_scaling": {"type": "linear", "factor": 4}, "rope_parameters": {"rope_type": "default"}}),
+            json!({"max_position_embeddings": 512, "rope_scaling": {"type": "dynamic", "factor": 4}, "rope_parameters": {"rope_type": "default"}}),
             Some(2048),
         ),
         (json!({"text_config": {"vocab_size": 5, "max_position_embeddings": 77}}), Some(77)),
