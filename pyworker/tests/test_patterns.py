@@ -62,7 +62,7 @@ def test_patterns_of_many_paths_are_refused(pattern: str) -> None:
         matches(pattern, "a" * 60)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "(" * 450 + ")" * 450], ids=len)
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}"])
 def test_what_is_no_pattern_is_said_to_be_none(pattern: str) -> None:
     with pytest.raises(LoadError, match="is no regular expression"):
         matches(pattern, "a")

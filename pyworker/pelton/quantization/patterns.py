@@ -2,7 +2,7 @@
 
 Python's `re` tries one path through a pattern after the other and lets no other thread run meanwhile: `((.+)+)+!` would hold the worker
 for years. So paths are counted first, and a pattern that may have many is refused. What they meet are names of layers, about 60
-characters long: with 4 repeats there are some 600,000 ways to share these out, a twentieth of a second.
+characters long: with 4 repeats there are some 600,000 ways to share these out, a few milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SUPPORTED = "4 repeats in a row, none of them of a group, few alternatives besid
 TOKEN = re.compile(
     r"""
     (?P<one> \\. | \[\^?\]?(?:\\.|[^\\\]])*\] )      # an escape, or a class: one character, whatever stands in it
-  | (?P<open> \((?:\?(?::|<?[=!]|P<\w+>))? )
+  | (?P<open> \((?!\?) | \(\?(?: : | <?[=!] | P<\w+> ) )
   | (?P<other> \(\? )                                # flags, comments, conditions: they change how the rest is read
   | (?P<close> \) )
   | (?P<or> \| )
