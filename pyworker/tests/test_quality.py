@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 import resource
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from pelton import quality
 from random_checkpoints import POSITIONS, VOCAB, write
-from torch.utils._python_dispatch import TorchDispatchMode
+from tensor_sizes import Largest
 
 WINDOW = 150
 
@@ -72,22 +70,8 @@ def test_a_disk_without_room_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "a temporary file for 0.1 MB of log-probabilities: File too large; set TMPDIR to" in capsys.readouterr().out
 
 
-class LargestDouble(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most numbers that one tensor of float64 has."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and made.dtype is torch.float64:
-            self.count = max(self.count, made.numel())
-        return made
-
-
 def test_few_rows_are_wide_at_a_time(tmp_path: Path) -> None:
     """A window of 512 tokens and a vocabulary of 256,000 would take 1 GB for each tensor of float64."""
-    with LargestDouble() as largest:  # type: ignore[no-untyped-call]
+    with Largest(torch.float64) as largest:
         assert quality.main([str(write(tmp_path / "model", "llama")), "--quantize", "int8"], ids(WINDOW)) == 0
-    assert largest.count == quality.ROWS * VOCAB
+    assert largest.bytes == 8 * quality.ROWS * VOCAB

@@ -31,11 +31,11 @@ from pelton.quantization.codes import unpacked
 from pelton_kernels.ops import Scheme
 from random_checkpoints import KINDS, SHAPE, VARIANTS, logits
 from safetensors.torch import load_file, save_file
+from tensor_sizes import Largest
 from test_models import forward, prompts
 from test_quantization import change_config, schemes
 from tiny_router import load_whole
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 # Three groups of 128 and two, and what no group of 96 divides.
 WIDE = {"hidden_size": 256, "intermediate_size": 384, "n_inner": 384, "head_dim": 64, "initializer_range": 0.05}
@@ -484,27 +484,13 @@ def test_vectors_need_no_head_of_codes_either(tmp_path: Path) -> None:
     assert load_whole(folder, task="embed", pooling="last").pooling is not None
 
 
-class Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most bytes that one tensor has."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, Tensor):
-            self.count = max(self.count, made.nbytes)
-        return made
-
-
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_codes_are_unpacked_in_a_byte_each(bits: int, dim: int) -> None:
     packed = torch.randint(-(1 << 31), 1 << 31, (24, 40), dtype=torch.int32)
-    with Widest() as widest:  # type: ignore[no-untyped-call]
+    with Largest() as largest:
         codes = unpacked(packed, bits, dim)
-    assert widest.count == codes.numel() == packed.numel() * 32 // bits
+    assert largest.bytes == codes.numel() == packed.numel() * 32 // bits
     shifts = torch.arange(0, 32, bits)
     expected = ((packed.unsqueeze(dim + 1) >> (shifts if dim else shifts[:, None])) & ((1 << bits) - 1)).flatten(
         dim, dim + 1

@@ -184,6 +184,9 @@ def test_what_is_too_long_is_named_or_cut(embedder: Server, bert: Reference) -> 
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code_name"]) == (400, "input", "context_length_exceeded")
     assert "has 3000000 bytes of text, more than 128 tokens" in error["message"], "it was not tokenised"
+    answer = embedder.post("/v1/embeddings", {"input": "w1 " * 3_000_000, "truncate_prompt_tokens": 10})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+    assert "at most 8388608 bytes of text at once" in answer.json()["error"]["message"], "all of it would be tokenised"
     for asked, words in ((-1, CONTEXT - 2), (10, 8)):
         answer = embedder.post("/v1/embeddings", {"input": long, "truncate_prompt_tokens": asked}).json()
         assert cosine(answer["data"][0]["embedding"], bert.mean(" ".join(WORDS[:words]))) > 0.9999
