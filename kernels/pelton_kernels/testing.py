@@ -6,8 +6,30 @@ float64 inputs and `plain` from the kernel's own, both through `reference`.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+
+from pelton_kernels import _native, ops
+
+
+def isas() -> list[str]:
+    """The classes that can be forced here: those that the processor has, and AMX, emulated, if it is all that is missing."""
+    _native.emulate_tiles()
+    return ops.available_isas()
+
+
+@contextlib.contextmanager
+def forced(isa: str) -> Iterator[str]:
+    """With one of `isas`."""
+    _native.emulate_tiles()  # pytest has taken the signal of unknown instructions since, to report it
+    ops.force_isa(isa)
+    try:
+        yield isa
+    finally:
+        ops.force_isa(None)
 
 
 def fresh(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from pelton_kernels import ops
+from pelton_kernels.testing import forced, isas
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,11 +34,10 @@ def seed(request: pytest.FixtureRequest) -> int:
     return seed
 
 
-@pytest.fixture(params=ops.available_isas())
+@pytest.fixture(params=isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    ops.force_isa(request.param)
-    yield request.param
-    ops.force_isa(None)
+    with forced(request.param) as isa:
+        yield isa
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from pelton_kernels import admit, ops, reference
 from pelton_kernels.ops import Scheme
+from pelton_kernels.testing import isas
 from torch import Tensor
 
 WRITTEN: Final = Path(__file__).with_name("golden.json")
@@ -241,7 +242,7 @@ def main() -> None:
         for case in CASES
         for name in DTYPES
     }
-    for isa in ops.available_isas():
+    for isa in isas():
         ops.force_isa(isa)
         for case in CASES:
             for name, dtype in DTYPES.items():

@@ -6,7 +6,7 @@ import many_rows
 import pytest
 import torch
 from pelton_kernels import ops, reference
-from pelton_kernels.testing import cancelled, error, fresh, guards_untouched, poisoned, ulp
+from pelton_kernels.testing import cancelled, error, forced, fresh, guards_untouched, isas, poisoned, ulp
 
 SHAPES = [
     (1, 1, 1),
@@ -90,14 +90,14 @@ def test_a_weight_packed_for_another_class_is_refused() -> None:
 
 
 def test_bfloat16_in_tiles_is_a_layout_of_its_own() -> None:
-    if "amx" not in ops.available_isas():
-        pytest.skip("this machine has no AMX, or the system does not permit it")
-    packed = ops.pack(fresh(16, 16, dtype=torch.bfloat16))
-    ops.force_isa("avx512bf16")
-    try:
-        with pytest.raises(
+    if "amx" not in isas():
+        pytest.skip("this processor has not all that AMX comes with")
+    with forced("amx"):
+        packed = ops.pack(fresh(16, 16, dtype=torch.bfloat16))
+    with (
+        forced("avx512bf16"),
+        pytest.raises(
             ValueError, match="`weight` is packed for another instruction set; allowed: one packed for avx512bf16"
-        ):
-            ops.linear(poisoned(1, 16, dtype=torch.bfloat16), fresh(1, 16, dtype=torch.bfloat16), packed)
-    finally:
-        ops.force_isa(None)
+        ),
+    ):
+        ops.linear(poisoned(1, 16, dtype=torch.bfloat16), fresh(1, 16, dtype=torch.bfloat16), packed)

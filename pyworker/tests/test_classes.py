@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from pelton_kernels import ops
+from pelton_kernels.testing import forced, isas
 from plans import Admit
 from random_checkpoints import greedy, write
 from test_models import TOKENS, prompts, seeded
@@ -19,11 +20,10 @@ MODELS = [("qwen3", "auto", "auto"), ("gemma2", "auto", "int8"), ("gpt_neox", "a
 MODELS += [("llama", quantize, "auto") for quantize in ("int8", "int4", "int8-a16", "int4-a16")]
 
 
-@pytest.fixture(params=ops.available_isas())
+@pytest.fixture(params=isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    ops.force_isa(request.param)
-    yield request.param
-    ops.force_isa(None)
+    with forced(request.param) as isa:
+        yield isa
     ops.set_threads(1)
 
 

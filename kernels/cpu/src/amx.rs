@@ -46,6 +46,8 @@ macro_rules! two_blocks_out {
     };
 }
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod emulator;
 mod product;
 mod short;
 
@@ -66,7 +68,7 @@ pub(crate) const SUM_COLUMNS: usize = 64;
 /// Bytes of a row of a full tile.
 const ROW: usize = 64;
 
-/// The proof that the processor has AMX (tiles, BF16, INT8) and that the system lets this process use it.
+/// The proof that the processor has AMX (tiles, BF16, INT8) and that the system lets this process use it, or that it is emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Amx(());
 
@@ -75,6 +77,20 @@ impl Amx {
     pub(crate) fn ask() -> Option<Self> {
         static IS_GRANTED: OnceLock<bool> = OnceLock::new();
         IS_GRANTED.get_or_init(|| has_amx() && is_permitted()).then_some(Self(()))
+    }
+
+    /// Tiles that the processor does not have, if this process emulates them.
+    pub(crate) fn emulated() -> Option<Self> {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        return emulator::is_on().then_some(Self(()));
+        #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+        None
+    }
+
+    /// Has them emulated from now on, slowly, where the system can. The processor has AVX-512 with BF16.
+    pub(crate) fn emulate() {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        emulator::turn_on();
     }
 
     /// Configures this thread until the value is dropped.

@@ -87,7 +87,11 @@ impl Sight<'_> {
     /// Behind the last position that a query at `position` sees, in a row that reaches to before `reach`.
     #[inline(always)]
     fn end(&self, position: usize, reach: usize) -> usize {
-        if self.is_whole { self.window.map_or(reach, |window| reach.min(position + window)) } else { position + 1 }
+        if self.is_whole {
+            self.window.map_or(reach, |window| reach.min(position.saturating_add(window)))
+        } else {
+            position + 1
+        }
     }
 }
 

@@ -25,7 +25,7 @@ enum Class {
 }
 
 impl Isa {
-    /// All that run here, the best first.
+    /// All that run here, the best first; one whose tiles are emulated last, as it is the slowest.
     pub fn available() -> Vec<Self> {
         let mut found = vec![Self(Class::Portable)];
         #[cfg(target_arch = "x86_64")]
@@ -47,10 +47,25 @@ impl Isa {
                 let last = found.len() - 1;
                 found.swap(last - 1, last);
             }
-            found.extend(bf16.then(Amx::ask).flatten().map(|amx| Self(Class::Amx(amx))));
+            if cfg!(test) {
+                Self::emulate_tiles();
+            }
+            match bf16.then(Amx::ask).flatten() {
+                Some(amx) => found.push(Self(Class::Amx(amx))),
+                None => found.splice(0..0, Amx::emulated().map(|amx| Self(Class::Amx(amx)))).for_each(drop),
+            }
         }
         found.reverse();
         found
+    }
+
+    /// Has tiles emulated from now on where all is there that they come with: for tests, whose class of tiles is
+    /// [available](Self::available) then.
+    pub fn emulate_tiles() {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512bf16") && Amx::ask().is_none() {
+            Amx::emulate();
+        }
     }
 
     /// The fastest that runs here.

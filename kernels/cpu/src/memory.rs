@@ -173,7 +173,7 @@ impl Open {
 impl Buffer {
     /// No bytes, and no mapping.
     pub fn empty() -> Self {
-        Self { start: NonNull::<[u64; 8]>::dangling().cast(), len: 0, mapping: None }
+        Self { start: NonNull::<crate::simd::Line>::dangling().cast(), len: 0, mapping: None }
     }
 
     /// `len` zero bytes, aligned to a huge page.

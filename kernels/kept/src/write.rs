@@ -54,12 +54,15 @@ fn fill(file: &mut File, header: &[u8], blobs: &[&[u8]]) -> io::Result<u64> {
         file.write_all(&number.to_le_bytes())?;
     }
     file.write_all(&front)?;
+    // So that others see at once how much room it will take.
+    let end = blobs
+        .iter()
+        .fold(file.stream_position()?, |at, blob| at.next_multiple_of(PAGE_BYTES as u64) + blob.len() as u64);
+    file.set_len(end)?;
     for blob in blobs {
         let at = file.stream_position()?.next_multiple_of(PAGE_BYTES as u64);
         file.seek(SeekFrom::Start(at))?;
         file.write_all(blob)?;
     }
-    let bytes = file.stream_position()?;
-    file.set_len(bytes)?; // an empty last blob may stand behind padding
-    Ok(bytes)
+    Ok(end)
 }

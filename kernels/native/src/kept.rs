@@ -1,5 +1,6 @@
 //! What loading made, in files: written from the memory of a loaded model, and read back without PyTorch.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use pelton_cpu::Buffer;
@@ -90,6 +91,7 @@ impl KeptFile {
 
 fn damaged(damage: Damage) -> PyErr {
     match damage {
+        Damage::Read(error) if error.kind() == ErrorKind::UnexpectedEof => PyValueError::new_err(error.to_string()),
         Damage::Read(error) => PyOSError::new_err(error.to_string()),
         Damage::Content(why) => PyValueError::new_err(why),
     }

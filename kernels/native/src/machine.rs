@@ -18,6 +18,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(available_memory, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(available_isas, module)?)?;
+    module.add_function(wrap_pyfunction!(emulate_tiles, module)?)?;
     module.add_function(wrap_pyfunction!(force_isa, module)?)?;
     module.add_function(wrap_pyfunction!(numerics_id, module)?)
 }
@@ -51,6 +52,12 @@ fn set_threads(py: Python<'_>, threads: usize) -> PyResult<()> {
 #[pyfunction]
 fn available_isas() -> Vec<&'static str> {
     Isa::available().into_iter().map(Isa::name).collect()
+}
+
+/// Has AMX emulated where the processor has all else of its class: for tests, which may force it then.
+#[pyfunction]
+fn emulate_tiles() {
+    Isa::emulate_tiles();
 }
 
 /// Uses this instruction set from now on; `None`: the best. Weights keep the layout they were packed in.

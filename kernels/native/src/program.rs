@@ -353,8 +353,9 @@ impl Program {
         };
         py.detach(|| {
             let _stay = self.stay();
+            let mut cpu = cpu(); // before the program, as a step does
             let mut program = self.lock();
-            program.run(&mut cpu(), &rows, &mut Answers(&self.call_backs)).map_err(|stop| stop.to_string())?;
+            program.run(&mut cpu, &rows, &mut Answers(&self.call_backs)).map_err(|stop| stop.to_string())?;
             let logits = program.logits();
             if logits.len() != out.len() {
                 return Err(format!("`out` has {} elements; allowed: {}", out.len(), logits.len()));

@@ -7,6 +7,11 @@ fn words(seed: u32, count: usize) -> Vec<u32> {
     (0..count).map(|at| crate::philox4x32([at as u32, 0, 0, 0], [seed, 0])[0]).collect()
 }
 
+/// The processor's, or emulated ones where it has all else that they need.
+fn tiles() -> Option<Amx> {
+    crate::Isa::named("amx").and_then(crate::Isa::amx)
+}
+
 /// What a product does with one word of an activation and one of a weight.
 trait Plain: Product {
     /// The same words, of a range whose sums have one right answer.
@@ -240,7 +245,7 @@ fn check<P: Plain>(amx: Amx) {
 
 #[test]
 fn sums_are_those_of_plain_arithmetic_bit_for_bit() {
-    if let Some(amx) = Amx::ask() {
+    if let Some(amx) = tiles() {
         check::<Bf16Pairs>(amx);
         check::<Bf16WidePairs>(amx);
         check::<CodeQuads>(amx);
@@ -251,7 +256,7 @@ fn sums_are_those_of_plain_arithmetic_bit_for_bit() {
 /// of products.
 #[test]
 fn threads_that_take_turns_do_not_see_each_others_tiles() {
-    let Some(amx) = Amx::ask() else { return };
+    let Some(amx) = tiles() else { return };
     std::thread::scope(|scope| {
         for thread in 0..8_u32 {
             scope.spawn(move || {
@@ -276,7 +281,7 @@ fn threads_that_take_turns_do_not_see_each_others_tiles() {
 
 #[test]
 fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
-    let Some(amx) = Amx::ask() else { return };
+    let Some(amx) = tiles() else { return };
     for _ in 0..3 {
         let outcome = std::panic::catch_unwind(|| {
             // SAFETY: this thread has no other: the one before was dropped when its panic unwound.
@@ -301,7 +306,7 @@ fn a_panic_while_tiles_are_configured_leaves_the_thread_usable() {
 
 #[test]
 fn tiles_one_behind_the_other_give_exact_sums() {
-    let Some(amx) = Amx::ask() else { return };
+    let Some(amx) = tiles() else { return };
     for (seed, (rows, words, steps)) in [(1, 2, 1), (16, 16, 3), (9, 8, 2), (13, 16, 1)].into_iter().enumerate() {
         let case = Case::<CodeQuadTiles>::new(seed as u32, TileShape::new(rows, words), steps);
         // SAFETY: this thread has no other.

@@ -157,7 +157,9 @@ fn rows_with_room_behind_them_give_the_bits_of_rows_without() {
             for packed in [PackedWeight::<Bf16>::pack(&mut cpu, &matrix), PackedWeight::pack_whole(&mut cpu, &matrix)] {
                 let room = packed.room_behind_rows();
                 assert_eq!(room, if k == 96 { 0 } else { 32 });
-                for tokens in [1, 7, 16, 17, 31, 33, 47, 64, 300, 512, 700] {
+                // Rows that are alone take one signal a step of a tile where tiles are emulated.
+                let many = if isa == Isa::best() { &[300, 512, 700][..] } else { &[] };
+                for &tokens in [1, 7, 16, 17, 31, 33, 47, 64].iter().chain(many) {
                     let x = values::<Bf16>(7, tokens * k);
                     let spoiled = vec![Bf16::from_f32(f32::NAN); room];
                     let spaced: Vec<Bf16> = x.chunks_exact(k).flat_map(|row| [row, &spoiled[..]].concat()).collect();

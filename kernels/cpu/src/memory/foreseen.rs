@@ -32,7 +32,7 @@ impl Foreseen {
         let may_be_taken = cfg!(target_os = "linux") && nodes().len() < 2; // see `Buffer::for_weights`
         let bytes = if may_be_taken { bytes } else { 0 };
         // With room behind it for what was not foreseen: so what is there and not needed is known.
-        let mapping = Arc::new(Mapping::new(bytes + SHARED_BYTES));
+        let mapping = Arc::new(Mapping::new(bytes.checked_add(SHARED_BYTES).expect("no memory has so many bytes")));
         pages::follow(&mapping);
         Open::get().begin(&mapping);
         let is_over = Arc::new(AtomicBool::new(false));
