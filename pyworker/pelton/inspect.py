@@ -85,6 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quantize", default="auto")
     parser.add_argument("--quantize-skip", default="head")
     parser.add_argument("--kv-dtype", default="auto")
+    parser.add_argument("--task", default="auto")
+    parser.add_argument("--pooling", default="")
+    parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--all", action="store_true", help="every call, in order")
     options = parser.read(arguments)
     try:
@@ -166,6 +169,9 @@ def _load(options: argparse.Namespace) -> Loaded:
         quantize=options.quantize,
         quantize_skip=options.quantize_skip,
         kv_dtype=options.kv_dtype,
+        task=options.task,
+        pooling=options.pooling,
+        trust_remote_code=options.trust_remote_code,
     )
     return load_whole(wish)
 

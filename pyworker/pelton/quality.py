@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
     parser.add_argument("--quantize", required=True)
     parser.add_argument("--quantize-skip", default="head")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--trust-remote-code", action="store_true")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--json", type=Path)
@@ -80,6 +81,7 @@ def main(arguments: list[str] | None = None, ids_from: IO[str] = sys.stdin) -> i
             device="cpu",
             quantize=quantize,
             quantize_skip=skipped,
+            trust_remote_code=options.trust_remote_code,
             task="generate",
         )
         for quantize, skipped in (("auto", ""), (options.quantize, options.quantize_skip))

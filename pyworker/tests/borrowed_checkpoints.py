@@ -68,6 +68,31 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "hidden_size_per_layer_input": 0,
         },
     ),
+    # Angles that follow the length of a request, but only behind the context.
+    "glm4-dynamic": (
+        "Glm4",
+        {
+            "partial_rotary_factor": 0.5,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    # The same name for angles that follow nothing.
+    "hunyuan": (
+        "HunYuanDenseV1",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}},
+    ),
+    # A class whose other checkpoints keep a state.
+    "granite-4": (
+        "GraniteMoeHybrid",
+        {
+            "layer_types": ["full_attention"] * 3,
+            "num_local_experts": 0,
+            "shared_intermediate_size": 96,
+            "position_embedding_type": "rope",
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+        },
+    ),
 }
 CONFIGS = {"Gemma4": "Gemma4TextConfig"}
 

@@ -295,9 +295,15 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
             {
                 "model_type": "glm4",
                 "architectures": ["Glm4ForCausalLM"],
-                "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "short_factor": [1.0] * 32,
+                    "long_factor": [2.0] * 32,
+                    "original_max_position_embeddings": 64,
+                },
             },
-            "`rope_type` in config.json is dynamic, whose angles depend on the longest request of the step",
+            "`rope_type` in config.json is longrope, whose angles depend on the longest request of the step",
         ),
         (
             {"model_type": "glm4", "architectures": ["Glm4ForCausalLM"], "hidden_size": "wide"},

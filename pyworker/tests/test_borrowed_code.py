@@ -40,9 +40,17 @@ class OwnForCausalLM(LlamaForCausalLM):
 """
 HONEST = "pass"
 CONVOLVES = "x = x + torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)"
+CONVOLVES_A_LITTLE = CONVOLVES.replace("x + torch", "x + 0.02 * torch")
 COUNTS = "position_ids = torch.arange(x.shape[1], device=x.device)[None]"
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 8 * 4  # keys and values, 3 layers, 2 heads of 8 columns, 8 tokens, float32
+
+# As models were written before there was an attention interface.
+OLD = """
+    @classmethod
+    def is_backend_compatible(cls):
+        return False
+"""
 
 AUTO_MAP = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
 
@@ -116,10 +124,25 @@ def test_code_that_fails_is_named(tmp_path: Path) -> None:
         load_whole(folder, trust_remote_code=True)
 
 
+@pytest.mark.parametrize("what", ["import no_such_package", MODEL.replace("{body}", "pass") + OLD])
+def test_code_of_another_day_gives_way_to_the_class_that_transformers_has_now(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path / "model", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": AUTO_MAP}))
+    (folder / "configuration_own.py").write_text(CONFIG)
+    (folder / "modeling_own.py").write_text(what)
+    loaded = load_whole(folder, trust_remote_code=True, model_backend="transformers")
+    assert loaded.family == "LlamaForCausalLM of transformers"
+    assert "transformers' own LlamaForCausalLM runs instead of the folder's code" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
         (CONVOLVES, "OwnForCausalLM mixes the requests of a step"),
+        (CONVOLVES_A_LITTLE, "OwnForCausalLM mixes the requests of a step"),
         # Rotary angles are relative: a whole row that stands elsewhere is the same, one that goes on in another step is not.
         (COUNTS, "OwnForCausalLM goes on otherwise after a step than within it"),
     ],

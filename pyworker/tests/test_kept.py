@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pelton.kept.entry import Kept, keep, read
+from pelton.kept.entry import Kept, is_kept, keep, read
 from pelton.kept.folder import SPARE_BYTES, KeptFolder
 from pelton.kept.key import key_of
 from pelton.loading.budget import plan
@@ -193,6 +193,7 @@ def test_a_kept_model_serves_a_shorter_context(checkpoints: Path, folder: KeptFo
 def test_a_kept_model_is_not_made_again_for_a_little_more_memory(
     checkpoints: Path, folder: KeptFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pelton.kept.entry.TORCH_BYTES_MAX", 1 << 40)  # this process has more than a worker
     wish = wish_for(checkpoints / "llama", block_size=1, kv_bytes=0)
     block = load_whole(wish).budget.kv_bytes_per_block
     loaded = load_whole(dataclasses.replace(wish, kv_bytes=64 * block))
@@ -264,12 +265,94 @@ def test_the_folder_is_bounded_and_what_was_used_longest_ago_goes(tmp_path: Path
         folder.entry(name).write_bytes(bytes(30))
         os.utime(folder.entry(name), (1000 + at, 1000 + at))
     folder.use("old")
-    assert folder.make_room(10)
+    assert folder.make_room("new key", 10)
     assert entries(tmp_path) == {"old.kept", "older.kept", "new.kept"}
-    assert folder.make_room(11)
+    assert folder.make_room("new key", 11)
     assert entries(tmp_path) == {"old.kept", "new.kept"}
-    assert not folder.make_room(101)
+    assert not folder.make_room("new key", 101)
     assert entries(tmp_path) == {"old.kept", "new.kept"}, "nothing goes for what can never stay"
+
+
+def test_what_a_worker_had_when_it_kept_a_model_bounds_no_other_start(checkpoints: Path, folder: KeptFolder) -> None:
+    """It may have had another model before."""
+    wish = wish_for(checkpoints / "llama")
+    loaded = dataclasses.replace(load_whole(wish), held_bytes=1 << 50)
+    keep(folder, wish, key_of(wish), loaded)
+    limited = dataclasses.replace(wish, memory_limit_bytes=16 << 30)
+    assert isinstance(ended(read(folder, limited)), Kept)
+
+
+def test_what_a_start_would_not_take_is_not_kept_already(checkpoints: Path, folder: KeptFolder) -> None:
+    wish = wish_for(checkpoints / "llama", max_model_len=0, kv_bytes=0)
+    keep(folder, wish, key_of(wish), load_whole(dataclasses.replace(wish, kv_bytes=1 << 16)))
+    assert not is_kept(folder, wish), "there is room for a longer context than it has"
+    keep(folder, wish, key_of(wish), load_whole(wish))
+    assert is_kept(folder, wish)
+    assert isinstance(ended(read(folder, wish)), Kept)
+
+
+def test_what_cannot_be_read_at_the_moment_stays(
+    checkpoints: Path, folder: KeptFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    wish = wish_for(checkpoints / "llama")
+    keep(folder, wish, key_of(wish), load_whole(wish))
+    with monkeypatch.context() as patch:
+        patch.setattr("pelton.kept.entry.KeptFile", SimpleNamespace(open=refuse))
+        assert ended(read(folder, wish)) is None
+        assert not is_kept(folder, wish)
+    assert "cannot be read ([Errno 24] Too many open files): the model is loaded anew" in caplog.text
+    assert isinstance(ended(read(folder, wish)), Kept)
+
+
+def test_of_a_damaged_entry_and_the_one_that_replaced_it_the_first_alone_is_deleted(
+    checkpoints: Path, folder: KeptFolder
+) -> None:
+    wish = wish_for(checkpoints / "llama")
+    keep(folder, wish, key_of(wish), load_whole(wish))
+    entry = folder.entry(key_of(wish))
+    damaged = entry.stat()
+    entry.with_suffix(".new").write_bytes(entry.read_bytes())
+    entry.with_suffix(".new").rename(entry)
+    folder.forget(key_of(wish), damaged)
+    assert entry.exists()
+    folder.forget(key_of(wish), entry.stat())
+    assert not entry.exists()
+
+
+def test_an_entry_that_is_written_anew_takes_its_own_place(tmp_path: Path) -> None:
+    folder = KeptFolder.open(tmp_path, 100)
+    assert folder is not None
+    for at, name in enumerate(["mine", "other"]):
+        folder.entry(name).write_bytes(bytes(50))
+        os.utime(folder.entry(name), (1000 + at, 1000 + at))
+    assert folder.make_room("mine", 50)
+    assert entries(tmp_path) == {"mine.kept", "other.kept"}
+    assert folder.make_room("mine", 51)
+    assert entries(tmp_path) == {"mine.kept"}, "the other was used longest ago of those that have to go"
+
+
+def test_what_others_are_writing_counts_and_is_not_written_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="pelton.worker")
+    folder = KeptFolder.open(tmp_path, 100)
+    assert folder is not None
+    folder.entry("old").write_bytes(bytes(30))
+    with folder.part("theirs").open("wb") as file:
+        file.truncate(60)  # the whole length, of which nothing is written yet
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert folder.make_room("mine", 10)
+        assert folder.entry("old").exists()
+        assert not folder.make_room("mine", 41)
+        assert "it takes 41 bytes, others that are being kept 60; --model-cache-size is 100" in caplog.text
+        assert folder.make_room("mine", 40)
+        assert not folder.entry("old").exists()
+        assert not folder.make_room("theirs", 1)
+        assert "another process is keeping it" in caplog.text
+    assert folder.make_room("theirs", 100), "who wrote it has ended"
 
 
 def test_parts_of_processes_that_ended_are_deleted(tmp_path: Path) -> None:
@@ -280,9 +363,9 @@ def test_parts_of_processes_that_ended_are_deleted(tmp_path: Path) -> None:
     mine = folder.part("mine")
     with mine.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as `_native.keep` does
-        assert folder.make_room(1)
+        assert folder.make_room("new key", 1)
         assert entries(tmp_path) == {mine.name}
-    assert folder.make_room(1)
+    assert folder.make_room("new key", 1)
     assert entries(tmp_path) == set()
     assert folder.part("mine") != mine, "two processes, of two containers say, never write to one"
 
@@ -300,7 +383,7 @@ def test_where_there_are_no_locks_parts_are_deleted_when_they_are_old(
     young.touch()
     old.touch()
     os.utime(old, (time.time() - 4000, time.time() - 4000))
-    assert folder.make_room(1)
+    assert folder.make_room("new key", 1)
     assert entries(tmp_path) == {young.name}
 
 
@@ -337,9 +420,9 @@ def test_nothing_is_deleted_for_what_finds_no_room_in_any_case(tmp_path: Path, m
     folder.entry("old").write_bytes(bytes(30))
     free = SPARE_BYTES + 10
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
-    assert not folder.make_room(41)
+    assert not folder.make_room("new key", 41)
     assert entries(tmp_path) == {"old.kept"}
-    assert folder.make_room(40)
+    assert folder.make_room("new key", 40)
     assert entries(tmp_path) == set()
 
 

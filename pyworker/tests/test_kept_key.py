@@ -25,6 +25,7 @@ from pelton.loading.start import start
 from pelton.loading.wish import Wish
 from pelton.program import Rows, run_program, small_rows
 from pelton_kernels import ops
+from pelton_kernels.testing import forced, isas
 from plans import Admit
 from safetensors.torch import load_file, save_file
 from test_kept import PLENTY, ended, wish_for
@@ -160,11 +161,10 @@ def any_class() -> Iterator[None]:
 @pytest.mark.usefixtures("any_class")
 def test_each_class_of_processors_has_a_key_of_its_own(tmp_path: Path) -> None:
     wish, keys = wish_for(tmp_path), list[str]()
-    for isa in ops.available_isas():
-        ops.force_isa(isa)
-        keys.append(key_of(wish))
+    for isa in isas():
+        with forced(isa):
+            keys.append(key_of(wish))
     assert len(set(keys)) == len(keys)
-    ops.force_isa(None)
     assert key_of(wish) == keys[0], "the best is taken by itself"
 
 

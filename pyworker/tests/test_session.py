@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_loaded_model_of_another_context_than_the_servers_is_loaded_again(chec
     *_, again = session.load(shorter, lambda: True)
     assert isinstance(again, Loaded)
     assert again.budget.max_model_len == context // 2
+
+
+def test_a_model_is_gone_before_another_is_read(checkpoints: Path) -> None:
+    session = Session()
+    session.handshake(NONCE, 1)
+    *_, first = session.load(wish(checkpoints), lambda: True)
+    model = weakref.ref(first.model)  # type: ignore[union-attr]
+    del first
+    other = dataclasses.replace(wish(checkpoints), folder=checkpoints / "qwen3")
+    loading = session.load(other, lambda: True)
+    next(loading)
+    assert model() is None, "two do not fit"
+    assert any(isinstance(said, Loaded) for said in loading)
 
 
 def test_another_memory_limit_is_no_other_model(checkpoints: Path) -> None:

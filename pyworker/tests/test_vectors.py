@@ -206,6 +206,19 @@ def test_a_causal_model_that_pools_the_last_token_takes_prompts_in_parts(folders
         assert np.array_equal(worker.compute().pooled[0], whole)
 
 
+def test_vectors_whose_angles_follow_the_context_say_so(checkpoints: Path) -> None:
+    """Keys of another context's angles lie on a disk, for vectors as for tokens."""
+    folder = checkpoints / "llama-dynamic"
+    ids = [
+        load_whole(folder, task=task, max_model_len=longest).numerics_id
+        for task in ("embed", "generate")
+        for longest in (70, 100, 140)
+    ]
+    embeds, generates = ids[:3], ids[3:]
+    assert len(set(embeds)) == 3
+    assert embeds == generates
+
+
 def test_a_vector_that_is_not_finite_says_so_and_the_others_are_as_ever(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "bert")
     state = load_file(folder / "model.safetensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from pelton.loading.error import LoadError
 from pelton.models import named
 from pelton.models.config import LAYERS_MAX
 
+log = logging.getLogger("pelton.worker")
+
 LAYERS = ("full_attention", "sliding_attention")  # of `layer_types`
-UNSTEADY = ("dynamic", "longrope")  # ropes that turn keys by how long the step's longest request is
+# Turns keys by how long the step's longest request is. So does "dynamic", but behind `max_position_embeddings` alone, where no request goes.
+UNSTEADY = "longrope"
 # Fields that let tokens see those behind them, and what says that they do not: "vision" is of images alone.
 CAUSAL = {
     "use_bidirectional_attention": (None, False, "vision"),
@@ -59,14 +63,30 @@ def architecture_of(folder: Path, config: dict[str, Any], may_run_code: bool) ->
         ) from error
     transformers.AttentionInterface.register(NAME, attention)
     voice.disable_progress_bar()  # type: ignore[no-untyped-call]
-    make_config, model = _of_folder(folder, config) if may_run_code and config.get("auto_map") else (None, None)
+    if not (may_run_code and config.get("auto_map")):
+        return _checked(config, None, None)
+    try:
+        return _checked(config, *_of_folder(folder, config), _digest_of_code(folder))
+    except LoadError as refusal:
+        # Many models had code of their own before transformers had them, and it was written for a transformers of its day.
+        try:
+            theirs = _checked(config, None, None)
+        except LoadError:
+            raise refusal from None
+        log.warning("transformers' own %s runs instead of the folder's code: %s", theirs.name, refusal)
+        return theirs
+
+
+def _checked(config: dict[str, Any], make_config: Any, model: Any, code: str = "") -> Architecture:
+    """Of these classes, or of transformers' own for this config."""
+    import transformers
+
     try:
         found = (make_config or _config_class(config)).from_dict(config)
     except LoadError:
         raise
     except Exception as error:  # whatever its own checks say
         raise LoadError(f"config.json is none that transformers {transformers.__version__} takes: {error}") from error
-    code = _digest_of_code(folder) if model else ""
     architecture = Architecture(found, model or _model_class(found, config), transformers.__version__, code)
     _refuse_what_cannot_run(architecture)
     return architecture
@@ -142,12 +162,13 @@ def _refuse_what_cannot_run(architecture: Architecture) -> None:
     lacks = f"{name} of transformers {architecture.version} cannot run on Pelton's KV"
     if name.endswith("ForConditionalGeneration") or getattr(text, "is_encoder_decoder", False):
         raise LoadError(f"{lacks}: it takes more than text, or has an encoder; supported: decoders of text")
-    if getattr(model, "_is_stateful", False):
+    layers = set(getattr(text, "layer_types", None) or ())
+    # A class may be stateful for some of its checkpoints alone: Granite 4.0's without Mamba.
+    if getattr(model, "_is_stateful", False) and not (layers and layers.issubset(LAYERS)):
         raise LoadError(f"{lacks}: it keeps a recurrent state; supported: layers that keep keys and values alone")
     if not model.is_backend_compatible():
         raise LoadError(f"{lacks}: its attention does not go through transformers' attention interface")
-    kinds = set(getattr(text, "layer_types", None) or ()) - set(LAYERS)
-    if kinds:
+    if kinds := layers.difference(LAYERS):
         raise LoadError(
             f"{lacks}: `layer_types` in config.json has {', '.join(sorted(kinds))}; supported: {', '.join(LAYERS)}"
         )
@@ -156,10 +177,9 @@ def _refuse_what_cannot_run(architecture: Architecture) -> None:
     for field, causal in CAUSAL.items():
         if (said := getattr(text, field, None)) not in causal:
             raise LoadError(f"{lacks}: `{field}` in config.json is {said!r}; supported: causal attention")
-    ropes = _rope_kinds(getattr(text, "rope_parameters", None))
-    if unsteady := [kind for kind in UNSTEADY if kind in ropes]:
+    if UNSTEADY in _rope_kinds(getattr(text, "rope_parameters", None)):
         raise LoadError(
-            f"{lacks}: `rope_type` in config.json is {unsteady[0]}, whose angles depend on the longest request of the step; "
+            f"{lacks}: `rope_type` in config.json is {UNSTEADY}, whose angles depend on the longest request of the step; "
             "supported: all others"
         )
 

@@ -29,6 +29,7 @@ class Borrowed(LanguageModel):
     def __init__(self, config: BorrowedConfig, causal: nn.Module) -> None:
         super().__init__()
         self.config = config
+        keep_angles(causal)
         self.causal = causal
         self.embed_width = 0  # until it is tried whether the model takes what is given
         self._layers = config.layers
@@ -73,7 +74,16 @@ def bare(architecture: Architecture, dtype: torch.dtype) -> nn.Module:
         raise LoadError(
             f"{architecture.name} cannot be made of its config.json: {type(error).__name__}: {error}"
         ) from error
+    keep_angles(made)
     return made.eval()
+
+
+def keep_angles(model: nn.Module) -> None:
+    """Has "dynamic" ropes keep their first angles, which are those of every request within the context, instead of looking at each step's
+    positions, which a model without weights has not."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.rope_type = "steady"  # what transformers looks at, and no name that it has
 
 
 def hear(architecture: Architecture, model: nn.Module) -> tuple[list[Ask], int]:

@@ -18,6 +18,7 @@ from pelton.kept.key import key_of
 from pelton.kv_shape import Kind, KvShape
 from pelton.loading import budget
 from pelton.loading.budget import Budget
+from pelton.loading.error import LoadError
 from pelton.loading.pooling import Pooling
 from pelton.loading.ready import Progress
 from pelton.loading.wish import Wish
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pelton.worker")
 
+TORCH_BYTES_MAX = 400 << 20  # what a worker has taken before it reads weights
 MORE_CONTEXT = 16  # A start that has memory for a sixteenth more than the kept model takes that model nevertheless.
 
 
@@ -81,7 +83,7 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
 
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
-        if not folder.make_room(size):
+        if not folder.make_room(key, size):
             return
         header = {
             "key": key,
@@ -98,7 +100,8 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
             "weights_bytes": loaded.budget.weights_bytes,
             "longest": loaded.budget.max_model_len,
             "angles_follow_context": angles_follow_context(loaded.model),
-            "held_bytes": loaded.held_bytes,
+            # Of a worker that had another model before it is more than PyTorch takes.
+            "held_bytes": min(loaded.held_bytes, TORCH_BYTES_MAX),
             "program": script.data(),
         }
         written = _native.keep(folder.entry(key), folder.part(key), json.dumps(header).encode(), script.blobs)
@@ -108,30 +111,32 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
 
 
 def is_kept(folder: KeptFolder, wish: Wish) -> bool:
-    """Whether an entry of this wish is there and says that it is whole. Its weights are looked at when they are read."""
+    """Whether an entry is there that a start with this wish would take, if its weights are whole: they are looked at when they are read."""
     key = key_of(wish)
-    path = folder.entry(key)
-    if not path.exists():
-        return False
     try:
-        return bool(json.loads(KeptFile.open(path).header)["key"] == key)
-    except (OSError, KeyError, TypeError, ValueError):
+        header = json.loads(KeptFile.open(folder.entry(key)).header)
+        return bool(header["key"] == key) and _planned(wish, *_sizes(header), header) is not None
+    except (OSError, LoadError, KeyError, TypeError, ValueError):
         return False
 
 
 def read(folder: KeptFolder, wish: Wish) -> Generator[Progress, None, Kept | None]:
-    """The model that was kept for this wish; None: there is none, or it is damaged and now deleted."""
+    """The model that was kept for this wish; None: there is none that can be read, or it is damaged and now deleted."""
     key = key_of(wish)
     path = folder.entry(key)
-    if not path.exists():
-        return None
     try:
+        found = path.stat()
         _native.set_threads(wish.threads or machine.cores())
         file = KeptFile.open(path)
         kept = yield from _read(file, json.loads(file.header), key, wish)
-    except (OSError, ScriptError, KeyError, TypeError, ValueError) as error:
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # of the disk, or of this moment: the entry may be whole
+        log.warning("%s cannot be read (%s): the model is loaded anew", path, error)
+        return None
+    except (ScriptError, KeyError, TypeError, ValueError) as error:
         log.warning("%s is of no use (%s): the model is loaded anew", path, error)
-        folder.forget(key)
+        folder.forget(key, found)
         return None
     if kept is not None:
         folder.use(key)
@@ -141,11 +146,7 @@ def read(folder: KeptFolder, wish: Wish) -> Generator[Progress, None, Kept | Non
 def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Generator[Progress, None, Kept | None]:
     if header["key"] != key:
         raise ValueError("it is another model's")
-    shape = KvShape(**{**header["shape"], "kinds": tuple(Kind(**kind) for kind in header["shape"]["kinds"])})
-    sizes = KeptSizes(**header["sizes"])
-    pooling = None
-    if header["pooling"] is not None:
-        pooling = Pooling(**{**header["pooling"], "labels": tuple(header["pooling"]["labels"])})
+    sizes, shape, pooling = _sizes(header)
     planned = _planned(wish, sizes, shape, pooling, header)
     if planned is None:
         log.info("the context is another one than that of the kept model: it is loaded anew")
@@ -179,6 +180,14 @@ def _read(file: KeptFile, header: dict[str, Any], key: str, wish: Wish) -> Gener
         embed_width=header["embed_width"],
         embed_scale=header["embed_scale"],
     )
+
+
+def _sizes(header: dict[str, Any]) -> tuple[KeptSizes, KvShape, Pooling | None]:
+    shape = KvShape(**{**header["shape"], "kinds": tuple(Kind(**kind) for kind in header["shape"]["kinds"])})
+    pooling = None
+    if header["pooling"] is not None:
+        pooling = Pooling(**{**header["pooling"], "labels": tuple(header["pooling"]["labels"])})
+    return KeptSizes(**header["sizes"]), shape, pooling
 
 
 def _planned(

@@ -59,38 +59,58 @@ class KeptFolder:
         with contextlib.suppress(OSError):
             os.utime(self.entry(key))
 
-    def forget(self, key: str) -> None:
-        """Deletes an entry, if it can be."""
+    def forget(self, key: str, found: os.stat_result) -> None:
+        """Deletes an entry, if it can be, and is the one that was found: another process may have replaced it since."""
         try:
-            self.entry(key).unlink(missing_ok=True)
+            if os.path.samestat(self.entry(key).stat(), found):
+                self.entry(key).unlink()
+        except FileNotFoundError:
+            return
         except OSError as error:
             log.warning("%s cannot be deleted: %s", self.entry(key), error.strerror)
 
-    def make_room(self, size: int) -> bool:
-        """Deletes what was used longest ago until so many bytes more are within the bounds. False: they never are."""
-        self._sweep()
-        if size > self._bytes_max:
-            log.info("the loaded model is not kept: it takes %d bytes; --model-cache-size is %d", size, self._bytes_max)
+    def make_room(self, key: str, size: int) -> bool:
+        """Deletes what was used longest ago until so many bytes more are within the bounds, and those that others are writing. False: they
+        never are, or another process writes this very entry."""
+        writing = self._sweep()
+        if any(path.name.startswith(f"{key}.") for path in writing):
+            log.info("the loaded model is not kept: another process is keeping it")
+            return False
+        # Parts have their whole length from the first byte on.
+        coming = sum(found.st_size for found in writing.values())
+        if size + coming > self._bytes_max:
+            beside = f", others that are being kept {coming}" if coming else ""
+            log.info(
+                "the loaded model is not kept: it takes %d bytes%s; --model-cache-size is %d",
+                size,
+                beside,
+                self._bytes_max,
+            )
             return False
         entries = sorted(
-            ((path, path.stat()) for path in self._path.glob(f"*{SUFFIX}")), key=lambda pair: pair[1].st_mtime
+            ((path, found) for path in self._path.glob(f"*{SUFFIX}") if (found := _found(path)) is not None),
+            key=lambda pair: pair[1].st_mtime,
         )
-        taken = sum(found.st_size for _, found in entries)
-        free = shutil.disk_usage(self._path).free
-        if size + SPARE_BYTES > free + taken:
+        # The entry that is written anew is there until it is replaced, so its place is not free yet.
+        taken = coming + sum(found.st_size for path, found in entries if path != self.entry(key))
+        unwritten = sum(max(found.st_size - 512 * found.st_blocks, 0) for found in writing.values())
+        free = shutil.disk_usage(self._path).free - unwritten
+        if size + SPARE_BYTES > free + taken - coming:
             log.info("the loaded model is not kept: %s has %d bytes free", self._path, free)
             return False
         for path, found in entries:
             if taken + size <= self._bytes_max and size + SPARE_BYTES <= free:
                 break
-            path.unlink(missing_ok=True)
-            taken -= found.st_size
-            free += found.st_size
+            if path != self.entry(key):
+                path.unlink(missing_ok=True)
+                taken -= found.st_size
+                free += found.st_size
         return True
 
-    def _sweep(self) -> None:
-        """Deletes what processes that ended had not written to the end. Whoever still writes holds a lock, which other containers see,
-        too; where a file system has none, the age decides."""
+    def _sweep(self) -> dict[Path, os.stat_result]:
+        """Deletes what processes that ended had not written to the end. What is still written: whoever does holds a lock, which other
+        containers see, too; where a file system has none, the age decides."""
+        writing = dict[Path, os.stat_result]()
         for path in self._path.glob(f"*{PART}"):
             # A lock over NFS needs a file that is open for writing.
             with contextlib.suppress(OSError), path.open("r+b") as file:
@@ -103,3 +123,14 @@ class KeptFolder:
                     is_dead = time.time() - path.stat().st_mtime > LONG_S
                 if is_dead:
                     path.unlink(missing_ok=True)
+                else:
+                    writing[path] = os.fstat(file.fileno())
+        return writing
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """None: another process has just deleted it."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None

@@ -51,10 +51,12 @@ def _torch() -> str:
 
 
 def _code() -> Iterator[str]:
-    """Every file that could have a say in what is kept: sizes and times, as for a checkpoint."""
+    """Every file that could have a say in what is kept: sizes and times, as for a checkpoint; and the kernels' whole, as builds that can be
+    repeated give all their files one time."""
+    yield hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
     for package in (pelton, pelton_kernels):
         root = Path(str(package.__file__)).parent
         for path in root.rglob("*"):
-            if path.suffix in {".py", ".so"}:
+            if path.suffix in {".py", ".so"} and path.is_file():  # no link of an editor's that leads nowhere
                 stat = path.stat()
                 yield f"{package.__name__}/{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}"

@@ -99,9 +99,7 @@ class NativeSource:
         return tried(model, arena, positions, self._device)
 
     def numerics_id(self, model: LanguageModel) -> str:
-        # Keys that were turned by one context's angles are none of another's, on a disk say.
-        angles = {layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""}
-        return "+".join([numerics_of(model, self._device, self._dtype), *sorted(angles)])
+        return numerics_of(model, self._device, self._dtype)
 
 
 def tried(model: Decoder | PooledModel, arena: KvArena, positions: int, device: torch.device) -> Built | None:
@@ -113,17 +111,19 @@ def tried(model: Decoder | PooledModel, arena: KvArena, positions: int, device: 
 
 
 def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> str:
-    """That of the kernels; whose sines turn keys; and where weights are quantised, which of them and how."""
+    """That of the kernels; whose sines turn keys; where weights are quantised, which of them and how; and angles that follow the context:
+    keys that were turned by one context's are none of another's, on a disk say."""
     storages = {path: leaf.storage for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
     ids = sorted({ops.numerics_id(device, dtype, storage.scheme) for storage in storages.values()})
     if any(isinstance(layer, Rotary) for layer in model.modules()):
         ids.append(f"torch-{torch.__version__}")
+    angles = sorted({layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""})
     if all(storage.scheme is None for storage in storages.values()):
-        return "+".join(ids)
+        return "+".join([*ids, *angles])
     layers = [f"{path} {storage.scheme}" for path, storage in storages.items()]
     if any(isinstance(storage, Coded) for storage in storages.values()):
         layers.append(f"read {CODES_VERSION}")
-    return "+".join([*ids, hashlib.sha256("\n".join(layers).encode()).hexdigest()[:16]])
+    return "+".join([*ids, hashlib.sha256("\n".join(layers).encode()).hexdigest()[:16], *angles])
 
 
 def _try_step(model: Decoder | PooledModel, arena: KvArena, device: torch.device) -> None:

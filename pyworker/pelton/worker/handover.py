@@ -20,6 +20,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 
 from pelton_kernels._native import HostMemory, MaskMemory, WorkerEnd
@@ -45,7 +46,12 @@ class MemorySocket:
 
     def _accept(self) -> None:
         while True:
-            connection, _ = self._socket.accept()
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:  # no descriptors left, say: there will be some again
+                log.warning("a router cannot be heard: %s", error)
+                time.sleep(1)
+                continue
             threading.Thread(target=self._serve, args=(connection,), name="memory", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

@@ -77,6 +77,7 @@ class Session:
             if loaded is not None and _will_do(*loaded, wish, files):
                 log.info("the model is loaded already")
             else:
+                loaded = None  # else it would stay while the next one is read
                 self._forget_model()
                 loading = start(wish)
                 while True:

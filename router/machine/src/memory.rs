@@ -44,8 +44,10 @@ fn read(root: &Path) -> Option<Memory> {
         let Some(limit) = limits.min().filter(|limit| *limit < total_bytes) else { continue };
         cgroup_limit_bytes = Some(cgroup_limit_bytes.map_or(limit, |tightest| tightest.min(limit)));
         let used = number(&cgroup.folder.join(cgroup.usage)).unwrap_or(0);
-        // Page cache that the kernel would give up first is not in use.
-        let idle = statistic(&cgroup.folder.join("memory.stat"), cgroup.idle_cache);
+        // Page cache is given up before anything else: of files that were read once, and of those that were read again (a model's, at each
+        // start).
+        let statistics = cgroup.folder.join("memory.stat");
+        let idle: u64 = cgroup.file_cache.iter().map(|name| statistic(&statistics, name)).sum();
         available_bytes = available_bytes.min(limit.saturating_sub(used.saturating_sub(idle)));
     }
     let huge = std::fs::read_to_string(root.join("sys/kernel/mm/transparent_hugepage/enabled")).unwrap_or_default();
@@ -58,7 +60,7 @@ struct Cgroup {
     /// Beyond the first it is killed, beyond the second it is slowed until it crawls.
     limits: &'static [&'static str],
     usage: &'static str,
-    idle_cache: &'static str,
+    file_cache: [&'static str; 2],
 }
 
 /// All cgroups, from this process's own to the root, that may limit memory. Inside a container the path in
@@ -82,14 +84,14 @@ fn cgroups(root: &Path) -> Vec<Cgroup> {
                     folder,
                     limits: &["memory.max", "memory.high"],
                     usage: "memory.current",
-                    idle_cache: "inactive_file",
+                    file_cache: ["inactive_file", "active_file"],
                 }
             } else {
                 Cgroup {
                     folder,
                     limits: &["memory.limit_in_bytes"],
                     usage: "memory.usage_in_bytes",
-                    idle_cache: "total_inactive_file",
+                    file_cache: ["total_inactive_file", "total_active_file"],
                 }
             });
         }
@@ -142,7 +144,7 @@ mod tests {
             ("proc/self/cgroup", "0::/pods/one\n"),
             ("sys/fs/cgroup/pods/one/memory.max", "8589934592\n"),
             ("sys/fs/cgroup/pods/one/memory.current", "4294967296\n"),
-            ("sys/fs/cgroup/pods/one/memory.stat", "anon 5\ninactive_file 1073741824\n"),
+            ("sys/fs/cgroup/pods/one/memory.stat", "anon 5\ninactive_file 805306368\nactive_file 268435456\n"),
         ];
         check(&files, 5 * GIB, Some(8 * GIB));
     }

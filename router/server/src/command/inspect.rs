@@ -10,11 +10,24 @@ use crate::config::{Count, Settings as _, Surroundings, server_settings, setting
 
 const USAGE: &str = "\
 pelton inspect program [MODEL] [FLAGS]: the calls that a step of the model is made of on a CPU, with buffers, bytes, operations, and how long
-each took against what the machine allows. Takes --model, --dtype, --quantize, --quantize-skip, --kv-dtype, --threads and --python of `pelton serve`.
+each took against what the machine allows. Takes --model, --dtype, --quantize, --quantize-skip, --kv-dtype, --task, --pooling,
+--trust-remote-code, --threads and --python of `pelton serve`.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 8] = ["config", "model", "dtype", "quantize", "quantize_skip", "kv_dtype", "threads", "python"];
+const USED: [&str; 11] = [
+    "config",
+    "model",
+    "dtype",
+    "quantize",
+    "quantize_skip",
+    "kv_dtype",
+    "task",
+    "pooling",
+    "trust_remote_code",
+    "threads",
+    "python",
+];
 
 settings! {
     /// Inspect
@@ -41,7 +54,8 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let folder = find_model(&config, around, &|_, _, _| ())?;
     let threads = config.worker.threads.said().map_or(0, |Count(threads)| threads); // 0: the worker chooses
     let mut module = Module::new(&config, "pelton.inspect");
-    module.line().arg(folder).args(options.all.then_some("--all")).args([
+    let flags = [("--all", options.all), ("--trust-remote-code", config.model.trust_remote_code)];
+    module.line().arg(folder).args(flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag)).args([
         format!("--rows={}", options.rows.0),
         format!("--tokens={}", options.tokens.0),
         format!("--context={}", options.context.0),
@@ -50,6 +64,8 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
         format!("--quantize={}", config.model.quantize.word()),
         format!("--quantize-skip={}", config.model.quantize_skip),
         format!("--kv-dtype={}", config.engine.kv_dtype.word()),
+        format!("--task={}", config.model.task.word()),
+        format!("--pooling={}", config.model.pooling.said().map_or("", |pooling| pooling.word())),
     ]);
     Err(module.exec())
 }

@@ -69,6 +69,7 @@ pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, 
     let Line::Run(values) = resolve(USAGE, args, None, &settings, around)? else { return Ok(ExitCode::SUCCESS) };
     let options = Options::take(&values);
     check_files(&options)?;
+    crate::machine::raise_open_files();
     let reports = runtime()?.block_on(measure(&options))?;
     if let Some(path) = &options.plot {
         std::fs::write(path, plot::svg(&reports)).map_err(|error| file_trouble(path, &error))?;

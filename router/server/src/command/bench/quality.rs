@@ -16,11 +16,12 @@ use crate::config::{Count, Quantize, Settings as _, Surroundings, server_setting
 const USAGE: &str = "\
 pelton bench quality [MODEL] --quantize int8 [FLAGS]: how far the model's predictions move when its weights are quantised: KL divergence
 and how often the likeliest token stays the same, token by token over a text. Takes --model, --dtype (of both), --quantize,
---quantize-skip, --threads and --python of `pelton serve`.
+--quantize-skip, --trust-remote-code, --threads and --python of `pelton serve`.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 7] = ["config", "model", "dtype", "quantize", "quantize_skip", "threads", "python"];
+const USED: [&str; 8] =
+    ["config", "model", "dtype", "quantize", "quantize_skip", "trust_remote_code", "threads", "python"];
 
 /// Prose and code in English, 15 KB.
 const TEXT: &str = include_str!("../../../../../bench/quality/text.txt");
@@ -69,6 +70,9 @@ pub(in crate::command) fn run(args: &[OsString], around: &Surroundings) -> Resul
         format!("--threads={}", config.worker.threads.said().map_or(0, |Count(threads)| threads)),
         format!("--window={}", options.window.0),
     ]);
+    if config.model.trust_remote_code {
+        module.line().arg("--trust-remote-code");
+    }
     if let Some(path) = &options.json {
         module.line().arg("--json").arg(path);
     }

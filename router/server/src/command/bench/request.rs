@@ -66,7 +66,12 @@ impl Target {
             .send(request)
             .await
             .map_err(|error| format!("no answer from {error}; set --url to a running server"))?;
+        let status = response.status();
         let body = read_body(response.into_body(), BODY_BYTES_MAX).await.map_err(|error| error.to_string())?;
+        if !status.is_success() {
+            let said = String::from_utf8_lossy(&body);
+            return Err(format!("{} tells no models: {status}: {}; set --model, or --api-key", self.url, said.trim()));
+        }
         let models: Value = serde_json::from_slice(&body).unwrap_or_default();
         models["data"][0]["id"]
             .as_str()

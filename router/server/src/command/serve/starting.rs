@@ -4,6 +4,7 @@
 //! accepted there; none is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::header;
 use axum::Router;
@@ -21,6 +22,8 @@ use crate::error::ApiError;
 
 /// Soon enough for a model from the cache, rare enough for a download.
 const RETRY_AFTER_S: u32 = 2;
+/// Many times what an answer takes here. Whoever has not sent a whole request by then keeps nobody from the model.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// The small server of the start.
 pub(super) struct Starting {
@@ -77,10 +80,11 @@ impl Starting {
         self.told.clone()
     }
 
-    /// Accepts nothing more; answers under way are finished, and all of them are short.
+    /// Accepts nothing more; answers under way are finished, and all of them are short. A connection on which no whole request has come
+    /// is left to itself: what comes there late is told that the model is loading, and then the connection closes.
     pub(super) async fn end(mut self) {
         self.closing.cancel();
-        _ = (&mut self.serving).await;
+        _ = tokio::time::timeout(END_MAX, &mut self.serving).await;
     }
 }
 
@@ -118,6 +122,8 @@ fn reason(stage: &str) -> String {
 mod tests {
     use bytes::Bytes;
     use http_body_util::Full;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::client::{Client, read_body};
@@ -131,11 +137,15 @@ mod tests {
         (status, serde_json::from_slice(&body).expect("JSON"))
     }
 
-    #[tokio::test]
-    async fn the_port_answers_before_there_is_a_model_and_refuses_nobody_when_it_changes_hands() {
+    fn doors() -> Doors {
         let arguments = [("port".to_owned(), "0".to_owned())];
         let config = Config::from_arguments(&arguments, &Surroundings::default()).expect("valid");
-        let doors = Doors::open(&config).expect("a free port");
+        Doors::open(&config).expect("a free port")
+    }
+
+    #[tokio::test]
+    async fn the_port_answers_before_there_is_a_model_and_refuses_nobody_when_it_changes_hands() {
+        let doors = doors();
         let url = doors.url();
         let starting = Starting::answer(&doors).expect("listening");
         assert_eq!(ask(&url, "/livez").await.0, 200);
@@ -154,5 +164,18 @@ mod tests {
         let listener = doors.listeners().expect("still open").http;
         tokio::spawn(async move { axum::serve(listener, api).await });
         assert_eq!(waiting.await.expect("no panic"), (200, json!("the API")));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_never_ends_does_not_keep_the_start_from_its_end() {
+        let doors = doors();
+        let url = doors.url();
+        let address = url.strip_prefix("http://").expect("plain HTTP");
+        let starting = Starting::answer(&doors).expect("listening");
+        let mut unfinished = TcpStream::connect(address).await.expect("listening");
+        unfinished.write_all(b"GET /livez HTTP/1.1\r\n").await.expect("connected");
+        // Connections are accepted in turn: the one before is, too.
+        assert_eq!(ask(&url, "/livez").await.0, 200);
+        starting.end().await;
     }
 }
