@@ -317,3 +317,11 @@ def test_a_message_that_holds_too_much_is_refused_before_it_is_decoded(channel: 
     with server.within_memory(16 << 20), pytest.raises(grpc.RpcError) as refused:
         list(generate(too_long, timeout=60))
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    detokenize = channel.unary_unary("/pelton.v1.Pelton/Detokenize")
+    with server.within_memory(16 << 20), pytest.raises(grpc.RpcError) as refused:
+        detokenize(too_long, timeout=60)
+    assert (refused.value.code(), code_name(refused.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "body_too_large")
+    with pytest.raises(grpc.RpcError) as refused:
+        detokenize(field(2, b"\x05" * (16 << 20)), timeout=60)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "`token_ids` is 16777216 tokens" in refused.value.details()

@@ -100,6 +100,13 @@ def test_doctor_looks_with_the_flags_that_it_is_given() -> None:
     assert "up to 3.00 GiB of memory" in doctor.stdout, doctor.stdout
 
 
+def test_doctor_says_what_serve_would_refuse() -> None:
+    line = [PELTON, "doctor", "--kv-host-memory", "1000TiB"]
+    doctor = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert doctor.returncode == 1
+    assert "WRONG: `kv-host-memory` is 1000 TiB" in doctor.stdout, doctor.stdout
+
+
 def test_doctor_and_config_explain_speak(tmp_path: Path) -> None:
     doctor = subprocess.run([PELTON, "doctor"], capture_output=True, text=True, timeout=120)
     assert doctor.returncode == 0, doctor.stderr

@@ -48,6 +48,22 @@ def test_a_request_whose_time_is_over_ends_and_gives_everything_back(server: Ser
     server.wait_until("blocks come home", lambda: is_idle(server))
 
 
+def test_answers_that_end_with_one_whose_time_is_over_count_for_no_client_that_left(server: Server) -> None:
+    left = server.metric("pelton_requests_cancelled_total")
+    with server.stopped_workers():
+        refused = server.post(COMPLETIONS, {**LONG, "n": 3}, headers={"x-request-timeout-ms": "300"})
+    envelope(refused, 504, "deadline_exceeded")
+    server.wait_until("blocks come home", lambda: is_idle(server))
+    assert server.metric("pelton_requests_cancelled_total") == left
+
+
+def test_how_many_answers_a_request_wants_is_counted_once(server: Server) -> None:
+    names = ("vllm:request_params_n_count", "vllm:request_params_n_sum", "vllm:request_params_max_tokens_count")
+    before = [server.metric(name) for name in names]
+    assert server.post(COMPLETIONS, {"prompt": [5, 9], "max_tokens": 2, "n": 3}).status_code == 200
+    assert [server.metric(name) - was for name, was in zip(names, before, strict=True)] == [1, 3, 3]
+
+
 def test_a_stream_is_told_of_its_end(server: Server) -> None:
     body = {**LONG, "stream": True}
     with server.stopped_workers():

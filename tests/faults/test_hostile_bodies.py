@@ -123,6 +123,16 @@ BODIES = {
     "prompts": (COMPLETIONS, lambda: completion(prompt=many('"a"')), "prompt"),
     "prompts of ids": (COMPLETIONS, lambda: completion(prompt=many("[1]", 5 * MANY)), "prompt"),
     "a prompt of ids": (COMPLETIONS, lambda: completion(prompt=many("5", 16 * MANY)), "prompt"),
+    "a prompt of ids that is shown": (
+        COMPLETIONS,
+        lambda: completion(prompt=many("5", 15 * MANY), return_prompt_text="true", echo="true"),
+        "prompt",
+    ),
+    "tokens of more text than is made at once": (
+        "/detokenize",
+        lambda: f'{{"tokens":{many("5", 16 * MANY)}}}',
+        "tokens",
+    ),
     "inputs": ("/v1/embeddings", lambda: f'{{"input":{many(chr(34) + "a" + chr(34))}}}', "input"),
     "documents to be ranked": ("/rerank", lambda: f'{{"query":"a","documents":{many(chr(34) + "a" + chr(34))}}}',
                                "documents"),

@@ -83,7 +83,7 @@ def keep_angles(model: nn.Module) -> None:
     positions, which a model without weights has not."""
     for module in model.modules():
         if getattr(module, "rope_type", None) == "dynamic":
-            module.rope_type = "steady"  # what transformers looks at, and no name that it has
+            setattr(module, "rope_type", "steady")  # noqa: B010 -- what transformers looks at; and no kind that it knows
 
 
 def hear(architecture: Architecture, model: nn.Module) -> tuple[list[Ask], int]:

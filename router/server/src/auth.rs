@@ -69,13 +69,19 @@ impl Keys {
     }
 }
 
-/// `Authorization: Bearer KEY` (the scheme in any case), else `x-api-key: KEY`.
+/// `Authorization: Bearer KEY` (the scheme in any case), else `x-api-key: KEY`. Another scheme is somebody else's: a proxy in between, say,
+/// that wants a password of its own.
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {
-    if let Some(value) = headers.get(http::header::AUTHORIZATION) {
-        let (scheme, key) = value.as_bytes().split_at_checked("Bearer ".len())?;
-        return scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key);
-    }
-    headers.get("x-api-key").map(http::HeaderValue::as_bytes)
+    let bearer = headers.get_all(http::header::AUTHORIZATION).iter().find_map(|value| bearer(value.as_bytes()));
+    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes().trim_ascii()))
+}
+
+/// What follows the scheme `Bearer`.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"Bearer";
+    let (scheme, key) = value.split_at_checked(SCHEME.len())?;
+    let is_bearer = scheme.eq_ignore_ascii_case(SCHEME) && key.first().is_none_or(u8::is_ascii_whitespace);
+    is_bearer.then(|| key.trim_ascii())
 }
 
 #[cfg(test)]
@@ -100,7 +106,23 @@ mod tests {
     fn a_key_is_taken_from_either_header() {
         check(&[("authorization", "Bearer first")], true);
         check(&[("authorization", "bearer second")], true);
+        check(&[("authorization", "Bearer  first")], true);
+        check(&[("authorization", "Bearer first ")], true);
         check(&[("x-api-key", "second")], true);
+        check(&[("x-api-key", " second ")], true);
+    }
+
+    #[test]
+    fn a_scheme_that_is_not_ours_stands_in_no_keys_way() {
+        check(&[("authorization", "Basic dXNlcjpwYXNz"), ("x-api-key", "first")], true);
+        check(&[("authorization", "Bearerfirst"), ("x-api-key", "first")], true);
+        check(&[("authorization", ""), ("x-api-key", "first")], true);
+        check(&[("authorization", "Basic dXNlcjpwYXNz"), ("x-api-key", "wrong")], false);
+        let mut both = HeaderMap::new();
+        for value in ["Basic dXNlcjpwYXNz", "Bearer first"] {
+            both.append(http::header::AUTHORIZATION, http::HeaderValue::from_static(value));
+        }
+        assert!(keys().tenant_of(&both).is_some());
     }
 
     #[test]
@@ -108,9 +130,11 @@ mod tests {
         check(&[], false);
         check(&[("authorization", "Bearer ")], false);
         check(&[("authorization", "Bearer firs")], false);
-        check(&[("authorization", "Bearer first ")], false);
+        check(&[("authorization", "Bearerfirst")], false);
+        check(&[("authorization", "Bearer")], false);
         check(&[("authorization", "Basic first")], false);
         check(&[("authorization", "Bearer wrong"), ("x-api-key", "first")], false);
+        check(&[("authorization", "Bearer"), ("x-api-key", "first")], false);
         check(&[("x-api-key", "")], false);
     }
 

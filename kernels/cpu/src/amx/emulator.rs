@@ -233,9 +233,10 @@ impl State {
     /// The memory that it names is the thread's to read, or written for a store. The processor has AVX-512.
     unsafe fn execute(&mut self, instruction: Instruction) -> bool {
         match instruction {
-            // SAFETY: the caller vouches for 64 bytes.
             Instruction::Configure { from } => {
-                return self.configure(&unsafe { ptr::read_unaligned(from as *const Config) });
+                // SAFETY: the caller vouches for 64 bytes.
+                let config = unsafe { ptr::read_unaligned(from as *const Config) };
+                return self.configure(&config);
             }
             Instruction::Release => *self = Self::EMPTY,
             Instruction::Zero { tile } if self.has(tile) => self.tiles[usize::from(tile)] = State::EMPTY.tiles[0],

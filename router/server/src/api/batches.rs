@@ -1,6 +1,6 @@
 //! What clients say of batches: the request for one, and the lines of its file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -24,13 +24,14 @@ pub(crate) const ENDPOINTS: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
-    "/v1/responses",
+    RESPONSES,
     "/v1/score",
     "/v1/rerank",
     "/score",
     "/rerank",
     "/v2/rerank",
 ];
+const RESPONSES: &str = "/v1/responses";
 const ENDPOINT: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, /score, /v1/rerank, /rerank or \
                         /v2/rerank";
 
@@ -183,10 +184,22 @@ impl Item {
         }
         let model = within.raw("model").and_then(|raw| serde_json::from_str(raw.get()).ok());
         let answers = answers(&mut within);
-        let body = text.slice_ref(raw.get().as_bytes());
+        let body = match within.raw("store") {
+            None if url == RESPONSES => kept_by_nobody(raw).into(),
+            _ => text.slice_ref(raw.get().as_bytes()),
+        };
         fields.finish(&LINE)?;
         Ok(Self { line, custom_id, url, body, model, answers })
     }
+}
+
+/// A request for a response that leaves open whether it is kept, as one for a response that is not. It stands in the batch's output, and a
+/// batch of many would drive out what clients go on with.
+fn kept_by_nobody(body: &RawValue) -> String {
+    let mut members: BTreeMap<String, &RawValue> =
+        serde_json::from_str(body.get()).expect("its fields were read, each of another name");
+    members.insert("store".to_owned(), RawValue::FALSE);
+    serde_json::to_string(&members).expect("texts and JSON are JSON")
 }
 
 /// How many answers a request draws at once: `n`, which beams are as well, or `best_of`, to each of its prompts.
@@ -290,6 +303,22 @@ mod tests {
         ] {
             let text = format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#);
             assert_eq!(line(&text).map(|item| item.answers), Ok(answers), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_response_is_kept_only_where_its_line_says_so() {
+        for (url, body, expected) in [
+            ("/v1/responses", "{}", r#"{"store":false}"#),
+            ("/v1/responses", r#"{"input": "a\u0062", "store": null}"#, r#"{"input":"a\u0062","store":false}"#),
+            ("/v1/responses", r#"{"n": 1e400, "store" : true}"#, r#"{"n": 1e400, "store" : true}"#),
+            ("/v1/responses", r#"{"store": false}"#, r#"{"store": false}"#),
+            ("/v1/responses", r#"{"store": "no"}"#, r#"{"store": "no"}"#),
+            ("/v1/chat/completions", "{}", "{}"),
+        ] {
+            let text = format!(r#"{{"custom_id": "a", "method": "POST", "url": "{url}", "body": {body}}}"#);
+            let read = Item::read(7, &Bytes::from(text), None);
+            assert_eq!(read.map(|item| item.body), Ok(Bytes::from(expected)), "{body}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! `/tokenize` and `/detokenize`.
 
 use pelton_engine::TokenId;
+use pelton_text::Tokenizer;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{
     chat::{TEMPLATE, read_input},
@@ -102,7 +103,22 @@ pub(crate) struct TokenizeResponse<'a> {
     pub(crate) count: usize,
     pub(crate) max_model_len: Option<u32>,
     pub(crate) tokens: &'a [TokenId],
-    pub(crate) token_strs: Option<Vec<String>>,
+    #[schemars(with = "Option<Vec<String>>")]
+    pub(crate) token_strs: Option<TokenTexts<'a>>,
+}
+
+/// Tokens as texts, each made as it is written: millions of them would take 24 bytes and an allocation apiece.
+#[derive(Debug)]
+pub(crate) struct TokenTexts<'a> {
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for TokenTexts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = |&token: &TokenId| self.tokenizer.token_bytes(token).unwrap_or_default();
+        serializer.collect_seq(self.tokens.iter().map(bytes).map(String::from_utf8_lossy))
+    }
 }
 
 /// Tokens to be turned into text.
@@ -132,6 +148,16 @@ pub(crate) struct DetokenizeResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::testing::{tokenizer, tokens};
+
+    #[test]
+    fn tokens_are_written_as_texts_one_by_one() {
+        let (ids, tokenizer) = ([tokens("a\"\u{e9}"), vec![256, 9999]].concat(), tokenizer());
+        let texts = TokenTexts { tokens: &ids, tokenizer: &tokenizer };
+        let written = serde_json::to_value(&texts).expect("texts are JSON");
+        // Half a character is no text, and an id that does not exist has none.
+        assert_eq!(written, serde_json::json!(["a", "\"", "\u{fffd}", "\u{fffd}", "<end>", ""]));
+    }
 
     fn refused(body: &str) -> Option<String> {
         match TokenizeRequest::read(body.as_bytes()) {

@@ -3,7 +3,7 @@
 //! What the model itself said stands in one turn, however many parts the protocol has for it: templates know an answer as one
 //! message with reasoning, text and calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -93,10 +93,12 @@ impl Turns {
 
     /// A call that is answered and was never made before.
     pub(super) fn stray_result(&self) -> Option<&str> {
-        let is_made =
-            |end: usize, id: &str| self.turns[..end].iter().flat_map(|turn| &turn.calls).any(|call| call["id"] == id);
-        let answered = self.turns.iter().enumerate().filter_map(|(at, turn)| Some((at, turn.answers.as_deref()?)));
-        answered.into_iter().find(|(at, id)| !is_made(*at, id)).map(|(_, id)| id)
+        let mut made = HashSet::new();
+        self.turns.iter().find_map(|turn| {
+            let stray = turn.answers.as_deref().filter(|id| !made.contains(id));
+            made.extend(turn.calls.iter().filter_map(|call| call["id"].as_str()));
+            stray
+        })
     }
 
     /// See [`Last`]; of no turns at all: open.
@@ -186,8 +188,8 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// A conversation in letters, and where it may begin: a system, a user, the model, its call 1 or 2, the result of 1 or 2.
-    fn check_starts(conversation: &str, expected: &[usize]) {
+    /// A conversation in letters: a system, a user, the model, its call 1 or 2, the result of 1 or 2.
+    fn turns_of(conversation: &str) -> Turns {
         let mut turns = Turns::default();
         let mut letters = conversation.chars();
         while let Some(letter) = letters.next() {
@@ -206,6 +208,12 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
+        turns
+    }
+
+    /// Where a conversation may begin.
+    fn check_starts(conversation: &str, expected: &[usize]) {
+        let turns = turns_of(conversation);
         let shortening = turns.shortening(Some(7));
         assert_eq!(shortening.starts, expected, "{conversation}");
         assert_eq!((shortening.always.len(), shortening.answer), (turns.turns.len(), Some(7)));
@@ -229,6 +237,20 @@ mod tests {
         check_starts("uc1c2r1r2", &[0, 1]);
         // An id that is used again is that of the last call.
         check_starts("uc1r1uc1r1u", &[0, 3, 6]);
+    }
+
+    #[test]
+    fn a_result_is_stray_unless_its_call_came_before_it() {
+        let check =
+            |conversation, expected| assert_eq!(turns_of(conversation).stray_result(), expected, "{conversation}");
+        check("uc1r1", None);
+        check("uc1c2r2r1", None);
+        check("uc1ur1r1", None); // answered twice
+        check("uc1r1uc1r1", None);
+        check("ur1", Some("1"));
+        check("ur1c1", Some("1"));
+        check("uc1r2c2r1", Some("2"));
+        check("ur2r1", Some("2")); // the first one is told
     }
 
     #[test]

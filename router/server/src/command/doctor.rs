@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::{Value, json};
 
-use super::serve::Share;
+use super::serve::{Share, refused_here};
 use super::{Line, NO_MODULES_OF_THIS_FOLDER, Trouble, print, resolve, tree};
 use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
 use crate::display::bytes;
@@ -54,6 +54,8 @@ struct Findings {
     /// Of a worker, where they are set.
     threads: Option<u32>,
     memory_limit: Option<u64>,
+    /// Why `pelton serve` would not start here.
+    refused: Vec<String>,
 }
 
 /// The worker's interpreter.
@@ -92,12 +94,13 @@ impl Findings {
             host_bytes: config.engine.kv_host_memory.map_or(0, |bytes| bytes.0),
             threads: config.worker.threads.said().map(|threads| threads.0),
             memory_limit: config.engine.memory_limit.said().map(|bytes| bytes.0),
+            refused: refused_here(config),
         }
     }
 
     /// Each with what to do.
     fn wrong(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
+        let mut wrong = self.refused.clone();
         match &self.python.seen {
             Err(reason) => wrong.push(format!(
                 "{} cannot be asked ({reason}): set --python to Python 3.11 or newer",
@@ -308,6 +311,7 @@ mod tests {
             host_bytes: 0,
             threads: None,
             memory_limit: None,
+            refused: Vec::new(),
         }
     }
 

@@ -98,7 +98,7 @@ settings! {
         /// long as it takes.
         request_timeout: Option<Duration>;
         /// Responses (`/v1/responses`) that are kept in memory for clients that ask for them again or go on with them; then the oldest
-        /// goes. Each API key sees its own. 0: none is kept.
+        /// goes, of the API key that keeps most. Each key sees its own. 0: none is kept.
         response_store_count: Count<0, 1_000_000> = "10000";
         /// What they may take in all, with the events of streams in the background. A conversation counts whole in each of its responses.
         response_store_size: Bytes = "256MiB";

@@ -72,7 +72,8 @@ impl Serving {
         for prompt in &prompts {
             let grammar = self.in_time(terms, self.grammar(request, &offered, prompt)).await?;
             let form = self.form(request, prompt, tools.clone(), certain);
-            let grammar = self.limit_thoughts(grammar, request, prompt, form.as_ref(), facts)?;
+            let limited = self.limit_thoughts(grammar, request, prompt, form.as_ref(), facts);
+            let grammar = self.in_time(terms, limited).await?;
             has_a_form |= grammar.as_ref().is_some_and(Grammar::has_form);
             let limited = self.limit_words(grammar, &words, request, facts);
             let grammar = self.in_time(terms, limited).await?;

@@ -69,12 +69,16 @@ impl Serving {
         let rules = rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize));
         let sources = self.sources(&request.options, submissions)?;
         let shares_scores = request.options.prompt_logprobs.is_some() && request.options.beams.is_none();
-        let choices = sources.into_iter().zip(rules).enumerate().map(|(index, (source, rules))| Choice {
-            source,
-            follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
-            clock: RequestClock::new(&self.metrics, terms.arrival, n, rules.max_tokens),
-            explains: false,
-            lacks_scores: shares_scores && !index.is_multiple_of(n as usize),
+        let choices = sources.into_iter().zip(rules).enumerate().map(|(index, (source, rules))| {
+            let is_first = index.is_multiple_of(n as usize);
+            let clock = RequestClock::new(&self.metrics, terms.arrival, rules.max_tokens);
+            Choice {
+                source,
+                follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
+                clock: if is_first { clock.first_of(n) } else { clock },
+                explains: false,
+                lacks_scores: shares_scores && !is_first,
+            }
         });
         let choices = choices.collect();
         // A prompt of one token has none.
@@ -163,6 +167,8 @@ impl Generation {
                 (delta.scores, choice.lacks_scores) = (scores.clone(), false);
             }
             if let Err(failure) = choice.poll_into(context, &mut delta) {
+                // Nobody left: the others end with this one.
+                self.choices.iter_mut().for_each(|choice| choice.clock.failed());
                 return Poll::Ready(Err(match (failure, self.timeout) {
                     // The engine knows what was left of it.
                     (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },

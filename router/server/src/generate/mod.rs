@@ -10,6 +10,7 @@ mod calls;
 mod checked;
 mod constrain;
 mod cut;
+mod detokenize;
 mod embeds;
 mod feed;
 mod fill;

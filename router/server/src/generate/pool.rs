@@ -101,16 +101,23 @@ impl Serving {
             timeout: terms.left(),
         };
         let answers = self.engine.submit(tokenized.into_iter().map(submission).collect())?;
-        let count = u32::try_from(answers.len()).expect("bounded by the API");
-        let clock = || RequestClock::new(&self.metrics, terms.arrival, count, 0);
+        let clock = || RequestClock::new(&self.metrics, terms.arrival, 0);
         // All of them before the first wait: what is not waited for yet is counted as left if this is dropped.
         let under_way: Vec<(Answer, RequestClock)> = answers.into_iter().map(|answer| (answer, clock())).collect();
         let mut pooled = Vec::with_capacity(under_way.len());
-        for (answer, clock) in under_way {
-            pooled.push(follow(answer, clock).await.map_err(|failure| match (failure, terms.timeout) {
-                (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
-                (failure, _) => failure.into(),
-            })?);
+        let mut under_way = under_way.into_iter();
+        while let Some((answer, clock)) = under_way.next() {
+            match follow(answer, clock).await {
+                Ok(vector) => pooled.push(vector),
+                Err(failure) => {
+                    // Nobody left: the others end with this one.
+                    under_way.for_each(|(_, mut clock)| clock.failed());
+                    return Err(match (failure, terms.timeout) {
+                        (Failure::Expired { .. }, Some(allowed)) => ApiError::DeadlineExceeded { allowed },
+                        (failure, _) => failure.into(),
+                    });
+                }
+            }
         }
         Ok(pooled)
     }
@@ -205,7 +212,7 @@ impl PoolContent {
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Ids(_) => 0,
+            Self::Ids(ids) => ids.len(),
             Self::Pair(first, second) => first.len() + second.len(),
         }
     }

@@ -100,7 +100,7 @@ struct Beginning {
 }
 
 /// Bytes of text that are counted at once: as many as a rendered chat may have, some seconds of one thread.
-const COUNTED_BYTES_MAX: usize = 8 << 20;
+pub(super) const COUNTED_BYTES_MAX: usize = 8 << 20;
 
 /// How often a conversation that may be too long is gone through, about: what is short enough for a thread that has other work must
 /// be so with all tries.
@@ -164,12 +164,12 @@ impl Prompt {
         matches!(self, Self::Chat { .. } | Self::LongChat { .. })
     }
 
-    /// Bytes of text that must be gone through.
+    /// Bytes of text, or ids, that must be gone through.
     fn bytes(&self) -> usize {
         match self {
             Self::Text { text, .. } => text.len(),
             Self::Between { text, suffix, .. } => text.len() + suffix.len(),
-            Self::Ids(_) => 0,
+            Self::Ids(ids) => ids.len(),
             Self::Embeds { base64, .. } => base64.len(),
             Self::Chat { input, .. } => chat_bytes(input),
             Self::LongChat { input, .. } => chat_bytes(input).saturating_mul(TRIES),
@@ -217,22 +217,8 @@ impl Serving {
         }
     }
 
-    /// Turns tokens into text, special ones too. `param` is what the request calls the tokens.
-    pub(crate) async fn detokenize(&self, param: &'static str, tokens: Vec<TokenId>) -> Result<String, ApiError> {
-        let tokenizer = self.tokenizer.clone();
-        let size = tokenizer.vocab_size();
-        if let Some(token) = tokens.iter().find(|&&token| token >= size) {
-            let allowed = format!("token ids from 0 to {}", size.saturating_sub(1));
-            return Err(ApiError::invalid(param, format_args!("token id {token}"), allowed));
-        }
-        self.on_text(tokens.len(), move || Ok(tokenizer.decode(&tokens, false))).await
-    }
-
     fn tokenize_one(&self, known: Known, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
-        let (shows_text, cut) = match purpose {
-            Purpose::Answer { shows_text, cut } => (shows_text, cut),
-            Purpose::Count => (false, None),
-        };
+        let shows_text = matches!(purpose, Purpose::Answer { shows_text: true, .. });
         let param = known.param();
         let (text, add_special, chat) = match known {
             Known::Rendered { text, beginning, add_special } => {
@@ -240,7 +226,7 @@ impl Serving {
                 (text, add_special, Some(start))
             }
             Known::Prompt(Prompt::Ids(ids)) => {
-                let ids = self.cut(cut, ids, false)?;
+                let ids = self.kept(param, ids, false, purpose)?;
                 let text = shows_text.then(|| self.tokenizer.decode(&ids, true));
                 return Ok(PreparedPrompt { ids: ids.into(), embeds: None, text, chat: None });
             }
@@ -251,7 +237,7 @@ impl Serving {
             }
             Known::Prompt(Prompt::Text { text, add_special }) => (text, add_special, None),
             Known::Prompt(Prompt::Between { text, suffix, add_special }) => {
-                if cut.is_some() {
+                if let Purpose::Answer { cut: Some(_), .. } = purpose {
                     let reason = format!("cannot go together with `{SUFFIX}`");
                     return Err(ApiError::Conflict { param: TRUNCATE.to_owned(), reason });
                 }
@@ -265,7 +251,7 @@ impl Serving {
         };
         let ids = self.encode(param, &text, add_special, purpose)?;
         let length = ids.len();
-        let ids = self.cut(cut, ids, add_special)?;
+        let ids = self.kept(param, ids, add_special, purpose)?;
         let shown = shows_text.then(|| if ids.len() == length { text } else { self.tokenizer.decode(&ids, true) });
         Ok(PreparedPrompt { ids: ids.into(), embeds: None, text: shown, chat })
     }
@@ -288,10 +274,18 @@ impl Serving {
     }
 
     /// The tokens of a prompt that stay. `add_special`: the tokenizer has added its own.
-    fn cut(&self, cut: Option<Cut>, ids: Vec<TokenId>, add_special: bool) -> Result<Vec<TokenId>, ApiError> {
-        let Some(cut) = cut else { return Ok(ids) };
+    fn kept(
+        &self,
+        param: &str,
+        ids: Vec<TokenId>,
+        add_special: bool,
+        purpose: Purpose,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let Purpose::Answer { cut, .. } = purpose else { return Ok(ids) };
+        let context = self.max_model_len().unwrap_or(u32::MAX);
+        let Some(cut) = cut else { return fitting(param, ids, context) };
         let before = if add_special { self.tokenizer.encode("", true).unwrap_or_default() } else { Vec::new() };
-        cut.apply(ids, &before, self.max_model_len().unwrap_or(u32::MAX))
+        cut.apply(ids, &before, context)
     }
 
     /// How answers to a rendered chat begin.
@@ -315,6 +309,7 @@ impl Serving {
         let ids = marks
             .prompt(&self.tokenizer, [text, suffix], add_special)
             .map_err(|error| ApiError::Conflict { param: "prompt".to_owned(), reason: error.to_string() })?;
+        let ids = fitting("prompt", ids, self.max_model_len().unwrap_or(u32::MAX))?;
         Ok(PreparedPrompt { ids: ids.into(), embeds: None, text: None, chat: None })
     }
 
@@ -433,6 +428,15 @@ fn continued(input: &ChatInput) -> Option<String> {
     let content = input.messages.last()?.get("content")?;
     let text = content.as_array().map_or(Some(content), |parts| parts.last()?.get("text"));
     text?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// Refuses more tokens than the context has, before anything is made of them. `Options::max_tokens` refuses those that leave no room.
+fn fitting(param: &str, ids: Vec<TokenId>, context: u32) -> Result<Vec<TokenId>, ApiError> {
+    if ids.len() <= context as usize {
+        return Ok(ids);
+    }
+    let (prompt, limit) = (ids.len() as u64, u64::from(context));
+    Err(ApiError::PromptTooLong { param: param.to_owned(), prompt, limit })
 }
 
 /// A text that may be longer than the context.

@@ -67,7 +67,7 @@ impl Serving {
     }
 
     /// What the answers to a prompt are drawn within if their thoughts have a limit. `form`: how they are read.
-    pub(super) fn limit_thoughts(
+    pub(super) async fn limit_thoughts(
         &self,
         grammar: Option<Grammar>,
         request: &Request,
@@ -86,7 +86,10 @@ impl Serving {
             let log = "the mark that ends thoughts is not in the model's vocabulary".to_owned();
             return Err(ApiError::Internal { log });
         }
-        let reading = form.map_or_else(|| self.reading_of_text(format, prompt), |(_, reading)| reading.clone());
+        let reading = match form {
+            Some((_, reading)) => reading.clone(),
+            None => self.reading_of_text(format, prompt).await?,
+        };
         let detokenizer = Detokenizer::new(self.tokenizer.clone(), request.options.skip_special);
         let budget = budget(detokenizer, format, reading, limit.tokens, close);
         Ok(Some(match grammar {
@@ -96,9 +99,14 @@ impl Serving {
     }
 
     /// How the continuation of a text is read: the text may have opened thoughts and not closed them.
-    fn reading_of_text(&self, format: &Format, prompt: &PreparedPrompt) -> Reading {
-        let text = self.tokenizer.decode(&prompt.ids, false);
-        Reading { starts_in_reasoning: format.starts_in_reasoning(&text, Some(&text)), ..Reading::default() }
+    async fn reading_of_text(&self, format: &Format, prompt: &PreparedPrompt) -> Result<Reading, ApiError> {
+        let (tokenizer, format, ids) = (self.tokenizer.clone(), format.clone(), Arc::clone(&prompt.ids));
+        let read = move || {
+            let text = tokenizer.decode(&ids, false);
+            let starts_in_reasoning = format.starts_in_reasoning(&text, Some(&text));
+            Ok(Reading { starts_in_reasoning, ..Reading::default() })
+        };
+        self.on_text(prompt.ids.len(), read).await
     }
 }
 

@@ -35,24 +35,23 @@ const FLAT: Form = Form(&[]);
 const CHAT: Form = Form(&[(1, &MESSAGE)]);
 const MESSAGE: Form = Form(&[(3, &FLAT)]);
 const SAMPLING: Form = Form(&[(21, &FLAT)]);
-/// Messages that may hold many, by the path of their call. A text that stands where one of another call has a message is not misread: each
-/// has its own.
+/// Messages that may hold many, by the path of their call; those of other calls have numbers and a text or two, and are bounded by their
+/// bytes alone. A text that stands where one of another call has a message is not misread: each has its own.
 const FORMS: [(&str, Form); 2] = [
     ("/pelton.v1.Pelton/Generate", Form(&[(4, &CHAT), (5, &SAMPLING)])),
     ("/pelton.v1.Pelton/Tokenize", Form(&[(3, &CHAT)])),
 ];
 
-/// Refuses a message that holds too much, and says how long others are.
+/// Refuses a message that is too long or holds too much, and says how long others are.
 pub(super) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
-    let Some((_, form)) = FORMS.iter().find(|(path, _)| *path == request.uri().path()) else {
-        return next.run(request).await;
-    };
+    let form = FORMS.iter().find(|(path, _)| *path == request.uri().path()).map(|(_, form)| form);
     let (mut parts, body) = request.into_parts();
     let body = match whole(body, &app).await {
         Ok(body) => body,
         Err(error) => return Status::from(error).into_http(),
     };
-    if count(body.get(HEAD..).unwrap_or_default(), form, &mut VALUES_MAX.clone()).is_none() {
+    let message = body.get(HEAD..).unwrap_or_default();
+    if form.is_some_and(|form| count(message, form, &mut VALUES_MAX.clone()).is_none()) {
         let reason = format!("it holds more than {VALUES_MAX} texts and messages, the most that a request may have");
         return Status::from(ApiError::BadMessage { reason }).into_http();
     }

@@ -100,6 +100,7 @@ impl InnerDoor {
     /// Answers one request. What is refused for want of room is asked again. `None`: the server ends.
     pub(crate) async fn ask(&self, url: &'static str, body: Bytes, tenant: u64, _slot: &Slot) -> Option<InnerAnswer> {
         loop {
+            let had_all_room = self.has_all_room();
             let id = uuid::Uuid::now_v7().simple().to_string();
             let mut request = Request::new(Body::from(body.clone()));
             *request.method_mut() = Method::POST;
@@ -109,24 +110,66 @@ impl InnerDoor {
             request.extensions_mut().insert(RequestId(id.clone()));
             request.extensions_mut().insert(Tenant(tenant));
             let Ok(response) = self.router.clone().oneshot(request).await;
-            let wait_s = match response.extensions().get::<ApiError>() {
-                Some(ApiError::Engine(EngineError(Failure::ShuttingDown))) => return None,
-                Some(ApiError::Engine(EngineError(Failure::QueueFull { retry_after_s, .. }))) => *retry_after_s,
-                Some(ApiError::Unavailable { retry_after_s, .. }) => *retry_after_s,
-                Some(ApiError::TextQueueFull) => 1,
-                _ => {
-                    let status = response.status();
-                    let body = response.into_body().collect().await.expect("whole answers do not break off").to_bytes();
-                    return Some(InnerAnswer { status, request_id: id, body });
-                }
+            let error = response.extensions().get::<ApiError>();
+            if matches!(error, Some(ApiError::Engine(EngineError(Failure::ShuttingDown)))) {
+                return None;
+            }
+            let Some(wait_s) = error.and_then(|error| wait_s(error, had_all_room && self.has_all_room())) else {
+                let status = response.status();
+                let body = response.into_body().collect().await.expect("whole answers do not break off").to_bytes();
+                return Some(InnerAnswer { status, request_id: id, body });
             };
             tokio::time::sleep(Duration::from_secs(wait_s.min(RETRY_MAX_S).into())).await;
         }
+    }
+
+    /// Whether nobody holds embeddings.
+    fn has_all_room(&self) -> bool {
+        let room = &self.serving.embeds_room;
+        room.free() == room.all()
+    }
+}
+
+/// In how many seconds what was refused is asked again; `None`: never. `had_all_room`: no other request took any of it, so that what
+/// found too little never finds enough.
+fn wait_s(error: &ApiError, had_all_room: bool) -> Option<u32> {
+    match error {
+        ApiError::Engine(EngineError(Failure::QueueFull { retry_after_s, .. }))
+        | ApiError::Unavailable { retry_after_s, .. } => Some(*retry_after_s),
+        // There is room for several bodies of any size that is allowed.
+        ApiError::TextQueueFull | ApiError::BodiesFull { .. } => Some(1),
+        ApiError::NoRoom { .. } if !had_all_room => Some(1),
+        _ => None,
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         self.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_engine::QueueBound;
+
+    use super::*;
+
+    #[test]
+    fn what_found_no_room_is_asked_again_unless_it_had_all_of_it() {
+        let bound = QueueBound::Requests { waiting: 9, asked: 1, limit: 9 };
+        let no_room = || ApiError::NoRoom { reason: String::new() };
+        for (error, had_all_room, expected) in [
+            (Failure::QueueFull { bound, retry_after_s: 7 }.into(), true, Some(7)),
+            (ApiError::Unavailable { reason: String::new(), retry_after_s: 2 }, true, Some(2)),
+            (ApiError::TextQueueFull, true, Some(1)),
+            (ApiError::BodiesFull { limit: 1 }, true, Some(1)),
+            (no_room(), false, Some(1)),
+            (no_room(), true, None),
+            (ApiError::BodyTooLarge { limit: 1 }, false, None),
+            (Failure::Internal("it broke".into()).into(), false, None),
+        ] {
+            assert_eq!(wait_s(&error, had_all_room), expected, "{error}");
+        }
     }
 }

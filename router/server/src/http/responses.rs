@@ -51,7 +51,7 @@ pub(super) async fn create(
     let stores = stores(&responses, &asked)?;
     asked.fill_in(stores, &serving.checkpoint.defaults);
     let before = conversation(&responses, asked.previous.as_deref(), terms.tenant)?;
-    let bytes = before.iter().map(|item| item.get().len()).sum();
+    let bytes = length(&before) + length(&asked.items);
     let read = move || asked.request(&before).map(|request| (asked, before, request));
     let (asked, before, request) = serving.on_text(bytes, read).await?;
     let generation = serving.generate(request, terms).await.map_err(renamed)?;
@@ -103,7 +103,7 @@ pub(super) async fn input_tokens(
     let mut asked = serving.on_text(body.len(), move || ResponsesRequest::read(&body)).await?;
     serving.check_model(asked.model.as_deref())?;
     let before = conversation(&responses, asked.previous.as_deref(), terms.tenant)?;
-    let bytes = before.iter().map(|item| item.get().len()).sum();
+    let bytes = length(&before) + length(&asked.items);
     let mut request = serving.on_text(bytes, move || asked.request(&before)).await?;
     serving.check_counted(&request.options).map_err(renamed)?;
     let prompt = request.prompts.pop().expect("a response is an answer to one prompt");
@@ -135,6 +135,11 @@ fn conversation(store: &Store, previous: Option<&str>, tenant: u64) -> Result<Ve
         return Err(ApiError::Conflict { param: PARAM.to_owned(), reason });
     }
     Ok(stored.conversation())
+}
+
+/// Bytes of JSON that items are.
+fn length(items: &[Item]) -> usize {
+    items.iter().map(|item| item.get().len()).sum()
 }
 
 fn unknown(id: &str) -> ApiError {

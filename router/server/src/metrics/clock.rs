@@ -8,7 +8,8 @@ use crate::generate::{Ending, Finish};
 /// Runs from a request's arrival to the end of one of its answers. Dropped earlier, it counts a client that left.
 pub(crate) struct RequestClock {
     metrics: Arc<Metrics>,
-    answers: u32,
+    /// How many answers there are to its prompt, if this clock tells it: one of them does.
+    answers: Option<u32>,
     max_tokens: u32,
     arrival: Instant,
     admitted: Option<Instant>,
@@ -26,10 +27,10 @@ const ERROR: usize = 4;
 const REPETITION: usize = 5;
 
 impl RequestClock {
-    pub(crate) fn new(metrics: &Arc<Metrics>, arrival: Instant, answers: u32, max_tokens: u32) -> Self {
+    pub(crate) fn new(metrics: &Arc<Metrics>, arrival: Instant, max_tokens: u32) -> Self {
         Self {
             metrics: Arc::clone(metrics),
-            answers,
+            answers: None,
             max_tokens,
             arrival,
             admitted: None,
@@ -37,6 +38,12 @@ impl RequestClock {
             last_token: None,
             is_over: false,
         }
+    }
+
+    /// Its answer is the first of so many to one prompt. A prompt is what the peer calls a request: its `n` is counted once.
+    pub(crate) fn first_of(mut self, answers: u32) -> Self {
+        self.answers = Some(answers);
+        self
     }
 
     /// The answer has entered a batch.
@@ -80,7 +87,9 @@ impl RequestClock {
         metrics.generation_tokens.observe(f64::from(finish.usage.completion));
         metrics.max_generation_tokens.observe(f64::from(self.max_tokens));
         metrics.params_max_tokens.observe(f64::from(self.max_tokens));
-        metrics.params_n.observe(f64::from(self.answers));
+        if let Some(answers) = self.answers {
+            metrics.params_n.observe(f64::from(answers));
+        }
         let (Some(first), Some(last)) = (self.first_token, self.last_token) else { return };
         let decode = (last - first).as_secs_f64();
         metrics.decode.observe(decode);
@@ -104,10 +113,12 @@ impl RequestClock {
         }
     }
 
-    /// The engine could not finish the answer.
+    /// The engine could not finish the answer, or another one without which it is nothing. Of an answer that is over it says nothing new.
     pub(crate) fn failed(&mut self) {
-        self.is_over = true;
-        self.metrics.ended[ERROR].add(1);
+        if !self.is_over {
+            self.is_over = true;
+            self.metrics.ended[ERROR].add(1);
+        }
     }
 }
 
@@ -130,11 +141,11 @@ impl Drop for RequestClock {
 mod tests {
     use pelton_engine::Usage;
 
-    use super::*;
+    use super::{super::series::Exposition, *};
     use crate::generate::StopCause;
 
     fn clock(metrics: &Arc<Metrics>) -> RequestClock {
-        RequestClock::new(metrics, Instant::now(), 1, 16)
+        RequestClock::new(metrics, Instant::now(), 16)
     }
 
     #[test]
@@ -170,8 +181,40 @@ mod tests {
         }
         let mut clock = clock(&metrics);
         clock.failed();
+        clock.failed();
         drop(clock);
         let counts: Vec<u64> = metrics.ended.iter().map(super::super::Counter::value).collect();
         assert_eq!(counts, [1, 2, 1, 0, 1, 1]);
+    }
+
+    #[test]
+    fn an_answer_that_is_complete_does_not_fail_with_another() {
+        let metrics = Arc::new(Metrics::new("demo", 100));
+        let mut clock = clock(&metrics);
+        clock.pooled(3);
+        clock.failed();
+        drop(clock);
+        assert_eq!([STOP, ERROR, ABORT].map(|end| metrics.ended[end].value()), [1, 0, 0]);
+    }
+
+    #[test]
+    fn the_number_of_answers_is_counted_once_to_a_prompt() {
+        let metrics = Arc::new(Metrics::new("demo", 100));
+        let usage = Usage { prompt: 3, cached: 0, completion: 2 };
+        let ending = Ending::Length;
+        let finish = Finish { ending, has_calls: false, usage, reasoning_tokens: None, explanation: None };
+        for mut clock in [clock(&metrics).first_of(2), clock(&metrics)] {
+            clock.finished(&finish);
+        }
+        let mut shown = Exposition::new(String::new());
+        metrics.show_requests(&mut shown);
+        let text = shown.into_text();
+        for line in [
+            "vllm:request_params_n_count{} 1\n",
+            "vllm:request_params_n_sum{} 2\n",
+            "vllm:request_params_max_tokens_count{} 2\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! Responses that are kept for a while, within bounds of their number and their bytes.
 //!
-//! In memory: they end with the server. Who has another API key sees none of them. Where there is no room the oldest that is
-//! complete goes, the events of its stream before itself; one that is under way stays.
-//! Invariants: `order` has each id of `entries` once, the oldest first; `bytes` is what all entries take, and never above the bound.
+//! In memory: they end with the server. Who has another API key sees none of them. Where there is no room, something of the tenant goes who
+//! has most of what is short: the oldest that is complete, the events of its stream before itself; one that is under way stays.
+//! JSON is written and read outside the lock, so that nobody waits for another's long answer.
+//! Invariants: each id of `entries` stands once in the `order` of its tenant, the oldest first; `bytes` is what all entries take, and never
+//! above the bound; a tenant's `bytes` are those of its entries.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -43,17 +45,33 @@ pub(crate) struct Store {
 #[derive(Default)]
 struct Kept {
     entries: HashMap<String, Entry>,
-    order: VecDeque<String>,
+    /// By number; none that has nothing.
+    tenants: BTreeMap<u64, Held>,
     bytes: usize,
     /// Somebody looks after what is too old.
     is_swept: bool,
 }
 
+/// What a tenant has.
+#[derive(Default)]
+struct Held {
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+/// What a tenant is to have in addition.
+#[derive(Default)]
+struct Coming {
+    tenant: u64,
+    count: usize,
+    bytes: usize,
+}
+
 struct Entry {
     tenant: u64,
     created: Instant,
-    stored: Stored,
-    /// Of what is stored.
+    packed: Arc<Packed>,
+    /// Of what is packed.
     bytes: usize,
     /// Of a response that was asked for in the background.
     background: Option<Background>,
@@ -72,6 +90,15 @@ pub(crate) struct Stored {
     pub(crate) before: Vec<Item>,
     /// Its own items, once it is complete.
     pub(crate) output: Vec<Item>,
+}
+
+/// The same as it is kept: as text, of which a tree of values takes several times as much.
+#[derive(Debug, Clone)]
+struct Packed {
+    response: Item,
+    input: Vec<Item>,
+    before: Vec<Item>,
+    output: Vec<Item>,
 }
 
 /// Between who makes a response of the background and who wants it no longer.
@@ -115,15 +142,34 @@ impl Stored {
     pub(crate) fn conversation(&self) -> Vec<Item> {
         self.before.iter().chain(&self.input).chain(&self.output).cloned().collect()
     }
+}
 
-    fn complete(&mut self, done: Done) {
-        self.response = done.response;
-        self.output = done.output.iter().map(item).collect();
+impl Packed {
+    fn of(Stored { response, input, before, output }: Stored) -> Self {
+        Self { response: item(&response), input, before, output }
+    }
+
+    /// Of a response that is complete by now.
+    fn complete(Stored { input, before, .. }: Stored, done: &Done) -> Self {
+        Self { response: item(&done.response), input, before, output: done.output.iter().map(item).collect() }
+    }
+
+    fn response(&self) -> Value {
+        serde_json::from_str(self.response.get()).expect("it was written as JSON")
+    }
+
+    fn unpacked(&self) -> Stored {
+        Stored {
+            response: self.response(),
+            input: self.input.clone(),
+            before: self.before.clone(),
+            output: self.output.clone(),
+        }
     }
 
     fn bytes(&self) -> usize {
         let items = self.before.iter().chain(&self.input).chain(&self.output);
-        self.response.to_string().len() + items.map(|item| item.get().len()).sum::<usize>()
+        items.chain([&self.response]).map(|item| item.get().len()).sum()
     }
 }
 
@@ -138,10 +184,10 @@ impl Store {
     }
 
     /// Keeps a complete response, if it is not larger than all the room there is.
-    pub(crate) fn keep(&self, id: &str, tenant: u64, mut stored: Stored, done: Done, now: Instant) {
-        stored.complete(done);
-        let bytes = stored.bytes();
-        self.insert(id, Entry { tenant, created: now, stored, bytes, background: None, events: None, is_done: true });
+    pub(crate) fn keep(&self, id: &str, tenant: u64, stored: Stored, done: Done, now: Instant) {
+        let packed = Arc::new(Packed::complete(stored, &done));
+        let bytes = packed.bytes();
+        self.insert(id, Entry { tenant, created: now, packed, bytes, background: None, events: None, is_done: true });
     }
 
     /// Keeps a response that is under way in the background. False: there is no room.
@@ -166,12 +212,12 @@ impl Store {
 
     fn insert(&self, id: &str, entry: Entry) -> bool {
         let mut kept = self.kept();
-        let bytes = entry.all_bytes();
-        if bytes > self.limits.bytes || !kept.make_room(&self.limits, 1, bytes) {
+        let (tenant, bytes) = (entry.tenant, entry.all_bytes());
+        if bytes > self.limits.bytes || !kept.make_room(&self.limits, &Coming { tenant, count: 1, bytes }) {
             return false;
         }
-        kept.bytes += bytes;
-        kept.order.push_back(id.to_owned());
+        kept.tenants.entry(tenant).or_default().order.push_back(id.to_owned());
+        kept.resize(tenant, 0, bytes);
         let before = kept.entries.insert(id.to_owned(), entry);
         assert!(before.is_none(), "ids are unique in the world");
         true
@@ -180,12 +226,12 @@ impl Store {
     /// More has come of a response. Nothing is done if it was deleted meanwhile, or nobody streams it.
     pub(crate) fn append(&self, id: &str, events: &[u8]) {
         let mut kept = self.kept();
-        let Some(Entry { events: Some(log), is_done: false, .. }) = kept.entries.get(id) else { return };
-        let before = log.bytes();
+        let Some(Entry { events: Some(log), is_done: false, tenant, .. }) = kept.entries.get(id) else { return };
+        let (tenant, before) = (*tenant, log.bytes());
         log.append(events, self.events_max());
         let after = log.bytes();
-        kept.bytes = kept.bytes - before + after;
-        if !kept.make_room(&self.limits, 0, 0) {
+        kept.resize(tenant, before, after);
+        if !kept.make_room(&self.limits, &Coming::default()) {
             // Nothing complete is left to go: what is oldest of this stream does. That is at most what it has grown by.
             let above = kept.bytes - self.limits.bytes;
             kept.shorten(id, above);
@@ -195,18 +241,20 @@ impl Store {
     /// A response of the background has come to its end, with the last events of its stream, if it has one. Nothing is done if it was
     /// deleted meanwhile.
     pub(crate) fn finish(&self, id: &str, done: Done, events: &[u8]) {
+        let (response, output) = (item(&done.response), done.output.iter().map(item).collect());
         let mut kept = self.kept();
         let Some(entry) = kept.entries.get_mut(id).filter(|entry| !entry.is_done) else { return };
-        let before = entry.all_bytes();
-        entry.stored.complete(done);
+        let (tenant, before) = (entry.tenant, entry.all_bytes());
+        let packed = Arc::make_mut(&mut entry.packed);
+        (packed.response, packed.output) = (response, output);
         entry.is_done = true;
-        entry.bytes = entry.stored.bytes();
+        entry.bytes = entry.packed.bytes();
         if let Some(log) = &entry.events {
             log.complete(events, self.events_max());
         }
         let after = entry.all_bytes();
-        kept.bytes = kept.bytes - before + after;
-        kept.make_room(&self.limits, 0, 0);
+        kept.resize(tenant, before, after);
+        kept.make_room(&self.limits, &Coming::default());
     }
 
     /// The events of a tenant's response, behind one of them or from the first one on. Refused if they are kept no longer.
@@ -228,9 +276,12 @@ impl Store {
 
     /// A tenant's response.
     pub(crate) fn get(&self, id: &str, tenant: u64, now: Instant) -> Option<Stored> {
-        let mut kept = self.kept();
-        kept.expire(self.limits.lifetime, now);
-        kept.of(id, tenant).map(|entry| entry.stored.clone())
+        let packed = {
+            let mut kept = self.kept();
+            kept.expire(self.limits.lifetime, now);
+            Arc::clone(&kept.of(id, tenant)?.packed)
+        };
+        Some(packed.unpacked())
     }
 
     /// Ends a response of the background.
@@ -240,7 +291,9 @@ impl Store {
         let Some(entry) = kept.of(id, tenant) else { return Cancelled::Unknown };
         let Some(background) = &entry.background else { return Cancelled::NotBackground };
         if entry.is_done {
-            return Cancelled::Done(entry.stored.response.clone());
+            let packed = Arc::clone(&entry.packed);
+            drop(kept);
+            return Cancelled::Done(packed.response());
         }
         background.cancel.cancel();
         Cancelled::Ending(background.over.clone())
@@ -260,7 +313,7 @@ impl Store {
     /// Whether the caller is to call `sweep` from now on, as nobody does.
     pub(crate) fn needs_sweeper(&self) -> bool {
         let mut kept = self.kept();
-        let is_needed = !kept.is_swept && !kept.order.is_empty();
+        let is_needed = !kept.is_swept && !kept.entries.is_empty();
         kept.is_swept |= is_needed;
         is_needed
     }
@@ -269,9 +322,10 @@ impl Store {
     pub(crate) fn sweep(&self, now: Instant) -> Option<Instant> {
         let mut kept = self.kept();
         kept.expire(self.limits.lifetime, now);
-        let oldest = kept.order.front().map(|id| kept.entries[id].created + self.limits.lifetime);
+        let oldest =
+            kept.tenants.values().filter_map(|held| held.order.front()).map(|id| kept.entries[id].created).min();
         kept.is_swept = oldest.is_some();
-        oldest
+        oldest.map(|created| created + self.limits.lifetime)
     }
 
     fn events_max(&self) -> usize {
@@ -292,8 +346,9 @@ impl Entry {
         events: Option<EventLog>,
         created: Instant,
     ) -> Self {
-        let bytes = stored.bytes();
-        Self { tenant, created, stored, bytes, background: Some(background), events, is_done: false }
+        let packed = Arc::new(Packed::of(stored));
+        let bytes = packed.bytes();
+        Self { tenant, created, packed, bytes, background: Some(background), events, is_done: false }
     }
 
     fn event_bytes(&self) -> usize {
@@ -310,23 +365,28 @@ impl Kept {
         self.entries.get_mut(id).filter(|entry| entry.tenant == tenant)
     }
 
-    fn expire(&mut self, lifetime: Duration, now: Instant) {
-        while let Some(id) = self.order.front()
-            && now.duration_since(self.entries[id].created) >= lifetime
-        {
-            let id = id.clone();
-            self.remove(&id);
-        }
+    /// A part of what a tenant has takes as much now.
+    fn resize(&mut self, tenant: u64, before: usize, after: usize) {
+        self.bytes = self.bytes - before + after;
+        let held = self.tenants.get_mut(&tenant).expect("who has something is here");
+        held.bytes = held.bytes - before + after;
     }
 
-    /// Makes room for so many more. False: what is under way leaves none.
-    fn make_room(&mut self, limits: &StoreLimits, count: usize, bytes: usize) -> bool {
+    fn expire(&mut self, lifetime: Duration, now: Instant) {
+        let is_old = |id: &&String| now.duration_since(self.entries[*id].created) >= lifetime;
+        let old = self.tenants.values().flat_map(|held| held.order.iter().take_while(is_old));
+        let old: Vec<String> = old.cloned().collect();
+        old.iter().for_each(|id| self.remove(id));
+    }
+
+    /// Makes room for what is to come. False: what is under way leaves none.
+    fn make_room(&mut self, limits: &StoreLimits, coming: &Coming) -> bool {
         loop {
-            let is_over_count = self.order.len() + count > limits.count;
-            if !is_over_count && self.bytes + bytes <= limits.bytes {
+            let is_over_count = self.entries.len() + coming.count > limits.count;
+            if !is_over_count && self.bytes + coming.bytes <= limits.bytes {
                 return true;
             }
-            let Some(id) = self.order.iter().find(|id| self.entries[*id].is_done).cloned() else { return false };
+            let Some(id) = self.next_to_go(coming, is_over_count) else { return false };
             match self.entries[&id].event_bytes() {
                 events if events > 0 && !is_over_count => self.shorten(&id, events),
                 _ => self.remove(&id),
@@ -334,20 +394,37 @@ impl Kept {
         }
     }
 
+    /// The oldest that is complete of the tenant who has most, with what is to come, so that nobody drives out what others keep. By their
+    /// number if it is that which is too large, else by bytes.
+    fn next_to_go(&self, coming: &Coming, is_over_count: bool) -> Option<String> {
+        let share = |tenant: u64, held: &Held| {
+            let (count, bytes) = if tenant == coming.tenant { (coming.count, coming.bytes) } else { (0, 0) };
+            if is_over_count { held.order.len() + count } else { held.bytes + bytes }
+        };
+        let oldest = |held: &Held| held.order.iter().find(|id| self.entries[*id].is_done).cloned();
+        let all = self.tenants.iter().filter_map(|(&tenant, held)| Some((share(tenant, held), oldest(held)?)));
+        all.max_by_key(|(share, _)| *share).map(|(_, id)| id)
+    }
+
     /// Forgets the oldest events of a response, at least so many bytes of them.
     fn shorten(&mut self, id: &str, bytes: usize) {
-        let Some(Entry { events: Some(log), .. }) = self.entries.get(id) else { return };
-        let before = log.bytes();
+        let Some(Entry { events: Some(log), tenant, .. }) = self.entries.get(id) else { return };
+        let (tenant, before) = (*tenant, log.bytes());
         log.trim(before.saturating_sub(bytes));
-        self.bytes -= before - log.bytes();
+        let after = log.bytes();
+        self.resize(tenant, before, after);
     }
 
     fn remove(&mut self, id: &str) {
         let Some(entry) = self.entries.remove(id) else { return };
-        self.bytes -= entry.all_bytes();
-        match self.order.front() {
-            Some(first) if first == id => drop(self.order.pop_front()),
-            _ => self.order.retain(|other| other != id),
+        self.resize(entry.tenant, entry.all_bytes(), 0);
+        let held = self.tenants.get_mut(&entry.tenant).expect("it had this one");
+        match held.order.front() {
+            Some(first) if first == id => drop(held.order.pop_front()),
+            _ => held.order.retain(|other| other != id),
+        }
+        if held.order.is_empty() {
+            self.tenants.remove(&entry.tenant);
         }
         if let Some(background) = entry.background {
             background.cancel.cancel();

@@ -108,6 +108,19 @@ impl Share {
     }
 }
 
+/// What of the settings this machine cannot give.
+pub(crate) fn refused_here(config: &Config) -> Vec<String> {
+    let share = match config.has_worker_elsewhere() {
+        true => Ok(Share::default()),
+        false => Share::of(config.workers(), tiers(config).host_bytes),
+    };
+    [share.map(drop), refuse_to_share_a_gpu(config, machine::gpus().len())]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|(Trouble::Usage(why) | Trouble::Failed(why))| why)
+        .collect()
+}
+
 /// What host memory for KV leaves of the memory that workers may take; of unknown memory (0) as much is unknown.
 fn beside(memory_bytes: u64, host_bytes: u64) -> Result<u64, Trouble> {
     match memory_bytes.checked_sub(host_bytes) {

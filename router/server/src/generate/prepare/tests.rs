@@ -27,3 +27,11 @@ fn what_is_counted_has_a_bound_of_its_own() {
     let error = check_countable("prompt", &"a".repeat(COUNTED_BYTES_MAX + 1)).expect_err("too long");
     assert_eq!(error.to_string(), "`prompt` is 8388609 bytes of text; allowed: at most 8388608 bytes of text at once");
 }
+
+#[test]
+fn ids_are_gone_through_as_texts_are_and_are_no_more_than_the_context_has() {
+    assert_eq!(Prompt::Ids(vec![7; 1000]).bytes(), 1000);
+    assert_eq!(fitting("prompt", vec![7; 8], 8), Ok(vec![7; 8]), "an echo alone needs no room for an answer");
+    let error = ApiError::PromptTooLong { param: "prompt".to_owned(), prompt: 9, limit: 8 };
+    assert_eq!(fitting("prompt", vec![7; 9], 8), Err(error));
+}

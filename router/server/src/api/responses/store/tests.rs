@@ -66,6 +66,48 @@ fn bytes_are_bounded_and_all_come_back() {
 }
 
 #[test]
+fn nobody_drives_out_what_others_keep() {
+    for (count, bytes) in [(10, 1 << 20), (1000, 20_000)] {
+        let (store, now) = (store(count, bytes), Instant::now());
+        let keep = |id: &str, tenant| store.keep(id, tenant, empty(), form().whole(whole_text("Hi")), now);
+        for id in ["a", "b", "c"] {
+            keep(id, 1);
+        }
+        for id in 0..100 {
+            keep(&id.to_string(), 2);
+            counted(&store);
+        }
+        assert!(["a", "b", "c"].iter().all(|id| store.get(id, 1, now).is_some()), "{count}, {bytes}");
+        assert!(store.get("0", 2, now).is_none() && store.get("99", 2, now).is_some());
+        // Who comes later gets a share, and from whoever has most.
+        keep("d", 3);
+        assert!(store.get("a", 1, now).is_some() && store.get("d", 3, now).is_some());
+    }
+}
+
+#[test]
+fn a_tenant_with_few_large_ones_has_most_where_bytes_are_short() {
+    let (store, now) = (store(1000, 20_000), Instant::now());
+    let keep = |id: &str, tenant, text: &str| store.keep(id, tenant, empty(), form().whole(whole_text(text)), now);
+    keep("large", 1, &"x".repeat(6000));
+    (0..5).for_each(|id| keep(&format!("small {id}"), 2, "Hi"));
+    keep("larger", 1, &"x".repeat(7000));
+    assert!(store.get("large", 1, now).is_none() && store.get("larger", 1, now).is_some());
+    assert!((0..5).all(|id| store.get(&format!("small {id}"), 2, now).is_some()));
+    counted(&store);
+}
+
+#[test]
+fn what_is_kept_comes_back_as_it_was() {
+    let (store, now) = (store(10, 1 << 20), Instant::now());
+    let odd = json!({ "z": 0.1, "a": -1e-310, "n": u64::MAX, "text": "\u{0}\"é", "list": [null, true, {}] });
+    store.keep("a", 1, empty(), Done { response: odd.clone(), output: vec![odd.clone()] }, now);
+    let stored = store.get("a", 1, now).expect("it is kept");
+    assert_eq!(stored.response.to_string(), odd.to_string());
+    assert_eq!(stored.conversation()[0].get(), odd.to_string());
+}
+
+#[test]
 fn a_response_of_the_background_ends_once() {
     let (store, now) = (store(10, 1 << 20), Instant::now());
     let [first, second, third] = [0; 3].map(|_| Background::default());
@@ -120,8 +162,10 @@ fn now(reader: &mut EventReader) -> Option<String> {
 /// All that entries take, counted anew.
 fn counted(store: &Store) -> usize {
     let kept = store.kept();
-    let all: usize = kept.entries.values().map(|entry| entry.stored.bytes() + entry.event_bytes()).sum();
+    let all: usize = kept.entries.values().map(|entry| entry.packed.bytes() + entry.event_bytes()).sum();
     assert_eq!(kept.bytes, all);
+    assert_eq!(kept.tenants.values().map(|held| held.bytes).sum::<usize>(), all);
+    assert_eq!(kept.tenants.values().map(|held| held.order.len()).sum::<usize>(), kept.entries.len());
     assert!(all <= store.limits.bytes, "{all}");
     all
 }
@@ -184,10 +228,9 @@ fn first_events_without_room_are_no_beginning() {
 
 /// A text whose response takes so many bytes, at least what it takes without one.
 fn text_for(bytes: usize) -> String {
-    let mut stored = empty();
-    stored.complete(form().whole(whole_text("x")));
+    let packed = Packed::complete(empty(), &form().whole(whole_text("x")));
     // A text is there twice: in the response, and as an item for conversations that go on with it.
-    "x".repeat(1 + bytes.saturating_sub(stored.bytes()).div_ceil(2))
+    "x".repeat(1 + bytes.saturating_sub(packed.bytes()).div_ceil(2))
 }
 
 #[test]
